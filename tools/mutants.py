@@ -47,9 +47,8 @@ _REPLACED: Final = re.compile(
     r"Operator_(Eq_NotEq|NotEq_Eq|Lt_(LtE|GtE)|LtE_(Lt|Gt)|Gt_(GtE|LtE)|GtE_(Gt|Lt)|Is_IsNot|IsNot_Is"
     r"|Add_Sub|Sub_Add|Mul_Div|Div_Mul|BitAnd_BitOr|LShift_RShift|Delete_Not|Delete_USub)$"
 )
-# How long tests take without the mutant: those that go first, and all that are run.
+# How long those tests take without the mutant that go first.
 _QUICK_SECONDS: Final = 15.0
-_SECONDS: Final = 60.0
 # A test that takes longer, and tests that do together, have found something out.
 _TEST_TIMEOUT_SECONDS: Final = 90
 _TIMEOUT_SECONDS: Final = 1_000
@@ -209,7 +208,7 @@ def _red(copy: Path, tests: list[str]) -> str | None:
     return said[-1] if said else f"exit status {ran.returncode}"
 
 
-def outcome(mutant: Mutant, copy: Path, reach: Reach) -> Line | None:
+def outcome(mutant: Mutant, copy: Path, reach: Reach, seconds: float) -> Line | None:
     """What is changed by it, and which test finds it out; None if it is no Python."""
     occurrence = str(mutant.occurrence)
     apply: list[str | Path] = [_COSMIC_RAY, "apply", mutant.module, mutant.operator, occurrence]
@@ -220,7 +219,7 @@ def outcome(mutant: Mutant, copy: Path, reach: Reach) -> Line | None:
             [_GIT, "diff", "-U0"], cwd=copy, check=True, capture_output=True, text=True
         ).stdout
         tests = reach.tests(mutant)
-        quick, run = reach.within(tests, _QUICK_SECONDS), reach.within(tests, _SECONDS)
+        quick, run = reach.within(tests, _QUICK_SECONDS), reach.within(tests, seconds)
         found = _red(copy, quick) or _red(copy, run[len(quick) :])
     except SyntaxError:
         return None
@@ -247,10 +246,20 @@ def read_results() -> dict[str, Line]:
 @click.option("--seed", default=1, show_default=True, help="Decides which places, and how.")
 @click.option("--processes", default=2, show_default=True, help="Number of mutants at a time.")
 @click.option("--survivors", is_flag=True, help="Run those again that no test has found out.")
+@click.option(
+    "--seconds", default=60, show_default=True, help="How long a mutant's tests may take."
+)
 @click.option("--coverage", type=click.Path(path_type=Path), default=ROOT / ".coverage")
 @click.option("--report", type=click.Path(path_type=Path), default=ROOT / "build" / "tests.xml")
 def main(
-    *, number: int, seed: int, processes: int, survivors: bool, coverage: Path, report: Path
+    *,
+    number: int,
+    seed: int,
+    processes: int,
+    survivors: bool,
+    seconds: int,
+    coverage: Path,
+    report: Path,
 ) -> None:
     """Run mutants that have not been run, and add what became of them to docs/mutants.jsonl."""
     known, reach, of = read_results(), Reach(coverage, report), origin()
@@ -265,7 +274,7 @@ def main(
         def run(mutant: Mutant) -> Line | None:
             copy = free.get()
             try:
-                return outcome(mutant, copy, reach)
+                return outcome(mutant, copy, reach, seconds)
             finally:
                 free.put(copy)
 
