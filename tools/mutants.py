@@ -246,9 +246,7 @@ def read_results() -> dict[str, Line]:
 @click.option("--seed", default=1, show_default=True, help="Decides which places, and how.")
 @click.option("--processes", default=2, show_default=True, help="Number of mutants at a time.")
 @click.option("--survivors", is_flag=True, help="Run those again that no test has found out.")
-@click.option(
-    "--seconds", default=60, show_default=True, help="How long a mutant's tests may take."
-)
+@click.option("--seconds", default=60, show_default=True, help="How long its tests may take.")
 @click.option("--coverage", type=click.Path(path_type=Path), default=ROOT / ".coverage")
 @click.option("--report", type=click.Path(path_type=Path), default=ROOT / "build" / "tests.xml")
 def main(

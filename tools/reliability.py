@@ -263,7 +263,8 @@ def _met(is_met: bool) -> str:  # noqa: FBT001 - its only argument
 
 
 def _codes(lines: list[Line]) -> str:
-    return ", ".join(sorted({f"{code_of(line)}, {line['date']}" for line in lines}))
+    dates = sorted({line["date"] for line in lines})
+    return ", ".join([*sorted({code_of(line) for line in lines}), *dates])
 
 
 def _by_kind(lines: list[Line]) -> list[tuple[str, list[Line]]]:

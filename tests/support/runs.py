@@ -171,7 +171,11 @@ class Runs:
             work = task.write_task(settings, batch_plan, discard_producer=only is not None)
             reports = []
             for held in tasks or ():
-                batches = [row_batch(self.flow, p, *offsets) for p, offsets in held]
+                batches = [
+                    row_batch(self.flow, p, *offsets)
+                    for p, offsets in held
+                    if only is None or (self.flow.source, p) in only
+                ]
                 reports += list(work(iter(batches)))
             if tasks:
                 return outcome_of(reports)

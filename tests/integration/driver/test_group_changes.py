@@ -168,6 +168,27 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
         runs.written_once(6, 6)
 
 
+def test_what_a_task_holds_behind_a_refused_transaction_is_left_to_the_next_attempt(
+    flow: Flow,
+) -> None:
+    _set_timeouts(flow)
+    with running(flow, max_members=2, max_transaction_records=1) as runs:
+
+        def remove_one() -> None:
+            drop_members(flow, "spark-eos-0")
+            until(
+                lambda: _partitions(flow) == {"spark-eos-1": [0, 1]},
+                lambda: "the other member to have both partitions",
+            )
+
+        runs.batch(1, 1)
+        # The first partition's transaction is refused when the other one's rows come.
+        held = [(p, range(1, 2)) for owned in _partitions(flow).values() for p in owned]
+        report = runs.batch(2, 2, tasks=[held], while_planned=remove_one)
+        assert report.attempts == 2
+        runs.written_once(2, 2)
+
+
 @pytest.mark.proves("breakage-dead-letters-of-aborted-transactions-counted")
 def test_dead_letters_of_a_transaction_that_was_aborted_are_counted_once(flow: Flow) -> None:
     _set_timeouts(flow)
