@@ -262,11 +262,12 @@ def main(
     """Run mutants that have not been run, and add what became of them to docs/mutants.jsonl."""
     known, reach, of = read_results(), Reach(coverage, report), origin()
 
-    def is_due(mutant: Mutant) -> bool:
-        line = known.get(mutant.name)
-        return line is None if not survivors else line is not None and line["found_by"] is None
-
-    due = [mutant for mutant in chosen(number, seed) if is_due(mutant)]
+    unnoticed = {name for name, line in known.items() if line["found_by"] is None}
+    due = (
+        [mutant for mutant, _ in _all_mutants() if mutant.name in unnoticed]
+        if survivors
+        else [mutant for mutant in chosen(number, seed) if mutant.name not in known]
+    )
     with _copies(processes) as free, ThreadPoolExecutor(processes) as pool:
 
         def run(mutant: Mutant) -> Line | None:
