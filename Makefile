@@ -63,8 +63,9 @@ test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, C
 test-kills: jars ## Kill staged queries of every shape at random moments: about fifteen minutes
 	@SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_kills.py $(ARGS)
 
-# Which tests run which lines, for both targets below; `make clean` forgets it.
-build/tests.xml: | jars
+# Which tests run which lines, for both targets below: of this code, and only if all pass.
+.DELETE_ON_ERROR:
+build/tests.xml: $(shell find spark_eos tests -name '*.py') | jars
 	@$(PYTEST) -m "not slow" $(PARALLEL) --cov --cov-context=test --cov-report= --junitxml=$@
 
 coverage: build/tests.xml ## Measure which lines and branches the tests of `make test` run

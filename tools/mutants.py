@@ -236,9 +236,17 @@ def outcome(mutant: Mutant, copy: Path, reach: Reach, seconds: float) -> Line | 
 
 
 def read_results() -> dict[str, Line]:
-    """What is known of mutants, by their names."""
+    """What is known of mutants, by their names, of places that are as they were."""
     text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
-    return {line["mutant"]: line for line in map(json.loads, text.splitlines())}
+    lines = (json.loads(line) for line in text.splitlines())
+    return {line["mutant"]: line for line in lines if _is_there(line)}
+
+
+def _is_there(line: Line) -> bool:
+    module, _, place = line["mutant"].partition(":")
+    text = (ROOT / module).read_text(encoding="utf-8").splitlines()
+    at = int(place.partition(" ")[0]) - 1
+    return bool(text[at : at + 1] == [line["change"][0].removeprefix("-")])
 
 
 @click.command()

@@ -199,67 +199,63 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}" if whole else ""
 
 
-def summary_table(trials: list[Line], breakages: list[Line], expected: Sequence[str]) -> str:
+def summary_table(
+    trials: list[Line], breakages: list[Line], expected: Sequence[str], mutants: list[Line]
+) -> str:
     """Each aim, what was seen, and of which code."""
-    rows = _head("what", "aim", "seen", "code")
     faults = {
         kind: sum(sum(one["faults"].values()) for one in own) for kind, own in _by_kind(trials)
     }
     wrong = sum(bool(one["violations"] or one["stuck"] or one["harness"]) for one in trials)
-    few = [kind for kind, number in faults.items() if number < _FAULTS]
-    rows.append(
-        _row(
-            "faults in running queries",
-            f"{_FAULTS} for each kind of query, no trial that fails",
-            f"{sum(faults.values())} faults, {len(trials)} trials, {wrong} failed: "
-            + _met(not few and not wrong),
-            _codes(trials),
-        )
-    )
-    found = {kind_of(line) for line in breakages if line["rule"] is not None}
-    seen = sum(name in found for name in expected)
-    rows.append(
-        _row(
-            "known breakages",
-            "faults find out all",
-            f"{seen} of {len(expected)}: {_met(seen == len(expected))}",
-            _codes(breakages),
-        )
-    )
-    mutants = read_lines(MUTANTS)
+    revealed = {kind_of(line) for line in breakages if line["rule"] is not None}
+    seen = sum(name in revealed for name in expected)
     red = sum(line["found_by"] is not None for line in mutants)
     left = sum(line["found_by"] is None and "said" not in line for line in mutants)
-    rows.append(
-        _row(
-            "random mutants",
-            f"{_MUTANTS}, and tests find out all that matter",
-            f"{red} of {len(mutants)} found out, {left} open: "
-            + _met(len(mutants) >= _MUTANTS and not left),
-            _codes(mutants),
-        )
-    )
     suites = [one for one in json.loads(SUITES.read_text(encoding="utf-8")) if one.get("code")]
     newest_versions = max(map(_versions, suites), default=())
-    for suite in suites:
-        if _versions(suite) == newest_versions:
-            rows.append(
-                _row(
-                    f"tests: {suite['tests']}, Python {suite['python']}",
-                    "none fails",
-                    f"{suite['passed']} passed, {suite['failed']} failed, "
-                    f"{suite['minutes']} minutes: {_met(not suite['failed'])}",
-                    _codes([suite]),
-                )
+    aims: list[tuple[str, str, str, bool, list[Line]]] = [
+        (
+            "faults in running queries",
+            f"{_FAULTS} for each kind of query, no trial that fails",
+            f"{sum(faults.values())} faults, {len(trials)} trials, {wrong} failed",
+            not wrong and all(number >= _FAULTS for number in faults.values()),
+            trials,
+        ),
+        (
+            "known breakages",
+            "faults find out all",
+            f"{seen} of {len(expected)}",
+            seen == len(expected),
+            breakages,
+        ),
+        (
+            "random mutants",
+            f"{_MUTANTS}, and tests find out all that matter",
+            f"{red} of {len(mutants)} found out, {left} open",
+            len(mutants) >= _MUTANTS and not left,
+            mutants,
+        ),
+        *(
+            (
+                f"tests: {suite['tests']}, Python {suite['python']}",
+                "none fails",
+                f"{suite['passed']} passed, {suite['failed']} failed, {suite['minutes']} minutes",
+                not suite["failed"],
+                [suite],
             )
-    return "\n".join(rows)
+            for suite in suites
+            if _versions(suite) == newest_versions
+        ),
+    ]
+    rows = (
+        _row(what, aim, f"{told}: {'met' if is_met else '**missed**'}", _codes(lines))
+        for what, aim, told, is_met, lines in aims
+    )
+    return "\n".join([*_head("what", "aim", "seen", "code"), *rows])
 
 
 def _versions(suite: Line) -> tuple[Version, ...]:
     return Version(suite["spark"]), Version(suite["kafka"])
-
-
-def _met(is_met: bool) -> str:  # noqa: FBT001 - its only argument
-    return "met" if is_met else "**missed**"
 
 
 def _codes(lines: list[Line]) -> str:
@@ -278,14 +274,15 @@ def page() -> str:
     trials = [line for line in lines if "breakage" not in line]
     text = PAGE.read_text(encoding="utf-8")
     breakages = [line for line in lines if "breakage" in line]
+    mutants = read_lines(MUTANTS)
     by_faults = [path.stem for path in BREAKAGES if f"#breakage-{path.stem})" not in text]
     for name, table in (
-        ("summary", summary_table(trials, breakages, by_faults)),
+        ("summary", summary_table(trials, breakages, by_faults, mutants)),
         ("trials", trials_table(trials)),
         ("recoveries", recovery_table(trials)),
         ("recoveries by fault", faults_table(trials)),
         ("breakages", breakages_table(breakages, by_faults)),
-        ("mutants", mutants_table(read_lines(MUTANTS))),
+        ("mutants", mutants_table(mutants)),
         ("coverage", coverage_table(json.loads(COVERAGE.read_text(encoding="utf-8")))),
     ):
         place = re.compile(rf"(?<=<!-- {name} -->\n).*(?=<!-- end of {name} -->)", re.DOTALL)

@@ -61,7 +61,6 @@ MUTATIONS = {
     "dead-letters-outside-the-transaction": Mutation(
         (Kind.WORKER_KILL, Kind.QUERY_KILL), steps=3, load="poison"
     ),
-    # Of a query that is killed, as after late offsets, the batch's report is missing.
     "dead-letters-swallowed": Mutation((Kind.WORKER_KILL,), steps=1, load="poison"),
 }
 

@@ -72,6 +72,25 @@ def test_what_was_deleted_is_reported_if_the_user_says_so(
     assert seen[-1].lost == ()
 
 
+@pytest.mark.proves("records-deleted")
+def test_what_was_deleted_of_an_added_partition_ends_the_query_or_is_reported(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(4), partition=0)
+    run_available(spark_eos_session, flow)
+    flow.broker.add_partitions(flow.source, 3)
+    flow.produce(range(10, 15), partition=2)
+    remove(flow, flow.source, 2, 3)
+    # As docs/errors.md has it: Spark refuses it before the batch begins.
+    with pytest.raises(StreamingQueryException, match=r"Added partition .* starts from 3 instead"):
+        run_available(spark_eos_session, flow)
+    assert sorted(flow.values()) == ["0", "1", "2", "3"]
+    (report,) = run_available(spark_eos_session, flow, fail_on_data_loss=False)
+    assert report.lost == (LostRecords(flow.source, 2, 0, 3),)
+    assert sorted(flow.values()) == ["0", "1", "13", "14", "2", "3"]
+    assert flow.committed() == {0: 4, 1: 0, 2: 5}
+
+
 def test_the_option_of_sparks_source_is_the_sinks(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

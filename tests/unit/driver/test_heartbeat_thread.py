@@ -14,7 +14,7 @@ from spark_eos._kafka.connection import Connections
 from spark_eos.errors import AuthenticationError
 
 
-def _thread(heartbeat: Callable[[], None], each: Callable[[], None]) -> HeartbeatThread:
+def _thread(heartbeat: Callable[[], None]) -> HeartbeatThread:
     """One whose heartbeats are always due."""
     thread = HeartbeatThread(
         "group",
@@ -22,7 +22,7 @@ def _thread(heartbeat: Callable[[], None], each: Callable[[], None]) -> Heartbea
         due=lambda _waited: True,
         watch=lambda: True,
         at_end=lambda: None,
-        each_heartbeat=each,
+        each_heartbeat=lambda: None,
     )
     thread.interval = 0.01
     return thread
@@ -35,7 +35,7 @@ def test_it_is_waited_for_unless_there_is_nothing_to_wait_for() -> None:
         thread.join(1.0)  # on the thread itself
         joined.set()
 
-    thread = _thread(join, lambda: None)
+    thread = _thread(join)
     thread.join(1.0)  # before its start
     thread.start()
     assert joined.wait(10)
@@ -57,7 +57,7 @@ def test_that_heartbeats_are_refused_is_logged_once_until_they_are_accepted(
         elif answer == "refused":
             raise AuthenticationError("wrong password")
 
-    thread = _thread(heartbeat, lambda: None)
+    thread = _thread(heartbeat)
     thread.start()
     assert over.wait(10)
     thread.stop()
