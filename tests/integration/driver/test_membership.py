@@ -14,9 +14,10 @@ from kafka.protocol.producer import EndTxnRequest
 from spark_eos import errors
 from spark_eos._client.error_codes import Code
 from spark_eos._client.settings import ClientSettings
-from spark_eos._driver import heartbeat_thread
+from spark_eos._driver import heartbeat_thread, membership
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections, CoordinatorType
+from spark_eos._kafka.groups import DescribedGroup, own_group
 from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -69,6 +70,27 @@ def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
         assert {m.member_id for m in flow.members()} == {
             m.member_id for m in newer.identities().values()
         }
+
+
+def test_members_that_go_while_they_are_taken_over_are_looked_for_again(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with flow.connections() as connections:
+        with started(flow):
+            found = [own_group(connections, flow.group_id, deadline())]
+        asked = 0
+
+        def late(*args: Any) -> DescribedGroup:
+            nonlocal asked
+            asked += 1
+            return found.pop() if found else own_group(*args)
+
+        monkeypatch.setattr(membership, "own_group", late)
+        with started(flow) as group:
+            assert len(group.identities()) == flow.partitions
+            assert {m.instance_id for m in flow.members()} == {"spark-eos-0", "spark-eos-1"}
+    # The members that had gone, those that were there, and whether the assignment is stable.
+    assert asked >= 3
 
 
 def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:

@@ -1,5 +1,7 @@
 """The end of a run whose tasks were cancelled, and may go on for a moment."""
 
+import threading
+
 import pytest
 
 from support.flow import Flow
@@ -18,7 +20,12 @@ def test_what_cancelled_tasks_leave_open_is_ended(flow: Flow) -> None:
             writing.commit()
             writing.add(rows(flow, 0, 2))
             until(flow.open_transactions, lambda: "an open transaction")
-            older.run.leave(tasks_outlive_stop=0.5)
+            older.run.leave(tasks_outlive_stop=0.5, aside=True)
+            # A script that ends now must not end it.
+            name = f"spark-eos-sweep-{flow.group_id}"
+            (sweep,) = (thread for thread in threading.enumerate() if thread.name == name)
+            assert not sweep.daemon
+            sweep.join(60)
             assert flow.open_transactions() == []
             assert flow.members() == []
     assert flow.committed() == {0: 2, 1: 1}

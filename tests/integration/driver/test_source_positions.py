@@ -6,6 +6,7 @@ import logging
 import confluent_kafka
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
+from kafka.protocol.consumer import OffsetCommitRequest
 
 from spark_eos._admin.status import Status, ask_status
 from spark_eos._batch.plan import BatchRange
@@ -20,6 +21,7 @@ from support.flow import Flow
 from support.members import deadline
 from support.mirroring import MirroredFlow
 from support.staged_runs import Copies, StagedRuns, progress_topic, staged_run
+from support.writing import sent_requests
 
 _BUCKETS = 2
 
@@ -122,6 +124,19 @@ def test_positions_that_can_not_be_published_are_told_once_and_end_nothing(
         assert caplog.text.count("positions can't be published") == 1
         assert "UNKNOWN_TOPIC_OR_PARTITION" in caplog.text
         runs.written(*runs.copies.rows)
+
+
+def test_positions_that_have_not_moved_are_not_published_again(
+    staged: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with staged_run(staged) as runs:
+        _batches(runs, 1)
+        sent = sent_requests(monkeypatch)
+        counts = []
+        for end in (5, 5, 6):
+            runs.publish(BatchRange(0, {}, {TopicPartition(staged.source, 0): end}))
+            counts.append(sum(one.api_key == OffsetCommitRequest.API_KEY for one in sent))
+    assert counts == [1, 1, 2]
 
 
 def test_a_source_in_another_cluster_is_looked_after_there(mirrored_flow: MirroredFlow) -> None:

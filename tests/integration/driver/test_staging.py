@@ -10,7 +10,7 @@ from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.strategy import Batch
 from support.flow import Flow
-from support.groups import delete_group, set_offsets
+from support.groups import delete_group, delete_offsets, set_offsets
 from support.members import deadline
 from support.planting import remove
 from support.queries import until
@@ -376,6 +376,21 @@ def test_a_bucket_that_somebody_has_set_back_is_refused(staged: Flow) -> None:
     with (
         staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
         pytest.raises(errors.OffsetsLostError, match="is not fully written"),
+    ):
+        runs.batch()
+
+
+def test_a_bucket_without_an_offset_says_which_batch_is_not_known(staged: Flow) -> None:
+    with staged_run(staged) as runs:
+        runs.batch()
+        checkpoint, copies = runs.checkpoint, runs.copies
+    until(lambda: staged.members() == [], lambda: "the members to leave")
+    lost = TopicPartition(progress_topic(staged), 1)
+    delete_offsets(staged.bootstrap_servers, staged.group_id, [lost])
+    words = f"no committed offset for {lost}, although .* whether batch 1 was written is not known"
+    with (
+        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
+        pytest.raises(errors.OffsetsLostError, match=words),
     ):
         runs.batch()
 

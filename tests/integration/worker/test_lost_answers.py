@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_eos._client.error_codes import Code
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._worker import producer
 from support import proxy_faults as faults
 from support.flow import Flow
 from support.members import deadline
@@ -153,6 +154,20 @@ def test_init_producer_id_when_a_transaction_is_ended(
     worker.fails()
     assert len(lost.hits) == 1
     worker.add_and_commit()
+
+
+def test_init_producer_id_of_a_coordinator_that_answers_late_is_waited_for(
+    worker: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer, "_REFUSED_WITHIN", 0.2)
+    worker.worker.drop()
+    late = threading.Event()
+    held = worker.proxy.on(InitProducerIdRequest, faults.HoldAnswer(late))
+    timer = threading.Timer(1.5, late.set)
+    timer.start()
+    worker.add_and_commit()
+    timer.join()
+    assert held.hits
 
 
 # The rest --------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.transactions import fence_producer
 from spark_eos._worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.members import deadline, started
@@ -19,8 +21,12 @@ def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> No
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 7))
         assert flow.committed() == {}
+        began = time.monotonic()
         writing.commit()
+        took = (time.monotonic() - began) * 1000
         assert sorted(flow.values()) == ["0/0", "0/1", "1/7"]
+        counters = writing.counters
+        assert 0 < counters.flush_ms + counters.offsets_ms + counters.commit_ms <= took
         assert flow.committed() == {0: 2, 1: 8}
         assert writing.counters.transactions == 1
 
@@ -43,6 +49,24 @@ def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -
         writing.add(rows(flow, 0, 0, 1))
         take_over(flow, membership)
         assert refused(flow, writing, "25 UNKNOWN_MEMBER_ID").again
+
+
+@pytest.mark.proves("worker-hangs")
+def test_a_producer_that_is_fenced_between_its_offsets_and_its_commit_commits_nothing(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        writing.add(rows(flow, 0, 0, 1))
+        send = writing._send_offsets
+
+        def send_and_be_fenced(limit: Deadline) -> None:
+            send(limit)
+            (transactional_id,) = flow.open_transactions()
+            with flow.connections() as connections:
+                fence_producer(connections, transactional_id, 60_000, deadline())
+
+        monkeypatch.setattr(writing, "_send_offsets", send_and_be_fenced)
+        assert refused(flow, writing, "commit_transaction.*_FENCED").again
 
 
 @pytest.mark.proves("request-worst-code")

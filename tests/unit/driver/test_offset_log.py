@@ -53,6 +53,11 @@ def test_later_batches_start_where_the_one_before_ended() -> None:
     assert log.batch_range(6).starts == expected.ends
 
 
+def test_when_a_batch_began_is_not_known_without_its_entry() -> None:
+    files = CheckpointTexts({"offsets/4": 'v1\n{"batchTimestampMs":7}\n{"a":{"0":5}}'})
+    assert [OffsetLog(files).began_ms(batch) for batch in (4, 5)] == [7, 0]
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [
