@@ -1,8 +1,8 @@
 """``make matrix``: runs a suite of tests with chosen versions of Python, Spark and Kafka.
 
 Each pair of Python and Spark has its own environment below .venv/matrix, with the pinned packages
-and constraints-spark-*.txt. Each result is written to docs/matrix.json and docs/versions.md as soon
-as it is known.
+and constraints-spark-*.txt. Each result is written to docs/matrix.json and to the pages made of it
+as soon as it is known.
 """
 
 import os
@@ -19,6 +19,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 import click
+import reliability
 from packaging.requirements import Requirement
 from packaging.version import Version
 from versions import Result, keep, read_results
@@ -177,6 +178,7 @@ def main(
             continue
         result = _run(python, found[python], spark, kafka, processes, tests, of)
         keep(result)
+        reliability.main()
         failed |= result.failed > 0 or result.passed == 0
         click.echo(f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped")
     raise SystemExit(int(failed))

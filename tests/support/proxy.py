@@ -198,14 +198,16 @@ class KafkaProxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        # asyncio logs a connection whose task is cancelled, as when the proxy is closed.
+        with contextlib.suppress(OSError, asyncio.CancelledError), contextlib.closing(writer):
             up_reader, up_writer = await asyncio.open_connection(
                 HOST, self.upstream_port, limit=_BUFFER
             )
-        except OSError:
-            writer.close()
-            return
-        link = Link(writer, up_writer)
+            await self._pass_on(reader, up_reader, Link(writer, up_writer))
+
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, up_reader: asyncio.StreamReader, link: Link
+    ) -> None:
         self._links.add(link)
         pumps = [
             asyncio.ensure_future(self._pump_requests(reader, link)),
