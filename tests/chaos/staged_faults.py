@@ -28,6 +28,7 @@ _AN_OCCASION = 22.5
 GIVEN_UP = (
     "FencedByNewerRunError",
     "CONCURRENT_STREAM_LOG_UPDATE",
+    "Multiple streaming queries are concurrently using",
     "PATH_NOT_FOUND",
     "FAILED_READ_FILE.FILE_NOT_EXIST",
 )
