@@ -178,7 +178,7 @@ def main(
             continue
         result = _run(python, found[python], spark, kafka, processes, tests, of)
         keep(result)
-        reliability.main()
+        reliability.write_page()
         failed |= result.failed > 0 or result.passed == 0
         click.echo(f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped")
     raise SystemExit(int(failed))

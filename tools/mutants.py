@@ -26,6 +26,7 @@ from xml.etree import ElementTree as ET
 
 import click
 from coverage import CoverageData
+from reliability import read_lines, write_page
 from rich.progress import track
 
 from support.origin import origin
@@ -237,14 +238,13 @@ def outcome(mutant: Mutant, copy: Path, reach: Reach, seconds: float) -> Line | 
 
 def read_results() -> dict[str, Line]:
     """What is known of mutants, by their names, of places that are as they were."""
-    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
-    lines = (json.loads(line) for line in text.splitlines())
-    return {line["mutant"]: line for line in lines if _is_there(line)}
+    return {line["mutant"]: line for line in read_lines(RESULTS) if _is_there(line)}
 
 
 def _is_there(line: Line) -> bool:
     module, _, place = line["mutant"].partition(":")
-    text = (ROOT / module).read_text(encoding="utf-8").splitlines()
+    file = ROOT / module
+    text = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     at = int(place.partition(" ")[0]) - 1
     return bool(text[at : at + 1] == [line["change"][0].removeprefix("-")])
 
@@ -299,6 +299,7 @@ def main(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    write_page()
 
 
 if __name__ == "__main__":

@@ -293,11 +293,16 @@ def page() -> str:
     return text
 
 
+def write_page() -> None:
+    """Updates docs/reliability.md."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
 def main() -> None:
     """Removes what is outdated, and updates the page."""
     lines = newest(read_lines())
     RESULTS.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    PAGE.write_text(page(), encoding="utf-8")
+    write_page()
     git = shutil.which("git") or "git"
     for commit in sorted({line["commit"] for line in lines}):
         known = subprocess.run(

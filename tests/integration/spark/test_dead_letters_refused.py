@@ -237,8 +237,7 @@ def test_a_limit_that_is_lowered_between_batches(
     flow.produce([*range(3_000)], partition=0)
 
     def lower(report: BatchReport) -> None:
-        # By then Spark's workers, which take turns, have asked for the limit. Their number is that
-        # of the most tasks that the session has run at a time.
+        # By then each of the two workers has asked for the limit, whichever gets the rows.
         if report.batch_id == 5:
             set_limit(flow, flow.target, 2_000)
 
@@ -250,8 +249,9 @@ def test_a_limit_that_is_lowered_between_batches(
     )
     attempts = [report.attempts for report in reports]
     assert set(attempts[:6]) == {1}
-    # Each worker that knew the old limit, once.
     assert set(attempts[6:]) == {1, 2}
+    # Each worker that knew the old limit, once.
+    assert sum(attempts) <= len(attempts) + 2
     assert sorted(map(int, flow.values())) == [*range(3_000)]
     assert flow.committed()[0] == 3_000
 
