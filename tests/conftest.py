@@ -19,6 +19,7 @@ from support.mirroring import MirroredFlow
 from support.proxied_worker import ProxiedWorker, proxied_worker
 from support.proxy import KafkaProxy, clean
 from support.secured import Secured, secured_kafka
+from support.versions import CLOSES_SOCKETS
 
 pytest_plugins = ["pytester"]
 # Spark's workers find there what tests define.
@@ -35,6 +36,13 @@ settings.load_profile("any machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the option with which tools/evidence.py asks what tests there are."""
     parser.addoption("--collected", type=Path, help="file to write the collected tests to")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Ignores the connected sockets that an older PySpark leaves to the garbage collector."""
+    if not CLOSES_SOCKETS:
+        own = "ignore:unclosed <socket.socket .*, raddr=:ResourceWarning"
+        config.addinivalue_line("filterwarnings", own)
 
 
 @pytest.hookimpl(tryfirst=True)

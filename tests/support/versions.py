@@ -26,7 +26,10 @@ needs_redacted_plans = pytest.mark.skipif(
     not HIDES_OPTIONS,
     reason="Spark 4.0 and 4.1 show all options of a stream that is not started in its plan",
 )
+CLOSES_SOCKETS: Final = _SPARK_4_2
+"""Whether PySpark itself closes those of `DataFrame.collect`."""
+
 needs_closed_sockets = pytest.mark.skipif(
-    not _SPARK_4_2, reason="PySpark 4.0 and 4.1 leave sockets open"
+    not CLOSES_SOCKETS, reason="PySpark 4.0 and 4.1 leave sockets open"
 )
 needs_topic_ids = pytest.mark.skipif(not _BY_ID, reason="needs Kafka 4.4: TxnOffsetCommit 6")
