@@ -22,6 +22,7 @@ from spark_eos._worker.dead_letters import rows_with_error
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.records import RowError, SourceRows, source_rows
+from spark_eos._worker.spark_connection import SparkConnection
 from spark_eos._worker.transaction import Transactions
 from spark_eos._worker.worker_tuning import reduce_task_overhead
 from spark_eos.errors import PrintableError
@@ -64,7 +65,9 @@ def write_task(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         if context is not None:
-            reduce_task_overhead()
+            connection = SparkConnection.of_worker()
+            reduce_task_overhead(connection)
+            batches = connection.whole(batches)
         if context is not None and context.attemptNumber() > 0:
             yield _deferred(arrange(batches))
         else:

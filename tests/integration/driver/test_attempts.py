@@ -4,6 +4,7 @@ import pytest
 from pyspark import TaskContext
 
 from spark_eos._worker import task
+from spark_eos._worker.spark_connection import SparkConnection
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos.errors import RecordsLostError
 from support.flow import Flow
@@ -28,7 +29,10 @@ def _attempts(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
 
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     monkeypatch.setattr(TaskContext, "get", get)
-    monkeypatch.setattr(task, "reduce_task_overhead", lambda: None)
+    # There is no Spark here that could go.
+    monkeypatch.setattr(SparkConnection, "of_worker", lambda: SparkConnection(-1))
+    monkeypatch.setattr(SparkConnection, "whole", lambda _, items: items)
+    monkeypatch.setattr(task, "reduce_task_overhead", lambda _: None)
 
 
 @pytest.mark.proves("task-fails")

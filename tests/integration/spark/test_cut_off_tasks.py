@@ -1,0 +1,78 @@
+"""Tasks whose rows end although Spark has more: it fails or is stopped while it makes them."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import ExactlyOnceSink
+from support.flow import Flow
+from support.queries import run_available, until
+from support.sinks import arguments
+
+_COPIES = 3
+_MARK = "has come to the third record"
+
+
+@pytest.fixture
+def session(spark_eos_session: SparkSession) -> Iterator[SparkSession]:
+    """One whose batches of rows end within a record, and are sent to workers as they are made."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = str(spark_eos_session.conf.get(name))
+    spark_eos_session.conf.set(name, str(_COPIES + 1))
+    yield spark_eos_session
+    spark_eos_session.conf.set(name, before)
+
+
+@pytest.fixture
+def records(flow: Flow) -> list[str]:
+    """Of more bytes than Spark keeps back (spark.buffer.size)."""
+    values = [str(number) * 100_000 for number in range(3)]
+    flow.produce(values, partition=0)
+    return values
+
+
+def _copied(frame: DataFrame) -> DataFrame:
+    copies = F.explode(F.array_repeat(F.col("value"), _COPIES))
+    return frame.select("source", copies.alias("value"))
+
+
+def _slow(then: str) -> str:
+    """What Spark does with the third record, after the first two are with the worker."""
+    wait = "java_method('java.lang.Thread', 'sleep', bigint(5000))"
+    third = f"CAST(concat({wait}, {then}) AS BINARY)"
+    return f"CASE WHEN startswith(CAST(value AS STRING), '2') THEN {third} ELSE value END"
+
+
+def _written_once(flow: Flow, records: list[str]) -> None:
+    assert sorted(flow.values()) == sorted(records * _COPIES)
+
+
+@pytest.mark.proves("task-fails")
+def test_a_task_that_fails_in_sparks_jvm_leaves_no_record_half_written(
+    flow: Flow, session: SparkSession, records: list[str]
+) -> None:
+    def fail(frame: DataFrame) -> DataFrame:
+        return _copied(frame.withColumn("value", F.expr(_slow(f"raise_error('{_MARK}')"))))
+
+    with pytest.raises(StreamingQueryException, match=_MARK):
+        run_available(session, flow, fail)
+    run_available(session, flow, _copied)
+    _written_once(flow, records)
+
+
+@pytest.mark.proves("query-stopped")
+def test_a_query_that_is_stopped_leaves_no_record_half_written(
+    flow: Flow, session: SparkSession, records: list[str]
+) -> None:
+    with closing(ExactlyOnceSink(**arguments(**flow.options()))) as sink:
+        frame = sink.read(session, subscribe=flow.source)
+        frame = frame.withColumn("value", F.expr(_slow("CAST(value AS STRING)")))
+        query = sink.write(_copied(frame)).start()
+        until(flow.open_transactions, lambda: "rows")
+        query.stop()
+    run_available(session, flow, _copied)
+    _written_once(flow, records)
