@@ -116,11 +116,6 @@ class GroupMembership:
         return stopped or self._fenced is not None or self._foreign is not None
 
     @property
-    def session_lost(self) -> bool:
-        """Whether the broker has dropped a member, for example after missed heartbeats."""
-        return self._session_lost
-
-    @property
     def changed(self) -> bool:
         """Whether the group has changed since the takeover: a lost member, a new assignment."""
         return self._session_lost or self._changed
@@ -147,7 +142,9 @@ class GroupMembership:
         with self._lock:
             deadline = group_deadline(self._group_timeout_ms)
             self._topics = dict(topics)
-            total = sum(topic.partitions for topic in topics.values())
+            # One of a batch without partitions, all topics of which are deleted: who has no member
+            # can't be fenced.
+            total = max(1, sum(topic.partitions for topic in topics.values()))
             wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total))]
             if self._renews_only:
                 wanted = [RENEWAL_INSTANCE]

@@ -6,7 +6,7 @@ from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._kafka.offset_metadata import KnownPartitions, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.state import Expected
+from spark_eos._progress.state import Expected, State
 from spark_eos.errors import FencedByNewerRunError, OffsetGapError, OffsetsLostError
 
 _NOTHING_HALF = "This run stops, and has left nothing half written"
@@ -46,19 +46,18 @@ no offset: somebody has set or deleted the group's offsets while the query was r
             )
 
 
-def check_not_moved_on(
-    group_id: str, pairs: PartitionPairs, before: Positions, now: Positions
-) -> None:
-    """Refuses offsets that lie above, although nobody but the run may commit."""
-    for partition, offset in before.items():
-        if (found := now.get(partition, offset)) > offset:
+def check_not_moved_on(group_id: str, state: State, before: Positions) -> None:
+    """Refuses offsets that others than runs of spark-eos have moved on: those write their text."""
+    for partition in sorted(before.keys() & (state.by_hand | state.foreign)):
+        offset, found = before[partition], state.committed[partition]
+        if found > offset:
             raise OffsetsLostError(
-                f"group {group_id!r} had committed {pairs.name(partition)} up to {offset} and now "
-                f"has {found}: a consumer other than spark-eos has used the group while the query "
-                f"was running, and offsets {offset} to {found - 1} are not written. To write "
-                f"them, set the group's offset back to {offset} while the query is stopped "
-                f"({command(group_id, pairs, [partition])}); otherwise the next start continues "
-                "after them"
+                f"group {group_id!r} had committed {state.pairs.name(partition)} up to {offset} "
+                f"and now has {found}: a consumer other than spark-eos has used the group while "
+                f"the query was running, and offsets {offset} to {found - 1} are not written. To "
+                f"write them, set the group's offset back to {offset} while the query is stopped "
+                f"({command(group_id, state.pairs, [partition])}); otherwise the next start "
+                "continues after them"
             )
 
 

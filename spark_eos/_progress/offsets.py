@@ -88,7 +88,7 @@ class GroupOffsets:
 
     def keep_up(self, partitions: Partitions) -> None:
         """Fences and reads again if the group or the partitions have changed."""
-        membership, before, group = self._membership, self.state.committed, self._settings.group_id
+        membership, before = self._membership, self.state.committed
         if not (
             set(partitions) - membership.identities().keys()
             or set(partitions) != self.held
@@ -96,18 +96,12 @@ class GroupOffsets:
             or self._needs_reading
         ):
             return
-        alone = not membership.session_lost
         self._fence(partitions)
         self._needs_reading = False
-        if not alone:
-            # A newer run may have come and gone, written records and marked offsets.
-            self.state = self.state.knowing(self._reader.known())
-            self._know(self.state.committed.keys() & set(partitions))
-        # New partitions may be marked as well.
-        self.refuse_suspects()
-        if alone:
-            # After a lost session a newer run may have written these; otherwise none has.
-            checks.check_not_moved_on(group, self.state.pairs, before, self.state.committed)
+        # A newer run may have come and gone, and written records.
+        self.look()
+        self._know(self.state.committed.keys() & set(partitions))
+        checks.check_not_moved_on(self._settings.group_id, self.state, before)
 
     def nothing_staged(self, progress_topic: str | None) -> bool:
         """Whether a staged query of the group has never staged a batch; all runs are fenced."""
@@ -119,6 +113,11 @@ class GroupOffsets:
         checks.check_no_suspects(self._settings.group_id, state.pairs, state.known, self.held)
 
     def _fence(self, partitions: Partitions) -> None:
+        self._take_over(partitions)
+        # A newer run may have come and gone, and marked some.
+        self.refuse_suspects()
+
+    def _take_over(self, partitions: Partitions) -> None:
         self._membership.take_over_own(self.topics(partitions), partitions)
         self._read(partitions)
 
@@ -296,7 +295,7 @@ class GroupOffsets:
         seen = {p: self.state.committed.get(p, 0) for p in partitions}
         # A later commit may lie below an earlier one: the read would take it for a reset.
         self.state = self.state.only(self.state.committed.keys() - set(partitions))
-        self.fence()
+        self._take_over(self.held)
         found = checks.suspects(starts, seen, self.state.committed)
         self.state = self.state.suspecting(found)
         self.commit({p: self.state.committed[p] for p in found}, again=found)

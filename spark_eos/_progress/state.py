@@ -50,11 +50,13 @@ class State:
             {TopicPartition(topic='in', partition=1): 5}
         """
         by_hand = frozenset(p for p, found in answer.items() if not has_text(found))
+        now = KnownPartitions.of(answer)
         return replace(
-            self,
+            # What another run has marked since stays marked.
+            self.suspecting(now.suspects),
             committed={partition: found.offset for partition, found in answer.items()},
             by_hand=by_hand,
-            foreign=KnownPartitions.of(answer).set_by_others - by_hand,
+            foreign=now.set_by_others - by_hand,
         )
 
     def moved(self, offsets: Mapping[TopicPartition, int]) -> "State":
@@ -76,9 +78,21 @@ class State:
         return self.with_known(replace(read, sources=sources, owner=self.known.owner))
 
     def suspecting(self, suspects: Mapping[TopicPartition, SuspectRange]) -> "State":
-        """The state with further ranges that may not be written."""
-        known = replace(self.known, suspects={**self.known.suspects, **suspects})
-        return replace(self, known=known)
+        """The state with further ranges that may not be written.
+
+        Example:
+            >>> source = TopicPartition("in", 0)
+            >>> state = State().suspecting({source: SuspectRange(5, 9)})
+            >>> state.suspecting({source: SuspectRange(7, 12)}).known.suspects[source]
+            SuspectRange(first=5, after=12)
+        """
+        marked = dict(self.known.suspects)
+        for partition, found in suspects.items():
+            before = marked.get(partition, found)
+            marked[partition] = SuspectRange(
+                min(before.first, found.first), max(before.after, found.after)
+            )
+        return replace(self, known=replace(self.known, suspects=marked))
 
     def staging(self, partition: TopicPartition, staged: StagedBatch) -> "State":
         """The state while a staged commit is on its way: it may arrive, or may not."""

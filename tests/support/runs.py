@@ -24,6 +24,7 @@ from spark_eos._worker.producer import TransactionalProducer
 from spark_eos.errors import OffsetsLostError
 from support.flow import Flow
 from support.members import writer_settings
+from support.queries import until
 from support.sinks import changed
 from support.writing import outcome_of, row_batch
 
@@ -122,7 +123,9 @@ class Runs:
 
     def delay_heartbeats(self) -> None:
         """From now on none is due, so that the run does not notice what becomes of the group."""
-        heartbeats = self.run._membership._heartbeats
+        membership, heartbeats = self.run._membership, self.run._membership._heartbeats
+        # One that tells what members own is due at once.
+        until(membership._acknowledged, lambda: "heartbeats")
         # The answer to one that is under way, or waits for the lock, sets the interval again.
         while heartbeats.interval != _NEVER:
             with self.run._membership._lock:

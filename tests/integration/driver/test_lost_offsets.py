@@ -31,7 +31,7 @@ from support.planting import remove
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import run_available, until
-from support.runs import Checkpoint, running
+from support.runs import Checkpoint, positions, running
 
 
 def _lose(flow: Flow, *partitions: int, topic: str | None = None) -> None:
@@ -201,6 +201,30 @@ def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
         pytest.raises(OffsetsLostError, match=f"{flow.source}-2, although the query has read it"),
     ):
         runs.batch(7, 7, 4)
+
+
+def test_an_added_partition_whose_first_batch_missed_the_sink_is_refused(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        flow.broker.add_partitions(flow.source, 3)
+        flow.partitions = 3
+        # A function of the user's own did not call the sink, and Spark went on.
+        checkpoint.begin(positions(flow, (5, 5, 4)), 1)
+        checkpoint.finish(1)
+        with pytest.raises(OffsetsLostError, match=f"{flow.source}-2, .* sink was not called"):
+            runs.batch(7, 7, 6)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["at the start", "later"])
+def test_a_batch_without_any_partition(flow: Flow, begun: bool) -> None:  # noqa: FBT001
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        if begun:
+            assert runs.batch().rows_written == 0
+    with running(flow, checkpoint=checkpoint) as runs:
+        assert runs.batch().rows_written == 0
 
 
 @pytest.mark.proves("topic-taken-out")

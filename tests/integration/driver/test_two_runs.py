@@ -3,11 +3,13 @@
 import contextlib
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConsumerOffset
 
-from spark_eos.errors import FencedByNewerRunError
+from spark_eos.errors import FencedByNewerRunError, OffsetsLostError, WriteError
 from support.flow import Flow
 from support.mirroring import mirrored_run
 from support.queries import until
@@ -52,6 +54,65 @@ def test_a_second_run_that_comes_and_goes_between_two_batches(flow: Flow) -> Non
         report = first.batch(9, 9)
     assert (report.attempts, report.rows_written, report.rows_skipped) == (1, 4, 4)
     first.written_once(9, 9)
+
+
+@pytest.mark.proves("driver-cut-off")
+def test_a_second_run_that_comes_and_goes_before_a_partition_is_added(flow: Flow) -> None:
+    with running(flow) as first:
+        first.batch(5, 5)
+        first.delay_heartbeats()
+        flow.broker.add_partitions(flow.source, 3)
+        flow.partitions = 3
+        with running(flow) as second:
+            second.batch(8, 6, 2)
+        # No heartbeat has told it.
+        report = first.batch(9, 9, 4)
+    assert (report.rows_written, report.rows_skipped) == (6, 6)
+    first.written_once(9, 9, 4)
+
+
+@pytest.mark.proves("driver-cut-off")
+@pytest.mark.parametrize("text", ["", "another client's"])
+def test_offsets_that_another_client_moves_while_the_driver_is_cut_off(
+    flow: Flow, text: str
+) -> None:
+    with running(flow) as first:
+        first.batch(5, 5)
+        first.delay_heartbeats()
+        with running(flow) as second:
+            second.batch(5, 5)
+        moved = ConsumerOffset(flow.source, 0, 8, metadata=text)
+        with closing(Consumer({**flow.kafka, "group.id": flow.group_id})) as another:
+            another.commit(offsets=[moved], asynchronous=False)
+        first.hurry_heartbeats()
+        until(lambda: first.coordinator_changed, lambda: "a heartbeat")
+        with pytest.raises(OffsetsLostError, match="a consumer other than spark-eos"):
+            first.batch(9, 9)
+
+
+@pytest.mark.proves("driver-cut-off", "rows-out-of-order")
+def test_what_a_second_run_has_marked_within_a_batch_stays_marked(flow: Flow) -> None:
+    def misplaced(partition: int, offsets: range) -> list[int]:
+        return [*offsets[3:], *offsets[:3]] if partition == 1 else [*offsets]
+
+    with running(flow) as first:
+        first.batch(5, 5)
+
+        def overtake() -> None:
+            first.delay_heartbeats()
+            with (
+                running(flow, checkpoint=first.checkpoint, max_transaction_records=1) as second,
+                pytest.raises(WriteError, match="noted in the group's offsets"),
+            ):
+                second.batch(10, 10, rows=misplaced)
+
+        with pytest.raises(OffsetsLostError, match=f"{flow.source}-1 may not all be written"):
+            first.batch(10, 10, while_planned=overtake)
+    with (
+        running(flow, checkpoint=first.checkpoint) as third,
+        pytest.raises(OffsetsLostError, match=f"{flow.source}-1 may not all be written"),
+    ):
+        third.batch(10, 10)
 
 
 @pytest.mark.proves("second-run", "mirrored-killed")
