@@ -19,7 +19,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 _CONNECT_WORKER: Final = "SPARK_CONNECT_LOCAL_URL"
 _QUERY_ID: Final = "sql.streaming.queryId"
-_RUN_ID: Final = "spark.jobGroup.id"
 _ASYNCHRONOUS: Final = "AsyncProgressTrackingMicroBatchExecution"
 
 ANY_SINK_ASYNCHRONOUS: Final = "_asyncProgressTrackingOverrideSinkSupportCheck"
@@ -114,11 +113,12 @@ def hadoop_configuration(session: SparkSession) -> Any:
 # Streaming queries in the JVM -----------------------------------------------------------------
 
 
-def query_of_thread(session: SparkSession) -> tuple[str, str]:
-    """The ids of the query whose batch this thread runs, and of its run; "" outside of one."""
-    found = map(session.sparkContext.getLocalProperty, (_QUERY_ID, _RUN_ID))
-    query_id, run_id = (text or "" for text in found)
-    return query_id, run_id
+def query_of_thread(session: SparkSession) -> str:
+    """The id of the query whose batch this thread runs; "" outside of one.
+
+    Its run's id is the thread's job group, which users may set.
+    """
+    return session.sparkContext.getLocalProperty(_QUERY_ID) or ""
 
 
 class RunningBatch:
@@ -152,6 +152,11 @@ class Execution:
         return None if found is None else cls(found)
 
     @property
+    def run_id(self) -> str:
+        """The id of the query's run, which each start has anew."""
+        return str(self._execution.runId().toString())
+
+    @property
     def is_asynchronous(self) -> bool:
         """Whether the query tracks its progress asynchronously, whoever asked for it."""
         return str(self._execution.getClass().getSimpleName()) == _ASYNCHRONOUS
@@ -177,6 +182,15 @@ def _texts(progress: Any) -> list[str]:
     while offsets.hasNext():
         found.append(str(offsets.next().json()))
     return found
+
+
+def plans_text(frame: DataFrame) -> str:
+    """What ``DataFrame.explain(extended=True)`` prints, to a stdout that all threads share."""
+    if is_connect(frame):
+        made: Any = frame
+        return str(made._explain_string(extended=True))
+    java = java_packages(frame.sparkSession).org.apache.spark.sql.api.python
+    return str(java.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "extended"))
 
 
 def plan_and_lineage(frame: DataFrame) -> tuple[str, str]:

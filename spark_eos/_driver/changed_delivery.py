@@ -4,7 +4,7 @@ One that has staged nothing yet may still become direct. Rows are written after 
 commit only, and that stays in the offset of the commit partition from then on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from spark_eos._batch.progress import COMMIT_PARTITION, first_position
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
@@ -59,8 +59,8 @@ def check_offsets(
             f"{progress_topic!r}: set progress_topic={topics[0]!r}; or, to begin anew knowingly, "
             "take another group_id"
         )
-    if any(topic != progress_topic for topic, _ in known.partitions):
-        raise changed_delivery(DIRECT, delivery, why)
+    if other := sorted({topic for topic, _ in known.partitions} - {progress_topic}):
+        raise changed_delivery(DIRECT, delivery, why, perhaps_staged=other)
 
 
 def delivery_of(known: KnownPartitions) -> str:
@@ -68,10 +68,13 @@ def delivery_of(known: KnownPartitions) -> str:
     return MIRRORED if known.sources else STAGED if known.staged else DIRECT
 
 
-def changed_delivery(noted: str, wanted: str, why: str = "") -> CheckpointError:
+def changed_delivery(
+    noted: str, wanted: str, why: str = "", perhaps_staged: Sequence[str] = ()
+) -> CheckpointError:
     """The error for a query that was begun with another delivery.
 
     ``why``: what the query has that it can't keep the one it began with, if that is the reason.
+    ``perhaps_staged``: topics with offsets of which one may be the progress topic it began with.
     """
     if MIRRORED in (noted, wanted) and STAGED not in (noted, wanted):
         cure = f"set delivery={noted!r}, {'with' if noted == MIRRORED else 'without'} source_kafka"
@@ -81,6 +84,9 @@ def changed_delivery(noted: str, wanted: str, why: str = "") -> CheckpointError:
         cure = f"change the query back, so that its delivery can be {noted!r}"
     else:
         cure = f"set delivery={noted!r}" + (", with source_kafka" if noted == MIRRORED else "")
+    if len(perhaps_staged) == 1:
+        [topic] = perhaps_staged
+        cure += f"; or, if {topic!r} is the progress topic it began with, progress_topic={topic!r}"
     since = f", since {why}" if why else ""
     return CheckpointError(
         f"the query of this checkpoint or group has written with delivery={noted!r}, and would "

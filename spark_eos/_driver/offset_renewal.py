@@ -8,7 +8,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import code_names
@@ -116,21 +116,29 @@ def _renew(
         membership.leave()
 
 
-_renewed: dict[tuple[str, str], threading.Event] = {}
+class _Renewal(NamedTuple):
+    settings: WriterSettings
+    ended: threading.Event
+
+
+_renewals: dict[tuple[str, str], _Renewal] = {}
 _lock = threading.Lock()
 
 
 def renew_hourly(settings: WriterSettings) -> None:
-    """Renews a group's offsets every hour while it has no members, as long as the process lives.
+    """Renews a group's offsets every hour while it has no members, until `end_renewal`.
 
-    Does nothing if the process already does so. `end_renewal` ends it.
+    Of a process's sinks of a group the newest does so, whose credentials are the newest, too.
     """
     client, group_id = settings.client, settings.group_id
-    key = (client.bootstrap_servers, group_id)
+    key, ended = (client.bootstrap_servers, group_id), threading.Event()
     with _lock:
-        if key in _renewed:
+        before = _renewals.get(key)
+        if before is not None and before.settings is settings:
             return
-        ended = _renewed[key] = threading.Event()
+        if before is not None:
+            before.ended.set()
+        _renewals[key] = _Renewal(settings, ended)
 
     def repeat() -> None:
         while not ended.wait(SECONDS):
@@ -141,8 +149,10 @@ def renew_hourly(settings: WriterSettings) -> None:
 
 
 def end_renewal(settings: WriterSettings) -> None:
-    """Ends what `renew_hourly` began, if anything."""
+    """Ends what `renew_hourly` began with these settings, if it still goes on."""
+    key = (settings.client.bootstrap_servers, settings.group_id)
     with _lock:
-        ended = _renewed.pop((settings.client.bootstrap_servers, settings.group_id), None)
-    if ended is not None:
-        ended.set()
+        found = _renewals.get(key)
+        if found is not None and found.settings is settings:
+            del _renewals[key]
+            found.ended.set()

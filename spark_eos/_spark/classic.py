@@ -138,9 +138,11 @@ class ClassicRuntime:
         spark: SparkSession,
         check_sources: Callable[[Sequence[internals.StreamSource]], None],
     ) -> None:
-        self._session = frame.sparkSession
-        self._query_id, self.run_id = internals.query_of_thread(self._session)
+        # The batch's session is a clone of the user's, and does not know the query.
+        self._session, self._of_query = frame.sparkSession, spark
+        self._query_id = internals.query_of_thread(self._session)
         self._query = query = self._active_query()
+        self.run_id = query.run_id
         self.asynchronous = query.is_asynchronous
         self.files: Files = HadoopFiles(self._session, location)
         self.offset_log: OffsetLog = ExecutionLog(self.files, query)
@@ -151,7 +153,6 @@ class ClassicRuntime:
                 f"{self._query_id}: the sink and the query need the same checkpoint; start the "
                 "query from sink.write(...), which sets it"
             )
-        # Not the batch's session: that is a clone of the user's and does not know the query.
         self.active = activity(spark, self._query_id, self.run_id)
         sources = sources_of_query(query)
         check_sources(sources)
@@ -169,8 +170,9 @@ class ClassicRuntime:
 
     def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread's properties tell
         """Whether a batch belongs to this run."""
-        _query_id, run_id = internals.query_of_thread(self._session)
-        return run_id == self.run_id
+        query_id = internals.query_of_thread(self._session)
+        found = internals.Execution.of(self._session, query_id) if query_id else None
+        return found is not None and found.run_id == self.run_id
 
     def end_with(self, run: Run) -> None:
         """Makes the members leave when the interpreter exits."""
@@ -245,7 +247,7 @@ class ClassicRuntime:
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         """The error to raise for an interrupted job; None if the query was not stopped."""
         try:
-            query = self._session.streams.get(self._query_id)
+            query = self._of_query.streams.get(self._query_id)
             active = query is not None and query.isActive
         except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
             active = False

@@ -1,7 +1,5 @@
 """Checks that a query's plan keeps each source partition's rows in one task, in offset order."""
 
-import contextlib
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos._pyspark_internals import StreamSource, connect_plan, messages
+from spark_eos._pyspark_internals import StreamSource, connect_plan, messages, plans_text
 from spark_eos._spark.stream_sources import check_sources, sources_of
 from spark_eos._spark.unlogged import unlogged
 from spark_eos.errors import UnsupportedPipelineError
@@ -82,11 +80,10 @@ class Operator:
 
 def explained(frame: DataFrame) -> dict[str, str]:
     """The plans as Spark prints them, by name: ``Optimized Logical``, ``Physical`` and so on."""
-    text = io.StringIO()
     # Not logged: plans show source options, including secrets that Spark does not redact.
-    with contextlib.redirect_stdout(text), unlogged():
-        frame.explain(extended=True)
-    parts = _SECTION.split(text.getvalue())
+    with unlogged():
+        text = plans_text(frame)
+    parts = _SECTION.split(text)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 

@@ -5,12 +5,14 @@ import select
 from collections.abc import Iterator
 from typing import Final, TypeVar
 
+from spark_eos.errors import PrintableError
+
 _Item = TypeVar("_Item")
 
 _GONE: Final = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
-class CutOffError(Exception):
+class CutOffError(PrintableError):
     """Spark has ended a task whose rows had not all arrived."""
 
 

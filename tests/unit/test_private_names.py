@@ -15,6 +15,7 @@ ADAPTER = ROOT / "spark_eos" / "_pyspark_internals.py"
 # Names of ours may be like these: `self._plan` is.
 ATTRIBUTES = {
     "_active_spark_context",
+    "_explain_string",
     "_gateway",
     "_jc",
     "_jdf",
@@ -29,6 +30,7 @@ ATTRIBUTES = {
     "_python_includes",
     # Methods of Spark's classes in Java, and of Connect's client.
     "activeStreamingQueries",
+    "explainString",
     "getLatestExecutionContext",
     "lastExecution",
     "newHadoopConf",
@@ -56,7 +58,6 @@ TEXTS = (
     "SPARK_CONNECT_LOCAL_URL",
     "_asyncProgressTracking",
     "sql.streaming.queryId",
-    "spark.jobGroup.id",
     *MODULES,
 )
 

@@ -4,8 +4,8 @@ import pytest
 from pyspark import TaskContext
 
 from spark_eos._worker import task
-from spark_eos._worker.spark_connection import SparkConnection
 from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.spark_connection import SparkConnection
 from spark_eos.errors import RecordsLostError
 from support.flow import Flow
 from support.manual_members import drop_members

@@ -9,10 +9,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -427,6 +429,52 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
     until(lambda: sweep not in str(threading.enumerate()), lambda: "the sweep's end")
     run_available(spark_eos_session, flow)
     assert flow.values() == values
+
+
+def test_a_job_that_is_cancelled_is_no_stop_of_the_query(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            time.sleep(20)
+            yield rows
+
+    flow.produce(range(10))
+    with closing(ExactlyOnceSink(**flow.options())) as sink:
+        frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+        query = sink.write(frame.mapInArrow(slowly, frame.schema)).start()
+        context = spark_eos_session.sparkContext
+        jobs, run_id = context.statusTracker(), str(query.runId)
+        until(lambda: jobs.getJobIdsForGroup(run_id), lambda: "the batch's job")
+        context.cancelJobGroup(run_id)
+        with pytest.raises(StreamingQueryException) as failure:
+            query.awaitTermination(120)
+    assert "cancelled" in str(failure.value)
+    assert "QueryStoppedError" not in str(failure.value)
+
+
+def test_a_function_may_name_its_own_jobs(flow: Flow, spark_eos_session: SparkSession) -> None:
+    context = spark_eos_session.sparkContext
+    with closing(ExactlyOnceSink(**flow.options())) as sink:
+
+        def batch(frame: DataFrame, batch_id: int) -> None:
+            context.setJobGroup(f"batch {batch_id}", "of the user's own")
+            # The heartbeat thread looks about once a second whether the run is over.
+            time.sleep(1.5)
+            sink(frame, batch_id)
+
+        frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+        query = sink.write(frame).foreachBatch(batch).start()
+        flow.produce(range(4))
+        until(lambda: len(flow.values()) == 4, lambda: str(query.exception()))
+        flow.produce(range(4, 8))
+        until(lambda: len(flow.values()) == 8, lambda: str(query.exception()))
+        members = flow.members()
+        time.sleep(2)
+        # The batches were one run's, which goes on.
+        assert flow.members() == members
+        assert len(members) == 1
+        query.stop()
 
 
 def test_a_query_stopped_in_a_batch_says_so_briefly(

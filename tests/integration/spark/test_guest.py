@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,17 @@ import kafka
 import pytest
 from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
+from spark_eos._spark.narrow_plan import explained
 from spark_eos.errors import DeadlineExceededError
 from support import guest_main
 from support.flow import Flow
-from support.queries import relay
+from support.queries import relay, until
 from support.sinks import flat
 
 
@@ -48,6 +52,46 @@ def test_nothing_outside_of_ours_changes(request: pytest.FixtureRequest, deliver
     changed = json.loads(line.removeprefix("CHANGED "))
     assert changed == {}, json.dumps(changed, indent=1)
     assert sorted(map(int, flow.values())) == list(range(10))
+
+
+def test_queries_that_are_checked_at_a_time_see_their_own_plans(
+    spark_eos_session: SparkSession,
+) -> None:
+    stdout = sys.stdout
+
+    def column(number: int) -> bool:
+        frame = spark_eos_session.range(1).select(F.lit(number).alias(f"column_{number}"))
+        return f"column_{number}#" in explained(frame)["Physical"] and sys.stdout is stdout
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(column, range(40)))
+    assert sys.stdout is stdout
+
+
+def test_the_newest_sink_of_a_group_renews_its_offsets() -> None:
+    sinks = [
+        ExactlyOnceSink(
+            kafka={"bootstrap.servers": "127.0.0.1:1"},
+            group_id="renewed",
+            topic="t",
+            checkpoint_location="/nowhere",
+        )
+        for _ in range(2)
+    ]
+
+    def renewals() -> int:
+        names = [thread.name for thread in threading.enumerate()]
+        return names.count("spark-eos-renewal-renewed")
+
+    for sink in sinks:
+        for _ in range(2):
+            sink.begin_remotely()
+    until(lambda: renewals() == 1, lambda: "the end of the first one's")
+    sinks[0].close()
+    time.sleep(0.2)
+    assert renewals() == 1
+    sinks[1].close()
+    until(lambda: renewals() == 0, lambda: "the end of the second one's")
 
 
 def test_a_copy_of_a_sink_starts_no_thread() -> None:

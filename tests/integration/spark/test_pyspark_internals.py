@@ -26,7 +26,7 @@ METHODS = {
     "SessionState": "newHadoopConf",
     "SharedState": "activeStreamingQueries",
     "active queries": "get",
-    "StreamExecution": "analyzedPlan getClass getLatestExecutionContext lastExecution",
+    "StreamExecution": "analyzedPlan getClass getLatestExecutionContext lastExecution runId",
     "MicroBatchExecutionContext": "batchId endOffsets startOffsets",
     "StreamProgress": "valuesIterator",
     "Offset": "json",
@@ -52,6 +52,7 @@ CLASSES = {
     "org.apache.hadoop.fs.Path": "getFileSystem",
     "org.apache.logging.log4j.LogManager": "getRootLogger",
     "org.apache.parquet.hadoop.ParquetFileReader": "readFooters",
+    "org.apache.spark.sql.api.python.PythonSQLUtils": "explainString",
 }
 # Of PySpark itself: the object, and what it has to have.
 ATTRIBUTES = {
@@ -87,7 +88,7 @@ class _Batch:
         self.frame = rates.select(F.col("value").cast("string")).union(files)
         self.observation = Observation("of a test")
         self.java: dict[str, Any] = {}
-        self.thread = ("", "")
+        self.query_id = self.run_id = ""
         self.relations: list[internals.StreamSource] = []
         self.running: tuple[int, list[str], list[str]] = (-1, [], [])
         self.rows = (0, 0)
@@ -102,9 +103,10 @@ class _Batch:
             return
         session, context = frame.sparkSession, frame.sparkSession.sparkContext
         self._names(session, context, frame)
-        self.thread = internals.query_of_thread(session)
-        execution = internals.Execution.of(session, self.thread[0])
+        self.query_id = internals.query_of_thread(session)
+        execution = internals.Execution.of(session, self.query_id)
         assert execution is not None
+        self.run_id = execution.run_id
         self.relations = execution.sources(["rowsperbatch"])
         running = execution.running_batch()
         self.running = (running.batch_id, running.starts(), running.ends())
@@ -206,7 +208,7 @@ def test_connects_message(message: str, name: str) -> None:
 
 
 def test_the_query_of_a_batch(batch: _Batch) -> None:
-    assert batch.thread == (str(batch.query.id), str(batch.query.runId))
+    assert (batch.query_id, batch.run_id) == (str(batch.query.id), str(batch.query.runId))
     batch_id, starts, ends = batch.running
     assert (batch_id, starts) == (0, [])
     assert len(ends) == 2
@@ -217,7 +219,7 @@ def test_the_query_of_a_batch(batch: _Batch) -> None:
 
 
 def test_outside_of_a_batch_there_is_no_query(spark_eos_session: SparkSession) -> None:
-    assert internals.query_of_thread(spark_eos_session) == ("", "")
+    assert internals.query_of_thread(spark_eos_session) == ""
     unknown = "00000000-0000-0000-0000-000000000000"
     assert internals.Execution.of(spark_eos_session, unknown) is None
 
@@ -234,7 +236,7 @@ def test_progress_that_is_tracked_asynchronously(
     seen: list[bool] = []
 
     def look(frame: DataFrame, _batch_id: int) -> None:
-        query_id, _ = internals.query_of_thread(frame.sparkSession)
+        query_id = internals.query_of_thread(frame.sparkSession)
         execution = internals.Execution.of(frame.sparkSession, query_id)
         assert execution is not None
         seen.append(execution.is_asynchronous)
@@ -292,6 +294,12 @@ def test_observations(spark_eos_session: SparkSession) -> None:
     assert internals.is_observed(observation)
 
 
+def test_the_text_of_plans(spark_eos_session: SparkSession) -> None:
+    text = internals.plans_text(spark_eos_session.range(1))
+    for name in ("Parsed Logical", "Analyzed Logical", "Optimized Logical", "Physical"):
+        assert f"== {name} Plan ==" in text
+
+
 def test_hadoops_settings(spark_eos_session: SparkSession) -> None:
     spark_eos_session.conf.set("fs.of.a.test", "here")
     try:
@@ -315,6 +323,7 @@ def _of_connect(session: SparkSession) -> dict[str, Any]:
         "connect": (internals.is_connect(session), internals.is_connect(stream)),
         "relations": [tuple(one) for one in internals.stream_relations(stream, ["rowspersecond"])],
         "plan": internals.connect_plan(table).WhichOneof("rel_type"),
+        "plans": "== Physical Plan ==" in internals.plans_text(table),
         "client": [hasattr(client, name) for name in ("release_session", "close")],
     }
 
@@ -340,6 +349,7 @@ def test_on_connect(connect_service: ConnectService) -> None:
         "connect": (True, True),
         "relations": [("rate", {"rowspersecond": "5"})],
         "plan": "range",
+        "plans": True,
         "client": [True, True],
     }
 

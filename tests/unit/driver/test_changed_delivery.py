@@ -4,8 +4,15 @@ from itertools import product
 
 import pytest
 
-from spark_eos._driver.changed_delivery import changed_delivery, check_marker, may_become_direct
+from spark_eos._driver.changed_delivery import (
+    changed_delivery,
+    check_marker,
+    check_offsets,
+    may_become_direct,
+)
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError
 
 _DELIVERIES = (DIRECT, MIRRORED, STAGED)
@@ -31,6 +38,13 @@ def test_the_cure_is_one_that_helps(noted: str, wanted: str, why: str, cure: str
     assert cure in text
     assert text.count("set delivery=") == cure.count("set delivery=")
     assert (f", since {why}. " in text) == bool(why)
+
+
+def test_another_progress_topic_before_the_first_staged_batch_is_named() -> None:
+    known = KnownPartitions().including([TopicPartition("a", 0), TopicPartition("a", 1)], {})
+    check_offsets(known, STAGED, "a")
+    with pytest.raises(CheckpointError, match=r"if 'a' is the progress topic .*progress_topic='a'"):
+        check_offsets(known, STAGED, "b")
 
 
 @pytest.mark.parametrize(("noted", "wanted"), [*product(_DELIVERIES, repeat=2)])

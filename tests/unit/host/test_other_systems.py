@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -17,7 +18,8 @@ from spark_eos._client.kafka_python import closed_by_peer
 from spark_eos._demo import process
 from spark_eos._host.private_paths import private_directory
 from spark_eos._jars.java import JavaError, find_java
-from spark_eos._worker import worker_tuning
+from spark_eos._worker import spark_connection, worker_tuning
+from spark_eos._worker.spark_connection import CutOffError, SparkConnection
 from support.jobs import ROOT
 
 # What Linux alone has, and Python's names of it.
@@ -81,18 +83,22 @@ def test_both_ways_to_find_a_session_agree(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_worker_without_linux_options_leaves_sockets_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_tuning, "_OPEN_FILES", tmp_path / "proc")
     monkeypatch.setattr(worker_tuning, "_AT_ONCE", None)
-    worker_tuning._at_first_task.cache_clear()
-    try:
-        with socket.socket() as connection:
-            worker_tuning.reduce_task_overhead()
-            assert connection.getblocking()
-        assert worker_tuning._at_first_task() == []
-    finally:
-        worker_tuning._at_first_task.cache_clear()
+    with socket.socket() as connection:
+        worker_tuning.reduce_task_overhead(SparkConnection(connection.fileno()))
+        assert connection.getblocking()
+
+
+def test_a_worker_sees_that_spark_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_connection, "_GONE", select.POLLHUP | select.POLLERR)
+    here, spark = socket.socketpair()
+    with here, spark:
+        assert list(SparkConnection(here.fileno()).whole(iter("ab"))) == ["a", "b"]
+        spark.close()
+        with pytest.raises(CutOffError):
+            list(SparkConnection(here.fileno()).whole(iter("ab")))
 
 
 def test_a_link_is_refused_in_the_same_words(
