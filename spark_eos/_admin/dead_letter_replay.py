@@ -90,7 +90,10 @@ class DeadLetterReplay:
         self._skip_omitted = skip_omitted
         self._from_beginning = from_beginning
         self._group_id = replay_group(letters.name)
+        # For the next transaction: an answer may be lost, and a late request must not reach the
+        # transaction after it. A new producer's id has another epoch.
         self._producer: Any = None
+        self._dry_run = True
         self._scans: dict[int, PartitionScan] = {}
         # Numbers of partitions of the topics to write to.
         self._partitions: dict[str, int] = {}
@@ -102,6 +105,7 @@ class DeadLetterReplay:
             raise ValueError("a replay needs a target, or sources")
         letters, done = self._letters, self.done
         with explained(), letters.consumer(self._group_id) as consumer:
+            self._dry_run = dry_run
             if not dry_run:
                 # Fence before reading how far an earlier replay came.
                 self._producer = self._new_producer()
@@ -209,14 +213,15 @@ class DeadLetterReplay:
         self._partitions = {topic: info.partitions for topic, info in found.items()}
 
     def _write(self, consumer: Any, batch: list[_Planned]) -> None:
-        if self._producer is not None:
+        if not self._dry_run:
             self._write_transaction(consumer, batch)
         for letter, (topic, _partition) in batch:
             self.done.written[topic] += 1
             self.done.timestamps_moved += letter.record_timestamp == 0
 
     def _write_transaction(self, consumer: Any, chosen: list[_Planned]) -> None:
-        producer, timeout = self._producer, self._letters.timeout
+        producer, timeout = self._producer or self._new_producer(), self._letters.timeout
+        self._producer = None
         failed: list[tuple[KafkaError, DeadLetter, str]] = []
 
         def delivered(

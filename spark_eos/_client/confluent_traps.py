@@ -8,7 +8,7 @@ from confluent_kafka import Message
 
 from spark_eos._client.letter_headers import Header
 
-UNREADABLE: Final = "headers, since a name is not UTF-8"
+UNREADABLE: Final = "headers, since a name is not UTF-8 or has U+0000"
 """What of a record is not known, for a text."""
 
 _UNREADABLE: Final[list[Header]] = []

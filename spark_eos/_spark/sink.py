@@ -317,7 +317,7 @@ class ExactlyOnceSink:
             check_error_column(frame.schema)
         plans = explained(frame)
         choice = delivery_of_stream(frame, plans, self._wanted_delivery, settings)
-        check_errors_kept(plans["Analyzed Logical"])
+        check_errors_kept(plans["Analyzed Logical"], frame.columns)
         if self._asynchronous_progress:
             check_classic(frame)
             choice.delivery.check_logged()

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.confluent_traps import UNREADABLE
 from spark_eos._client.letter_headers import Header, write_letter_headers
 from spark_eos._client.timestamps import NOW
-from spark_eos._worker.records import SourceRows, column_of
+from spark_eos._worker.records import INVALID_HEADER, SourceRows, column_of, is_header_name
 
 ERROR: Final = "error"
 """The column that holds the pipeline's own judgement of a row."""
@@ -83,17 +83,19 @@ def _fault(error: str | Mapping[str, str | None]) -> Fault:
 
 
 def rows_with_invalid_header(found: SourceRows) -> dict[int, Fault]:
-    """The rows that have a header that is null or has no key, by row."""
+    """The rows that have a header that is null or has no name that can be written, by row."""
     column = column_of(found.rows, "headers")
     if column is None:
         return {}
     items = column.flatten()
-    if not items.null_count and not items.field("key").null_count:
+    names = items.field("key")
+    ended = pc.any(pc.match_substring(names, "\0")).as_py()
+    if not items.null_count and not names.null_count and not ended:
         return {}
     return {
-        row: Fault(reasons.INVALID_HEADER, "a header is null or has no key")
+        row: Fault(reasons.INVALID_HEADER, INVALID_HEADER)
         for row, headers in enumerate(column.to_pylist())
-        if any(header is None or header["key"] is None for header in headers or ())
+        if any(header is None or not is_header_name(header["key"]) for header in headers or ())
     }
 
 
@@ -133,8 +135,14 @@ def carried_record(found: SourceRows, row: int) -> RawRecord | None:
     if record is None:
         return None
     told = json.loads(record)
-    headers = tuple((header["key"], _bytes(header)) for header in told.get("headers") or ())
-    return RawRecord(_bytes(told, "key"), _bytes(told), headers, told.get("timestamp"))
+    headers = ((header["key"], _bytes(header)) for header in told.get("headers") or ())
+    return RawRecord(_bytes(told, "key"), _bytes(told), _named(headers), told.get("timestamp"))
+
+
+def _named(headers: Iterable[Header]) -> tuple[Header, ...] | None:
+    """A letter's own headers; None if they can't be written. One must not stand for one of ours."""
+    found = tuple(headers)
+    return found if all(is_header_name(name) for name, _ in found) else None
 
 
 def _bytes(told: Mapping[str, str | None], name: str = "value") -> bytes | None:
@@ -150,12 +158,13 @@ def written_record(found: SourceRows, row: int) -> RawRecord:
         column = column_of(found.rows, name)
         return None if column is None else column[row].as_py()
 
-    headers = tuple(
+    headers = (
         (header["key"], header["value"])
         for header in value("headers") or ()
         if header is not None and header["key"] is not None
     )
-    return RawRecord(value("key"), value("value"), headers, value("timestamp"), is_row=True)
+    named = _named(headers)
+    return RawRecord(value("key"), value("value"), named, value("timestamp"), is_row=True)
 
 
 def letter_headers(

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -190,13 +190,22 @@ def produce_arguments(
     return zip(*columns, strict=False)
 
 
+INVALID_HEADER: Final = "a header is null, or has no key or one with U+0000"
+"""What is wrong with a row of which `is_header_name` is false, for a text."""
+
+
+def is_header_name(name: str | None) -> bool:
+    """Whether a header can have this name; confluent-kafka ends names at U+0000."""
+    return name is not None and "\0" not in name
+
+
 def _header_pairs(
     found: SourceRows, row: int, headers: list[dict[str, Any] | None] | None
 ) -> list[tuple[str, bytes | None]] | None:
     pairs = []
     for header in headers or ():
-        if header is None or header["key"] is None:
-            raise RowError(f"{found.position(row)}: a header is null or has no key")
+        if header is None or not is_header_name(header["key"]):
+            raise RowError(f"{found.position(row)}: {INVALID_HEADER}")
         pairs.append((header["key"], header["value"]))
     return pairs or None
 

@@ -191,6 +191,8 @@ class TopicRules:
             before = [c.before_max_ms for c in configs if c.before_max_ms is not None]
             after = [c.after_max_ms for c in configs if c.after_max_ms is not None]
             first = now - min(before, default=_MOST)
+            if any(map(self._is_compressed_anew, configs)):
+                first = max(first, 0)
             last = min(now + min(after, default=_MOST), _MOST)
             bounds = pc.min_max(timestamps).as_py()
             if bounds["min"] < first or bounds["max"] > last:
@@ -216,6 +218,12 @@ class TopicRules:
         if self._is_out_of_bounds(config, timestamp):
             text = f"its timestamp {timestamp} is out of topic {topic!r}'s bounds"
             return Fault(reasons.INVALID_RECORD, text)
+        if config is not None and timestamp < NOW and self._is_compressed_anew(config):
+            text = (
+                f"its timestamp {timestamp} is before 1970, and brokers can't compress such a "
+                f"record for topic {topic!r} (its compression.type is {config.compression!r})"
+            )
+            return Fault(reasons.INVALID_RECORD, text)
         own = _LIBRDKAFKAS + len(key or b"") + len(value or b"") + _headers_size(headers)
         if own > self._own_limit:
             text = "the record is larger than this client sends (kafka['message.max.bytes'])"
@@ -236,6 +244,11 @@ class TopicRules:
             self._ask([topic])
             judgement = judge()
         return judgement
+
+    def _is_compressed_anew(self, config: TopicConfig) -> bool:
+        """Whether brokers may make a topic's batches anew; clients don't compress all of theirs."""
+        none = config.compression in _UNCOMPRESSED and self._codec in _UNCOMPRESSED
+        return config.compression != "producer" and not none
 
     @staticmethod
     def _is_out_of_bounds(config: TopicConfig | None, timestamp: int) -> bool:

@@ -1,13 +1,11 @@
 """Doing to a running query what its schedule says."""
 
-import asyncio
 import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +27,8 @@ from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from support import groups
+from support.late_offsets import LateOffsets
 from support.proxy import KafkaProxy, everybody
-from support.proxy_faults import Fault as ProxyFault
-from support.proxy_faults import Link, Request
 
 # A start on Spark Connect takes a minute and more where many share two cores.
 _PATIENCE = 240.0
@@ -393,7 +390,7 @@ def _set_largest_message(stage: Stage, topic: str, size: int) -> None:
 
 def _late_offsets(stage: Stage, fault: Fault) -> None:
     """An offset commit whose connection is cut reaches the broker in the producer's next one."""
-    late = _Late(stage.proxy)
+    late = LateOffsets(stage.proxy)
     rule = stage.proxy.on(TxnOffsetCommitRequest, late, times=None)
     delivered = late.delivered.wait(_AN_OCCASION)
     rule.times = 0
@@ -403,37 +400,6 @@ def _late_offsets(stage: Stage, fault: Fault) -> None:
         # Before the next transaction hides what this one has done.
         time.sleep(0.05)
         stage.kill_query()
-
-
-class _Late(ProxyFault):
-    """Holds one request back, cuts its connection, and delivers it in the next transaction."""
-
-    def __init__(self, proxy: KafkaProxy) -> None:
-        self.delivered = threading.Event()
-        self._proxy = proxy
-        self._held: Request | None = None
-
-    async def request(self, link: Link, request: Request) -> None:
-        if self._held is None and not self.delivered.is_set():
-            self._held = request
-            link.cut()
-        else:
-            await super().request(link, request)
-
-    async def answer(self, link: Link, request: Request, content: bytes) -> None:
-        if self._held is not None and self._follows(request):
-            # Else the broker is away: in the transaction after this one, then.
-            with suppress(OSError, asyncio.IncompleteReadError):
-                await self._proxy.deliver_late(self._held)
-                self._held = None
-                self.delivered.set()
-        await super().answer(link, request, content)
-
-    def _follows(self, request: Request) -> bool:
-        assert self._held is not None
-        held, later = self._held.message(), request.message()
-        # Its own repetition is still the same transaction.
-        return bool(later.transactional_id == held.transactional_id and later.topics != held.topics)
 
 
 def _end_members(stage: Stage) -> None:

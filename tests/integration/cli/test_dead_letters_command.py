@@ -32,6 +32,7 @@ from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos.testing import EmbeddedKafka
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
+from support.late_offsets import LateOffsets
 from support.proxy import KafkaProxy
 from support.proxy_faults import Fault, Rewrite
 
@@ -231,6 +232,22 @@ def test_a_replay_that_ends_in_the_middle_is_continued(
     assert len(flow.written(flow.source)) == 6
     assert "Replayed 4 dead letters" in run(flow, "replay", "--source", flow.source).stdout
     assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(10)]
+
+
+def test_progress_that_arrives_late_does_not_take_a_replay_back(
+    proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = proxied_flow
+    letter_topic(flow)
+    write_letters(flow, range(5))
+    monkeypatch.setattr("spark_eos._admin.dead_letter_replay._BATCH", 3)
+    late = LateOffsets(proxy)
+    proxy.on(TxnOffsetCommitRequest, late, times=None)
+    own = ("--source", flow.source)
+    assert "Replayed 5 " in run(flow, "replay", *own, "--from-beginning").stdout
+    assert late.delivered.is_set()
+    assert "Replayed 0 " in run(flow, "replay", *own).stdout
+    assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(5)]
 
 
 def test_letters_that_can_not_be_replayed(flow: Flow) -> None:

@@ -1,5 +1,7 @@
 """Dead letters of rows whose source records are gone, and their replay; without Spark."""
 
+import base64
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +12,11 @@ import pytest
 from spark_eos._admin.dead_letter_replay import DeadLetterReplay
 from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._client.confluent_traps import UNREADABLE
 from spark_eos._client.settings import ClientSettings
 from spark_eos._worker.arrow_columns import writable_batches
-from spark_eos._worker.records import SourceRows, source_rows
+from spark_eos._worker.dead_letters import RECORD
+from spark_eos._worker.records import RowError, SourceRows, source_rows
 from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import WriteError
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
@@ -92,9 +96,46 @@ def test_a_letter_says_that_its_records_headers_can_not_be_read(flow: Flow) -> N
     (letter,) = flow.written(letters)
     assert letter.value() == b"not UTF-8"
     told = headers_of(letter)
-    assert told["__dlq.errors.omitted"] == "headers, since a name is not UTF-8"
+    assert told["__dlq.errors.omitted"] == UNREADABLE
     assert (told["__dlq.errors.topic"], told["__dlq.errors.offset"]) == (flow.source, "0")
     topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
     # The record would come back without its headers.
     with pytest.raises(WriteError, match=r"offset 0 does not hold its whole record \(omitted: hea"):
         DeadLetterReplay(topic, sources=[flow.source], from_beginning=True).run()
+
+
+def _with_header(flow: Flow, name: str, **columns: pa.Array) -> SourceRows:
+    """One row with a header."""
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    batch = row_batch(flow, 0, 0)
+    batch = batch.append_column(
+        "headers", pa.array([[{"key": name, "value": b"x"}]], pa.list_(pair))
+    )
+    for column, values in columns.items():
+        batch = batch.append_column(column, values)
+    (found,) = writable_batches(iter([batch]))
+    (result,) = source_rows(found)
+    return result
+
+
+def test_a_header_whose_name_would_be_cut_is_refused(flow: Flow) -> None:
+    with started(flow) as membership, transactions(flow, membership) as found:
+        with pytest.raises(RowError, match=r"offset 0: a header .* U\+0000"):
+            found.add(_with_header(flow, "a\0b"))
+        found.abort()
+    assert flow.written() == []
+
+
+def test_a_records_header_explains_no_letter(flow: Flow) -> None:
+    forged = "__dlq.errors.cluster\0"
+    told = {"value": base64.b64encode(b"whole").decode(), "headers": [{"key": forged}]}
+    with writing(flow) as (found, letters):
+        record = pa.array([json.dumps(told)], pa.string())
+        found.add(_with_header(flow, forged, **{RECORD: record}))
+        found.commit()
+    (letter,) = flow.written(letters)
+    assert letter.value() == b"whole"
+    explained = headers_of(letter)
+    assert "__dlq.errors.cluster" not in explained
+    assert explained["__dlq.errors.reason"] == "invalid_header"
+    assert explained["__dlq.errors.omitted"] == UNREADABLE

@@ -47,6 +47,27 @@ def test_the_first_millisecond_of_1970_is_written_as_the_second_and_counted(flow
     assert now >= before
 
 
+@pytest.mark.parametrize("compression", ["gzip", "uncompressed"])
+def test_a_record_of_before_1970_that_brokers_would_have_to_compress(
+    flow: Flow, compression: str
+) -> None:
+    letters = letter_topic(flow)
+    flow.produce(range(2), partition=0)
+    topic = f"compressed-{flow.name}"
+    flow.broker.create_topic(topic, 1, {"compression.type": compression})
+    settings: Any = DeadLetterSettings(topic=letters)
+    with (
+        started(flow) as membership,
+        transactions(flow, membership, topic=topic, dead_letters=settings) as writing,
+    ):
+        writing.add(_rows(flow, [-1_000, 1_000]))
+        writing.commit()
+    refused = [-1_000] if compression == "gzip" else []
+    assert _written(flow, topic) == [at for at in (-1_000, 1_000) if at not in refused]
+    told = [headers_of(m)["__dlq.errors.reason"] for m in flow.written(letters)]
+    assert told == ["invalid_record"] * len(refused)
+
+
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_a_dead_letter_tells_its_records_timestamp(flow: Flow, style: str) -> None:
     before = int(time.time() * 1000)

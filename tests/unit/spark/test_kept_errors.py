@@ -39,6 +39,22 @@ _ENCODES = "~MapInArrow Encoding(key#9, value#20)#21, [key#22, value#23, error#2
             id="a sum of errors",
         ),
         pytest.param(["~Project [key#2, error#3]", "~Union", _ADDS], False, id="in a union"),
+        pytest.param(
+            ["~Project [key#2, error#3]", "~Union", "~Project [key#9]", _ADDS],
+            True,
+            id="dropped in a union",
+        ),
+        pytest.param(["~Project [key#2]", "~Union", _ADDS], True, id="dropped after a union"),
+        pytest.param(
+            ["~Project [key#2]", "~Filter isnull(error#3)", "~Union", _ADDS],
+            False,
+            id="left out after a union",
+        ),
+        pytest.param(
+            ["~Project [key#2]", "~Union", "~Filter isnull(error#12)", _ADDS],
+            False,
+            id="left out before a union",
+        ),
         pytest.param(["~Project [key#9, error#12]", _ADDS], False, id="kept"),
         pytest.param([_ADDS], False, id="all kept"),
         pytest.param(["~Project [key#9]", "~Filter isnull(error#12)", _ADDS], False, id="left out"),
@@ -46,7 +62,22 @@ _ENCODES = "~MapInArrow Encoding(key#9, value#20)#21, [key#22, value#23, error#2
             ["~Project [coalesce(error#12, ) AS value#14]", _ADDS], False, id="made something of"
         ),
         pytest.param(
-            ["~Project [a#1, b#2, ... 30 more fields]", _ADDS], False, id="too long to know"
+            ["~Project [a#1, b#2, ... 30 more fields]", _ADDS], True, id="dropped, though long"
+        ),
+        pytest.param(
+            ["~Project [error#4]", "~Project [a#1, ... 30 more fields]", _ADDS],
+            False,
+            id="perhaps in what is not shown",
+        ),
+        pytest.param(
+            ["~Project [key#9]", _ADDS.replace(", error#12", ", ... 30 more fields")],
+            True,
+            id="dropped, and not shown",
+        ),
+        pytest.param(
+            ["~Project [error#12]", _ADDS.replace(", error#12", ", ... 30 more fields")],
+            False,
+            id="kept, and not shown",
         ),
         pytest.param(
             ["~Project [key#9]", _ADDS.replace("Decoding", "own")], False, id="somebody else's"
@@ -57,7 +88,8 @@ _ENCODES = "~MapInArrow Encoding(key#9, value#20)#21, [key#22, value#23, error#2
 def test_an_error_is_kept_or_looked_at(lines: list[str], drops: bool) -> None:  # noqa: FBT001
     tree = [f"{'   ' * (depth - 1)}+- {line}" if depth else line
             for depth, line in enumerate([*lines, _READ])]  # fmt: skip
-    assert drops_errors("\n".join(["key: binary", *tree])) is drops
+    kept = "error#" in lines[0]
+    assert drops_errors("\n".join(["key: binary", *tree]), kept=kept) is drops
 
 
 def test_the_names_are_those_of_the_functions() -> None:
@@ -72,4 +104,4 @@ def test_another_branch_of_the_plan_drops_nothing() -> None:
 :  +- ~Relation [key#1, x#4]
 +- {_ADDS}
    +- {_READ}"""
-    assert not drops_errors(plan)
+    assert not drops_errors(plan, kept=False)
