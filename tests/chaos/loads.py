@@ -114,15 +114,16 @@ def _enrich(frame: DataFrame, targets: list[str]) -> DataFrame:
 def _skewed_record(chosen: random.Random, number: int, partitions: int) -> Record:
     partition = 0 if chosen.random() < 0.8 else chosen.randrange(partitions)
     size = 200_000 if number % 40 == 0 else chosen.randrange(500, 6_000)
-    return Record(0, partition, b"%d" % number, chosen.randbytes(64) * (size // 64), 2)
+    return Record(0, partition, b"%d" % number, chosen.randbytes(64) * (size // 64), 3)
 
 
 def _skewed(frame: DataFrame, targets: list[str]) -> DataFrame:
-    # Two outputs of each record, which must stay in one transaction.
+    # Three outputs of each record, which must stay in one transaction: Spark cuts its batches of
+    # rows at 10,000, within a record.
     return frame.select(
         "source",
         "key",
-        F.explode(F.array(F.col("value"), F.reverse("value"))).alias("value"),
+        F.explode(F.array("value", F.reverse("value"), F.concat("value", "value"))).alias("value"),
         F.lit(targets[0]).alias("topic"),
     )
 
