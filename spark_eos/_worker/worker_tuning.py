@@ -28,12 +28,12 @@ def reduce_task_overhead(connection: SparkConnection) -> None:
     (``spark.python.unix.domain.socket.enabled``) need no acknowledgement.
     """
     _freeze_once()
+    descriptor = connection.descriptor
+    if _AT_ONCE is None or descriptor is None:
+        return
     # With a default timeout, the socket object below would make Spark's own socket non-blocking.
-    if _AT_ONCE is not None and socket.getdefaulttimeout() is None:
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(fileno=os.dup(connection.descriptor)) as spark,
-        ):
+    if socket.getdefaulttimeout() is None:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as spark:
             if spark.family in (socket.AF_INET, socket.AF_INET6):
                 spark.setsockopt(socket.IPPROTO_TCP, _AT_ONCE, 1)
 

@@ -1,5 +1,7 @@
 """Rounds of a batch: what is fenced between two jobs, and what a job that fails is told as."""
 
+import io
+
 import pytest
 from pyspark import TaskContext
 
@@ -29,9 +31,9 @@ def _attempts(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
 
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     monkeypatch.setattr(TaskContext, "get", get)
-    # There is no Spark here that could go.
-    monkeypatch.setattr(SparkConnection, "of_worker", lambda: SparkConnection(-1))
-    monkeypatch.setattr(SparkConnection, "whole", lambda _, items: items)
+    # There is no Spark here, which would send one number more after all rows.
+    number = io.BufferedReader(io.BytesIO(b"more"))
+    monkeypatch.setattr(SparkConnection, "of_worker", lambda: SparkConnection(number))
     monkeypatch.setattr(task, "reduce_task_overhead", lambda _: None)
 
 

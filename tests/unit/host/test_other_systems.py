@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -18,8 +17,8 @@ from spark_eos._client.kafka_python import closed_by_peer
 from spark_eos._demo import process
 from spark_eos._host.private_paths import private_directory
 from spark_eos._jars.java import JavaError, find_java
-from spark_eos._worker import spark_connection, worker_tuning
-from spark_eos._worker.spark_connection import CutOffError, SparkConnection
+from spark_eos._worker import worker_tuning
+from spark_eos._worker.spark_connection import SparkConnection
 from support.jobs import ROOT
 
 # What Linux alone has, and Python's names of it.
@@ -86,19 +85,9 @@ def test_a_worker_without_linux_options_leaves_sockets_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_tuning, "_AT_ONCE", None)
-    with socket.socket() as connection:
-        worker_tuning.reduce_task_overhead(SparkConnection(connection.fileno()))
+    with socket.socket() as connection, os.fdopen(os.dup(connection.fileno()), "rb") as file:
+        worker_tuning.reduce_task_overhead(SparkConnection(file))
         assert connection.getblocking()
-
-
-def test_a_worker_sees_that_spark_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_connection, "_GONE", select.POLLHUP | select.POLLERR)
-    here, spark = socket.socketpair()
-    with here, spark:
-        assert list(SparkConnection(here.fileno()).whole(iter("ab"))) == ["a", "b"]
-        spark.close()
-        with pytest.raises(CutOffError):
-            list(SparkConnection(here.fileno()).whole(iter("ab")))
 
 
 def test_a_link_is_refused_in_the_same_words(

@@ -2,11 +2,12 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from spark_eos._worker.spark_connection import SparkConnection
+from spark_eos._worker.spark_connection import CutOffError, SparkConnection
 from spark_eos._worker.worker_tuning import reduce_task_overhead
 
 
@@ -28,14 +29,47 @@ def connection() -> Iterator[socket.socket]:
 
 def test_workers_acknowledge_what_spark_sends_at_once(connection: socket.socket) -> None:
     assert _acknowledges_at_once(connection) == 0
-    reduce_task_overhead(SparkConnection(connection.fileno()))
+    with _of_a_daemon(connection) as file:
+        reduce_task_overhead(SparkConnection(file))
     assert _acknowledges_at_once(connection) == 1
+
+
+def _of_a_daemon(spark: socket.socket) -> Any:
+    return os.fdopen(os.dup(spark.fileno()), "rb", 65536)
+
+
+def _of_a_process_of_its_own(spark: socket.socket) -> Any:
+    return spark.makefile("rwb", 65536)
+
+
+@pytest.mark.parametrize("made", [_of_a_daemon, _of_a_process_of_its_own])
+def test_a_task_finds_its_connection_and_its_end(made: Callable[[socket.socket], Any]) -> None:
+    def main(infile: Any, outfile: Any) -> SparkConnection:
+        assert infile is outfile
+        return SparkConnection.of_worker()
+
+    here, spark = socket.socketpair()
+    with here, made(here) as file:
+        found = main(file, file)
+        spark.sendall(b"number")
+        assert list(found.whole(iter("ab"))) == ["a", "b"]
+        assert file.read(6) == b"number"
+        spark.close()
+        with pytest.raises(CutOffError):
+            list(found.whole(iter("ab")))
+        reduce_task_overhead(found)
+
+
+def test_workers_that_are_not_pysparks_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="not PySpark's own"):
+        SparkConnection.of_worker()
 
 
 def test_a_default_timeout_does_not_reach_sparks_connection(connection: socket.socket) -> None:
     socket.setdefaulttimeout(5)
     try:
-        reduce_task_overhead(SparkConnection(connection.fileno()))
+        with _of_a_daemon(connection) as file:
+            reduce_task_overhead(SparkConnection(file))
     finally:
         socket.setdefaulttimeout(None)
     assert os.get_blocking(connection.fileno())
