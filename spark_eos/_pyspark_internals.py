@@ -68,6 +68,11 @@ def executor_count(context: SparkContext) -> int:
     return len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
+def is_stopped(context: SparkContext) -> bool:
+    """Whether a SparkContext is stopped, from Python or from Java."""
+    return context._jsc is None or bool(context._jsc.sc().isStopped())
+
+
 def stop_jvm(seconds: float) -> None:
     """Ends the JVM that this Python has started for Spark, and waits for its exit."""
     gateway: Any = SparkContext._gateway

@@ -13,7 +13,7 @@ replay writes to are chosen by its caller, and letters of others are left for a 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,7 +32,13 @@ from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import Operation, replay_group
-from spark_eos.errors import OffsetsLostError, SparkEosError, TopicNotFoundError, WriteError
+from spark_eos.errors import (
+    FencedByNewerRunError,
+    OffsetsLostError,
+    SparkEosError,
+    TopicNotFoundError,
+    WriteError,
+)
 
 # Records of one transaction of a replay.
 _BATCH: Final = 500
@@ -94,6 +100,8 @@ class DeadLetterReplay:
         # transaction after it. A new producer's id has another epoch.
         self._producer: Any = None
         self._dry_run = True
+        # Offsets and texts as this replay has read or committed them last.
+        self._committed: dict[int, tuple[int, str]] = {}
         self._scans: dict[int, PartitionScan] = {}
         # Numbers of partitions of the topics to write to.
         self._partitions: dict[str, int] = {}
@@ -109,7 +117,10 @@ class DeadLetterReplay:
             if not dry_run:
                 # Fence before reading how far an earlier replay came.
                 self._producer = self._new_producer()
-            before = self._before(letters.bounds(consumer))
+            bounds = letters.bounds(consumer)
+            committed = replay_offsets(letters, bounds)
+            self._committed = _plain(committed)
+            before = self._before(bounds, committed)
             self._scans = {p: PartitionScan(progress) for p, progress in before.items()}
             self._check_topics()
             starts = {partition: progress.start for partition, progress in before.items()}
@@ -220,8 +231,7 @@ class DeadLetterReplay:
             self.done.timestamps_moved += letter.record_timestamp == 0
 
     def _write_transaction(self, consumer: Any, chosen: list[_Planned]) -> None:
-        producer, timeout = self._producer or self._new_producer(), self._letters.timeout
-        self._producer = None
+        producer, timeout = self._begun_producer(), self._letters.timeout
         failed: list[tuple[KafkaError, DeadLetter, str]] = []
 
         def delivered(
@@ -272,6 +282,25 @@ class DeadLetterReplay:
             lambda seconds: producer.send_offsets_to_transaction(offsets, group, seconds),
         )
         self._retried("committing the replayed letters", producer.commit_transaction)
+        self._committed = {p: (progress.offset, progress.text) for p, progress in found.items()}
+
+    def _begun_producer(self) -> Any:
+        """A producer for one transaction: see `_producer`."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            # Before, since it would fence a replay that has begun meanwhile; after, since that may
+            # have written more until it was fenced.
+            self._check_alone()
+            producer = self._new_producer()
+            self._check_alone()
+        return producer
+
+    def _check_alone(self) -> None:
+        if _plain(replay_offsets(self._letters, self._committed)) != self._committed:
+            raise FencedByNewerRunError(
+                f"another replay of {self._letters.name!r} has begun in the meantime: this one "
+                "ends, and has left nothing half written"
+            )
 
     def _new_producer(self) -> Any:
         settings = self._letters.settings.for_producer(self._group_id, _TRANSACTION_TIMEOUT_MS)
@@ -295,9 +324,10 @@ class DeadLetterReplay:
 
         deadline.attempts(what)(attempt)
 
-    def _before(self, bounds: dict[int, tuple[int, int]]) -> dict[int, PartitionProgress]:
+    def _before(
+        self, bounds: dict[int, tuple[int, int]], committed: dict[int, CommittedOffset]
+    ) -> dict[int, PartitionProgress]:
         """How far earlier replays came, by partition."""
-        committed = replay_offsets(self._letters, bounds)
         unknown = [p for p, (low, end) in bounds.items() if low < end and p not in committed]
         if unknown and not self._from_beginning:
             names = ", ".join(f"{self._letters.name}-{partition}" for partition in unknown[:_NAMED])
@@ -312,6 +342,11 @@ class DeadLetterReplay:
         return {
             p: PartitionProgress.of(committed.get(p, none), low) for p, (low, _) in bounds.items()
         }
+
+
+def _plain(committed: Mapping[int, CommittedOffset]) -> dict[int, tuple[int, str]]:
+    """Offsets and texts; the Python client commits the zero byte that ends a text in C as well."""
+    return {p: (one.offset, one.metadata.removesuffix("\0")) for p, one in committed.items()}
 
 
 def _not_for_its_source(letter: DeadLetter) -> str | None:

@@ -100,7 +100,10 @@ class GroupOffsets:
         self._needs_reading = False
         # A newer run may have come and gone, and written records.
         self.look()
-        self._know(self.state.committed.keys() & set(partitions))
+        state = self.state
+        self._know(set(partitions) & state.committed.keys() - state.by_hand - state.foreign)
+        # New partitions may be marked as well.
+        self.refuse_suspects()
         checks.check_not_moved_on(self._settings.group_id, self.state, before)
 
     def nothing_staged(self, progress_topic: str | None) -> bool:
@@ -113,13 +116,12 @@ class GroupOffsets:
         checks.check_no_suspects(self._settings.group_id, state.pairs, state.known, self.held)
 
     def _fence(self, partitions: Partitions) -> None:
-        self._take_over(partitions)
-        # A newer run may have come and gone, and marked some.
-        self.refuse_suspects()
-
-    def _take_over(self, partitions: Partitions) -> None:
+        marked = self.state.known.suspects
         self._membership.take_over_own(self.topics(partitions), partitions)
         self._read(partitions)
+        # A newer run may have come and gone, and marked some. This run's own are to be committed.
+        if self.state.known.suspects != marked:
+            self.refuse_suspects()
 
     def _read(self, partitions: Partitions) -> None:
         answer = self._reader.stable(partitions)
@@ -295,7 +297,7 @@ class GroupOffsets:
         seen = {p: self.state.committed.get(p, 0) for p in partitions}
         # A later commit may lie below an earlier one: the read would take it for a reset.
         self.state = self.state.only(self.state.committed.keys() - set(partitions))
-        self._take_over(self.held)
+        self.fence()
         found = checks.suspects(starts, seen, self.state.committed)
         self.state = self.state.suspecting(found)
         self.commit({p: self.state.committed[p] for p in found}, again=found)

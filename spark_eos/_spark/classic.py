@@ -248,7 +248,8 @@ class ClassicRuntime:
         """The error to raise for an interrupted job; None if the query was not stopped."""
         try:
             query = self._of_query.streams.get(self._query_id)
-            active = query is not None and query.isActive
+            stopped = internals.is_stopped(self._session.sparkContext)
+            active = query is not None and query.isActive and not stopped
         except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
             active = False
         return None if active else as_query_stopped_error(error)

@@ -12,8 +12,7 @@ ADDING_ERRORS: Final = ("_Mapping", "Decoding", "Encoding")
 """What `guarded`, `decode` and `encode` give to mapInArrow: Spark's plans have these names."""
 
 _ADDED: Final = re.compile(
-    rf"MapInArrow (?:{'|'.join(ADDING_ERRORS)})\(.*\)#\d+, \[.*"
-    rf"(?:\b{ERROR}#(?P<number>\d+)\b|more fields\])"
+    rf"MapInArrow (?:{'|'.join(ADDING_ERRORS)})\(.*\)#\d+, \[.*\b{ERROR}#(\d+)\b"
 )
 # What has the columns that it names, and no others.
 _CHOOSING: Final = ("Project", "Aggregate", "Map", "FlatMap", "TransformWithState")
@@ -52,7 +51,7 @@ def drops_errors(plan: str, *, kept: bool) -> bool:
         while above and above[-1].depth >= operator.depth:
             above.pop()
         added = _ADDED.search(operator.line)
-        if added is not None and _is_dropped(added["number"] or r"\d+", above, kept=kept):
+        if added is not None and _is_dropped(added[1], above, kept=kept):
             return True
         above.append(operator)
     return False

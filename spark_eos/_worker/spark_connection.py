@@ -45,7 +45,7 @@ its rows had arrived
         frame = inspect.currentframe()
         while frame is not None:
             found = frame.f_locals
-            if frame.f_code.co_name == "main" and {"infile", "outfile"} <= found.keys():
+            if frame.f_code.co_name == "main" and "infile" in found and "outfile" in found:
                 return cls(found["infile"])
             frame = frame.f_back
         raise RuntimeError(

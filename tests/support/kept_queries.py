@@ -115,8 +115,8 @@ class Query:
 
 def kept_formats() -> list[int]:
     """The formats of which queries are kept."""
-    found = (path.name.removeprefix("format-") for path in _FORMATS.glob("format-*/"))
-    return sorted(int(name) for name in found)
+    found = (path for path in _FORMATS.glob("format-*") if path.is_dir())
+    return sorted(int(path.name.removeprefix("format-")) for path in found)
 
 
 def kept_spark(format_number: int) -> str:

@@ -29,6 +29,7 @@ from spark_eos._client.error_codes import Code
 from spark_eos._client.persisted import FORMAT
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos.errors import FencedByNewerRunError
 from spark_eos.testing import EmbeddedKafka
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
@@ -232,6 +233,29 @@ def test_a_replay_that_ends_in_the_middle_is_continued(
     assert len(flow.written(flow.source)) == 6
     assert "Replayed 4 dead letters" in run(flow, "replay", "--source", flow.source).stdout
     assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(10)]
+
+
+def test_a_replay_beside_a_newer_one_ends(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_letters(flow, range(9))
+    monkeypatch.setattr("spark_eos._admin.dead_letter_replay._BATCH", 3)
+    topic = DeadLetterTopic(ClientSettings(flow.kafka), f"dlq-{flow.name}", 20)
+    older, newer = (
+        DeadLetterReplay(topic, sources=[flow.source], from_beginning=True) for _ in range(2)
+    )
+    write, batches = DeadLetterReplay._write, []
+
+    def pausing(*arguments: object) -> None:
+        batches.append(arguments)
+        if len(batches) == 2:
+            newer.run()
+        write(older, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(older, "_write", pausing)
+    with pytest.raises(FencedByNewerRunError, match="has begun in the meantime"):
+        older.run()
+    assert (older.done.total, newer.done.total) == (3, 6)
+    assert "Replayed 0 " in run(flow, "replay", "--source", flow.source).stdout
+    assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(9)]
 
 
 def test_progress_that_arrives_late_does_not_take_a_replay_back(

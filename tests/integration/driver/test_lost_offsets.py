@@ -216,6 +216,21 @@ def test_an_added_partition_whose_first_batch_missed_the_sink_is_refused(flow: F
             runs.batch(7, 7, 6)
 
 
+def test_a_topic_that_returns_to_a_running_query_with_one_offset_lost_and_one_set(
+    flow: Flow,
+) -> None:
+    other = f"{flow.source}-b"
+    flow.broker.create_topic(other, 2)
+    with running(flow) as runs:
+        runs.batch(5, 5, also={other: (5, 5)})
+    _lose(flow, 0, 1, topic=other)
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(other, 0): 5})
+    with running(flow) as runs:
+        runs.batch(9, 9)
+        with pytest.raises(OffsetsLostError, match=f"{other}-1, although it had one before"):
+            runs.batch(9, 9, also={other: (9, 9)})
+
+
 @pytest.mark.parametrize("begun", [False, True], ids=["at the start", "later"])
 def test_a_batch_without_any_partition(flow: Flow, begun: bool) -> None:  # noqa: FBT001
     checkpoint = Checkpoint(flow)

@@ -41,7 +41,7 @@ METHODS = {
     "StreamingRelationV2": "extraOptions isStreaming sourceName",
     "options": "get",
     "observation's future": "isCompleted",
-    "SparkContext": "statusTracker",
+    "SparkContext": "isStopped statusTracker",
     "SparkStatusTracker": "getExecutorInfos",
     "log4j's logger": "getLevel",
     "FileSystem": "create delete exists listStatus open rename",
@@ -269,6 +269,7 @@ def test_sessions_and_hosts(spark_eos_session: SparkSession) -> None:
         spark.conf.unset("spark.sql.shuffle.partitions")
     assert cloned.conf.get("spark.sql.shuffle.partitions") == "7"
     assert internals.executor_count(context) == 0
+    assert not internals.is_stopped(context)
     assert internals.shipped_python_files(context) == list(context._python_includes or [])
     assert SparkContext._active_spark_context is context
     assert not internals.started_by_submit()

@@ -1,5 +1,6 @@
 """Rows that come out of their order, or to two tasks, once others after them are committed."""
 
+import functools
 import re
 from typing import Any
 
@@ -14,6 +15,7 @@ from support import proxy_faults as faults
 from support.flow import Flow
 from support.proxy import KafkaProxy
 from support.runs import Checkpoint, running
+from support.versions import STALE_EPOCH
 
 
 def _refused_from_now_on(flow: Flow, checkpoint: Checkpoint, words: str) -> None:
@@ -125,7 +127,30 @@ def test_rows_out_of_order_that_can_not_be_noted_are_told_and_found_again(
     assert flow.values() == written
 
 
+@pytest.mark.proves("rows-out-of-order")
+def test_a_note_that_is_refused_at_first_is_committed_again(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    flow, checkpoint = proxied_flow, Checkpoint(proxied_flow)
+
+    def refuse() -> None:
+        # As when the group has changed since.
+        stale = functools.partial(_refused, code=STALE_EPOCH)
+        proxy.on(OffsetCommitRequest, faults.Answer(stale), times=1)
+
+    with (
+        running(flow, checkpoint=checkpoint, max_transaction_records=1) as runs,
+        pytest.raises(WriteError, match="This is noted in the group's offsets"),
+    ):
+        runs.batch(10, rows=lambda _, o: [*o[4:], *o[:4]], while_planned=refuse)
+    _refused_from_now_on(flow, checkpoint, f"of {flow.source}-0 may not all be written")
+
+
 def _not_authorized(request: Any) -> OffsetCommitResponse:
+    return _refused(request, Code.TOPIC_AUTHORIZATION_FAILED)
+
+
+def _refused(request: Any, code: int) -> OffsetCommitResponse:
     topic_class = OffsetCommitResponse.OffsetCommitResponseTopic
     partition_class = topic_class.OffsetCommitResponsePartition
     topics = [
@@ -135,7 +160,7 @@ def _not_authorized(request: Any) -> OffsetCommitResponse:
             partitions=[
                 partition_class(
                     partition_index=partition.partition_index,
-                    error_code=Code.TOPIC_AUTHORIZATION_FAILED,
+                    error_code=code,
                 )
                 for partition in topic.partitions
             ],

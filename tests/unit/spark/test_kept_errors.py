@@ -70,16 +70,6 @@ _ENCODES = "~MapInArrow Encoding(key#9, value#20)#21, [key#22, value#23, error#2
             id="perhaps in what is not shown",
         ),
         pytest.param(
-            ["~Project [key#9]", _ADDS.replace(", error#12", ", ... 30 more fields")],
-            True,
-            id="dropped, and not shown",
-        ),
-        pytest.param(
-            ["~Project [error#12]", _ADDS.replace(", error#12", ", ... 30 more fields")],
-            False,
-            id="kept, and not shown",
-        ),
-        pytest.param(
             ["~Project [key#9]", _ADDS.replace("Decoding", "own")], False, id="somebody else's"
         ),
         pytest.param(["~Project [key#9]", _ADDS.replace("error", "x")], False, id="without one"),
