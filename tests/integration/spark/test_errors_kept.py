@@ -20,11 +20,25 @@ def _as_it_is(row: dict[str, Any]) -> dict[str, Any]:
 def _outcomes(session: SparkSession, options: dict[str, Any], source: str) -> dict[str, str]:
     """What the sink says of frames that keep, drop and look at their errors."""
     sink = ExactlyOnceSink(**arguments(**options))
-    made = guarded(sink.read(session, subscribe=source), _as_it_is, "key binary, value binary")
+    made, other = (
+        guarded(sink.read(session, subscribe=topic), _as_it_is, "key binary, value binary")
+        for topic in (source, f"{source}-b")
+    )
+    written = ("source", "key", "value")
     frames = {
         "kept": made,
-        "dropped": made.select("source", "key", "value"),
-        "dropped later": made.withColumn("more", made["key"]).select("source", "key", "value"),
+        "kept in a union": made.union(other),
+        "left out before a union": made.where("error is null")
+        .select(*written)
+        .union(other.where("error is null").select(*written)),
+        "left out after a union": made.union(other).where("error is null").select(*written),
+        "dropped": made.select(*written),
+        "dropped later": made.withColumn("more", made["key"]).select(*written),
+        "dropped in a union": made.select(*written).union(other.select(*written)),
+        "dropped after a union": made.union(other).select(*written),
+        "dropped with many": made.selectExpr("*", *(f"{n} AS c{n}" for n in range(30))).select(
+            *written
+        ),
         "dropped before the next": guarded(
             made.select("source", "key", "value"), _as_it_is, "key binary, value binary"
         ),
@@ -45,18 +59,20 @@ def _outcome(sink: ExactlyOnceSink, frame: DataFrame) -> str:
 
 
 def _check(found: dict[str, str]) -> None:
-    names = ("dropped", "dropped later", "dropped before the next")
-    dropped = [found.pop(name) for name in names]
-    assert all("the query drops the column `error`" in text for text in dropped), dropped
-    assert found == {"kept": "taken", "left out": "taken", "told": "taken"}
+    dropped = {name: text for name, text in found.items() if name.startswith("dropped")}
+    assert len(dropped) == 6
+    assert all("the query drops the column `error`" in text for text in dropped.values()), dropped
+    assert {text for name, text in found.items() if name not in dropped} == {"taken"}
 
 
 def test_classic(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.broker.create_topic(f"{flow.source}-b", 1)
     options = {**flow.options(), "dead_letter_topic": letter_topic(flow)}
     _check(_outcomes(spark_eos_session, options, flow.source))
 
 
 @pytest.mark.slow
 def test_connect(connect_service: ConnectService, flow: Flow) -> None:
+    flow.broker.create_topic(f"{flow.source}-b", 1)
     options = {**flow.options(), "dead_letter_topic": letter_topic(flow)}
     _check(connect_service.queries.ask(_outcomes, options, flow.source))
