@@ -206,6 +206,11 @@ def plan_and_lineage(frame: DataFrame) -> tuple[str, str]:
     return plan, str(execution.toRdd().toDebugString())
 
 
+def task_count(frame: DataFrame) -> int:
+    """In how many tasks a frame runs that has no shuffle."""
+    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+
+
 def is_observed(observation: Observation) -> bool:
     """Whether an observation's metrics are there; its ``get`` waits for them without a limit."""
     future: Any = observation._jo

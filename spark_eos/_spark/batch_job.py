@@ -34,6 +34,7 @@ from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos._worker.arrow_columns import FILE_NUMBER, writable_batches
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos._worker.task import Arrange, write_task
+from spark_eos.errors import WriteError
 
 _FEW_ROWS: Final = 1_000
 # The number of consumers an executor keeps (spark.kafka.consumer.cache.capacity).
@@ -174,6 +175,13 @@ class BatchJobs:
             if wrong := as_configuration_error(error):
                 raise wrong from error
             raise
+        tasks = self._runtime.tasks(written)
+        if tasks is not None and len(reports) < tasks:
+            raise WriteError(
+                f"{name}: {tasks - len(reports)} of {tasks} reports of tasks have not arrived, so "
+                "what is written is not known: the driver's JVM has failed to send them. The next "
+                "start writes what is not written"
+            )
         outcome = job_outcome(report for (report,) in reports)
         self._repeated = outcome.retried
         return outcome

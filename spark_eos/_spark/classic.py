@@ -206,6 +206,10 @@ class ClassicRuntime:
         """Spark's default parallelism, asked each time since executors come and go."""
         return self._session.sparkContext.defaultParallelism
 
+    def tasks(self, job: DataFrame) -> int | None:
+        """Number of a job's tasks: PySpark takes a connection's end for the end of rows."""
+        return internals.task_count(job)
+
     def collect(self, frame: DataFrame, description: str) -> list[Row]:
         """Runs a job; Spark's ``stop()`` interrupts it."""
         with described(self._session.sparkContext, description):

@@ -110,6 +110,10 @@ class ConnectRuntime:
         finally:
             self._in_batch = False
 
+    def tasks(self, job: DataFrame) -> int | None:  # noqa: ARG002
+        """None: Connect's client refuses results with fewer rows than the server has sent."""
+        return None
+
     def collect(self, frame: DataFrame, description: str) -> list[Row]:
         """Runs a job, which SIGTERM interrupts. Spark Connect has no job descriptions."""
         rows: list[Row] = []

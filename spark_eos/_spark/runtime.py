@@ -65,6 +65,9 @@ class QueryRuntime(Protocol):
     def collect(self, frame: DataFrame, description: str) -> list[Row]:
         """Runs a job and returns its rows; raises any error if the query is stopped meanwhile."""
 
+    def tasks(self, job: DataFrame) -> int | None:
+        """Number of a job's tasks; None if `collect` can't return a part of their rows."""
+
     def run_job(
         self, session: SparkSession, action: Callable[[], object], description: str
     ) -> None:

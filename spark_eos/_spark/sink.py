@@ -360,10 +360,12 @@ class ExactlyOnceSink:
             SparkEosError: The batch is not written; Spark stops the query with this error.
         """
         called_ms = time.time_ns() // 1_000_000
-        run = self._run
-        if run is None or not run.holds(frame):
-            run = self._start_run(frame, batch_id)
-        run.refuse_repeated(batch_id)
+        # A function of the user's own may call the sink in two threads.
+        with self._starting.turn:
+            run = self._run
+            if run is None or not run.holds(frame):
+                run = self._start_run(frame, batch_id)
+        run.begin(batch_id)
         # A later run of this sink may find this batch begun.
         self._prepared_ms = called_ms
         announce(run.write(frame, batch_id, self._batch_relation), self._observers)

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import threading
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -47,18 +48,21 @@ class SinkRun:
         )
         runtime.end_with(self._run)
         self._last_batch = -1
+        self._beginning = threading.Lock()
         self.ended = False
 
     def holds(self, frame: DataFrame) -> bool:
         """Whether a batch belongs to this run and the run can still write it."""
         return not self.ended and self._runtime.hold(frame)
 
-    def refuse_repeated(self, batch_id: int) -> None:
-        """Refuses a batch that this run has written already."""
-        if batch_id <= self._last_batch:
+    def begin(self, batch_id: int) -> None:
+        """Refuses a batch that this run has begun already, in whichever thread."""
+        with self._beginning:
+            repeated, self._last_batch = batch_id <= self._last_batch, batch_id
+        if repeated:
             raise UnsupportedPipelineError(
-                f"the sink was called a second time for batch {batch_id}: the first call has "
-                "committed the batch's offsets, and these rows are not written. Call it once; to "
+                f"the sink was called a second time for batch {batch_id}: the first call "
+                "commits the batch's offsets, and these rows are not written. Call it once; to "
                 "make several rows of one record, use one select with "
                 "explode(array(struct(...), struct(...)))"
             )
@@ -78,7 +82,6 @@ class SinkRun:
                 logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
                 raise stopped from None
             raise
-        self._last_batch = batch_id
         return report
 
     def abandon(self) -> None:

@@ -42,6 +42,8 @@ _WRITING: Final = {
     "maxRecordsPerFile": "0",
     # The staged commit says which copy is complete.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # With 2, a task's attempt that Spark has given up may still replace a file.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
 }
 _NO_FILES: Final = {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}
 # Seconds; well below the hour after which Spark Connect ends a session that is not used.

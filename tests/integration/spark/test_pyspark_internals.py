@@ -270,6 +270,7 @@ def test_sessions_and_hosts(spark_eos_session: SparkSession) -> None:
     assert cloned.conf.get("spark.sql.shuffle.partitions") == "7"
     assert internals.executor_count(context) == 0
     assert not internals.is_stopped(context)
+    assert internals.task_count(spark.range(9, numPartitions=3)) == 3
     assert internals.shipped_python_files(context) == list(context._python_includes or [])
     assert SparkContext._active_spark_context is context
     assert not internals.started_by_submit()

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
+from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.testing import EmbeddedKafka
+from spark_eos._spark.classic import ClassicRuntime
+from spark_eos.testing import EmbeddedKafka, process_available
 from support import groups
 from support.flow import Flow
 from support.queries import relay, run_available
@@ -327,3 +329,51 @@ def test_two_calls_for_one_batch(flow: Flow, spark_eos_session: SparkSession) ->
         writer.trigger(availableNow=True).start().awaitTermination()
     sink.close()
     assert flow.members() == []
+
+
+def test_two_calls_for_one_batch_at_a_time(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(4))
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
+    frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+    refused: list[str] = []
+
+    def twice(batch: DataFrame, batch_id: int) -> None:
+        def write(rows: DataFrame) -> None:
+            try:
+                sink(rows, batch_id)
+            except errors.UnsupportedPipelineError as error:
+                refused.append(str(error))
+
+        parts = [batch.where("source.offset = 0"), batch.where("source.offset > 0")]
+        # They have the stream's thread's properties, which tell the query.
+        threads = [InheritableThread(target=write, args=(part,)) for part in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    process_available(sink.write(frame).foreachBatch(twice), timeout=120)
+    sink.close()
+    (text,) = refused
+    assert "called a second time for batch 0" in text
+    assert len(flow.values()) == 2
+
+
+@pytest.mark.parametrize("delivery", ["direct", "staged"])
+def test_reports_that_do_not_arrive(
+    flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch, delivery: str
+) -> None:
+    flow.produce(range(4))
+    collect = ClassicRuntime.collect
+
+    def some(*arguments: Any) -> list[Row]:
+        # As when the JVM fails while it sends them.
+        return collect(*arguments)[1:]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClassicRuntime, "collect", some)
+        words = r"1 of \d reports of tasks have not arrived"
+        with pytest.raises(StreamingQueryException, match=words):
+            run_available(spark_eos_session, flow, delivery=delivery)
+    run_available(spark_eos_session, flow, delivery=delivery)
+    assert sorted(flow.values()) == ["0", "1", "2", "3"]

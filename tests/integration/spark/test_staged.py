@@ -3,9 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -15,7 +17,7 @@ from support import staging
 from support.apis import started
 from support.connect_server import ConnectService
 from support.flow import Flow
-from support.queries import until
+from support.queries import run_available, until
 from support.sinks import arguments
 from support.staging import record, run_staged, staged_files
 
@@ -197,6 +199,29 @@ def test_earlier_copies_are_swept(flow: Flow, spark: SparkSession) -> None:
     assert len(reports) > 2
     (left,) = staged_files(flow)
     assert left.startswith(f"{reports[-1].batch_id}-")
+
+
+def test_files_are_there_once_all_tasks_are_done(flow: Flow, spark: SparkSession) -> None:
+    """Else an attempt that Spark has given up may replace a file after the staged commit."""
+
+    def slow_in_one(frame: DataFrame) -> DataFrame:
+        slow = F.expr(
+            "CASE WHEN source.partition = 1 THEN CAST(concat(java_method('java.lang.Thread', "
+            "'sleep', bigint(3000)), raise_error('the second task')) AS BINARY) ELSE value END"
+        )
+        return frame.select("source", slow.alias("value"))
+
+    flow.produce(range(10))
+    name = "mapreduce.fileoutputcommitter.algorithm.version"
+    spark.conf.set(name, "2")
+    try:
+        with pytest.raises(StreamingQueryException, match="the second task"):
+            run_available(spark, flow, slow_in_one, delivery="staged")
+    finally:
+        spark.conf.unset(name)
+    copies = Path(flow.checkpoint) / "spark-eos" / "staged"
+    assert [*copies.iterdir()]
+    assert not [*copies.glob("*/part-*")]
 
 
 @pytest.mark.slow
