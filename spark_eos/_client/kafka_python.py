@@ -9,9 +9,11 @@ import copy
 import errno
 import random
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from queue import SimpleQueue
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
@@ -113,6 +115,19 @@ class _TlsTransport(KafkaSSLTransport):  # type: ignore[misc]
         return None
 
 
+class _Answer:
+    """A `threading.Event` whose lock an interrupted caller can't leave held: it has none."""
+
+    def __init__(self) -> None:
+        self._sets: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        self._sets.put(None)
+
+    def wait(self) -> None:
+        self._sets.get()
+
+
 class _Selector(NetworkSelector):  # type: ignore[misc]
     def __init__(
         self, configuration: dict[str, Any], around: Callable[[], AbstractContextManager[None]]
@@ -123,6 +138,31 @@ class _Selector(NetworkSelector):  # type: ignore[misc]
     def run_forever(self) -> None:
         with self._around():
             super().run_forever()
+
+    def run(self, coro: Any, *args: Any) -> Any:
+        """As kafka-python's, whose event Ctrl-C may leave so that the loop never ends."""
+        ours = self._io_thread not in (None, threading.current_thread())
+        if self._closed or self._exception or not ours:
+            return super().run(coro, *args)
+        answer, state = _Answer(), dict[str, Any](value=None, exception=None)
+
+        async def waiter() -> None:
+            try:
+                state["value"] = await self._invoke(coro, *args)
+            except BaseException as error:  # noqa: BLE001 - raised to the caller
+                state["exception"] = state["exception"] or error
+            finally:
+                with self._pending_waiters_lock:
+                    self._pending_waiters.pop(answer, None)
+                answer.set()
+
+        with self._pending_waiters_lock:
+            self._pending_waiters[answer] = state
+        self.call_soon_threadsafe(waiter)
+        answer.wait()
+        if state["exception"] is not None:
+            raise state["exception"]
+        return state["value"]
 
 
 class EventLoop:

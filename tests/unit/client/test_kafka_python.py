@@ -9,6 +9,8 @@ import ast
 import importlib
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,8 @@ NAMES = [
     ("kafka.net.sasl.oauth", "AbstractTokenProvider.extensions", ""),
     ("kafka.net.sasl.oauth", "AbstractTokenProvider.token", ""),
     ("kafka.net.selector", "NetworkSelector", "configs"),
+    ("kafka.net.selector", "NetworkSelector._invoke", "coro args"),
+    ("kafka.net.selector", "NetworkSelector.call_soon_threadsafe", ""),
     ("kafka.net.selector", "NetworkSelector.close", ""),
     ("kafka.net.selector", "NetworkSelector.run", "coro args"),
     ("kafka.net.selector", "NetworkSelector.start", ""),
@@ -70,6 +74,11 @@ ATTRIBUTES = [
     ("manager", "_conns"),
     ("manager", "broker_version_data"),
     ("manager", "_net"),
+    ("selector", "_closed"),
+    ("selector", "_exception"),
+    ("selector", "_io_thread"),
+    ("selector", "_pending_waiters"),
+    ("selector", "_pending_waiters_lock"),
     ("manager", "cluster"),
     ("manager", "config"),
     ("manager", "ssl_enabled"),
@@ -263,7 +272,12 @@ def test_the_attribute(owner: str, name: str) -> None:
         manager = _found("kafka.net.manager", "KafkaConnectionManager")(selector)
         connection = _found("kafka.net.connection", "KafkaConnection")(selector, node_id=1)
         transport = _found("kafka.net.transport", "KafkaTCPTransport")(selector, None)
-        found = {"manager": manager, "connection": connection, "transport": transport}[owner]
+        found = {
+            "selector": selector,
+            "manager": manager,
+            "connection": connection,
+            "transport": transport,
+        }[owner]
         assert hasattr(found, name), f"kafka-python has moved {type(found).__name__}.{name}"
     finally:
         selector.close()
@@ -395,3 +409,33 @@ def test_nothing_else_uses_kafka_python_within() -> None:
         or (module == "kafka" and name not in _PUBLIC)
     }
     assert not found
+
+
+_INTERRUPTED = """
+import random, signal
+from spark_eos._client.kafka_python import EventLoop
+
+async def nothing():
+    pass
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+loop = EventLoop({"client_id": "of a test"})
+signal.signal(signal.SIGALRM, interrupt)
+interrupted = 0
+while interrupted < 5_000:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-6 + random.random() * 3e-4)
+        loop.run(nothing)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        interrupted += 1
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+loop.run(nothing)
+loop.selector.stop()
+"""
+
+
+def test_a_caller_that_is_interrupted_leaves_a_loop_that_goes_on() -> None:
+    subprocess.run([sys.executable, "-c", _INTERRUPTED], check=True, timeout=120)
