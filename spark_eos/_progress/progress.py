@@ -132,7 +132,9 @@ class Progress:
         state, ids = self._offsets.state, self._membership.topic_ids
         evidence = Evidence(self._group_id, state.known, ids, marker, begun_now, state.pairs)
         initial = work.initial(evidence)
-        for partition in initial.keys() & work.held.starts.keys() if work.batch.id else ():
+        # Where a partition begins, there is nothing to restore.
+        restored = {p for p, offset in initial.items() if offset and p in work.held.starts}
+        for partition in sorted(restored) if work.batch.id else ():
             warn(
                 logger,
                 "EOS51",

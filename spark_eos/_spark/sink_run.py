@@ -58,7 +58,8 @@ class SinkRun:
     def begin(self, batch_id: int) -> None:
         """Refuses a batch that this run has begun already, in whichever thread."""
         with self._beginning:
-            repeated, self._last_batch = batch_id <= self._last_batch, batch_id
+            repeated = batch_id <= self._last_batch
+            self._last_batch = max(self._last_batch, batch_id)
         if repeated:
             raise UnsupportedPipelineError(
                 f"the sink was called a second time for batch {batch_id}: the first call "

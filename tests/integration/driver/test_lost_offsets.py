@@ -216,6 +216,19 @@ def test_an_added_partition_whose_first_batch_missed_the_sink_is_refused(flow: F
             runs.batch(7, 7, 6)
 
 
+def test_an_added_partition_whose_first_batch_had_no_record_of_it_is_read(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(5, 5)
+        flow.broker.add_partitions(flow.source, 3)
+        flow.partitions = 3
+        # A function of the user's own calls the sink for rows alone.
+        checkpoint.begin(positions(flow, (5, 5, 0)), 1)
+        checkpoint.finish(1)
+        runs.batch(7, 7, 3)
+        runs.written_once(7, 7, 3)
+
+
 def test_a_topic_that_returns_to_a_running_query_with_one_offset_lost_and_one_set(
     flow: Flow,
 ) -> None:

@@ -322,6 +322,8 @@ def test_two_calls_for_one_batch(flow: Flow, spark_eos_session: SparkSession) ->
 
     def twice(batch: DataFrame, batch_id: int) -> None:
         sink(batch.where("source.offset = 0"), batch_id)
+        with pytest.raises(errors.UnsupportedPipelineError, match="a second time"):
+            sink(batch, batch_id - 1)
         sink(batch.where("source.offset > 0"), batch_id)
 
     writer = sink.write(frame).foreachBatch(twice)
