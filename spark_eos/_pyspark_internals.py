@@ -150,7 +150,9 @@ class Execution:
 
     @classmethod
     def of(cls, session: SparkSession, query_id: str) -> "Execution | None":
-        """An active query's execution."""
+        """An active query's execution; None of the query "", as outside of one."""
+        if not query_id:
+            return None
         jvm_session: Any = session._jsparkSession
         active = jvm_session.sharedState().activeStreamingQueries()
         found = active.get(java_packages(session).java.util.UUID.fromString(query_id))

@@ -2,7 +2,8 @@
 
 A replay keeps its progress in the offsets of a group, and commits these in the transactions that
 hold the replayed records (KIP-98). Its transactional id is the group's, so a later replay of the
-same topic fences an earlier one before it reads how far that came.
+same topic fences an earlier one before it reads how far that came. An earlier one that goes on
+finds the later one's progress, and ends.
 
 The group has no members, so brokers forget its offsets after offsets.retention.minutes. Each
 transaction commits those of all partitions anew: they are forgotten together, and a replay without

@@ -141,7 +141,12 @@ class ClassicRuntime:
         # The batch's session is a clone of the user's, and does not know the query.
         self._session, self._of_query = frame.sparkSession, spark
         self._query_id = internals.query_of_thread(self._session)
-        self._query = query = self._active_query()
+        query = internals.Execution.of(self._session, self._query_id)
+        if query is None:
+            raise UnsupportedPipelineError(
+                "the sink was called outside of a query: start one with sink.write(...).start()"
+            )
+        self._query = query
         self.run_id = query.run_id
         self.asynchronous = query.is_asynchronous
         self.files: Files = HadoopFiles(self._session, location)
@@ -158,20 +163,10 @@ class ClassicRuntime:
         check_sources(sources)
         self._sources = len(sources)
 
-    def _active_query(self) -> internals.Execution:
-        found = None
-        if self._query_id:
-            found = internals.Execution.of(self._session, self._query_id)
-        if found is None:
-            raise UnsupportedPipelineError(
-                "the sink was called outside of a query: start one with sink.write(...).start()"
-            )
-        return found
-
     def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread's properties tell
         """Whether a batch belongs to this run."""
         query_id = internals.query_of_thread(self._session)
-        found = internals.Execution.of(self._session, query_id) if query_id else None
+        found = internals.Execution.of(self._session, query_id)
         return found is not None and found.run_id == self.run_id
 
     def end_with(self, run: Run) -> None:

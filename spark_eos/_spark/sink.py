@@ -365,7 +365,7 @@ class ExactlyOnceSink:
             run = self._run
             if run is None or not run.holds(frame):
                 run = self._start_run(frame, batch_id)
-        run.begin(batch_id)
+            run.begin(batch_id)
         # A later run of this sink may find this batch begun.
         self._prepared_ms = called_ms
         announce(run.write(frame, batch_id, self._batch_relation), self._observers)

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import threading
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -48,7 +47,6 @@ class SinkRun:
         )
         runtime.end_with(self._run)
         self._last_batch = -1
-        self._beginning = threading.Lock()
         self.ended = False
 
     def holds(self, frame: DataFrame) -> bool:
@@ -56,17 +54,15 @@ class SinkRun:
         return not self.ended and self._runtime.hold(frame)
 
     def begin(self, batch_id: int) -> None:
-        """Refuses a batch that this run has begun already, in whichever thread."""
-        with self._beginning:
-            repeated = batch_id <= self._last_batch
-            self._last_batch = max(self._last_batch, batch_id)
-        if repeated:
+        """Refuses a batch that this run has begun already."""
+        if batch_id <= self._last_batch:
             raise UnsupportedPipelineError(
                 f"the sink was called a second time for batch {batch_id}: the first call "
                 "commits the batch's offsets, and these rows are not written. Call it once; to "
                 "make several rows of one record, use one select with "
                 "explode(array(struct(...), struct(...)))"
             )
+        self._last_batch = batch_id
 
     def write(self, frame: DataFrame, batch_id: int, relation: str | None) -> BatchReport:
         """Writes one micro-batch; if that fails, the run ends. See `QueryRuntime.batch`."""

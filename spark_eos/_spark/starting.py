@@ -25,7 +25,7 @@ class Starting:
     def __init__(self, settings: WriterSettings) -> None:
         self._settings = settings
         self.turn = threading.Lock()
-        """Held by whoever begins a run."""
+        """Held by whoever begins a run, or a batch of it."""
         self._lock = threading.Lock()
         self._start: Start | None = None
         self._closes_with_sink: weakref.finalize[..., Any] | None = None

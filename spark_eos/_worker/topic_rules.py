@@ -247,8 +247,8 @@ class TopicRules:
 
     def _is_compressed_anew(self, config: TopicConfig) -> bool:
         """Whether brokers may make a topic's batches anew; clients don't compress all of theirs."""
-        none = config.compression in _UNCOMPRESSED and self._codec in _UNCOMPRESSED
-        return config.compression != "producer" and not none
+        undone = config.compression in _UNCOMPRESSED and self._codec not in _UNCOMPRESSED
+        return _compresses(config) or undone
 
     @staticmethod
     def _is_out_of_bounds(config: TopicConfig | None, timestamp: int) -> bool:

@@ -132,6 +132,11 @@ class Runs:
                 heartbeats.interval = _NEVER
             time.sleep(0.2)
 
+    def notice_the_group(self) -> None:
+        """Has heartbeats sent until one shows that the group is not as the run left it."""
+        self.hurry_heartbeats()
+        until(lambda: self.coordinator_changed, lambda: "a heartbeat")
+
     def hurry_heartbeats(self) -> None:
         """From now on one is due every tenth of a second, while none is answered."""
         self.run._membership._heartbeats.interval = 0.1

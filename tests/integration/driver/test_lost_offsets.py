@@ -5,7 +5,8 @@ An offset that has expired is one that is not there: deleting it leaves the grou
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +32,7 @@ from support.planting import remove
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import run_available, until
-from support.runs import Checkpoint, positions, running
+from support.runs import Checkpoint, Runs, positions, running
 
 
 def _lose(flow: Flow, *partitions: int, topic: str | None = None) -> None:
@@ -203,28 +204,30 @@ def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
         runs.batch(7, 7, 4)
 
 
-def test_an_added_partition_whose_first_batch_missed_the_sink_is_refused(flow: Flow) -> None:
+@contextmanager
+def _added_without_the_sink(flow: Flow, end: int) -> Iterator[Runs]:
+    """A run after a batch of an added partition, up to an offset, for which Spark had no sink."""
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(5, 5)
         flow.broker.add_partitions(flow.source, 3)
         flow.partitions = 3
-        # A function of the user's own did not call the sink, and Spark went on.
-        checkpoint.begin(positions(flow, (5, 5, 4)), 1)
+        # A function of the user's own did not call it, and Spark went on.
+        checkpoint.begin(positions(flow, (5, 5, end)), 1)
         checkpoint.finish(1)
-        with pytest.raises(OffsetsLostError, match=f"{flow.source}-2, .* sink was not called"):
-            runs.batch(7, 7, 6)
+        yield runs
+
+
+def test_an_added_partition_whose_first_batch_missed_the_sink_is_refused(flow: Flow) -> None:
+    with (
+        _added_without_the_sink(flow, 4) as runs,
+        pytest.raises(OffsetsLostError, match=f"{flow.source}-2, .* sink was not called"),
+    ):
+        runs.batch(7, 7, 6)
 
 
 def test_an_added_partition_whose_first_batch_had_no_record_of_it_is_read(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
-        flow.broker.add_partitions(flow.source, 3)
-        flow.partitions = 3
-        # A function of the user's own calls the sink for rows alone.
-        checkpoint.begin(positions(flow, (5, 5, 0)), 1)
-        checkpoint.finish(1)
+    with _added_without_the_sink(flow, 0) as runs:
         runs.batch(7, 7, 3)
         runs.written_once(7, 7, 3)
 

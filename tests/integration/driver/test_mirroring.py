@@ -23,7 +23,6 @@ from spark_eos.testing import EmbeddedKafka
 from support.groups import delete_offsets, set_offsets
 from support.members import deadline
 from support.mirroring import MirroredFlow, mirrored_run
-from support.queries import until
 from support.runs import Checkpoint, running, written_once
 
 
@@ -65,8 +64,7 @@ def test_pairs_of_a_run_that_came_and_went_are_kept(mirrored_flow: MirroredFlow)
         flow.other.add_partitions(flow.source, 3)
         with mirrored_run(flow) as second:
             second.batch(6, 6, 8)
-        first.hurry_heartbeats()
-        until(lambda: first.coordinator_changed, lambda: "a heartbeat")
+        first.notice_the_group()
         first.batch(7, 7)
         # Its own checkpoint has not seen the new partition before.
         first.batch(7, 7, 9)

@@ -9,7 +9,6 @@ from spark_eos.errors import OffsetsLostError
 from support import groups
 from support.flow import Flow
 from support.manual_members import drop_members
-from support.queries import until
 from support.runs import running
 
 
@@ -41,8 +40,7 @@ def test_what_a_heartbeat_notices_ends_the_query(
         # With members there are, brokers refuse it.
         drop_members(flow)
         change(flow)
-        runs.hurry_heartbeats()
-        until(lambda: runs.coordinator_changed, lambda: "a heartbeat")
+        runs.notice_the_group()
         with pytest.raises(OffsetsLostError, match=_error(flow, now)):
             runs.batch(9, 9)
     assert len(flow.values()) == 10

@@ -12,7 +12,6 @@ from confluent_kafka import TopicPartition as ConsumerOffset
 from spark_eos.errors import FencedByNewerRunError, OffsetsLostError, WriteError
 from support.flow import Flow
 from support.mirroring import mirrored_run
-from support.queries import until
 from support.runs import Runs, running
 
 Start = Callable[..., AbstractContextManager[Runs]]
@@ -49,8 +48,7 @@ def test_a_second_run_that_comes_and_goes_between_two_batches(flow: Flow) -> Non
         first.delay_heartbeats()
         with running(flow) as second:
             second.batch(8, 6)
-        first.hurry_heartbeats()
-        until(lambda: first.coordinator_changed, lambda: "a heartbeat")
+        first.notice_the_group()
         report = first.batch(9, 9)
     assert (report.attempts, report.rows_written, report.rows_skipped) == (1, 4, 4)
     first.written_once(9, 9)
@@ -84,8 +82,7 @@ def test_offsets_that_another_client_moves_while_the_driver_is_cut_off(
         moved = ConsumerOffset(flow.source, 0, 8, metadata=text)
         with closing(Consumer({**flow.kafka, "group.id": flow.group_id})) as another:
             another.commit(offsets=[moved], asynchronous=False)
-        first.hurry_heartbeats()
-        until(lambda: first.coordinator_changed, lambda: "a heartbeat")
+        first.notice_the_group()
         with pytest.raises(OffsetsLostError, match="a consumer other than spark-eos"):
             first.batch(9, 9)
 

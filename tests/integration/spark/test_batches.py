@@ -431,18 +431,19 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
     assert flow.values() == values
 
 
+def _slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for rows in batches:
+        time.sleep(20)
+        yield rows
+
+
 def test_a_job_that_is_cancelled_is_no_stop_of_the_query(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for rows in batches:
-            time.sleep(20)
-            yield rows
-
     flow.produce(range(10))
     with closing(ExactlyOnceSink(**flow.options())) as sink:
         frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
-        query = sink.write(frame.mapInArrow(slowly, frame.schema)).start()
+        query = sink.write(frame.mapInArrow(_slowly, frame.schema)).start()
         context = spark_eos_session.sparkContext
         jobs, run_id = context.statusTracker(), str(query.runId)
         until(lambda: jobs.getJobIdsForGroup(run_id), lambda: "the batch's job")
@@ -491,14 +492,9 @@ def test_a_query_stopped_in_a_batch_says_so_briefly(
             errors.append(error)
             raise
 
-    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for rows in batches:
-            time.sleep(20)
-            yield rows
-
     flow.produce(range(10))
     frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
-    slow = frame.mapInArrow(slowly, frame.schema)
+    slow = frame.mapInArrow(_slowly, frame.schema)
     query = sink.write(slow).foreachBatch(batch).start()
     until(flow.members, lambda: "the batch's member")
     jobs = spark_eos_session.sparkContext.statusTracker()
