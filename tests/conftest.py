@@ -1,6 +1,7 @@
 """Fixtures of spark-eos' own tests."""
 
 import concurrent.futures
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -79,6 +80,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     seed = terminalreporter.config.getoption("randomly_seed", None)
     if seed is not None:
         terminalreporter.write_line(f"The order of the tests is that of --randomly-seed={seed}")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Ends what a test, or a job that it runs, sets for the loggers of this process."""
+    loggers = [logging.getLogger(name) for name in ("spark_eos", "py4j", "kafka")]
+    before = [(each, each.level, list(each.handlers), each.propagate) for each in loggers]
+    yield
+    for logger, level, handlers, propagate in before:
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)  # which also forgets what loggers have found out about it
 
 
 @pytest.fixture

@@ -21,17 +21,6 @@ from support.reports import REPORT
 LOGGING, METRICS, JOINED = code_blocks("observability", "python")
 
 
-@pytest.fixture
-def own_logging() -> Iterator[None]:
-    """Leaves the logger as it was."""
-    logger = logging.getLogger("spark_eos")
-    before = logger.level, list(logger.handlers), logger.propagate
-    yield
-    level, logger.handlers, logger.propagate = before
-    logger.setLevel(level)  # which also forgets what loggers have found out about it
-
-
-@pytest.mark.usefixtures("own_logging")
 def test_the_json_log(capsys: pytest.CaptureFixture[str]) -> None:
     run_block(LOGGING, {})
     logging.getLogger("spark_eos").info("%s", REPORT, extra=REPORT.fields())

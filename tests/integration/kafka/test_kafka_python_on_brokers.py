@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import socket
 import threading
 import time
@@ -218,23 +219,39 @@ def test_data_received_right_before_the_end_is_kept() -> None:
     assert closed_by_peer(error)
 
 
-def _open_sockets() -> set[str]:
-    with contextlib.suppress(FileNotFoundError):
-        fds = Path("/proc/self/fd")
-        return {f"{fd.name} {fd.readlink()}" for fd in fds.iterdir() if fd.is_socket()}
-    return set()
+def _connected_elsewhere(fd: int, port: int) -> bool:
+    with socket.socket(fileno=os.dup(fd)) as copied:
+        try:
+            peer = copied.getpeername()
+        except OSError:
+            return False
+    return isinstance(peer, tuple) and peer[1] != port
+
+
+def _open_sockets(port: int) -> set[str]:
+    """This process's, but for those to others: a garbage collection may connect Py4J anew."""
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # another thread may have closed it
+            if fd.is_socket() and not _connected_elsewhere(int(fd.name), port):
+                found.add(f"{fd.name} {fd.readlink()}")
+    return found
 
 
 @contextlib.contextmanager
-def _no_socket_is_left() -> Iterator[None]:
+def _no_socket_is_left(port: int) -> Iterator[None]:
     """Sockets are closed, neither forgotten nor left to the garbage collector."""
     gc.collect()
-    before = _open_sockets()
+    before = _open_sockets(port)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         yield
         # A listener of the test's may still be closing its end.
-        until(lambda: not _open_sockets() - before, lambda: "closed sockets", 10)
+        until(
+            lambda: not _open_sockets(port) - before,
+            lambda: f"closed sockets: {_open_sockets(port) - before}",
+            10,
+        )
         gc.collect()
     assert [str(one.message) for one in caught] == []
 
@@ -243,7 +260,7 @@ def test_a_listener_that_is_not_there_leaves_no_socket() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with (
-        _no_socket_is_left(),
+        _no_socket_is_left(port),
         _connections(f"127.0.0.1:{port}") as (_, manager),
         pytest.raises(kafka_errors.KafkaTimeoutError),
     ):
@@ -253,7 +270,7 @@ def test_a_listener_that_is_not_there_leaves_no_socket() -> None:
 def test_a_failed_handshake_leaves_no_socket() -> None:
     with (
         _listener(b"HTTP/1.1 400") as port,
-        _no_socket_is_left(),
+        _no_socket_is_left(port),
         _connections(f"127.0.0.1:{port}", **{"security.protocol": "SSL"}) as (_, manager),
         pytest.raises(kafka_errors.KafkaTimeoutError),
     ):
@@ -271,19 +288,20 @@ def test_closing_while_connecting_leaves_no_socket(protocol: str) -> None:
     ):
         if protocol == "SSL":
             waiting.enter_context(server.accept()[0])
-        servers = f"127.0.0.1:{server.getsockname()[1]}"
+        port = server.getsockname()[1]
         with (
-            _no_socket_is_left(),
-            _connections(servers, **{"security.protocol": protocol}) as (_, manager),
+            _no_socket_is_left(port),
+            _connections(f"127.0.0.1:{port}", **{"security.protocol": protocol}) as (_, manager),
             pytest.raises(kafka_errors.KafkaTimeoutError),
         ):
             manager.reach(0.5)
 
 
 def test_closing_with_something_unsent_leaves_no_socket(broker: EmbeddedKafka) -> None:
+    port = int(broker.bootstrap_servers.rpartition(":")[2])
     with (
         contextlib.ExitStack() as resumed,
-        _no_socket_is_left(),
+        _no_socket_is_left(port),
         _connections(broker.bootstrap_servers) as (loop, manager),
     ):
         manager.reach(30)

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -129,15 +129,6 @@ def test_on_spark_connect_the_client_says_it(flow: Flow, connect_service: Connec
 # Batches, and where it is said -------------------------------------------------------------------
 
 
-@pytest.fixture
-def level() -> Iterator[Callable[[int], None]]:
-    """Sets the level of our logger, as the program around the query does."""
-    logger = logging.getLogger("spark_eos")
-    before = logger.level
-    yield logger.setLevel
-    logger.setLevel(before)
-
-
 def _batches(found: list[str]) -> list[str]:
     return [re.sub(r"[\d.]+ s\b", "N s", line) for line in found if ", batch " in line]
 
@@ -155,10 +146,9 @@ def test_a_line_for_each_batch_if_asked(flow: Flow, said: Callable[..., list[str
 def test_where_the_log_takes_info_it_is_said_there_alone(
     flow: Flow,
     said: Callable[..., list[str]],
-    level: Callable[[int], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    level(logging.INFO)
+    logging.getLogger("spark_eos").setLevel(logging.INFO)
     flow.produce(range(2))
     assert said(sink={"on_batch": print_batch}) == []
     events = [getattr(r, "event", "") for r in caplog.records if r.name == "spark_eos"]
@@ -168,10 +158,9 @@ def test_where_the_log_takes_info_it_is_said_there_alone(
 def test_the_level_of_the_logger_silences_it(
     flow: Flow,
     said: Callable[..., list[str]],
-    level: Callable[[int], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    level(logging.WARNING)
+    logging.getLogger("spark_eos").setLevel(logging.WARNING)
     flow.produce(range(2))
     assert said(sink={"on_batch": print_batch}) == []
     assert [r for r in caplog.records if r.name == "spark_eos"] == []
