@@ -7,7 +7,12 @@ from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._kafka.offset_metadata import KnownPartitions, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.state import Expected, State
-from spark_eos.errors import FencedByNewerRunError, OffsetGapError, OffsetsLostError
+from spark_eos.errors import (
+    FencedByNewerRunError,
+    OffsetGapError,
+    OffsetsLostError,
+    RecordsLostError,
+)
 
 _NOTHING_HALF = "This run stops, and has left nothing half written"
 
@@ -136,6 +141,26 @@ def log_lags(
         True
     """
     return any(committed[partition] > starts.get(partition, -1) for partition in partitions)
+
+
+def check_not_cut(group_id: str, batch: BatchRange, pairs: PartitionPairs) -> None:
+    """Refuses partitions that end below where they were read up to: their logs were cut.
+
+    Example:
+        >>> source = TopicPartition("in", 0)
+        >>> check_not_cut("orders", BatchRange(1, {source: 5}, {source: 5}), PartitionPairs())
+    """
+    for partition in sorted(batch.starts.keys() & batch.ends.keys()):
+        start, end = batch.starts[partition], batch.ends[partition]
+        if end < start:
+            raise RecordsLostError(
+                f"{pairs.name(partition)} ends at {end}, and group {group_id!r} has read it up to "
+                f"{start}: brokers have lost its last records (unclean leader election, or a "
+                f"disk). New records at offsets {end} to {start - 1} would be taken for written "
+                f"ones, so nothing is written. To write them, set the group's offset to {end} "
+                f"while the query is stopped ({pairs.how_to_set(group_id, {partition: end})}), "
+                "and start with an empty checkpoint_location"
+            )
 
 
 def check_no_gap(

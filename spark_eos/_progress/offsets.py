@@ -88,7 +88,7 @@ class GroupOffsets:
 
     def keep_up(self, partitions: Partitions) -> None:
         """Fences and reads again if the group or the partitions have changed."""
-        membership, before = self._membership, self.state.committed
+        membership = self._membership
         if not (
             set(partitions) - membership.identities().keys()
             or set(partitions) != self.held
@@ -104,7 +104,6 @@ class GroupOffsets:
         self._know(set(partitions) & state.committed.keys() - state.by_hand - state.foreign)
         # New partitions may be marked as well.
         self.refuse_suspects()
-        checks.check_not_moved_on(self._settings.group_id, self.state, before)
 
     def nothing_staged(self, progress_topic: str | None) -> bool:
         """Whether a staged query of the group has never staged a batch; all runs are fenced."""
@@ -130,6 +129,7 @@ class GroupOffsets:
         checks.check_same_staged(group, state.expected, now)
         read = state.reading(answer)
         checks.check_not_moved_back(group, state.pairs, state.committed, read.committed, partitions)
+        checks.check_not_moved_on(group, read, state.committed)
         self.state = read
         self.held = frozenset(partitions)
 

@@ -12,7 +12,7 @@ from spark_eos._driver.checkpoint_marker import DIRECT, Marker
 from spark_eos._driver.data_loss_check import DataLossCheck
 from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
-from spark_eos._progress.checks import check_no_gap
+from spark_eos._progress.checks import check_no_gap, check_not_cut
 from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.owners import check_owner, owners_of, what_is_new
 from spark_eos._progress.strategy import Batch, Query, Work
@@ -39,8 +39,8 @@ class OwnOffsets:
         state, settings = self._offsets.state, self._query.settings
         group, own, moved_from = settings.group_id, self._query.owner(batch), settings.moved_from
         marker, read = batch.checkpoint.marker(), batch.source.ends.keys()
-        begun = marker.group_id == group and bool(marker.topic_ids)
-        check_owner(group, own, state.known, state.pairs, read, moved_from, begun=begun)
+        begun_with = marker.group_id if marker.topic_ids else None
+        check_owner(group, own, state.known, state.pairs, read, moved_from, begun_with=begun_with)
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Says so if the query continues from offsets that its checkpoint knows nothing of."""
@@ -101,7 +101,9 @@ class OwnOffsets:
 
     def prepare(self, work: Work, marker: Marker) -> Work:
         state, batch = self._offsets.state, work.batch
-        check_no_gap(self._query.settings.group_id, work.held, state.committed, state.pairs)
+        group = self._query.settings.group_id
+        check_not_cut(group, work.held, state.pairs)
+        check_no_gap(group, work.held, state.committed, state.pairs)
         batch.checkpoint.set_marker(self._marker(work, marker))
         with batch.clock.step("range"):
             before = self._committed()

@@ -30,11 +30,11 @@ def check_owner(
     read: Partitions,
     moved_from: str | None,
     *,
-    begun: bool,
+    begun_with: str | None,
 ) -> None:
     """Refuses offsets of a query that writes to another topic, or reads nothing of what is read.
 
-    ``begun``: whether this query has written with the group before.
+    ``begun_with``: the group with which this query has written before.
 
     Example:
         >>> from spark_eos._kafka.topic_partition import TopicPartition
@@ -45,7 +45,7 @@ def check_owner(
         >>> def check(own, topic="orders", moved_from=None):
         ...     read = [TopicPartition(topic, 0)]
         ...     pairs = PartitionPairs()
-        ...     check_owner("g", own, known, pairs, read, moved_from, begun=False)
+        ...     check_owner("g", own, known, pairs, read, moved_from, begun_with=None)
         >>> check(Owner("5f1c0a7e", "another"), "payments")  # with its own checkpoint
         >>> check(Owner("0d9e11b2", "copy"))
         >>> check(Owner("0d9e11b2", "another"), moved_from="5f1c0a7e")
@@ -68,8 +68,14 @@ def check_owner(
             f"would never be written to {own.written_to}"
         )
         raise _anothers(group_id, elsewhere, what)
-    if begun:
+    if begun_with == group_id:
         return
+    if strangers and begun_with is not None:
+        what = (
+            f"has a checkpoint of its own, and this one is of group {begun_with!r}. What its "
+            "offsets have passed would never be written by this query"
+        )
+        raise _anothers(group_id, strangers, what)
     before = {pairs.source(p) for p in (*known.partitions, *known.set_by_others)}
     if before.isdisjoint(read) and all(owner.query != own.query for owner in every):
         what = f"reads {_topics(before)}, and not {_topics(read)}. Each would stop the other"

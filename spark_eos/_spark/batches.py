@@ -28,6 +28,7 @@ from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos._spark.stream_sources import (
     check_losses_seen,
+    check_read_from,
     check_sources,
     check_staged_sources,
     only_read_by_sink,
@@ -124,6 +125,9 @@ class SinkDelivery(Protocol):
     def check_batch(self, frame: DataFrame, default_topic: str | None) -> None:
         """Refuses a run's first batch before anything is noted."""
 
+    def check_clusters(self, start: Start, sources: Sequence[StreamSource]) -> None:
+        """Refuses sources in a cluster that it can't commit offsets of."""
+
     def reads_here(self, start: Start, servers: str) -> bool:
         """Whether a source of the stream is in the target's cluster."""
 
@@ -155,6 +159,9 @@ class _Narrow:
         # The plan first: what it lacks may be why columns are missing.
         check_stream(frame, plans, lineage_follows=not is_connect(frame))
         check_columns(frame.schema, default_topic)
+
+    def check_clusters(self, start: Start, sources: Sequence[StreamSource]) -> None:
+        check_read_from(lambda one: leads_here(start.source, one, start.deadline()), sources)
 
     def check_logged(self) -> None:
         pass
@@ -264,6 +271,9 @@ class StagedDelivery(_InProgressTopic):
         check_staged_sources(sources)
         if is_connect(frame):
             check_sources_seen(plans["Physical"], sources)
+
+    def check_clusters(self, start: Start, sources: Sequence[StreamSource]) -> None:
+        pass
 
     def check_logged(self) -> None:
         raise UnsupportedPipelineError(

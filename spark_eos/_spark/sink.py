@@ -26,7 +26,7 @@ from spark_eos._spark.sink_run import SinkRun, begin_run
 from spark_eos._spark.source import read_from_offsets, source_settings
 from spark_eos._spark.start_line import say_start
 from spark_eos._spark.starting import Starting, checked_by_cluster
-from spark_eos._spark.stream_sources import sources_of
+from spark_eos._spark.stream_sources import check_read_for, sources_of
 from spark_eos._spark.target_column import with_own_topic_marked
 from spark_eos._spark.writer import ActiveQuery, ExactlyOnceWriter, Stream
 from spark_eos.errors import UnsupportedPipelineError
@@ -330,6 +330,7 @@ class ExactlyOnceSink:
             frozenset(self._starting_offsets),
             *choice,
         )
+        check_read_for(settings.group_id, query.sources)
         choice.delivery.check_losses_seen(query)
         return query
 

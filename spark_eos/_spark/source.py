@@ -299,7 +299,7 @@ def read_from_offsets(
                 **selection,
                 "startingOffsets": json.dumps(starting),
                 "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
-                READ_BY_US: "true",
+                READ_BY_US: group_id,
             }
         )
         carry_records = settings.dead_letters is not None

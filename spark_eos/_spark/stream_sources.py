@@ -13,7 +13,7 @@ from spark_eos._pyspark_internals import Execution, StreamSource, stream_relatio
 from spark_eos.errors import UnsupportedPipelineError
 
 READ_BY_US: Final = "sparkeosread"
-"""Option that marks sources made by `spark_eos._spark.source`; Spark ignores it."""
+"""Option with the group of sources made by `spark_eos._spark.source`; Spark ignores it."""
 
 _KAFKA: Final = {"kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider"}
 _ISOLATION: Final = "kafka.isolation.level"
@@ -82,6 +82,37 @@ def check_staged_sources(sources: Sequence[StreamSource]) -> None:
     for source in sources:
         if source.format in _KAFKA:
             _check_records(source.options)
+
+
+def check_read_for(group_id: str, sources: Iterable[StreamSource]) -> None:
+    """Refuses what another group's sink has read: it begins at that group's offsets.
+
+    Example:
+        >>> source = StreamSource("kafka", {READ_BY_US: "orders"})
+        >>> check_read_for("orders", [source])
+        >>> check_read_for("audit", [source])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        spark_eos.errors.UnsupportedPipelineError: the query reads what the sink of group ...
+    """
+    for source in sources:
+        if (reader := source.options.get(READ_BY_US, group_id)) != group_id:
+            raise UnsupportedPipelineError(
+                f"the query reads what the sink of group {reader!r} has read, which begins at that "
+                f"group's offsets, so group {group_id!r} would never write the records before "
+                "them: read with sink.read of the sink that writes"
+            )
+
+
+def check_read_from(here: Callable[[str], bool], sources: Iterable[StreamSource]) -> None:
+    """Refuses sources of a cluster that is not the one whose offsets are committed."""
+    for source in sources:
+        servers = source.options.get(_SERVERS, "")
+        if not here(servers):
+            raise UnsupportedPipelineError(
+                f"the query reads from {servers!r}, which are no brokers of the cluster whose "
+                "offsets are committed: read with sink.read, which uses the sink's kafka or "
+                "source_kafka, or set 'kafka.bootstrap.servers' to that cluster's"
+            )
 
 
 def _check_source(source: StreamSource) -> None:

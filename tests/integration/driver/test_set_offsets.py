@@ -1,4 +1,4 @@
-"""The group's offsets are set back, or deleted, under a running query: it writes nothing more."""
+"""The group's offsets are set, or deleted, under a running query: it writes nothing more."""
 
 from collections.abc import Callable
 
@@ -16,17 +16,27 @@ def _delete(flow: Flow) -> None:
     groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [TopicPartition(flow.source, 0)])
 
 
-def _set_back(flow: Flow) -> None:
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 3})
+def _set_to(offset: int) -> Callable[[Flow], None]:
+    def change(flow: Flow) -> None:
+        partition = TopicPartition(flow.source, 0)
+        groups.set_offsets(flow.bootstrap_servers, flow.group_id, {partition: offset})
+
+    return change
 
 
 _CHANGES = pytest.mark.parametrize(
-    ("change", "now"), [(_delete, "no offset"), (_set_back, "3")], ids=["deleted", "set back"]
+    ("change", "now"),
+    [
+        (_delete, "no offset: somebody has set or deleted"),
+        (_set_to(3), "3: somebody has set or deleted"),
+        (_set_to(8), "8: a consumer other than spark-eos .* offsets 5 to 7 are not written"),
+    ],
+    ids=["deleted", "set back", "set on"],
 )
 
 
 def _error(flow: Flow, now: str) -> str:
-    return rf"{flow.source}-0 up to 5 and now has {now}: somebody has set or deleted"
+    return rf"{flow.source}-0 up to 5 and now has {now}"
 
 
 @pytest.mark.proves("offsets-set-back")

@@ -42,6 +42,31 @@ def test_records_deleted_before_they_were_read_end_the_query(
     assert sorted(flow.values()) == sorted([*map(str, [*range(10), *range(14, 30)]), "other"])
 
 
+@pytest.mark.proves("records-cut")
+def test_a_log_that_was_cut_ends_the_query(flow: Flow, spark_eos_session: SparkSession) -> None:
+    """As by an unclean leader election: here, another topic's offsets stand for it."""
+    flow.produce(range(10), partition=0)
+    run_available(spark_eos_session, flow)
+    groups.set_offsets(
+        flow.bootstrap_servers,
+        flow.group_id,
+        {TopicPartition(flow.source, 0): 15},
+    )
+    flow.checkpoint += "-anew"
+    flow.produce(["other"], partition=1)
+    with pytest.raises(StreamingQueryException) as failure:
+        run_available(spark_eos_session, flow, fail_on_data_loss=False)
+    text = str(failure.value)
+    assert f"{flow.source}-0 ends at 10, and group {flow.group_id!r} has read it up to 15" in text
+    assert f"--topic {flow.source}:0 --to-offset 10" in text
+    # What it advises.
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 10})
+    flow.checkpoint += "-again"
+    flow.produce(range(10, 15), partition=0)
+    run_available(spark_eos_session, flow, fail_on_data_loss=False)
+    assert sorted(flow.values()) == sorted([*map(str, range(15)), "other"])
+
+
 @pytest.mark.proves("records-deleted")
 def test_what_was_deleted_is_reported_if_the_user_says_so(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture

@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos.testing import EmbeddedKafka, process_available
 from support import groups
+from support.apis import Queries
 from support.flow import Flow
+from support.mirroring import MirroredFlow
 from support.queries import relay, run_available
 from support.sinks import arguments
 from support.writers import Writer
@@ -181,6 +184,62 @@ def test_sources(
     sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     with pytest.raises(error, match=words):
         sink.read(spark_eos_session, **arguments)
+
+
+def _read_from(frame: DataFrame, servers: str) -> DataFrame:
+    options = {
+        "subscribe": "in",
+        "kafka.isolation.level": "read_committed",
+        "kafka.bootstrap.servers": servers,
+    }
+    reader = frame.sparkSession.readStream.format("kafka").options(**options)
+    return reader.load().withColumn("source", F.struct("topic", "partition", "offset"))
+
+
+def test_a_reader_of_ones_own_in_another_cluster(
+    flow: Flow, mirrored_flow: MirroredFlow, spark_eos_session: SparkSession
+) -> None:
+    here, elsewhere = mirrored_flow.bootstrap_servers, mirrored_flow.source_servers
+    names = f"localhost:{here.rpartition(':')[2]}"
+    for source_kafka, right, wrong in [
+        ({}, names, elsewhere),
+        ({"source_kafka": mirrored_flow.source_kafka, "delivery": "auto"}, elsewhere, here),
+    ]:
+        own = flow if not source_kafka else mirrored_flow
+
+        def transform(frame: DataFrame, servers: str) -> DataFrame:
+            return relay(_read_from(frame, servers))
+
+        _write(spark_eos_session, own, partial(transform, servers=right), **source_kafka)
+        with pytest.raises(errors.UnsupportedPipelineError, match=f"'{wrong}', which are no"):
+            _write(spark_eos_session, own, partial(transform, servers=wrong), **source_kafka)
+
+
+@pytest.mark.parametrize("delivery", ["direct", "staged"])
+def test_what_the_sink_of_another_group_has_read(
+    queries: Queries, flow: Flow, delivery: str
+) -> None:
+    flow.produce(range(5))
+    text = queries.ask(_written_by_another, flow.options(), flow.source, delivery)
+    assert f"what the sink of group '{flow.group_id}' has read" in text
+
+
+def _written_by_another(
+    session: SparkSession, options: dict[str, Any], source: str, delivery: str
+) -> str:
+    """The error of a sink that writes what another one has read, but for its own group's."""
+    reader = ExactlyOnceSink(**arguments(**options))
+    more = {"delivery": delivery, "checkpoint_location": f"{options['checkpoint_location']}-b"}
+    frame = relay(reader.read(session, subscribe=source))
+    with closing(reader), closing(ExactlyOnceSink(**arguments(**{**options, **more}))) as same:
+        same.write(frame)
+        other = {**options, **more, "group_id": f"{options['group_id']}-b"}
+        with (
+            closing(ExactlyOnceSink(**arguments(**other))) as another,
+            pytest.raises(errors.UnsupportedPipelineError) as refused,
+        ):
+            another.write(frame)
+    return str(refused.value)
 
 
 def test_target_topics(flow: Flow, spark_eos_session: SparkSession) -> None:

@@ -156,6 +156,25 @@ def test_a_group_of_its_own_writes_everything(api: Api, flow: Flow) -> None:
 
 
 @pytest.mark.proves("group-reused")
+def test_a_querys_own_checkpoint_with_another_querys_group_is_refused(
+    spark_eos_session: SparkSession, any_flow: Flow
+) -> None:
+    flow, spark, own = any_flow, spark_eos_session, any_flow.checkpoint
+    more: dict[str, Any] = {"source_kafka": flow.source_kafka}
+    others = {**more, "group_id": f"{flow.group_id}-b"}
+    flow.produce(range(10))
+    run_available(spark, flow, **more)
+    flow.produce(range(10, 20))
+    flow.checkpoint = f"{own}-b"
+    run_available(spark, flow, **others)
+    flow.checkpoint = own
+    with pytest.raises(StreamingQueryException, match=f"this one is of group '{flow.group_id}'"):
+        run_available(spark, flow, **others)
+    run_available(spark, flow, **more)
+    assert sorted(map(int, flow.values())) == sorted([*range(20), *range(20)])
+
+
+@pytest.mark.proves("group-reused")
 def test_sources_of_another_query_are_refused(
     spark_eos_session: SparkSession, new_flow: Callable[..., Flow]
 ) -> None:
