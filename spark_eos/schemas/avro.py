@@ -5,6 +5,7 @@ records are read and written at twice the speed.
 """
 
 import json
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from io import BytesIO
 from typing import Any, Final
@@ -19,7 +20,7 @@ from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.avro_bytes import Checker
-from spark_eos.schemas.avro_changes import check_changes
+from spark_eos.schemas.avro_changes import check_changes, exact_first
 from spark_eos.schemas.avro_types import kind_of
 from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
 from spark_eos.schemas.kinds import Kind
@@ -135,6 +136,19 @@ def _make_plain(schema: Any, named: dict[str, Any]) -> None:
                 field["default"] = _default(field["default"], field["type"], named)
 
 
+def _unions(schema: Any) -> Iterator[list[Any]]:
+    """The unions in a type."""
+    if isinstance(schema, list):
+        yield schema
+        for one in schema:
+            yield from _unions(one)
+    elif isinstance(schema, dict):
+        for name in ("type", "items", "values"):
+            yield from _unions(schema.get(name))
+        for field in schema.get("fields", ()):
+            yield from _unions(field["type"])
+
+
 def _default(value: Any, schema: Any, named: dict[str, Any]) -> Any:
     if isinstance(schema, list):
         return _default(value, schema[0], named)
@@ -166,6 +180,9 @@ class _Decoder:
         self._writer = writer.plain(wrapped=self._wrapped)
         self._check = Checker(self._writer).check
         resolved = reader.plain(wrapped=self._wrapped)
+        for own in resolved["__named_schemas"].values():
+            for union in _unions(own):
+                union[:] = exact_first(union)
         # Resolving takes as long as reading; but mostly fields come and go, and none changes.
         self._added = None if self._kind.tagged else _added_fields(self._writer, resolved)
         self._reader = resolved if self._added is None else None

@@ -3,8 +3,10 @@
 import datetime
 import json
 import uuid
+from io import BytesIO
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
@@ -25,6 +27,14 @@ def _decimal(scale: int) -> dict[str, Any]:
     return {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": scale}
 
 
+def _money(scale: int) -> dict[str, Any]:
+    return {**_decimal(scale), "type": "fixed", "name": "Money", "size": 8}
+
+
+def _record(name: str, kind: Any = "int") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": "x", "type": kind}]}
+
+
 def _avro(kind: Any, **more: Any) -> Schema:
     field = {"name": "a", "type": kind, **more}
     return Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": [field]}))
@@ -43,6 +53,14 @@ MAP = {"type": "map", "values": "int"}
         (_decimal(2), _decimal(4), "decimal of scale 4, and was decimal of scale 2"),
         ({"type": "int", "logicalType": "date"}, MILLIS, "was date"),
         (NAMED, [NAMED, MAP], "is a union"),
+        (["null", "string", MILLIS], ["null", "string", MICROS], "was timestamp-millis"),
+        (MILLIS, ["string", MICROS], "was timestamp-millis"),
+        (["string", MILLIS], MICROS, "was timestamp-millis"),
+        (_money(2), _money(4), "decimal of scale 4"),
+        (["null", _money(2)], ["null", _money(4)], "decimal of scale 4"),
+        ({"type": "map", "values": ["string", MILLIS]}, {"type": "map", "values": MICROS}, "was"),
+        (["string", "bytes"], ["bytes", "string"], "of which string would be read as bytes"),
+        ([_record("a.M"), _record("b.M")], [_record("b.M"), _record("a.M")], "of which a.M would"),
     ],
 )
 def test_what_avro_would_read_as_another_value_is_refused(
@@ -50,7 +68,55 @@ def test_what_avro_would_read_as_another_value_is_refused(
 ) -> None:
     with pytest.raises(SchemaError, match=words):
         Avro().decoder(_avro(writer), _avro(reader))
-    Avro().decoder(_avro(writer), _avro(writer, doc="the same"))
+    Avro().decoder(_avro(writer), _avro(writer))
+
+
+def test_a_type_by_its_name_is_compared_as_well() -> None:
+    money = ("money", json.dumps(_money(2))), ("money", json.dumps(_money(4)))
+    text = _avro(["null", "Money"]).text
+    with pytest.raises(SchemaError, match="decimal of scale 4"):
+        Avro().decoder(*(Schema("AVRO", text, (one,)) for one in money))
+
+
+def test_records_of_one_short_name_are_compared_each() -> None:
+    def both(first: Any) -> Schema:
+        fields = [
+            {"name": "a", "type": _record("a.M", first)},
+            {"name": "b", "type": _record("b.M", "int")},
+        ]
+        return Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
+
+    with pytest.raises(SchemaError, match=r"of a\.M is of the logical type timestamp-micros"):
+        Avro().decoder(both(MILLIS), both(MICROS))
+
+
+_NUMBERS = {"int": 7, "long": 9007199254740993, "float": 0.5, "double": 0.1}
+_PAIRS = [("int", "float"), ("int", "double"), ("long", "float"), ("long", "double")]
+
+
+@pytest.mark.parametrize("pair", [*_PAIRS, *((b, a) for a, b in _PAIRS)], ids="-".join)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_member_of_a_union_stays_itself_when_a_field_is_added(
+    pair: tuple[str, str], *, turned: bool
+) -> None:
+    def schema(members: list[str], *more: dict[str, Any]) -> Schema:
+        fields = [{"name": "a", "type": ["null", *members]}, *more]
+        return Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
+
+    writer = schema([*pair])
+    reader = schema(
+        [*(reversed(pair) if turned else pair)], {"name": "b", "type": "int", "default": 0}
+    )
+    parsed = fastavro.parse_schema(json.loads(writer.text))
+    payloads = []
+    for name in pair:
+        stream = BytesIO()
+        fastavro.schemaless_writer(stream, parsed, {"a": (name, _NUMBERS[name])})
+        payloads.append(stream.getvalue())
+    made = Avro().decoder(writer, reader)(pa.array(payloads, pa.binary()))
+    assert made.errors == {}
+    found = [{k: v for k, v in row["a"].items() if v is not None} for row in made.array.to_pylist()]
+    assert found == [{name: _NUMBERS[name]} for name in pair]
 
 
 def test_fields_are_compared_by_their_aliases_and_in_nested_records() -> None:
