@@ -1,7 +1,7 @@
 """The ``error`` column that bad records get, beside errors that rows already have."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -12,11 +12,17 @@ from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import ConfigurationError, SchemaError
 
 _CLASS: Final = f"{SchemaError.__module__}.{SchemaError.__qualname__}"
+_FIELD: Final = T.StructField(
+    ERROR, T.StructType([T.StructField(name, T.StringType()) for name in ERROR_TEXTS])
+)
 _CHOICES: Final = ("column", "raise")
 
 
 class RowErrors:
     """What becomes of bad records: an ``error`` each, or the end of the query.
+
+    A column of that name that dead letters can be made of becomes one of these errors, whatever its
+    type, so that all that comes after takes its rows for bad.
 
     Args:
         schema: The columns before.
@@ -33,14 +39,10 @@ class RowErrors:
         self._raises = errors == "raise"
         if not self._raises:
             check_error_column(schema)
-        self._is_new = ERROR not in schema.names
-        texts = [T.StructField(name, T.StringType()) for name in ERROR_TEXTS]
-        made = T.StructField(ERROR, T.StructType(texts))
-        self._field = made if self._is_new else schema[ERROR]
 
-    def added(self) -> list[T.StructField]:
-        """The columns that come to the others."""
-        return [self._field] if self._is_new and not self._raises else []
+    def columns(self) -> list[T.StructField]:
+        """The column that rows have then, if any."""
+        return [] if self._raises else [_FIELD]
 
     def put(
         self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, str]
@@ -51,29 +53,32 @@ class RowErrors:
                 row = min(errors)
                 raise SchemaError(f"{_position(batch, row)}{errors[row]}")
             return
-        if not self._is_new and not errors:
-            return
-        kind = arrow_schema(T.StructType([self._field])).field(0).type
-        texts = (errors.get(row) for row in range(batch.num_rows))
-        made = pa.array([text and self._value(text) for text in texts], kind)
-        if not self._is_new:
-            before = columns[ERROR]
-            rows = batch.num_rows
+        kind, rows = arrow_schema(T.StructType([_FIELD])).field(0).type, batch.num_rows
+        made = pa.array([_value(errors.get(row)) for row in range(rows)], kind)
+        if ERROR in columns:
+            before = _as_error(columns[ERROR], kind)
             kept = enumerate(before.is_valid().to_pylist())
-            both = pa.concat_arrays([before, made.cast(before.type)])
+            both = pa.concat_arrays([before, made])
             made = both.take(pa.array([row if valid else rows + row for row, valid in kept]))
         columns[ERROR] = made
 
-    def _value(self, text: str) -> Any:
-        text = text.encode("utf-8", "backslashreplace").decode()
-        return (
-            text
-            if isinstance(self._field.dataType, T.StringType)
-            else {
-                name: {"message": text, "exception": _CLASS}.get(name)
-                for name in self._field.dataType.names  # type: ignore[attr-defined]
-            }
-        )
+
+def _value(text: str | None) -> dict[str, str | None] | None:
+    if text is None:
+        return None
+    told = {"message": text.encode("utf-8", "backslashreplace").decode(), "exception": _CLASS}
+    return {name: told.get(name) for name in ERROR_TEXTS}
+
+
+def _as_error(before: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Errors that are texts, or lack some of the fields, with all fields."""
+    nothing = pa.nulls(len(before), pa.string())
+    if pa.types.is_struct(before.type):
+        found = {field.name: before.field(field.name) for field in before.type}
+    else:
+        found = {"message": before}
+    arrays = [found.get(field.name, nothing).cast(field.type) for field in kind]
+    return pa.StructArray.from_arrays(arrays, fields=[*kind], mask=before.is_null())
 
 
 def _position(batch: pa.RecordBatch, row: int) -> str:

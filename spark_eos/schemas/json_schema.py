@@ -68,8 +68,9 @@ class _Exact(float):
 
 _parse: Final = json.JSONDecoder(parse_constant=_refuse).decode
 _parse_exactly: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_Exact).decode
-# Whole numbers that may be rounded: with a point after many digits, or an exponent.
-_ROUNDED: Final = re.compile(rb"\d{16}\.|\d[eE]\+?\d")
+# Whole numbers that may be rounded: with a point, or an exponent, after many digits; or that an
+# exponent makes large.
+_ROUNDED: Final = re.compile(rb"\d{16}(\.|[eE]-)|\d[eE]\+?\d")
 # As Confluent's JSONSerializer.
 _write: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 

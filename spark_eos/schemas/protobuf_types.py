@@ -101,6 +101,8 @@ def check_readable(
     pair = (writer.full_name, reader.full_name)
     if pair in seen:
         return
+    for oneof in reader.oneofs:
+        _check_oneof(writer, oneof, path)
     for number, own in reader.fields_by_number.items():
         field = writer.fields_by_number.get(number)
         if field is None:
@@ -116,6 +118,18 @@ def check_readable(
             check_readable(
                 field.message_type, own.message_type, f"{path}{own.name}.", seen | {pair}
             )
+
+
+def _check_oneof(writer: Any, oneof: Any, path: str) -> None:
+    """Refuses fields that may both have values, and of which a oneof keeps the last."""
+    numbers = [one.number for one in oneof.fields if one.number in writer.fields_by_number]
+    found = [writer.fields_by_number[number] for number in numbers]
+    homes = {one.containing_oneof and one.containing_oneof.name for one in found}
+    if len(found) > 1 and (len(homes) > 1 or None in homes):
+        names = " and ".join(one.name for one in found)
+        raise SchemaError(
+            f"{path}{oneof.name}: a message may have both {names}, and the reader's oneof keeps one"
+        )
 
 
 def _check_well_known(writer: str, reader: str, where: str) -> None:

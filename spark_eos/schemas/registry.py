@@ -147,7 +147,8 @@ class SchemaRegistry:
         _check_told_apart(members)
         types = [format_of(member.schema).spark_type(member.schema) for member in members]
         frame = with_own_topic_marked(frame)
-        whole = _replaced(frame, column, _column_type(members, types), row_errors.added())
+        made = T.StructField(column, _column_type(members, types))
+        whole = _with_fields(frame, made, *row_errors.columns())
         decoding = Decoding(self._client, column, members, whole, row_errors)
         return frame.mapInArrow(decoding, whole)
 
@@ -227,11 +228,11 @@ class SchemaRegistry:
                 raise SchemaError(f"`{column}`: {text} ({what})") from None
             prefixes.append(prefix_of(found.number))
             headers.append(_header(found) if framing == "header" else None)
-        added = row_errors.added()
+        added = row_errors.columns()
         if framing == "header" and HEADERS not in frame.columns:
             added = [_HEADERS_FIELD, *added]
         frame = with_own_topic_marked(frame)
-        whole = _replaced(frame, column, T.BinaryType(), added)
+        whole = _with_fields(frame, T.StructField(column, T.BinaryType()), *added)
         encoding = Encoding(column, members, prefixes, headers, whole, row_errors, types)
         return frame.mapInArrow(encoding, whole)
 
@@ -365,9 +366,7 @@ def _column_type(members: list[Member], types: list[T.DataType]) -> T.DataType:
     return T.StructType([T.StructField(str(member.name), kind) for member, kind in pairs])
 
 
-def _replaced(
-    frame: DataFrame, column: str, kind: T.DataType, added: list[T.StructField]
-) -> T.StructType:
-    """The frame's columns, one of them with another type, and others after them."""
-    own = (T.StructField(column, kind) if one.name == column else one for one in frame.schema)
-    return T.StructType([*own, *added])
+def _with_fields(frame: DataFrame, *fields: T.StructField) -> T.StructType:
+    """The frame's columns, some of them with another type, and new ones after them."""
+    own = {one.name: one for one in (*frame.schema, *fields)}
+    return T.StructType([*own.values()])

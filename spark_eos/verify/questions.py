@@ -35,6 +35,7 @@ CREATE TABLE outputs (id, position INTEGER, back INTEGER);
 CREATE TABLE without_source (position INTEGER, value BLOB);
 CREATE TABLE uncommitted (first INTEGER PRIMARY KEY, last INTEGER, fate INTEGER, producer INTEGER);
 CREATE TABLE attempts (id, position INTEGER, fate INTEGER);
+CREATE TABLE rules (one_each INTEGER);
 CREATE TABLE limits (partition INTEGER PRIMARY KEY, low INTEGER, unsure INTEGER);
 CREATE VIEW seen AS
     SELECT id, standing AS code, expected AS number, position FROM inputs
@@ -107,6 +108,9 @@ CREATE VIEW {Kind.DUPLICATE.value} AS SELECT
     visible - expected AS number, id, source, first, last,
     printf('%d visible, %d expected', visible, expected) AS detail
 FROM odd WHERE sources AND visible > expected
+UNION ALL
+SELECT visible - 1, id, id, first, last, printf('%d visible, 1 expected', visible)
+FROM unmatched WHERE gone AND visible > 1 AND (SELECT one_each FROM rules)
 """,
     f"""
 CREATE VIEW {Kind.PHANTOM.value} AS
@@ -131,6 +135,9 @@ CREATE VIEW {Kind.REORDERED.value} AS SELECT
     backs AS number, id, id AS source, moved AS first, NULL AS last,
     printf('after offset %d', back - 1) AS detail
 FROM odd WHERE sources AND visible <= expected AND backs
+UNION ALL
+SELECT backs, id, id, moved, NULL, printf('after offset %d', back - 1)
+FROM unmatched WHERE gone AND visible = 1 AND backs
 """,
     f"""
 CREATE VIEW {Kind.WITHOUT_OFFSET.value} AS SELECT
@@ -185,7 +192,11 @@ class Records(Database):
         return [(first, last) for first, last in self.ask(query)]
 
     def match(
-        self, limits: Mapping[int, tuple[int, int]], *, at_most_once_each: bool = False
+        self,
+        limits: Mapping[int, tuple[int, int]],
+        *,
+        at_most_once_each: bool = False,
+        one_each: bool = True,
     ) -> None:
         """Matches all records, and creates the questions' views.
 
@@ -193,10 +204,12 @@ class Records(Database):
             limits: By number of the input partition, its first existing offset, and the one below
                 which retention may have removed outputs.
             at_most_once_each: Whether inputs may have no output, or fewer than expected.
+            one_each: Whether no input may have several outputs, also of those that are gone.
 
         Raises:
             KeyboardInterrupt: Ctrl-C.
         """
         self.insert("limits", ((number, *offsets) for number, offsets in limits.items()), 3)
+        self.insert("rules", [(one_each,)], 1)
         lost = f"{_LOST} {_TRIED}" if at_most_once_each else _LOST
         self.run([_MATCH, _EXPOSED, _MISSING, _UNMATCHED, lost, *_QUESTIONS])

@@ -235,6 +235,7 @@ class _Verification:
                 for one, base in self.inputs.bases.items()
             },
             at_most_once_each=self.matching.at_most_once_each,
+            one_each=self.matching.expect_header is None,
         )
         # 8. Find out why outputs are missing.
         if records.number("SELECT COUNT(*) FROM missing"):

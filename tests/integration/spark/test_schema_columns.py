@@ -18,6 +18,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_eos import guarded
 from spark_eos._spark.narrow_plan import explained
 from spark_eos.errors import (
     CheckpointError,
@@ -112,10 +113,22 @@ def test_an_error_that_is_there_stays(spark: SparkSession, subjects: Subjects) -
     subject = f"{subjects.topic}-value"
     registry = SchemaRegistry({"url": subjects.url})
     values = [(good, None), (good, "mine"), (b"x", "mine"), (b"x", None)]
-    texts = registry.decode(frame_of(spark, values, "value binary, error string"), subject=subject)
-    found = [row.error for row in texts.collect()]
-    assert found[:3] == [None, "mine", "mine"]
-    assert "byte 0x78" in found[3]
+    structs = [(value, text and ("a.B", text)) for value, text in values]
+    given: list[tuple[str, list[Any]]] = [
+        ("string", values),
+        ("struct<exception: string, message: string>", structs),
+    ]
+    for type_, own in given:
+        texts = registry.decode(
+            frame_of(spark, own, f"value binary, error {type_}"), subject=subject
+        )
+        found = [row.error for row in texts.collect()]
+        assert [error and error.message for error in found[:3]] == [None, "mine", "mine"]
+        assert "byte 0x78" in found[3].message
+        # A guarded function is not called for these either.
+        seen = guarded(texts, lambda row: {"value": str(row["value"])}, "value string").collect()
+        assert [row.error for row in seen] == found
+        assert [row.value is None for row in seen] == [False, True, True, True]
     # Key and value in turn: the first one's error stays.
     both = frame_of(spark, [(b"a", good), (good, b"b"), (b"a", b"b")], "key binary, value binary")
     keyed = registry.decode(both, "key", subject=subject)

@@ -267,6 +267,14 @@ def test_a_query_that_filters(flow: Flow) -> None:
     note, _about_the_duplicate = findings.notes
     assert "6 processed inputs were never written" in note
     assert "--at-most-once-each" in note
+    # It may have been written again, and removed since, but nobody knows.
+    remove(flow, flow.target, 0, 1)
+    findings = look(flow, at_most_once_each=True)
+    assert findings.unjudged == {}
+    writer.begin([(1, 0)])
+    writer.abort()
+    findings = look(flow, at_most_once_each=True)
+    assert findings.unjudged == {"missing outputs, where retention has removed outputs": 1}
 
 
 def test_a_query_that_filters_and_explodes(flow: Flow) -> None:
@@ -303,6 +311,23 @@ def test_input_that_retention_removed(flow: Flow) -> None:
     assert list(by_key.unjudged.values()) == [3]
     set_offsets(flow, {0: 1})
     assert look(flow).notes == ("retention removed 2 input offsets before they were processed",)
+
+
+def test_outputs_of_removed_input_are_judged_among_themselves(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    writer.write([(0, 1), (0, 0), (0, 2), (0, 2), *((p, n) for p, n in ALL if p or n > 2)], ENDS)
+    found = {Kind.DUPLICATE: 1, Kind.REORDERED: 1}
+    assert counts(look(flow)) == found
+    remove(flow, flow.source, 0, 3)
+    findings = look(flow)
+    assert counts(findings) == found
+    assert examples(findings, Kind.DUPLICATE)[0][::2] == ("0:2", "2 visible, 1 expected")
+    assert examples(findings, Kind.REORDERED)[0][0] == "0:0"
+    # It may have been meant to have two.
+    findings = look(flow, expect_header="expect")
+    assert counts(findings) == {Kind.REORDERED: 1}
+    assert findings.unjudged == {"further outputs of inputs that retention has removed": 1}
 
 
 def test_output_that_retention_removed(flow: Flow) -> None:

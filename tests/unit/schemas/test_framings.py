@@ -42,7 +42,7 @@ def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str
     own = Schema(kind, TEXTS[kind], message="Order" if kind == "PROTOBUF" else None)
     column = format_of(own).spark_type(own)
     member, errors = Member(None, own, "Order"), RowErrors(T.StructType(), "column")
-    others = [T.StructField("headers", HEADERS), *errors.added()]
+    others = [T.StructField("headers", HEADERS), *errors.columns()]
     encoding = Encoding(
         "value",
         [member],

@@ -132,6 +132,8 @@ def test_each_spelling_of_a_time_is_read(text: str, seen: str) -> None:
         ("9007199254740993e0", 2**53 + 1),
         ("-9.007199254740993E+15", -(2**53) - 1),
         ("9223372036854774784.0", 2**63 - 1024),
+        ("90071992547409930e-1", 2**53 + 1),
+        ("9007199254740993000.0E-3", 2**53 + 1),
         ("1e18", 10**18),
         ("1.0", 1),
     ],
@@ -144,7 +146,13 @@ def test_whole_numbers_are_read_exactly(text: str, whole: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["9007199254740992.5", "9223372036854775807.0", "-9223372036854775809.0"]
+    "text",
+    [
+        "9007199254740992.5",
+        "90071992547409935e-1",
+        "9223372036854775807.0",
+        "-9223372036854775809.0",
+    ],
 )
 def test_what_is_no_whole_number_of_64_bits_costs_its_row(text: str) -> None:
     made = decoded([f'{{"i": {text}}}'.encode(), {"i": 1}], record(i=INTEGER))

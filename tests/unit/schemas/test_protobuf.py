@@ -276,6 +276,9 @@ def test_bad_records_have_errors() -> None:
     assert "253402300800 s" in made.errors[4]
 
 
+_ONE_OF_TWO = "oneof o { int32 a = 1; int32 b = 2; }"
+
+
 def test_fields_come_and_go() -> None:
     old = schema("message A { string s = 1; int32 i = 2; bool gone = 3; }")
     new = schema("message A { bytes renamed = 1; int64 i = 2; optional int32 added = 4; }")
@@ -289,6 +292,9 @@ def test_fields_come_and_go() -> None:
     assert (
         decoded([back], new, schema("message A { bytes renamed = 1; int64 i = 2; }")).errors == {}
     )
+    # One alone may move into a oneof, and all of one into another.
+    for before in ("int32 a = 1;", _ONE_OF_TWO.replace(" o ", " p ")):
+        FORMAT.decoder(*(schema(f"message A {{ {own} }}") for own in (before, _ONE_OF_TWO)))
 
 
 @pytest.mark.parametrize(
@@ -299,6 +305,8 @@ def test_fields_come_and_go() -> None:
         ("sint32 a = 1;", "int32 a = 1;", "sint32 can't be read as int32"),
         ("repeated int32 a = 1;", "int32 a = 1;", "repeated int32 can't be read as int32"),
         ("B a = 1; message B { int32 b = 2; }", "B a = 1; message B { bool b = 2; }", r"a\.b \(f"),
+        ("int32 a = 1; int32 b = 2;", _ONE_OF_TWO, "o: a message may have both a and b"),
+        ("oneof p { int32 a = 1; } int32 b = 2;", _ONE_OF_TWO, "may have both a and b"),
     ],
 )
 def test_a_field_that_has_changed_its_type_is_not_lost(writer: str, reader: str, text: str) -> None:
