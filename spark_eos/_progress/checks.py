@@ -144,7 +144,7 @@ def log_lags(
 
 
 def check_not_cut(group_id: str, batch: BatchRange, pairs: PartitionPairs) -> None:
-    """Refuses partitions that end below where they were read up to: their logs were cut.
+    """Refuses partitions that end below where they were read up to: their logs may be cut.
 
     Example:
         >>> source = TopicPartition("in", 0)
@@ -155,9 +155,10 @@ def check_not_cut(group_id: str, batch: BatchRange, pairs: PartitionPairs) -> No
         if end < start:
             raise RecordsLostError(
                 f"{pairs.name(partition)} ends at {end}, and group {group_id!r} has read it up to "
-                f"{start}: brokers have lost its last records (unclean leader election, or a "
-                f"disk). New records at offsets {end} to {start - 1} would be taken for written "
-                f"ones, so nothing is written. To write them, set the group's offset to {end} "
+                f"{start}, so nothing is written. Either a producer's transaction is open before "
+                f"{start}: then start again once it has ended. Or brokers have lost the last "
+                f"records (unclean leader election, or a disk), and new ones at offsets {end} to "
+                f"{start - 1} would be taken for written: then set the group's offset to {end} "
                 f"while the query is stopped ({pairs.how_to_set(group_id, {partition: end})}), "
                 "and start with an empty checkpoint_location"
             )

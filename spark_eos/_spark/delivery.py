@@ -1,7 +1,7 @@
 """Chooses a query's delivery: direct, mirrored from another cluster, or staged in files."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
@@ -11,6 +11,7 @@ from spark_eos._driver.changed_delivery import may_become_direct, nothing_staged
 from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.start import Start
 from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.batches import DELIVERIES, SinkDelivery, SinkQuery
 from spark_eos._spark.columns import source_fault
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, warn, without_address
@@ -43,7 +44,12 @@ def check_delivery(wanted: str, *, other_cluster: bool) -> None:
 
 
 def delivery_of_stream(
-    frame: DataFrame, plans: Mapping[str, str], wanted: str, settings: WriterSettings
+    frame: DataFrame,
+    plans: Mapping[str, str],
+    sources: Sequence[StreamSource],
+    wanted: str,
+    settings: WriterSettings,
+    start: Start,
 ) -> Choice:
     """Checks a streaming DataFrame, and chooses how its rows get to Kafka."""
     other_cluster = settings.source_client is not None
@@ -55,6 +61,7 @@ def delivery_of_stream(
     for found, fallback in zip(wished, [*wished[1:], None], strict=True):
         try:
             found.check_stream(frame, plans, settings.topic)
+            found.check_clusters(start, sources)
             break
         except UnsupportedPipelineError as error:
             if fallback is None or not frame.isStreaming:

@@ -16,6 +16,7 @@ from spark_eos._client.html_tables import html_table
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.offset_renewal import end_renewal, renew_hourly
+from spark_eos._driver.start import Start
 from spark_eos._spark.asynchronous import check_classic
 from spark_eos._spark.batches import SinkQuery
 from spark_eos._spark.dead_letter_columns import check_error_column
@@ -290,7 +291,7 @@ class ExactlyOnceSink:
             AuthenticationError: A broker and this client do not accept each other.
         """
         with self._starting.step() as start:
-            self._query = query = checked_by_cluster(self._checked(frame), start)
+            self._query = query = checked_by_cluster(self._checked(frame, start), start)
         self._spark = frame.sparkSession
         self._prepared_ms = time.time_ns() // 1_000_000
         frame = with_own_topic_marked(frame)
@@ -310,13 +311,15 @@ class ExactlyOnceSink:
             )
         )
 
-    def _checked(self, frame: DataFrame) -> SinkQuery:
+    def _checked(self, frame: DataFrame, start: Start) -> SinkQuery:
         """The query of a streaming DataFrame whose columns and plan can be written."""
         settings = self._settings
         if settings.dead_letters is not None:
             check_error_column(frame.schema)
         plans = explained(frame)
-        choice = delivery_of_stream(frame, plans, self._wanted_delivery, settings)
+        sources = tuple(sources_of(frame))
+        check_read_for(settings.group_id, sources)
+        choice = delivery_of_stream(frame, plans, sources, self._wanted_delivery, settings, start)
         check_errors_kept(plans["Analyzed Logical"], frame.columns)
         if self._asynchronous_progress:
             check_classic(frame)
@@ -326,11 +329,10 @@ class ExactlyOnceSink:
             self._checkpoint_location,
             self._progress_topic,
             tuple(self._selections),
-            tuple(sources_of(frame)),
+            sources,
             frozenset(self._starting_offsets),
             *choice,
         )
-        check_read_for(settings.group_id, query.sources)
         choice.delivery.check_losses_seen(query)
         return query
 

@@ -86,7 +86,6 @@ def checked_by_cluster(query: SinkQuery, start: Start) -> SinkQuery:
     def here(servers: str) -> bool:
         return query.delivery.reads_here(start, servers)
 
-    query.delivery.check_clusters(start, query.sources)
     refused = topics_read(query.sources, here) | SourceTopics((progress.name,))
     settings = replace(settings, source_topics=refused)
     topics = set[str]() if settings.source_client else source_topics(start, query.selections)

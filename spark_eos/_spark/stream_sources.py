@@ -109,9 +109,10 @@ def check_read_from(here: Callable[[str], bool], sources: Iterable[StreamSource]
         servers = source.options.get(_SERVERS, "")
         if not here(servers):
             raise UnsupportedPipelineError(
-                f"the query reads from {servers!r}, which are no brokers of the cluster whose "
-                "offsets are committed: read with sink.read, which uses the sink's kafka or "
-                "source_kafka, or set 'kafka.bootstrap.servers' to that cluster's"
+                f"the query reads from {servers!r}, which are no addresses of the cluster whose "
+                "offsets are committed. Read with sink.read, or set 'kafka.bootstrap.servers' to "
+                "addresses that brokers advertise to the sink; or, if another cluster is meant, "
+                "name it as source_kafka, or let the batches be staged (delivery='staged')"
             )
 
 

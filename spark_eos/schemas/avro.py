@@ -173,15 +173,16 @@ class _Decoder:
     """Reads payloads that one schema has written, as another one has them."""
 
     def __init__(self, writer: _Parsed, reader: _Parsed) -> None:
-        if writer.schema != reader.schema:
+        changed = (writer.top, writer.named) != (reader.top, reader.named)
+        if changed:
             check_changes(writer.top, reader.top, writer.named, reader.named)
         self._kind = reader.kind
         self._wrapped = not (writer.is_record and reader.is_record)
         self._writer = writer.plain(wrapped=self._wrapped)
         self._check = Checker(self._writer).check
         resolved = reader.plain(wrapped=self._wrapped)
-        for own in resolved["__named_schemas"].values():
-            for union in _unions(own):
+        if changed:
+            for union in _unions([*resolved["__named_schemas"].values()]):
                 union[:] = exact_first(union)
         # Resolving takes as long as reading; but mostly fields come and go, and none changes.
         self._added = None if self._kind.tagged else _added_fields(self._writer, resolved)

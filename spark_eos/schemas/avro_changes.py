@@ -46,82 +46,65 @@ def check_changes(
     Raises:
         SchemaError: so it is; with the field.
     """
-    changes = _Changes(written, named)
-    changes.check("the value", writer, reader)
-    for name, own in named.items():
-        for found in changes.written_as(name, own):
-            changes.check_fields(name, own, found)
+    _Changes(written, named).check("the value", writer, reader)
 
 
 class _Changes:
-    """Compares types of a writer and a reader, each with its named types."""
+    """Compares types of a writer and a reader where they meet, each with its named types."""
 
     def __init__(self, written: Mapping[str, Any], named: Mapping[str, Any]) -> None:
         self._written = written
         self._named = named
-
-    def written_as(self, name: str, own: Mapping[str, Any]) -> list[Any]:
-        """The writer's types that a reader's may be: that of its name, or all of its short name."""
-        if name in self._written:
-            return [self._written[name]]
-        short = [one.rpartition(".")[2] for one in _names(own, name)]
-        return [one for full, one in self._written.items() if full.rpartition(".")[2] in short]
-
-    def check_fields(self, name: str, own: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        """Compares the fields of a record."""
-        if "fields" not in own or "fields" not in found:
-            return
-        fields = {field["name"]: field["type"] for field in found["fields"]}
-        for field in own["fields"]:
-            was = next((one for one in _names(field, field["name"]) if one in fields), None)
-            where = f"field {field['name']!r} of {name}"
-            if was is not None:
-                self.check(where, fields[was], field["type"])
-            elif field.get("default") is not None and _begins_with_a_named_type(field["type"]):
-                raise SchemaError(f"{where}: the writer lacks it, and its default is of a union")
+        # Records may contain themselves.
+        self._compared: set[tuple[str, str]] = set()
 
     def check(self, where: str, writer: Any, reader: Any) -> None:
-        """Compares two types, with their items and so on."""
-        writer, reader = _resolved(writer, self._written), _resolved(reader, self._named)
-        if isinstance(writer, list) or isinstance(reader, list):
-            if len(_members(reader)) > 1 and _is_named(writer):
+        """Compares two types, with their fields, items and so on."""
+        possible = [_resolved(one, self._named) for one in exact_first(_members(reader))]
+        for one in _members(writer):
+            member = _resolved(one, self._written)
+            if len(possible) > 1 and _is_named(member) and not isinstance(writer, list):
                 raise SchemaError(f"{where} is a union, and what has written it has none there")
-            for member in _members(writer):
-                self._check_member(where, member, _members(reader))
-            return
+            fitting = [other for other in possible if _fits(member, other)]
+            # fastavro takes the first.
+            if any(_same(member, other) for other in fitting) and not _same(member, fitting[0]):
+                raise SchemaError(
+                    f"{where} is a union, of which {_said(member)} would be read as "
+                    f"{_said(fitting[0])}"
+                )
+            for other in fitting[:1]:
+                self._check_one(where, member, other)
+
+    def _check_one(self, where: str, writer: Any, reader: Any) -> None:
         before, after = _logical(writer), _logical(reader)
         if before and after and before != after:
             raise SchemaError(f"{where} is of the logical type {after}, and was {before}")
-        for part in ("items", "values"):
-            if _kind(writer) == _kind(reader) and part in writer:
-                self.check(where, writer[part], reader[part])
+        kind = _kind(reader)
+        if kind == "record":
+            self._check_fields(writer, reader)
+        elif kind in {"array", "map"}:
+            part = "items" if kind == "array" else "values"
+            self.check(where, writer[part], reader[part])
 
-    def _check_member(self, where: str, member: Any, members: list[Any]) -> None:
-        """Compares a writer's type with the reader's that fastavro takes: the first that fits."""
-        own = _resolved(member, self._written)
-        possible = [_resolved(one, self._named) for one in exact_first(members)]
-        possible = [one for one in possible if _fits(own, one)]
-        if not possible:
+    def _check_fields(self, writer: Mapping[str, Any], reader: Mapping[str, Any]) -> None:
+        pair = writer["name"], reader["name"]
+        if pair in self._compared:
             return
-        if any(_same(own, one) for one in possible) and not _same(own, possible[0]):
-            raise SchemaError(
-                f"{where} is a union, of which {_said(own)} would be read as {_said(possible[0])}"
-            )
-        self.check(where, own, possible[0])
-
-
-def _names(own: Mapping[str, Any], name: str) -> list[str]:
-    """The names by which a type, or a field, is found at the writer."""
-    return [name, *own.get("aliases", ())]
+        self._compared.add(pair)
+        types = {field["name"]: field["type"] for field in writer["fields"]}
+        for field in reader["fields"]:
+            names = [field["name"], *field.get("aliases", ())]
+            was = next((one for one in names if one in types), None)
+            where = f"field {field['name']!r} of {reader['name']}"
+            if was is not None:
+                self.check(where, types[was], field["type"])
+            elif field.get("default") is not None and _begins_with_a_named_type(field["type"]):
+                raise SchemaError(f"{where}: the writer lacks it, and its default is of a union")
 
 
 def _resolved(schema: Any, named: Mapping[str, Any]) -> Any:
-    """A type by its definition: not by its name, nor within another one."""
-    if isinstance(schema, str):
-        return named.get(schema, schema)
-    if isinstance(schema, dict) and not isinstance(schema["type"], str):
-        return _resolved(schema["type"], named)
-    return schema
+    """A type by its definition, not by its name."""
+    return named.get(schema, schema) if isinstance(schema, str) else schema
 
 
 def _kind(schema: Any) -> str:
@@ -135,7 +118,7 @@ def _is_number(schema: Any) -> bool:
 
 def _is_named(schema: Any) -> bool:
     """Whether it is a record, an enum or a fixed: a value does not tell that it is of one."""
-    return not isinstance(schema, list) and _kind(schema) not in _UNNAMED
+    return _kind(schema) not in _UNNAMED
 
 
 def _begins_with_a_named_type(schema: Any) -> bool:
@@ -152,6 +135,8 @@ def _fits(writer: Any, reader: Any) -> bool:
     """Whether fastavro reads a value of one type as one of the other."""
     before, after = _kind(writer), _kind(reader)
     if _is_named(writer) and _is_named(reader):
+        if before == after == "fixed" and writer["size"] != reader["size"]:
+            return False
         name = writer["name"]
         short = {name, name.rpartition(".")[2]}
         return reader["name"].rpartition(".")[2] in short or not short.isdisjoint(

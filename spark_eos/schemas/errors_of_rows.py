@@ -54,13 +54,13 @@ class RowErrors:
                 raise SchemaError(f"{_position(batch, row)}{errors[row]}")
             return
         kind, rows = arrow_schema(T.StructType([_FIELD])).field(0).type, batch.num_rows
-        made = pa.array([_value(errors.get(row)) for row in range(rows)], kind)
-        if ERROR in columns:
-            before = _as_error(columns[ERROR], kind)
+        before = _as_error(columns[ERROR], kind) if ERROR in columns else pa.nulls(rows, kind)
+        if errors:
+            made = pa.array([_value(errors.get(row)) for row in range(rows)], kind)
             kept = enumerate(before.is_valid().to_pylist())
             both = pa.concat_arrays([before, made])
-            made = both.take(pa.array([row if valid else rows + row for row, valid in kept]))
-        columns[ERROR] = made
+            before = both.take(pa.array([row if valid else rows + row for row, valid in kept]))
+        columns[ERROR] = before
 
 
 def _value(text: str | None) -> dict[str, str | None] | None:
@@ -72,6 +72,8 @@ def _value(text: str | None) -> dict[str, str | None] | None:
 
 def _as_error(before: pa.Array, kind: pa.DataType) -> pa.Array:
     """Errors that are texts, or lack some of the fields, with all fields."""
+    if before.type == kind:
+        return before
     nothing = pa.nulls(len(before), pa.string())
     if pa.types.is_struct(before.type):
         found = {field.name: before.field(field.name) for field in before.type}

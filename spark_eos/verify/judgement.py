@@ -16,7 +16,6 @@ from spark_eos.verify.questions import Records
 
 # Keys of the JSON document's ``unjudged``, so a public interface.
 _OUTPUTS_REMOVED: Final = "missing outputs, where retention has removed outputs"
-_SEVERAL: Final = "further outputs of inputs that retention has removed"
 _INPUTS_REMOVED: Final = "outputs without an input, where retention has removed inputs"
 _FATES: Final = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"}
 
@@ -111,17 +110,17 @@ class _Judgement:
                 yield Example(position_in(partition, offset), detail=f"the input ends at {end}")
 
     def _unjudged(self) -> dict[str, int]:
-        # By position it is known whether retention removed the input.
-        known = self._evidence.matching.by_position or not any(self._evidence.input_lows.values())
         number, matching = self._records.number, self._evidence.matching
+        # By position it is known whether retention removed the input, but not what it had expected.
+        known = matching.by_position and matching.expect_header is None
+        removed = not known and any(self._evidence.input_lows.values())
         missing = "SELECT SUM(number) FROM missing WHERE unsure"
         if matching.at_most_once_each:
             missing += " AND NOT visible AND id IN (SELECT id FROM attempts)"
-        several = "SELECT SUM(visible - 1) FROM unmatched WHERE gone"
+        unmatched = "SELECT SUM(visible) FROM unmatched WHERE gone OR typeof(id) <> 'integer'"
         return {
             _OUTPUTS_REMOVED: number(missing),
-            _INPUTS_REMOVED: 0 if known else number("SELECT SUM(visible) FROM unmatched"),
-            _SEVERAL: 0 if matching.expect_header is None else number(several),
+            _INPUTS_REMOVED: number(unmatched) if removed else 0,
         }
 
     def _group(self) -> tuple[GroupOffset, ...]:

@@ -186,33 +186,41 @@ def test_sources(
         sink.read(spark_eos_session, **arguments)
 
 
-def _read_from(frame: DataFrame, servers: str) -> DataFrame:
+def _read_from(frame: DataFrame, servers: str, topic: str) -> DataFrame:
+    """What a reader of one's own reads, and not the sink's."""
     options = {
-        "subscribe": "in",
+        "subscribe": topic,
+        "startingOffsets": "earliest",
         "kafka.isolation.level": "read_committed",
         "kafka.bootstrap.servers": servers,
     }
     reader = frame.sparkSession.readStream.format("kafka").options(**options)
-    return reader.load().withColumn("source", F.struct("topic", "partition", "offset"))
+    return relay(reader.load().withColumn("source", F.struct("topic", "partition", "offset")))
 
 
+@pytest.mark.parametrize("delivery", ["direct", "mirrored"])
 def test_a_reader_of_ones_own_in_another_cluster(
-    flow: Flow, mirrored_flow: MirroredFlow, spark_eos_session: SparkSession
+    flow: Flow, mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, delivery: str
 ) -> None:
     here, elsewhere = mirrored_flow.bootstrap_servers, mirrored_flow.source_servers
-    names = f"localhost:{here.rpartition(':')[2]}"
-    for source_kafka, right, wrong in [
-        ({}, names, elsewhere),
-        ({"source_kafka": mirrored_flow.source_kafka, "delivery": "auto"}, elsewhere, here),
-    ]:
-        own = flow if not source_kafka else mirrored_flow
+    own, right, wrong = flow, f"localhost:{here.rpartition(':')[2]}", elsewhere
+    if delivery == "mirrored":
+        own, right, wrong = mirrored_flow, elsewhere, here
+    options = {"delivery": delivery, "source_kafka": own.source_kafka}
+    read = partial(_read_from, topic=own.source)
+    _write(spark_eos_session, own, partial(read, servers=right), **options)
+    with pytest.raises(errors.UnsupportedPipelineError, match=f"'{wrong}', which are no addresses"):
+        _write(spark_eos_session, own, partial(read, servers=wrong), **options)
 
-        def transform(frame: DataFrame, servers: str) -> DataFrame:
-            return relay(_read_from(frame, servers))
 
-        _write(spark_eos_session, own, partial(transform, servers=right), **source_kafka)
-        with pytest.raises(errors.UnsupportedPipelineError, match=f"'{wrong}', which are no"):
-            _write(spark_eos_session, own, partial(transform, servers=wrong), **source_kafka)
+def test_what_a_reader_of_ones_own_reads_elsewhere_may_be_staged(
+    flow: Flow, mirrored_flow: MirroredFlow, spark_eos_session: SparkSession
+) -> None:
+    mirrored_flow.produce(range(5))
+    read = partial(_read_from, servers=mirrored_flow.source_servers, topic=mirrored_flow.source)
+    (report,) = run_available(spark_eos_session, flow, read)
+    assert (report.delivery, report.rows_written) == ("staged", 5)
+    assert sorted(flow.values()) == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize("delivery", ["direct", "staged"])

@@ -78,16 +78,55 @@ def test_a_type_by_its_name_is_compared_as_well() -> None:
         Avro().decoder(*(Schema("AVRO", text, (one,)) for one in money))
 
 
-def test_records_of_one_short_name_are_compared_each() -> None:
-    def both(first: Any) -> Schema:
-        fields = [
-            {"name": "a", "type": _record("a.M", first)},
-            {"name": "b", "type": _record("b.M", "int")},
-        ]
-        return Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
+def _both(first: Any, second: Any) -> Schema:
+    fields = [{"name": "a", "type": first}, {"name": "b", "type": second}]
+    return Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
 
-    with pytest.raises(SchemaError, match=r"of a\.M is of the logical type timestamp-micros"):
-        Avro().decoder(both(MILLIS), both(MICROS))
+
+def test_records_of_one_short_name_are_compared_where_they_meet() -> None:
+    writer = _both(_record("a.M", MILLIS), _record("b.M", MICROS))
+    changed = "is of the logical type timestamp-"
+    for first, second, words in [
+        (_record("a.M", MICROS), _record("b.M", MICROS), rf"of a\.M {changed}micros"),
+        (_record("b.M", MICROS), _record("a.M", MICROS), rf"of b\.M {changed}micros"),
+        (_record("c.M", MILLIS), _record("d.M", MILLIS), rf"of d\.M {changed}millis"),
+    ]:
+        with pytest.raises(SchemaError, match=words):
+            Avro().decoder(writer, _both(first, second))
+    Avro().decoder(writer, _both(_record("b.M", MILLIS), _record("a.M", MICROS)))
+
+
+def test_a_record_that_contains_itself_is_compared_once() -> None:
+    def schema(kind: Any) -> Schema:
+        node = _record("Node", kind)
+        node["fields"].append({"name": "next", "type": ["null", "Node"], "default": None})
+        return _both(node, "int")
+
+    reader = _both(_record("Node", MICROS), "int")
+    Avro().decoder(schema(MICROS), reader)
+    with pytest.raises(SchemaError, match="was timestamp-millis"):
+        Avro().decoder(schema(MILLIS), reader)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_unions_of_one_schema_are_read_as_they_were_written(indent: int | None) -> None:
+    first, second = ["null", "double", "long"], ["null", "bytes", "string", _money(2)]
+    writer = _both(first, second)
+    stream = BytesIO()
+    row = {"a": ("long", 2**53 + 1), "b": ("string", "text")}
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(writer.text)), row)
+    # Other spaces are no other schema.
+    reader = Schema("AVRO", json.dumps(json.loads(writer.text), indent=indent))
+    made = Avro().decoder(writer, reader)(pa.array([stream.getvalue()], pa.binary()))
+    assert made.errors == {}
+    (found,) = made.array.to_pylist()
+    assert found["a"] == {"double": None, "long": 2**53 + 1}
+    assert found["b"] == {"bytes": None, "string": "text", "Money": None}
+
+
+def test_fixed_of_another_size_are_no_members_of_a_union() -> None:
+    sizes = [{"type": "fixed", "name": f"{n}.F", "size": s} for n, s in (("a", 4), ("b", 8))]
+    Avro().decoder(_both(["null", *sizes], "int"), _both(["null", *sizes], "long"))
 
 
 _NUMBERS = {"int": 7, "long": 9007199254740993, "float": 0.5, "double": 0.1}

@@ -76,3 +76,13 @@ def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str
     (read,) = decoding(iter([written]))
     assert read.column("value").to_pylist() == values
     assert read.column("error").to_pylist() == [None] * 3
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.struct([("message", pa.string())])])
+def test_an_empty_batch_keeps_no_errors(kind: pa.DataType) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([], kind)], ["error"])
+    columns = {"error": batch.column(0)}
+    texts = T.StructType().add("error", T.StringType())
+    RowErrors(texts, "column").put(batch, columns, {})
+    assert columns["error"].to_pylist() == []
+    assert [field.name for field in columns["error"].type] == ["message", "exception", "stacktrace"]
