@@ -167,6 +167,12 @@ class Flow:
                 connections, id_pattern("spark-eos", self.group_id), _deadline()
             )
 
+    def ongoing_transactions(self) -> list[str]:
+        """Those of the open ones that are not about to end."""
+        with self.connections() as connections:
+            found = (described(connections, one, _deadline()) for one in self.open_transactions())
+            return [one.transactional_id for one in found if one and one.state == "Ongoing"]
+
     def wait_for_markers(self, transactional_id: str) -> None:
         """Waits until the markers of the last transaction are written: its end doesn't."""
         until = time.monotonic() + 60

@@ -14,20 +14,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.flow import Flow
-from support.holding import produce_with_hold
+from support.holding import SMALL_BATCHES, produce_with_hold, until_held
 from support.members import started
 from support.queries import QueryProcess, run_available, slot_holders, until
 
 # A Spark for each test.
 pytestmark = pytest.mark.slow
 
-# Rows reach the sink before the held one does.
-_SMALL_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
-
 
 def _held_query(flow: Flow, tmp_path: Path, name: str, **settings: Any) -> QueryProcess:
     """A query whose task waits, mid-transaction, at the row "hold" until a file appears."""
-    config = {**_SMALL_BATCHES, **settings.pop("config", {})}
+    config = {**SMALL_BATCHES, **settings.pop("config", {})}
     return QueryProcess(
         flow,
         tmp_path / f"{name}.log",
@@ -37,19 +34,13 @@ def _held_query(flow: Flow, tmp_path: Path, name: str, **settings: Any) -> Query
     )
 
 
-def _mid_transaction(query: QueryProcess) -> None:
-    """Waits until nothing is open but the transaction that the held row belongs to."""
-    query.until(lambda: query.flow.committed().get(1) == 500, "the other partition's end")
-    query.until(query.flow.open_transactions, "an open transaction")
-
-
 @pytest.mark.proves("driver-killed")
 def test_killed_in_the_middle_of_a_transaction(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
     expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "killed") as query:
-        _mid_transaction(query)
+        until_held(query)
     assert flow.open_transactions() != [], "the transaction must outlive its query"
     (tmp_path / "go").touch()
     # As on another host, where no worker happens to take the same transactional id.
@@ -68,7 +59,7 @@ def test_a_killed_worker_fails_the_query_and_the_next_run_writes_the_rest(
 ) -> None:
     expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "worker") as query:
-        _mid_transaction(query)
+        until_held(query)
         _kill_writers(flow)
         # Spark may learn of a dead worker only when it has rows for it.
         (tmp_path / "go").touch()
@@ -92,7 +83,7 @@ def test_a_retried_task_is_deferred_and_written_by_the_drivers_second_round(
 ) -> None:
     expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "retried", master="local[2,4]") as query:
-        _mid_transaction(query)
+        until_held(query)
         _kill_writers(flow)
         (tmp_path / "go").touch()
         assert query.wait() == 0, query.output()
@@ -128,7 +119,7 @@ def test_a_zombie_task_that_wakes_after_the_takeover_leaves_no_trace(
 ) -> None:
     expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "zombie") as query:
-        _mid_transaction(query)
+        until_held(query)
         writers = slot_holders(flow.worker_directory)
         assert writers
         for pid in writers.values():
