@@ -13,7 +13,7 @@ from spark_eos._batch.batch_report import BatchReport
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.proxy import KafkaProxy
-from support.queries import run_available
+from support.queries import run_available, slot_holders
 from support.topic_limits import set_limit, small_topic
 
 
@@ -236,8 +236,12 @@ def test_a_limit_that_is_lowered_between_batches(
     """The batch is repeated with smaller batches of records."""
     flow.produce([*range(3_000)], partition=0)
 
+    workers: set[int] = set()
+
     def lower(report: BatchReport) -> None:
-        # By then each of the two workers has asked for the limit, whichever gets the rows.
+        # Spark takes those in turn that other tests have left.
+        if report.batch_id <= 5:
+            workers.update(slot_holders(flow.worker_directory).values())
         if report.batch_id == 5:
             set_limit(flow, flow.target, 2_000)
 
@@ -251,7 +255,7 @@ def test_a_limit_that_is_lowered_between_batches(
     assert set(attempts[:6]) == {1}
     assert set(attempts[6:]) == {1, 2}
     # Each worker that knew the old limit, once.
-    assert sum(attempts) <= len(attempts) + 2
+    assert sum(attempts) <= len(attempts) + len(workers)
     assert sorted(map(int, flow.values())) == [*range(3_000)]
     assert flow.committed()[0] == 3_000
 
