@@ -12,6 +12,9 @@ from spark_eos.errors import UnsupportedPipelineError
 
 ERROR_TEXTS: Final = ("message", "exception", "stacktrace")
 """The fields of ``error`` as guarded functions and `spark_eos.schemas` make it."""
+ERROR_FIELD: Final = T.StructField(
+    ERROR, T.StructType([T.StructField(name, T.StringType()) for name in ERROR_TEXTS])
+)
 
 
 def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:

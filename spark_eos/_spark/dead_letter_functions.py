@@ -15,16 +15,13 @@ from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.columns import SOURCE
+from spark_eos._spark.dead_letter_columns import ERROR_FIELD, ERROR_TEXTS
 from spark_eos._spark.outages import is_outage
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 
-ERROR_TYPE: Final = "struct<message: string, exception: string, stacktrace: string>"
-
 _KINDS: Final = ("rows", "pandas", "arrow")
-_ERROR_ARROW: Final = pa.struct(
-    [(name, pa.string()) for name in ("message", "exception", "stacktrace")]
-)
+_ERROR_ARROW: Final = pa.struct([(name, pa.string()) for name in ERROR_TEXTS])
 
 _Made = tuple[pa.RecordBatch, Sequence[dict[str, Any] | None]]
 
@@ -91,7 +88,7 @@ def guarded(
         [
             *([frame.schema[SOURCE]] if SOURCE in frame.columns else []),
             *(T.StructField(field.name, field.dataType) for field in made),
-            T.StructField(ERROR, _parsed(f"{ERROR} {ERROR_TYPE}")[ERROR].dataType),
+            ERROR_FIELD,
         ]
     )
     guard = _Guard(function, made.names, kind, tuple(outages), stacktrace=stacktrace)
@@ -205,9 +202,8 @@ def _by_errors(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Any
     """Consecutive rows, and the errors that they have from functions or decoding before, if any."""
     names = batch.schema.names
     errors: Any = batch.column(names.index(ERROR)) if ERROR in names else pa.nulls(batch.num_rows)
-    texts = [field.name for field in _ERROR_ARROW]
     # Of another type, it is the user's own.
-    if not pa.types.is_struct(errors.type) or [field.name for field in errors.type] != texts:
+    if not pa.types.is_struct(errors.type) or [one.name for one in errors.type] != [*ERROR_TEXTS]:
         if batch.num_rows:
             yield batch, None
         return

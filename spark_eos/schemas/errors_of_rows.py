@@ -7,14 +7,11 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
-from spark_eos._spark.dead_letter_columns import ERROR_TEXTS, check_error_column
+from spark_eos._spark.dead_letter_columns import ERROR_FIELD, ERROR_TEXTS, check_error_column
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import ConfigurationError, SchemaError
 
 _CLASS: Final = f"{SchemaError.__module__}.{SchemaError.__qualname__}"
-_FIELD: Final = T.StructField(
-    ERROR, T.StructType([T.StructField(name, T.StringType()) for name in ERROR_TEXTS])
-)
 _CHOICES: Final = ("column", "raise")
 
 
@@ -42,7 +39,7 @@ class RowErrors:
 
     def columns(self) -> list[T.StructField]:
         """The column that rows have then, if any."""
-        return [] if self._raises else [_FIELD]
+        return [] if self._raises else [ERROR_FIELD]
 
     def put(
         self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, str]
@@ -53,7 +50,7 @@ class RowErrors:
                 row = min(errors)
                 raise SchemaError(f"{_position(batch, row)}{errors[row]}")
             return
-        kind, rows = arrow_schema(T.StructType([_FIELD])).field(0).type, batch.num_rows
+        kind, rows = arrow_schema(T.StructType([ERROR_FIELD])).field(0).type, batch.num_rows
         before = _as_error(columns[ERROR], kind) if ERROR in columns else pa.nulls(rows, kind)
         if errors:
             made = pa.array([_value(errors.get(row)) for row in range(rows)], kind)

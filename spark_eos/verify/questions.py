@@ -35,7 +35,6 @@ CREATE TABLE outputs (id, position INTEGER, back INTEGER);
 CREATE TABLE without_source (position INTEGER, value BLOB);
 CREATE TABLE uncommitted (first INTEGER PRIMARY KEY, last INTEGER, fate INTEGER, producer INTEGER);
 CREATE TABLE attempts (id, position INTEGER, fate INTEGER);
-CREATE TABLE rules (one_each INTEGER);
 CREATE TABLE limits (partition INTEGER PRIMARY KEY, low INTEGER, unsure INTEGER);
 CREATE VIEW seen AS
     SELECT id, standing AS code, expected AS number, position FROM inputs
@@ -102,16 +101,19 @@ CREATE VIEW {kind} AS SELECT
     position AS first, NULL AS last, printf('producer id %d', producer) AS detail
 FROM exposed WHERE fate = {fate}
 """
-_QUESTIONS: Final = (
-    f"""
+_DUPLICATES: Final = f"""
 CREATE VIEW {Kind.DUPLICATE.value} AS SELECT
     visible - expected AS number, id, source, first, last,
     printf('%d visible, %d expected', visible, expected) AS detail
 FROM odd WHERE sources AND visible > expected
+"""
+# How many an input was to have is gone with it, unless all have one.
+_DUPLICATES_OF_GONE: Final = """
 UNION ALL
 SELECT visible - 1, id, id, first, last, printf('%d visible, 1 expected', visible)
-FROM unmatched WHERE gone AND visible > 1 AND (SELECT one_each FROM rules)
-""",
+FROM unmatched WHERE gone AND visible > 1
+"""
+_QUESTIONS: Final = (
     f"""
 CREATE VIEW {Kind.PHANTOM.value} AS
 SELECT
@@ -210,6 +212,6 @@ class Records(Database):
             KeyboardInterrupt: Ctrl-C.
         """
         self.insert("limits", ((number, *offsets) for number, offsets in limits.items()), 3)
-        self.insert("rules", [(one_each,)], 1)
         lost = f"{_LOST} {_TRIED}" if at_most_once_each else _LOST
-        self.run([_MATCH, _EXPOSED, _MISSING, _UNMATCHED, lost, *_QUESTIONS])
+        twice = f"{_DUPLICATES} {_DUPLICATES_OF_GONE}" if one_each else _DUPLICATES
+        self.run([_MATCH, _EXPOSED, _MISSING, _UNMATCHED, lost, twice, *_QUESTIONS])

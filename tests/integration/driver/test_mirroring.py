@@ -349,3 +349,12 @@ def test_a_topic_that_comes_back_goes_on_where_it_was(mirrored_flow: MirroredFlo
     with mirrored_run(flow) as runs:
         report = runs.batch(5, 5, also={other: (7,)})
     assert (report.rows_written, report.rows_skipped) == (4, 13)
+
+
+@pytest.mark.proves("records-cut")
+def test_a_source_that_ends_below_what_was_read_ends_the_query(mirrored_flow: MirroredFlow) -> None:
+    with mirrored_run(mirrored_flow, fail_on_data_loss=False) as runs:
+        runs.batch(5, 5)
+        with pytest.raises(RecordsLostError, match=f"{mirrored_flow.source}-0 .* ends at 3, and"):
+            runs.batch(3, 9)
+        runs.written_once(5, 5)
