@@ -4,6 +4,7 @@ To take a member over, it leaves (-2) with its old member id, and joins with a n
 the same instance id. That causes no rebalance, and whatever the old id still sends is refused.
 """
 
+import contextlib
 import logging
 import threading
 import uuid
@@ -108,6 +109,13 @@ class GroupMembership:
             raise ended_by
         if self._heartbeats.stopped:
             raise SparkEosError(f"the run's members have left group {self._group_id!r}")
+
+    def newer_run(self) -> FencedByNewerRunError | None:
+        """The error of the newer run that has the group by now, if any; asks the brokers."""
+        if self._fenced is None:
+            with contextlib.suppress(SparkEosError, RetriableError):
+                self._heartbeat()
+        return self._fenced
 
     @property
     def ended(self) -> bool:

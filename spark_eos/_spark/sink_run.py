@@ -73,11 +73,14 @@ class SinkRun:
         except BaseException as error:
             # Spark ends the query; the next run takes the members over or joins again.
             stopped = runtime.stopped(error)
+            newer = self._run.newer_run(error) if stopped is None else None
             outliving = runtime.tasks_outlive_stop if stopped is not None else 0.0
             self.leave(outliving, aside=runtime.stop_waits)
             if stopped is not None:
                 logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
                 raise stopped from None
+            if newer is not None and newer is not error:
+                raise newer from error
             raise
         return report
 

@@ -46,6 +46,8 @@ BASE: Mapping[str, str] = {
     "background.threads": "2",
     "group.coordinator.threads": "1",
     "log.cleaner.enable": "false",
+    # Else the controller writes a record every 500 ms that does nothing.
+    "metadata.max.idle.interval.ms": "0",
     # A test's records may have any timestamp, and must not be deleted because of it.
     "log.retention.ms": "-1",
 }

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from spark_eos.errors import OffsetsLostError
 from spark_eos.testing import process_available
 from support import groups, staging
 from support.flow import Flow
+from support.members import started
 from support.sinks import arguments
 from support.staging import Written, record, run_staged
 
@@ -198,6 +199,26 @@ def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
     # The staged commit does not name that copy, so the batch is staged anew.
     _run(spark, flow)
     assert _numbers(flow) == Counter(range(_BATCH))
+
+
+def test_a_copy_that_a_newer_run_removes_is_no_fault_of_the_file_system(
+    flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a driver that was frozen while it staged: its successor sweeps the copy."""
+    copies = Path(flow.checkpoint) / "spark-eos" / "staged"
+    run_job = ClassicRuntime.run_job
+    with ExitStack() as newer:
+
+        def swept(self: ClassicRuntime, *arguments: Any) -> None:
+            run_job(self, *arguments)
+            newer.enter_context(started(flow))
+            min(copies.glob("*/part-*")).unlink()
+
+        _produced(flow, range(1))
+        monkeypatch.setattr(ClassicRuntime, "run_job", swept)
+        with pytest.raises(Exception, match="FencedByNewerRunError: group"):
+            _run(spark, flow)
+    assert _numbers(flow) == Counter()
 
 
 def test_a_function_that_leaves_the_position_out(flow: Flow, spark: SparkSession) -> None:
