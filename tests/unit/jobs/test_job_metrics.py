@@ -42,7 +42,7 @@ def _options(*more: str) -> JobOptions:
 
 def test_they_are_served_on_the_interface_that_is_named() -> None:
     with socket.socket() as taken:
-        # Who would serve on all interfaces can't: the port of another one is taken.
+        # So nobody else serves there, and serving on all interfaces fails.
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         options = _options("--metrics-port", str(port), "--metrics-address", "127.0.0.2")
@@ -52,6 +52,8 @@ def test_they_are_served_on_the_interface_that_is_named() -> None:
         try:
             with urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=60) as answer:
                 assert "spark_eos_batches_total" in answer.read().decode()
+            with socket.socket() as probe:
+                assert probe.connect_ex(("127.0.0.1", port)) != 0
         finally:
             metrics._metrics.close()
     assert _options("--metrics-port", str(port)).metrics_address == "127.0.0.1"
