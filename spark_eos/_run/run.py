@@ -13,7 +13,7 @@ from spark_eos._progress.progress import Progress
 from spark_eos._progress.renewal import IdleRenewal
 from spark_eos._progress.strategy import Batch, Query, StrategyOf
 from spark_eos._run.attempts import Attempts, TransactionSize
-from spark_eos.errors import FencedByNewerRunError, WriteError
+from spark_eos.errors import FencedByNewerRunError
 
 
 class Run:
@@ -82,14 +82,9 @@ class Run:
             progress.delivery,
         )
 
-    def newer_run(self, error: BaseException) -> FencedByNewerRunError | None:
-        """The error of the newer run because of which a batch may have failed, if there is one.
-
-        It removes what this one has staged, for instance. What names rows stays as it is.
-        """
-        if isinstance(error, Exception) and not isinstance(error, WriteError):
-            return self._membership.newer_run()
-        return None
+    def newer_run(self) -> FencedByNewerRunError | None:
+        """The error of the newer run that has the group by now, if any; asks the brokers."""
+        return self._membership.newer_run()
 
     def _renew_if_due(self) -> None:
         self._renewal.renew_if_due()

@@ -16,7 +16,7 @@ from spark_eos._spark.connect import ConnectRuntime
 from spark_eos._spark.delivery import delivery_of_run, may_change
 from spark_eos._spark.flat_source import with_struct
 from spark_eos._spark.runtime import QueryRuntime
-from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
 
 logger = logging.getLogger(__name__)
 
@@ -69,20 +69,31 @@ class SinkRun:
         runtime = self._runtime
         try:
             with runtime.batch(relation):
-                report = self._run.write(self._batches.of(frame, batch_id))
+                report = self._write(frame, batch_id)
         except BaseException as error:
             # Spark ends the query; the next run takes the members over or joins again.
             stopped = runtime.stopped(error)
-            newer = self._run.newer_run(error) if stopped is None else None
             outliving = runtime.tasks_outlive_stop if stopped is not None else 0.0
             self.leave(outliving, aside=runtime.stop_waits)
             if stopped is not None:
                 logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
                 raise stopped from None
-            if newer is not None and newer is not error:
-                raise newer from error
             raise
         return report
+
+    def _write(self, frame: DataFrame, batch_id: int) -> BatchReport:
+        """Writes a micro-batch; if a newer run may be why that fails, asks whether there is one."""
+        try:
+            return self._run.write(self._batches.of(frame, batch_id))
+        except Exception as error:
+            # A newer run removes what this one has staged. Other errors know their cause.
+            known = isinstance(error, SparkEosError) and not isinstance(error, CheckpointError)
+            if known or self._runtime.stopped(error) is not None:
+                raise
+            newer = self._run.newer_run()
+            if newer is not None:
+                raise newer from error
+            raise
 
     def abandon(self) -> None:
         """Ends the run without leaving the group, for a newer run that takes its members over."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from kafka.protocol.producer import EndTxnRequest
@@ -15,7 +15,7 @@ from spark_eos import errors
 from spark_eos._client.error_codes import Code
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver import heartbeat_thread, membership
-from spark_eos._kafka import cluster
+from spark_eos._kafka import cluster, heartbeats
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.groups import DescribedGroup, own_group
 from spark_eos._kafka.open_transactions import open_transactions
@@ -245,3 +245,17 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
         runs.written_once(10, 10)
     (warning,) = warnings()
     assert "session timeout" in warning
+
+
+def test_what_a_clients_library_raises_hides_no_other_error_and_keeps_no_run(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError("the token endpoint is away")
+
+    with started(flow) as members:
+        monkeypatch.setattr(heartbeats, "heartbeat", refuse)
+        # A batch has failed, and its error is to be raised.
+        assert members.newer_run() is None
+        members.leave()
+        assert members.ended

@@ -17,7 +17,7 @@ from spark_eos._run.attempts import Attempts
 from spark_eos._spark import classic
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.staged_copies import StagedCopies
-from spark_eos.errors import OffsetsLostError, WriteError
+from spark_eos.errors import OffsetsLostError, SparkEosError, WriteError
 from spark_eos.testing import process_available
 from support import groups, staging
 from support.flow import Flow
@@ -221,18 +221,19 @@ def test_a_copy_that_a_newer_run_removes_is_no_fault_of_the_file_system(
     assert _numbers(flow) == Counter()
 
 
+@pytest.mark.parametrize("error", [WriteError, OffsetsLostError])
 def test_rows_that_are_not_written_are_named_although_a_newer_run_has_the_group(
-    flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, error: type[SparkEosError]
 ) -> None:
     with ExitStack() as newer:
 
         def run(*_: Any) -> NoReturn:
             newer.enter_context(started(flow))
-            raise WriteError("offsets 5 to 8 may not be written")
+            raise error("offsets 5 to 8 may not be written")
 
         _produced(flow, range(1))
         monkeypatch.setattr(Attempts, "run", run)
-        with pytest.raises(Exception, match="WriteError: offsets 5 to 8") as ended:
+        with pytest.raises(Exception, match=f"{error.__name__}: offsets 5 to 8") as ended:
             _run(spark, flow)
     assert "FencedByNewerRunError" not in str(ended.value)
 
