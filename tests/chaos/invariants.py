@@ -31,7 +31,7 @@ class Rule(enum.Enum):
     OFFSETS_LAST = "offsets enter a transaction when all its records are acknowledged, and end it"
     NOTHING_LEFT_OPEN = "when a query has recovered, no transaction of a dead run is open"
     ONE_RUN = "of two runs of a group one alone goes on writing"
-    STOPS_WITHOUT_OFFSETS = "a query whose group's offsets are gone writes nothing"
+    STOPS_WITHOUT_OFFSETS = "a query whose group's offsets are gone restores them or writes nothing"
     AS_COMPUTED = "a staged query's output is what a plain batch query computes"
     ONE_COPY = "all rows of a staged batch come from one copy of it"
     COPY_KEPT = "the copy that the staged commit names is there until the next one counts"

@@ -12,6 +12,7 @@ import pytest
 import spark_eos
 from chaos.breakages import FOUND_BY_TESTS, MUTATIONS, mutated
 from chaos.every_load import EVERY_LOAD
+from chaos.faults import are_restored
 from chaos.schedule import (
     ALONE,
     ASYNCHRONOUS,
@@ -30,6 +31,8 @@ from chaos.schedule import (
 )
 from chaos.staged_loads import STAGED
 from spark_eos import ExactlyOnceSink
+from spark_eos._kafka.offset_metadata import CommittedOffset
+from spark_eos._kafka.topic_partition import TopicPartition
 from support.jobs import ROOT
 from support.sinks import arguments
 
@@ -48,6 +51,14 @@ def test_a_seed_tells_the_whole_schedule() -> None:
     one, again = (schedule(5, steps=40, loads=tuple(EVERY_LOAD)) for _ in range(2))
     assert one == again
     assert one != schedule(6, steps=40, loads=tuple(EVERY_LOAD))
+
+
+def test_offsets_are_restored_if_none_lies_below_what_was_known() -> None:
+    one, other = TopicPartition("in", 0), TopicPartition("in", 1)
+    known = {one: CommittedOffset(5, ""), other: CommittedOffset(7, "")}
+    assert are_restored({one: 5, other: 9}, known)
+    assert are_restored({one: 5}, known)  # a member's offsets come in a request of their own
+    assert not are_restored({one: 5, other: 6}, known)
 
 
 def test_a_front_has_the_faults_that_can_be_done_to_it() -> None:
