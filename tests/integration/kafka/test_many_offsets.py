@@ -66,5 +66,8 @@ def test_one_transaction_commits_the_offsets_of_230_topics(flow: Flow) -> None:
                 writing.add(rows(flow, partition, 0, topic=topic))
             writing.commit()
         with flow.connections() as connections:
-            found = offsets.all_group_offsets(connections, flow.group_id, deadline())
+            # Waits until the broker has written the transaction's marker.
+            found = offsets.group_offsets(
+                connections, flow.group_id, partitions, membership.topic_ids, deadline()
+            )
     assert positions(found) == dict.fromkeys(partitions, 1)

@@ -26,7 +26,7 @@ from support.proxy_faults import DropRequest
 from support.queries import until
 from support.runs import close_producers, running
 from support.sinks import changed
-from support.writing import outcome_of, row_batch, rows, transactions
+from support.writing import outcome_of, row_batch, rows, take_over, transactions
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +67,23 @@ def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow
     assert outcome.partitions[TopicPartition(flow.source, 0)].next_offset == 4
     assert sorted(flow.values()) == ["0/0", "0/1", "0/2", "0/2", "0/2", "0/2", "0/3"]
     assert flow.committed() == {0: 4}
+
+
+def test_rows_that_find_the_transaction_before_them_refused_are_not_written_either(
+    flow: Flow,
+) -> None:
+    settings = changed(writer_settings(flow), max_transaction_records=1)
+    with started(flow) as membership:
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield row_batch(flow, 0, 0)
+            take_over(flow, membership)
+            # Ends the transaction of partition 0, whose rows alone were pending.
+            yield row_batch(flow, 1, 0, 1)
+
+        outcome = _write(membership, settings, batches())
+    assert {p.partition for p in outcome.unwritten} == {0, 1}
+    assert flow.values() == []
 
 
 # A broker that takes so long for large requests that their transaction is over before.
@@ -111,6 +128,14 @@ def test_a_transaction_that_brokers_have_ended_before_its_offsets_came_was_too_s
             found.commit()
     assert e.value.too_slow
     assert flow.values() == []
+
+
+def test_no_request_waits_for_longer_than_brokers_keep_the_transaction(flow: Flow) -> None:
+    brief: dict[str, Any] = {"transaction_timeout_ms": 5_000, "max_transaction_ms": 4_000}
+    with started(flow) as membership, transactions(flow, membership, **brief) as found:
+        found.add(rows(flow, 0, 0, 1))
+        time.sleep(1)
+        assert found._before_the_broker_aborts(found._deadline()).remaining() <= 4.0
 
 
 @pytest.mark.proves("slow-rows", "error-transaction-too-long")
