@@ -189,6 +189,11 @@ class KafkaProxy:
 
     async def _close(self) -> None:
         assert self._server is not None
+        # asyncio leaves a connection unclosed that is being accepted when its server is closed.
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        for _ in range(10):
+            await asyncio.sleep(0)
         self._server.close()
         for link in list(self._links):
             link.cut()
@@ -196,6 +201,8 @@ class KafkaProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(5):
+            await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # asyncio logs a connection whose task is cancelled, as when the proxy is closed.
