@@ -1,8 +1,10 @@
 """Records into topics and out of them, and what the broker says about groups."""
 
+import heapq
 import json
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -134,6 +136,16 @@ class Flow:
     def values(self, topic: str | None = None) -> list[str]:
         """The target's values as text, in order of partition and offset."""
         return [(m.value() or b"").decode() for m in self.written(topic)]
+
+    def merged_values(self, key: Callable[[str], Any] | None = None) -> list[str]:
+        """The same, merged from the partitions: ascending only if each partition's values are.
+
+        Rows without a key may go to any partition.
+        """
+        partitions = defaultdict(list)
+        for message in self.written():
+            partitions[message.partition()].append((message.value() or b"").decode())
+        return [*heapq.merge(*partitions.values(), key=key)]
 
     @contextmanager
     def connections(self) -> Iterator[Connections]:

@@ -328,6 +328,17 @@ def test_a_letter_that_its_topic_can_not_take_ends_the_query(flow: Flow) -> None
 # Configs that change -----------------------------------------------------------------------------
 
 
+@contextmanager
+def with_another_limit(flow: Flow, limit: int) -> Iterator[tuple[Transactions, str]]:
+    """Transactions to a topic that has one row, and has got its limit since."""
+    topic = small_topic(flow)
+    with writing(flow, topic=topic) as found:
+        found.add(rows(flow, 0, [b"a"]))
+        found.commit()
+        set_limit(flow, topic, limit)
+        yield found, topic
+
+
 @pytest.mark.proves("breakage-delivery-errors-ignored")
 def test_a_limit_that_is_lowered_repeats_the_round(flow: Flow) -> None:
     topic = small_topic(flow)
@@ -348,11 +359,7 @@ def test_a_limit_that_is_lowered_repeats_the_round(flow: Flow) -> None:
 
 
 def test_a_limit_that_was_lowered_and_is_known_when_a_batch_is_refused(flow: Flow) -> None:
-    topic = small_topic(flow)
-    with writing(flow, topic=topic) as found:
-        found.add(rows(flow, 0, [b"a"]))
-        found.commit()
-        set_limit(flow, topic, 5_000)
+    with with_another_limit(flow, 5_000) as (found, topic):
         found.add(rows(flow, 1, [b"x" * 100] * 500))
         # Another task's rows may tell, as those of a topic whose config is not known.
         assert found._rules.changed(topic)
@@ -363,11 +370,7 @@ def test_a_limit_that_was_lowered_and_is_known_when_a_batch_is_refused(flow: Flo
 
 
 def test_the_row_is_named_if_the_refusal_is_noticed_while_more_is_added(flow: Flow) -> None:
-    topic = small_topic(flow)
-    with writing(flow, topic=topic) as found:
-        found.add(rows(flow, 0, [b"a"]))
-        found.commit()
-        set_limit(flow, topic, 5_000)
+    with with_another_limit(flow, 5_000) as (found, topic):
         found.add(rows(flow, 1, [b"b", b"x" * 10_000]))
         # librdkafka has sent them meanwhile, and takes no more records.
         time.sleep(1)
@@ -388,11 +391,7 @@ def test_a_limit_that_is_raised_counts_before_a_row_is_refused(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_eos._worker.topic_rules._FRESH", 0.2)
-    topic = small_topic(flow)
-    with writing(flow, topic=topic) as found:
-        found.add(rows(flow, 0, [b"a"]))
-        found.commit()
-        set_limit(flow, topic, 3 * LIMIT)
+    with with_another_limit(flow, 3 * LIMIT) as (found, topic):
         time.sleep(0.5)
         found.add(rows(flow, 1, [b"x" * 2 * LIMIT]))
         found.commit()
@@ -442,6 +441,7 @@ def test_a_task_waits_for_unknown_topics_once(flow: Flow, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(TopicCache, "_wait_for", noting)
     flow.produce(range(5), partition=0)
+    began = time.monotonic()
     with writing_letters(flow, max_block_ms=1_000) as (found, letters):
         for offset in range(4):
             found.add(rows(flow, offset, [b"v"], topics=[f"nowhere-{offset}"]))
@@ -450,6 +450,7 @@ def test_a_task_waits_for_unknown_topics_once(flow: Flow, monkeypatch: pytest.Mo
         found.add(rows(flow, 4, [b"v"], topics=[f"late-{flow.name}"]))
         found.commit()
         assert len(found._targets._absent) == 1
+    assert time.monotonic() - began > 1
     assert waited_in_vain == [{"nowhere-0"}]
     assert flow.values(letters) == ["0", "1", "2", "3"]
     assert flow.values(f"late-{flow.name}") == ["v"]
