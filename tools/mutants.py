@@ -253,7 +253,11 @@ def _is_there(line: Line) -> bool:
 @click.option("--number", default=320, show_default=True, help="Number of places to break.")
 @click.option("--seed", default=1, show_default=True, help="Decides which places, and how.")
 @click.option("--processes", default=2, show_default=True, help="Number of mutants at a time.")
-@click.option("--survivors", is_flag=True, help="Run those again that no test has found out.")
+@click.option(
+    "--survivors",
+    is_flag=True,
+    help="Run those again that are open: not found out, nothing said of them.",
+)
 @click.option("--seconds", default=60, show_default=True, help="How long its tests may take.")
 @click.option("--coverage", type=click.Path(path_type=Path), default=ROOT / ".coverage")
 @click.option("--report", type=click.Path(path_type=Path), default=ROOT / "build" / "tests.xml")
@@ -270,9 +274,9 @@ def main(
     """Run mutants that have not been run, and add what became of them to docs/mutants.jsonl."""
     known, reach, of = read_results(), Reach(coverage, report), origin()
 
-    unnoticed = {name for name, line in known.items() if line["found_by"] is None}
+    still_open = {n for n, line in known.items() if not line["found_by"] and "said" not in line}
     due = (
-        [mutant for mutant, _ in _all_mutants() if mutant.name in unnoticed]
+        [mutant for mutant, _ in _all_mutants() if mutant.name in still_open]
         if survivors
         else [mutant for mutant in chosen(number, seed) if mutant.name not in known]
     )
