@@ -171,3 +171,7 @@ def test_an_end_that_is_settled_late_takes_no_offset_back(
             Code.UNKNOWN_MEMBER_ID
         }
         assert proxied_flow.committed() == {0: 6, 1: 4}
+        # Once is enough.
+        members = runs.run._membership.identities()
+        runs.batch(8, 6)
+        assert runs.run._membership.identities() == members

@@ -4,8 +4,11 @@ import threading
 
 import pytest
 
+from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
+from support import proxy_faults as faults
 from support.flow import Flow
 from support.members import started
+from support.proxy import KafkaProxy
 from support.queries import until
 from support.runs import running
 from support.writing import rows, transactions
@@ -43,3 +46,21 @@ def test_what_a_newer_run_has_open_is_left_alone(flow: Flow) -> None:
             assert flow.open_transactions() != []
             writing.commit()
     assert flow.committed() == {0: 2, 1: 1}
+
+
+def test_a_run_leaves_until_its_members_have_left(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+    """A signal that comes meanwhile, on Connect, must not wait for it in the same thread."""
+    with running(proxied_flow) as runs:
+        runs.batch(1, 1)
+        runs.delay_heartbeats()
+        go_on = threading.Event()
+        held = proxy.on(ConsumerGroupHeartbeatRequest, faults.HoldRequest(go_on))
+        leaves = threading.Thread(target=runs.run.leave)
+        leaves.start()
+        held.await_hit()
+        seen = [runs.run.leaving]
+        go_on.set()
+        leaves.join(60)
+        assert not leaves.is_alive()
+        assert [*seen, runs.run.leaving] == [True, False]
+    assert proxied_flow.members() == []

@@ -66,6 +66,17 @@ def test_each_partition_that_is_out_of_order_is_marked(flow: Flow) -> None:
     _refused_from_now_on(flow, checkpoint, f"of {flow.source}-1 may not all be written")
 
 
+def test_the_first_record_of_a_new_partition_is_marked(flow: Flow) -> None:
+    checkpoint = Checkpoint(flow)
+    held = [(p, range(1)) for p in (0, 1, 0)]
+    with (
+        running(flow, checkpoint=checkpoint, max_transaction_records=1) as runs,
+        pytest.raises(WriteError, match=f"{flow.source}-0 offsets 0 to 0"),
+    ):
+        runs.batch(1, 1, tasks=[held])
+    _refused_from_now_on(flow, checkpoint, f"offsets 0 to 0 of {flow.source}-0 may not all be")
+
+
 @pytest.mark.proves("rows-out-of-order")
 def test_rows_out_of_order_in_a_replay_count_from_the_batchs_start(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)

@@ -1,0 +1,108 @@
+"""How many dead letters a task may write in one attempt, and what it says of those beyond."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._batch.plan import BatchRange, batch_plan
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.task import write_task
+from support.dead_letters import letter_topic
+from support.flow import Flow
+from support.members import started, writer_settings
+from support.runs import close_producers
+from support.sinks import changed
+from support.writing import outcome_of, row_batch
+
+
+@pytest.fixture(autouse=True)
+def _no_producers_left() -> Iterator[None]:
+    yield
+    close_producers()
+
+
+def _write(
+    flow: Flow, *batches: str, allowed: int, holds_back: bool = False, **options: Any
+) -> JobOutcome:
+    """Writes rows of partition 0: a letter for each, "x" if it has an error."""
+    flow.produce(range(sum(map(len, batches))), partition=0)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        first = 0
+        for batch in batches:
+            found = row_batch(flow, 0, *range(first, first + len(batch)))
+            errors = pa.array(["no id" if row == "x" else None for row in batch], pa.string())
+            yield found.append_column("error", errors)
+            first += len(batch)
+
+    letters = DeadLetterSettings(topic=letter_topic(flow))
+    settings = changed(writer_settings(flow), dead_letters=letters, **options)
+    with started(flow) as membership:
+        members = membership.identities()
+        range_ = BatchRange(0, {}, dict.fromkeys(members, 100))
+        plan = {
+            partition: replace(one, max_dead_letters=allowed, holds_back=holds_back)
+            for partition, one in batch_plan(range_, {}, members, membership.topic_ids).items()
+            if partition.partition == 0
+        }
+        return outcome_of(write_task(settings, plan)(rows()))
+
+
+def _letters(flow: Flow) -> list[str]:
+    return flow.values(f"dlq-{flow.name}")
+
+
+def test_as_many_as_are_allowed_are_written(flow: Flow) -> None:
+    outcome = _write(flow, "xx.", allowed=2)
+    assert outcome.unwritten == []
+    assert (flow.values(), _letters(flow)) == (["0/2"], ["0", "1"])
+    assert flow.committed() == {0: 3}
+
+
+def test_one_more_ends_the_task(flow: Flow) -> None:
+    outcome = _write(flow, "xx", allowed=1)
+    assert outcome.over_limit
+    assert outcome.reason == "2 dead letters are more than this attempt's 1"
+    assert (outcome.dead.total, outcome.dead_over_limit.total) == (0, 2)
+    assert not outcome.left_out_others
+    assert (_letters(flow), flow.committed()) == ([], {})
+
+
+def test_those_of_earlier_transactions_count(flow: Flow) -> None:
+    outcome = _write(flow, "xx.x", allowed=2, max_transaction_records=2)
+    assert outcome.over_limit
+    assert (outcome.dead.total, outcome.dead_over_limit.total) == (2, 1)
+    assert outcome.left_out_others
+    assert outcome.partitions[TopicPartition(flow.source, 0)].next_offset == 2
+    assert (flow.values(), _letters(flow)) == ([], ["0", "1"])
+    assert flow.committed() == {0: 2}
+
+
+@pytest.mark.parametrize(("after", "letters", "others"), [("xx", 4, False), ("x.", 3, True)])
+def test_rows_that_come_after_too_many_are_looked_at(
+    flow: Flow, after: str, letters: int, *, others: bool
+) -> None:
+    outcome = _write(flow, "xx", after, allowed=1, max_transaction_records=2)
+    assert outcome.over_limit
+    assert outcome.dead_over_limit.total == letters
+    assert outcome.left_out_others == others
+    assert (flow.values(), _letters(flow)) == ([], [])
+
+
+def test_only_dead_letters_of_one_error_are_held_back(flow: Flow) -> None:
+    outcome = _write(flow, "xxxxxx", allowed=10, holds_back=True)
+    assert outcome.over_limit
+    assert outcome.reason == "all 6 rows so far are dead letters with one error"
+    assert (_letters(flow), flow.committed()) == ([], {})
+
+
+def test_they_are_not_held_back_if_a_row_was_written_before(flow: Flow) -> None:
+    outcome = _write(flow, ".xxxxxx", allowed=10, holds_back=True, max_transaction_records=1)
+    assert outcome.unwritten == []
+    assert (flow.values(), len(_letters(flow))) == (["0/0"], 6)
+    assert flow.committed() == {0: 7}
