@@ -26,7 +26,7 @@ from support.flow import Flow
 from support.members import writer_settings
 from support.queries import until
 from support.sinks import changed
-from support.writing import outcome_of, row_batch
+from support.writing import close_producers, outcome_of, row_batch
 
 Disturbance = Callable[[], None]
 
@@ -273,13 +273,6 @@ def running(
     finally:
         run.leave()
         close_producers()
-
-
-def close_producers() -> None:
-    """Ends the producers that tasks have left in this process, as a worker does when it ends."""
-    for producer in task._producers.values():
-        producer.close()
-    task._producers.clear()
 
 
 def settles_nothing_of_a_recreated_source(flow: Flow, when: str) -> None:

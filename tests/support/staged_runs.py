@@ -21,9 +21,9 @@ from spark_eos._worker import task
 from spark_eos.options import ProgressTopic
 from support.flow import Flow
 from support.members import writer_settings
-from support.runs import Checkpoint, Disturbance, close_producers, positions
+from support.runs import Checkpoint, Disturbance, positions
 from support.sinks import changed
-from support.writing import outcome_of, row_batch
+from support.writing import close_producers, outcome_of, row_batch
 
 
 def _nothing() -> None:

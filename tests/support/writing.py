@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +13,13 @@ from kafka.protocol.parser import KafkaProtocol
 
 from spark_eos._batch.plan import BatchRange, batch_plan
 from spark_eos._batch.task_report import JobOutcome, job_outcome
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker import task
 from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
@@ -72,6 +75,30 @@ def transactions(
     settings = changed(writer_settings(flow), **options)
     with closing(TransactionalProducer(settings)) as producer:
         yield Transactions(producer, settings, plan)
+
+
+def close_producers() -> None:
+    """Ends the producers that tasks have left in this process, as a worker does when it ends."""
+    for producer in task._producers.values():
+        producer.close()
+    task._producers.clear()
+
+
+def task_outcome(
+    membership: GroupMembership,
+    settings: WriterSettings,
+    batches: Iterator[pa.RecordBatch],
+    **planned: Any,
+) -> JobOutcome:
+    """What becomes of a task's rows; ``planned`` replaces fields of each partition's plan."""
+    members = membership.identities()
+    batch = BatchRange(0, {}, dict.fromkeys(members, 100))
+    plan = batch_plan(batch, {}, members, membership.topic_ids)
+    plan = {partition: replace(one, **planned) for partition, one in plan.items()}
+    try:
+        return outcome_of(task.write_task(settings, plan)(batches))
+    finally:
+        close_producers()
 
 
 def take_over(flow: Flow, membership: GroupMembership) -> None:

@@ -32,9 +32,8 @@ from support.flow import Flow
 from support.groups import positions
 from support.manual_members import ManualMembers
 from support.members import deadline, writer_settings
-from support.runs import close_producers
 from support.versions import STALE_EPOCH
-from support.writing import outcome_of, row_batch
+from support.writing import close_producers, outcome_of, row_batch
 
 _ACCEPTED, _STALE = 0, int(STALE_EPOCH)
 

@@ -1,10 +1,13 @@
 """The end of a run whose tasks were cancelled, and may go on for a moment."""
 
+import logging
 import threading
+from typing import Any
 
 import pytest
 
-from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos._client.error_codes import Code
+from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from support import proxy_faults as faults
 from support.flow import Flow
 from support.members import started
@@ -46,6 +49,19 @@ def test_what_a_newer_run_has_open_is_left_alone(flow: Flow) -> None:
             assert flow.open_transactions() != []
             writing.commit()
     assert flow.committed() == {0: 2, 1: 1}
+
+
+def test_what_can_not_be_ended_is_left_to_time_out(
+    proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(_request: Any, answer: Any) -> None:
+        answer.groups[0].error_code = Code.GROUP_AUTHORIZATION_FAILED
+
+    with caplog.at_level(logging.INFO, "spark_eos"), running(proxied_flow) as runs:
+        runs.batch(1, 1)
+        proxy.on(ConsumerGroupDescribeRequest, faults.Rewrite(refused), times=None)
+        runs.run.leave(tasks_outlive_stop=0.5)
+    assert "are left to time out: describing group" in caplog.text
 
 
 def test_a_run_leaves_until_its_members_have_left(proxied_flow: Flow, proxy: KafkaProxy) -> None:

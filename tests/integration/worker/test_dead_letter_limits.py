@@ -1,29 +1,19 @@
 """How many dead letters a task may write in one attempt, and what it says of those beyond."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.plan import BatchRange, batch_plan
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.task import write_task
 from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.members import started, writer_settings
-from support.runs import close_producers
 from support.sinks import changed
-from support.writing import outcome_of, row_batch
-
-
-@pytest.fixture(autouse=True)
-def _no_producers_left() -> Iterator[None]:
-    yield
-    close_producers()
+from support.writing import row_batch, task_outcome
 
 
 def _write(
@@ -43,14 +33,8 @@ def _write(
     letters = DeadLetterSettings(topic=letter_topic(flow))
     settings = changed(writer_settings(flow), dead_letters=letters, **options)
     with started(flow) as membership:
-        members = membership.identities()
-        range_ = BatchRange(0, {}, dict.fromkeys(members, 100))
-        plan = {
-            partition: replace(one, max_dead_letters=allowed, holds_back=holds_back)
-            for partition, one in batch_plan(range_, {}, members, membership.topic_ids).items()
-            if partition.partition == 0
-        }
-        return outcome_of(write_task(settings, plan)(rows()))
+        limits = {"max_dead_letters": allowed, "holds_back": holds_back}
+        return task_outcome(membership, settings, rows(), **limits)
 
 
 def _letters(flow: Flow) -> list[str]:

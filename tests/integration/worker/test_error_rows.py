@@ -422,9 +422,8 @@ def test_rows_that_are_gone_in_a_second_round_end_the_query(
         chosen = relay(frame).coalesce(1)
         return chosen.mapInArrow(once, chosen.schema)
 
-    with pytest.raises(
-        StreamingQueryException, match="had rows in attempt 1 and has none in attempt"
-    ):
+    first = f"source {proxied_flow.source}-0 had rows in attempt 1 and has none in attempt"
+    with pytest.raises(StreamingQueryException, match=first):
         run_available(spark_eos_session, proxied_flow, vanishing)
     assert proxied_flow.values() == []
     assert proxied_flow.committed() == {0: 0, 1: 0}

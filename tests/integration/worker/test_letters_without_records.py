@@ -20,9 +20,9 @@ from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import WriteError
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
-from support.members import started
+from support.members import started, writer_settings
 from support.planting import remove
-from support.writing import row_batch, transactions
+from support.writing import row_batch, task_outcome, transactions
 
 LIMIT = 10_000
 _UNREADABLE = "headers, since a name is not UTF-8 or has U+0000"
@@ -104,8 +104,8 @@ def test_a_letter_says_that_its_records_headers_can_not_be_read(flow: Flow) -> N
         DeadLetterReplay(topic, sources=[flow.source], from_beginning=True).run()
 
 
-def _with_header(flow: Flow, name: str, **columns: pa.Array) -> SourceRows:
-    """One row with a header."""
+def _header_batch(flow: Flow, name: str, **columns: pa.Array) -> pa.RecordBatch:
+    """What a task gets of one row with a header."""
     pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
     batch = row_batch(flow, 0, 0)
     batch = batch.append_column(
@@ -113,7 +113,12 @@ def _with_header(flow: Flow, name: str, **columns: pa.Array) -> SourceRows:
     )
     for column, values in columns.items():
         batch = batch.append_column(column, values)
-    (found,) = writable_batches(iter([batch]))
+    return batch
+
+
+def _with_header(flow: Flow, name: str, **columns: pa.Array) -> SourceRows:
+    """One row with a header."""
+    (found,) = writable_batches(iter([_header_batch(flow, name, **columns)]))
     (result,) = source_rows(found)
     return result
 
@@ -123,6 +128,11 @@ def test_a_header_whose_name_would_be_cut_is_refused(flow: Flow) -> None:
         with pytest.raises(RowError, match=r"offset 0: a header .* U\+0000"):
             found.add(_with_header(flow, "a\0b"))
         found.abort()
+        batches = iter([_header_batch(flow, "a\0b")])
+        outcome = task_outcome(membership, writer_settings(flow), batches)
+    assert outcome.failed
+    # The reason says where.
+    assert (outcome.reason or "").startswith(f"source {flow.source}-0 offset 0: a header ")
     assert flow.written() == []
 
 

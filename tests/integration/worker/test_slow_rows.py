@@ -9,14 +9,9 @@ import pytest
 from kafka.protocol.producer import ProduceRequest
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.plan import BatchRange, batch_plan
-from spark_eos._batch.task_report import JobOutcome
-from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos._worker.librdkafka_errors import TransactionError
-from spark_eos._worker.task import write_task
 from spark_eos.errors import WriteError
 from support.dead_letters import letter_topic
 from support.flow import Flow
@@ -24,26 +19,9 @@ from support.members import deadline, started, writer_settings
 from support.proxy import KafkaProxy
 from support.proxy_faults import DropRequest
 from support.queries import until
-from support.runs import close_producers, running
+from support.runs import running
 from support.sinks import changed
-from support.writing import outcome_of, row_batch, rows, take_over, transactions
-
-
-@pytest.fixture(autouse=True)
-def _no_producers_left() -> Iterator[None]:
-    yield
-    close_producers()
-
-
-def _write(
-    membership: GroupMembership,
-    settings: WriterSettings,
-    batches: Iterator[pa.RecordBatch],
-) -> JobOutcome:
-    members = membership.identities()
-    ends = dict.fromkeys(members, 100)
-    plan = batch_plan(BatchRange(0, {}, ends), {}, members, membership.topic_ids)
-    return outcome_of(write_task(settings, plan)(batches))
+from support.writing import row_batch, rows, take_over, task_outcome, transactions
 
 
 @pytest.mark.proves("slow-rows", "error-slow-rows")
@@ -61,7 +39,7 @@ def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow
         until(lambda: flow.committed(stable=False) == {0: 3}, lambda: "the third record")
 
     with started(flow) as membership:
-        outcome = _write(membership, settings, batches())
+        outcome = task_outcome(membership, settings, batches())
     assert outcome.unwritten == []
     assert outcome.partitions[TopicPartition(flow.source, 0)].rows == 7
     assert outcome.partitions[TopicPartition(flow.source, 0)].next_offset == 4
@@ -81,7 +59,7 @@ def test_rows_that_find_the_transaction_before_them_refused_are_not_written_eith
             # Ends the transaction of partition 0, whose rows alone were pending.
             yield row_batch(flow, 1, 0, 1)
 
-        outcome = _write(membership, settings, batches())
+        outcome = task_outcome(membership, settings, batches())
     assert {p.partition for p in outcome.unwritten} == {0, 1}
     assert flow.values() == []
 

@@ -7,11 +7,12 @@ from contextlib import closing
 import pytest
 
 from spark_eos._client.settings import ClientSettings
+from spark_eos._driver import heartbeat_thread
 from spark_eos._driver.assigned_partitions import IdPartition, Member
 from spark_eos._driver.heartbeat_thread import HeartbeatThread
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.connection import Connections
-from spark_eos.errors import AuthenticationError
+from spark_eos.errors import AuthenticationError, DeadlineExceededError
 
 
 def _thread(heartbeat: Callable[[], None]) -> HeartbeatThread:
@@ -63,6 +64,28 @@ def test_that_heartbeats_are_refused_is_logged_once_until_they_are_accepted(
     thread.stop()
     thread.join(10)
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+def test_each_time_without_answers_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat_thread, "_SESSION_TIMEOUT", 0.0)
+    answers = iter([None, "answered", None, None, "answered"])
+    over = threading.Event()
+
+    def heartbeat() -> None:
+        answer = next(answers, "over")
+        if answer is None:
+            raise DeadlineExceededError("no answer")
+        if answer == "over":
+            over.set()
+
+    thread = _thread(heartbeat)
+    thread.start()
+    assert over.wait(10)
+    thread.stop()
+    thread.join(10)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
 def test_a_takeover_in_the_middle_of_the_question_does_not_end_the_thread() -> None:
