@@ -32,9 +32,19 @@ from support.sinks import changed
 
 
 def row_batch(
-    flow: Flow, partition: int, *offsets: int, topic: str | None = None
+    flow: Flow,
+    partition: int,
+    *offsets: int,
+    topic: str | None = None,
+    sizes: Iterable[int] | None = None,
 ) -> pa.RecordBatch:
-    """What a task gets of one source partition's records, of the flow's source by default."""
+    """What a task gets of one source partition's records, of the flow's source by default.
+
+    Values are the partition and offset, or as many bytes as ``sizes`` says.
+    """
+    values = [f"{partition}/{o}".encode() for o in offsets]
+    if sizes is not None:
+        values = [b"x" * size for size in sizes]
     source = {
         "topic": pa.array([topic or flow.source] * len(offsets), pa.string()),
         "partition": pa.array([partition] * len(offsets), pa.int32()),
@@ -43,14 +53,14 @@ def row_batch(
     return pa.RecordBatch.from_pydict(
         {
             "source": pa.StructArray.from_arrays(source.values(), source.keys()),
-            "value": pa.array([f"{partition}/{o}".encode() for o in offsets], pa.binary()),
+            "value": pa.array(values, pa.binary()),
         }
     )
 
 
-def rows(flow: Flow, partition: int, *offsets: int, topic: str | None = None) -> SourceRows:
-    """Rows made of one source partition's records, the flow's source unless said otherwise."""
-    (batch,) = writable_batches(iter([row_batch(flow, partition, *offsets, topic=topic)]))
+def rows(flow: Flow, partition: int, *offsets: int, **more: Any) -> SourceRows:
+    """Rows of one source partition's records; arguments as those of `row_batch`."""
+    (batch,) = writable_batches(iter([row_batch(flow, partition, *offsets, **more)]))
     (found,) = source_rows(batch)
     return found
 

@@ -5,14 +5,17 @@ import io
 import pytest
 from pyspark import TaskContext
 
+from spark_eos._client.error_codes import Code
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._worker import task
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.spark_connection import SparkConnection
-from spark_eos.errors import RecordsLostError
+from spark_eos.errors import RecordsLostError, WriteError
 from support.flow import Flow
 from support.manual_members import drop_members
 from support.members import deadline
 from support.planting import remove
+from support.proxied_worker import answered
 from support.proxy import KafkaProxy, broker_that_is_away
 from support.queries import until
 from support.runs import Runs, running
@@ -144,3 +147,23 @@ def test_a_job_that_fails_while_nothing_is_deleted_is_told_as_it_is(flow: Flow) 
     with running(flow) as runs, pytest.raises(RuntimeError, match="nothing is lost"):
         runs.batch(10, 0, while_planned=fail)
     assert flow.values() == []
+
+
+def test_the_last_of_the_attempts_says_why_rows_are_not_written(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    # Both partitions at first, then one of them.
+    proxy.on(TxnOffsetCommitRequest, answered(Code.UNKNOWN_MEMBER_ID), times=2)
+    proxy.on(
+        TxnOffsetCommitRequest,
+        answered(Code.FENCED_MEMBER_EPOCH),
+        where=lambda request: request.topics[0].partitions[0].partition_index == 1,
+    )
+    with (
+        running(proxied_flow, max_attempts=2) as runs,
+        pytest.raises(WriteError, match=": 1 source partitions are not written after 2 att") as e,
+    ):
+        runs.batch(5, 5)
+    assert "110 FENCED_MEMBER_EPOCH" in str(e.value)
+    assert "25 UNKNOWN_MEMBER_ID" not in str(e.value)
+    assert proxied_flow.values() == [f"0/{n}" for n in range(5)]

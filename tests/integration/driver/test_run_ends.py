@@ -5,8 +5,10 @@ import threading
 from typing import Any
 
 import pytest
+from kafka.protocol.producer import InitProducerIdRequest
 
 from spark_eos._client.error_codes import Code
+from spark_eos._driver import open_transactions
 from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from support import proxy_faults as faults
 from support.flow import Flow
@@ -62,6 +64,28 @@ def test_what_can_not_be_ended_is_left_to_time_out(
         proxy.on(ConsumerGroupDescribeRequest, faults.Rewrite(refused), times=None)
         runs.run.leave(tasks_outlive_stop=0.5)
     assert "are left to time out: describing group" in caplog.text
+
+
+def test_a_transaction_that_can_not_be_ended_in_time_is_left_to_brokers(
+    proxied_flow: Flow,
+    proxy: KafkaProxy,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_transactions, "_END_TIMEOUT", 0.2)
+    with (
+        caplog.at_level(logging.INFO, "spark_eos"),
+        running(proxied_flow) as runs,
+        transactions(proxied_flow, runs.run._membership) as writing,
+    ):
+        runs.batch(1, 1)
+        writing.add(rows(proxied_flow, 0, 1))
+        (name,) = until(proxied_flow.open_transactions, lambda: "an open transaction")
+        proxy.on(InitProducerIdRequest, faults.DropRequest(), times=None)
+        runs.run.leave(tasks_outlive_stop=0.1)
+        proxy.reset()
+    assert f"the open transaction of {name} is left to the brokers: " in caplog.text
+    assert "open transactions are left" not in caplog.text
 
 
 def test_a_run_leaves_until_its_members_have_left(proxied_flow: Flow, proxy: KafkaProxy) -> None:

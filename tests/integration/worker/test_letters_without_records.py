@@ -22,7 +22,7 @@ from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
 from support.members import started, writer_settings
 from support.planting import remove
-from support.writing import row_batch, task_outcome, transactions
+from support.writing import row_batch, rows, task_outcome, transactions
 
 LIMIT = 10_000
 _UNREADABLE = "headers, since a name is not UTF-8 or has U+0000"
@@ -43,21 +43,10 @@ def writing(flow: Flow, style: str = "dlq", **options: Any) -> Iterator[tuple[Tr
         found.close()
 
 
-def rows(flow: Flow, first: int, *sizes: int) -> SourceRows:
-    """Rows of partition 0 with values of these sizes."""
-    offsets = range(first, first + len(sizes))
-    batch = row_batch(flow, 0, *offsets)
-    values = pa.array([b"x" * size for size in sizes], pa.binary())
-    batch = batch.set_column(batch.schema.get_field_index("value"), "value", values)
-    (found,) = writable_batches(iter([batch]))
-    (result,) = source_rows(found)
-    return result
-
-
 def test_a_replay_sends_no_batch_larger_than_a_topic_takes(flow: Flow) -> None:
     flow.produce(["x" * 100] * 500, partition=0)
     with writing(flow, topic="no name") as (found, letters):
-        found.add(rows(flow, 0, *[1] * 500))
+        found.add(rows(flow, 0, *range(500)))
         found.commit()
     topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
     small = f"small-{flow.name}"
@@ -72,7 +61,7 @@ def test_a_letter_of_a_record_that_was_deleted_says_that_it_is_a_row(
     flow.produce(range(2), partition=0)
     with writing(flow, style) as (found, letters):
         remove(flow, flow.source, 0, before=1)
-        found.add(rows(flow, 0, 2 * LIMIT, 2 * LIMIT + 1))
+        found.add(rows(flow, 0, 0, 1, sizes=[2 * LIMIT, 2 * LIMIT + 1]))
         found.commit()
     first, second = flow.written(letters)
     assert first.value() == b"x" * 2 * LIMIT
@@ -91,7 +80,7 @@ def test_a_letter_of_a_record_that_was_deleted_says_that_it_is_a_row(
 def test_a_letter_says_that_its_records_headers_can_not_be_read(flow: Flow) -> None:
     write_not_utf8(flow, flow.source, 0)
     with writing(flow) as (found, letters):
-        found.add(rows(flow, 0, 2 * LIMIT))
+        found.add(rows(flow, 0, 0, sizes=[2 * LIMIT]))
         found.commit()
     (letter,) = flow.written(letters)
     assert letter.value() == b"not UTF-8"

@@ -1,5 +1,6 @@
 """Rows that come slowly, or that brokers take slowly: transactions end in time all the same."""
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,12 +13,13 @@ from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.records import SourceRows
 from spark_eos.errors import WriteError
 from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
 from support.proxy import KafkaProxy
-from support.proxy_faults import DropRequest
+from support.proxy_faults import DropRequest, HoldRequest
 from support.queries import until
 from support.runs import running
 from support.sinks import changed
@@ -114,6 +116,31 @@ def test_no_request_waits_for_longer_than_brokers_keep_the_transaction(flow: Flo
         found.add(rows(flow, 0, 0, 1))
         time.sleep(1)
         assert found._before_the_broker_aborts(found._deadline()).remaining() <= 4.0
+
+
+def test_rows_wait_if_brokers_would_not_take_those_before_them_in_time(
+    proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half_a_mebibyte_each(*offsets: int) -> SourceRows:
+        return rows(proxied_flow, 0, *offsets, sizes=[1 << 19] * len(offsets))
+
+    limits: dict[str, Any] = {"max_transaction_bytes": 1 << 26, "max_transaction_ms": 3_000}
+    with (
+        started(proxied_flow) as membership,
+        transactions(proxied_flow, membership, **limits) as found,
+    ):
+        found.add(half_a_mebibyte_each(*range(10)))
+        found._flush()
+        go_on = threading.Event()
+        proxy.on(ProduceRequest, HoldRequest(go_on), times=None)
+        found.add(half_a_mebibyte_each(*range(10, 30)))
+        assert found._producer.records.unacknowledged == 20
+        # At 10 rows in so many seconds, 20 more take so long.
+        for age, within_3_s in [(1.0, True), (1.45, True), (1.55, False), (2.0, False)]:
+            monkeypatch.setattr(found, "_age", lambda age=age: age)
+            assert found._has_backlog() != within_3_s
+        go_on.set()
+        found.commit()
 
 
 @pytest.mark.proves("slow-rows", "error-transaction-too-long")

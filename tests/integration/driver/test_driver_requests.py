@@ -1,0 +1,68 @@
+"""What a driver asks brokers for, batch by batch, while nothing is wrong."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import ListTransactionsRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from spark_eos._client.error_codes import Code
+from support.flow import Flow
+from support.members import started
+from support.proxy import KafkaProxy
+from support.proxy_faults import Rewrite
+from support.runs import running
+from support.writing import sent_requests
+
+_ASKED = (MetadataRequest, OffsetFetchRequest, OffsetCommitRequest)
+
+
+def test_a_batchs_end_is_committed_only_if_its_tasks_have_not(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = sent_requests(monkeypatch)
+
+    def asked() -> list[int]:
+        counts = Counter(request.api_key for request in sent)
+        sent.clear()
+        return [counts[each.API_KEY] for each in _ASKED]
+
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        asked()
+        runs.batch(10, 10)
+        assert asked() == [0, 0, 0]
+        # Of two partitions, in one request.
+        runs.batch(15, 15, without_output=1)
+        assert asked() == [0, 0, 1]
+        runs.batch(20, 20)
+        assert asked() == [0, 0, 0]
+    # At the end, so that they expire as late as they may.
+    assert asked() == [0, 1, 1]
+
+
+def test_a_group_in_which_nothing_happens_has_not_changed(flow: Flow) -> None:
+    with started(flow) as members:
+        # The second tells brokers of what the first was assigned.
+        for _ in range(2):
+            members._heartbeat()
+        assert members._acknowledged()
+        assert not members.changed
+        assert not members.ended
+
+
+def test_transactions_that_brokers_are_ending_are_looked_for_once(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    def pending(_request: Any, answer: Any) -> None:
+        for topic in answer.groups[0].topics:
+            for partition in topic.partitions:
+                partition.error_code = Code.UNSTABLE_OFFSET_COMMIT
+
+    with running(proxied_flow) as runs:
+        rule = proxy.on(OffsetFetchRequest, Rewrite(pending), times=3)
+        runs.batch(5, 5)
+        assert len(rule.hits) == 3
+        assert proxy.count(ListTransactionsRequest) == 1
