@@ -68,13 +68,11 @@ def test_each_partition_that_is_out_of_order_is_marked(flow: Flow) -> None:
 
 def test_the_first_record_of_a_new_partition_is_marked(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
-    held = [(p, range(1)) for p in (0, 1, 0)]
-    with (
-        running(flow, checkpoint=checkpoint, max_transaction_records=1) as runs,
-        pytest.raises(WriteError, match=f"{flow.source}-0 offsets 0 to 0"),
-    ):
-        runs.batch(1, 1, tasks=[held])
-    _refused_from_now_on(flow, checkpoint, f"offsets 0 to 0 of {flow.source}-0 may not all be")
+    with running(flow, checkpoint=checkpoint, max_transaction_records=1) as runs:
+        runs.batch(5)
+        with pytest.raises(WriteError, match=f"{flow.source}-1 offsets 0 to 0"):
+            runs.batch(6, 1, tasks=[[(1, range(1)), (0, range(5, 6)), (1, range(1))]])
+    _refused_from_now_on(flow, checkpoint, f"offsets 0 to 0 of {flow.source}-1 may not all be")
 
 
 @pytest.mark.proves("rows-out-of-order")
