@@ -137,13 +137,15 @@ class Flow:
         """The target's values as text, in order of partition and offset."""
         return [(m.value() or b"").decode() for m in self.written(topic)]
 
-    def merged_values(self, key: Callable[[str], Any] | None = None) -> list[str]:
+    def merged_values(
+        self, topic: str | None = None, *, key: Callable[[str], Any] | None = None
+    ) -> list[str]:
         """The same, merged from the partitions: ascending only if each partition's values are.
 
         Rows without a key may go to any partition.
         """
         partitions = defaultdict(list)
-        for message in self.written():
+        for message in self.written(topic):
             partitions[message.partition()].append((message.value() or b"").decode())
         return [*heapq.merge(*partitions.values(), key=key)]
 

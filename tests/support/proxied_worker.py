@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer
 from kafka.protocol.metadata import FindCoordinatorRequest
 
+from spark_eos._client.error_codes import Code
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import end_offsets
@@ -36,6 +37,13 @@ def answered(*codes: int) -> Rewrite:
             partition.error_code = code
 
     return Rewrite(change)
+
+
+def unstable(_request: Any, answer: Any) -> None:
+    """Makes an answer to OffsetFetch one that an open transaction holds back."""
+    for topic in answer.groups[0].topics:
+        for partition in topic.partitions:
+            partition.error_code, partition.committed_offset = Code.UNSTABLE_OFFSET_COMMIT, -1
 
 
 @dataclass

@@ -166,4 +166,4 @@ def test_the_last_of_the_attempts_says_why_rows_are_not_written(
         runs.batch(5, 5)
     assert "110 FENCED_MEMBER_EPOCH" in str(e.value)
     assert "25 UNKNOWN_MEMBER_ID" not in str(e.value)
-    assert proxied_flow.values() == [f"0/{n}" for n in range(5)]
+    assert proxied_flow.merged_values() == [f"0/{n}" for n in range(5)]

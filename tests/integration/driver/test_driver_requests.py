@@ -1,17 +1,16 @@
 """What a driver asks brokers for, batch by batch, while nothing is wrong."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
 from kafka.protocol.admin import ListTransactionsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from spark_eos._client.error_codes import Code
 from spark_eos._progress import reading
 from support.flow import Flow
 from support.members import started
+from support.proxied_worker import unstable
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.runs import running
@@ -61,13 +60,8 @@ def test_transactions_that_brokers_are_ending_are_looked_for_once(
 ) -> None:
     monkeypatch.setattr(reading, "_SETTLING", 60.0)
 
-    def pending(_request: Any, answer: Any) -> None:
-        for topic in answer.groups[0].topics:
-            for partition in topic.partitions:
-                partition.error_code = Code.UNSTABLE_OFFSET_COMMIT
-
     with running(proxied_flow) as runs:
-        rule = proxy.on(OffsetFetchRequest, Rewrite(pending), times=3)
+        rule = proxy.on(OffsetFetchRequest, Rewrite(unstable), times=3)
         runs.batch(5, 5)
         assert len(rule.hits) == 3
         assert proxy.count(ListTransactionsRequest) == 1

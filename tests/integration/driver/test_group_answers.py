@@ -15,7 +15,7 @@ from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from support import proxy_faults as faults
 from support.flow import Flow
 from support.members import started
-from support.proxied_worker import answered
+from support.proxied_worker import answered, unstable
 from support.proxy import KafkaProxy
 from support.runs import running
 from support.writing import take_over
@@ -86,11 +86,6 @@ def _group_code(code: int) -> faults.Rewrite:
     return faults.Rewrite(change)
 
 
-def _unstable(_request: Any, answer: Any) -> None:
-    for partition in answer.groups[0].topics[0].partitions:
-        partition.error_code, partition.committed_offset = Code.UNSTABLE_OFFSET_COMMIT, -1
-
-
 def _of_a_member(request: Any) -> bool:
     """Before it joins, a run looks at what the texts tell, whatever is pending."""
     return bool(request.groups[0].member_id)
@@ -100,7 +95,7 @@ def _of_a_member(request: Any) -> bool:
 @pytest.mark.parametrize(
     "fault",
     [
-        faults.Rewrite(_unstable),
+        faults.Rewrite(unstable),
         _group_code(Code.STALE_MEMBER_EPOCH),
         _group_code(Code.FENCED_MEMBER_EPOCH),
         _group_code(Code.UNKNOWN_MEMBER_ID),

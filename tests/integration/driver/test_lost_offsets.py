@@ -17,7 +17,6 @@ from kafka.protocol.consumer import OffsetFetchRequest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
-from spark_eos._client.error_codes import Code
 from spark_eos._driver import offset_renewal
 from spark_eos._kafka import cluster, offsets
 from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch
@@ -29,6 +28,7 @@ from support import groups
 from support.flow import Flow
 from support.members import deadline
 from support.planting import remove
+from support.proxied_worker import unstable
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import run_available, until
@@ -550,17 +550,12 @@ def test_after_a_batch_that_failed_nothing_is_renewed(
 def test_a_renewal_waits_for_the_end_of_the_last_batchs_transactions(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pending(_request: Any, answer: Any) -> None:
-        for topic in answer.groups[0].topics:
-            for partition in topic.partitions:
-                partition.error_code = Code.UNSTABLE_OFFSET_COMMIT
-
     seen = _commits_seen(monkeypatch, group_offsets)
     with running(proxied_flow) as runs:
         runs.batch(5, 5)
         seen.clear()
         # Brokers end transactions in their own time, which they can't be made to take.
-        rule = proxy.on(OffsetFetchRequest, Rewrite(pending), times=2)
+        rule = proxy.on(OffsetFetchRequest, Rewrite(unstable), times=2)
     assert len(rule.hits) == 2
     assert [offsets for _, offsets in seen] == [{0: 5, 1: 5}]
 

@@ -53,7 +53,7 @@ def test_one_bad_row_costs_one_row(flow: Flow, spark_eos_session: SparkSession, 
         return guarded(frame, FUNCTIONS[kind], "value string", kind=kind)
 
     (report,) = run_available(spark_eos_session, flow, transform, dead_letter_topic=letters)
-    assert flow.merged_values(int) == [str(10 * n) for n in range(50) if n % 10 != 3]
+    assert flow.merged_values(key=int) == [str(10 * n) for n in range(50) if n % 10 != 3]
     found = flow.written(letters)
     assert [m.value() for m in found] == [b"no 3", b"no 13", b"no 23", b"no 33", b"no 43"]
     told = headers_of(found[1])

@@ -38,7 +38,7 @@ def _write(
 
 
 def _letters(flow: Flow) -> list[str]:
-    return flow.values(f"dlq-{flow.name}")
+    return flow.merged_values(f"dlq-{flow.name}")
 
 
 def test_as_many_as_are_allowed_are_written(flow: Flow) -> None:

@@ -45,24 +45,32 @@ def test_it_is_waited_for_unless_there_is_nothing_to_wait_for() -> None:
     assert not thread.refused
 
 
-def test_that_heartbeats_are_refused_is_logged_once_until_they_are_accepted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    answers = iter(["refused", "refused", "refused", "accepted", "refused", "refused"])
+def _after(*answers: Exception | None) -> None:
+    """Runs one until its heartbeats have had these answers."""
+    left = iter(answers)
     over = threading.Event()
 
     def heartbeat() -> None:
-        answer = next(answers, None)
-        if answer is None:
+        try:
+            answer = next(left)
+        except StopIteration:
             over.set()
-        elif answer == "refused":
-            raise AuthenticationError("wrong password")
+            return
+        if answer is not None:
+            raise answer
 
     thread = _thread(heartbeat)
     thread.start()
     assert over.wait(10)
     thread.stop()
     thread.join(10)
+
+
+def test_that_heartbeats_are_refused_is_logged_once_until_they_are_accepted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = AuthenticationError("wrong password")
+    _after(refused, refused, refused, None, refused, refused)
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
 
 
@@ -70,21 +78,8 @@ def test_each_time_without_answers_is_warned_of_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat_thread, "_SESSION_TIMEOUT", 0.0)
-    answers = iter([None, "answered", None, None, "answered"])
-    over = threading.Event()
-
-    def heartbeat() -> None:
-        answer = next(answers, "over")
-        if answer is None:
-            raise DeadlineExceededError("no answer")
-        if answer == "over":
-            over.set()
-
-    thread = _thread(heartbeat)
-    thread.start()
-    assert over.wait(10)
-    thread.stop()
-    thread.join(10)
+    away = DeadlineExceededError("no answer")
+    _after(away, None, away, away, None)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
