@@ -2,19 +2,19 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from kafka.protocol.admin import DescribeProducersRequest
 
 from support.flow import Flow
+from support.foreign_consumer import foreign_consumer
 from support.members import deadline, started
 from support.operating import document, one_open, run
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
-from support.queries import until
 from support.versions import OFFSET_COMMIT
 from support.writing import rows, sent_requests, transactions
 
@@ -123,11 +123,7 @@ def test_output_fits_100_columns(flow: Flow) -> None:
 
 def test_a_group_of_the_classic_protocol(flow: Flow) -> None:
     flow.produce(range(3), partition=0)
-    consumer = Consumer({**flow.kafka, "group.id": flow.group_id, "client.id": "old [b]one[/b]"})
-    with closing(consumer):
-        consumer.subscribe([flow.source])
-        until(lambda: consumer.poll(0.1) or consumer.assignment(), lambda: "assignment")
-        consumer.commit(offsets=[TopicPartition(flow.source, 0, 1)], asynchronous=False)
+    with foreign_consumer(flow, "classic", client_id="old [b]one[/b]", offsets={0: 1}):
         found = document(flow)
         table = run("status", flow).stdout
     assert (found["group"]["state"], found["group"]["epoch"]) == ("Stable", None)

@@ -10,13 +10,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
-from confluent_kafka import Consumer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
@@ -36,6 +34,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.testing.broker_admin import admin_client
 from support.dead_letters import letter_topic
 from support.flow import Flow
+from support.foreign_consumer import foreign_consumer
 from support.manual_members import ManualMembers, drop_members
 from support.members import deadline, started
 from support.queries import QueryProcess, relay, run_available, until
@@ -340,36 +339,11 @@ def test_all_sessions_end_while_the_driver_is_stopped(flow: Flow, tmp_path: Path
 
 
 @contextmanager
-def _foreign_consumer(flow: Flow, protocol: str = "consumer", **more: Any) -> Iterator[Consumer]:
-    settings = {
-        **flow.kafka,
-        "group.id": flow.group_id,
-        "group.protocol": protocol,
-        "client.id": "somebody-else",
-        "enable.auto.commit": False,
-        "auto.offset.reset": "earliest",
-        **more,
-    }
-    with closing(Consumer(settings)) as consumer:
-        consumer.subscribe([flow.source])
-        yield consumer
-
-
-def _is_member(flow: Flow, consumer: Consumer) -> Callable[[], bool]:
-    def joined() -> bool:
-        consumer.poll(0.05)
-        return any(m.client_id == "somebody-else" for m in flow.members())
-
-    return joined
-
-
-@contextmanager
 def _foreign_member(
     flow: Flow, seen: Callable[[], bool], protocol: str = "consumer"
 ) -> Iterator[None]:
     """A consumer that has joined, as a heartbeat of ours has seen."""
-    with _foreign_consumer(flow, protocol) as consumer:
-        until(_is_member(flow, consumer), lambda: "the consumer to join")
+    with foreign_consumer(flow, protocol):
         until(seen, lambda: "a heartbeat to find it")
         yield
 
@@ -462,13 +436,8 @@ def test_offsets_that_a_classic_group_has_left_are_taken_over(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(range(20))
-    with _foreign_consumer(flow, "classic") as consumer:
-        until(lambda: consumer.poll(0.05) or consumer.assignment(), lambda: "its assignment")
-        offsets = [
-            confluent_kafka.TopicPartition(flow.source, partition, offset)
-            for partition, offset in ((0, 7), (1, 3))
-        ]
-        consumer.commit(offsets=offsets, asynchronous=False)
+    with foreign_consumer(flow, "classic", offsets={0: 7, 1: 3}):
+        pass
     assert flow.members() == []
     assert flow.committed() == {0: 7, 1: 3}
     (report,) = run_available(spark_eos_session, flow)

@@ -2,7 +2,6 @@
 
 import re
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
 from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -23,6 +21,7 @@ from spark_eos.testing import EmbeddedKafka, process_available
 from support import groups
 from support.apis import Queries
 from support.flow import Flow
+from support.foreign_consumer import foreign_consumer
 from support.mirroring import MirroredFlow
 from support.queries import relay, run_available
 from support.sinks import arguments
@@ -271,21 +270,11 @@ def test_a_transaction_timeout_above_the_brokers_maximum(
 def test_a_foreign_live_member_of_the_group(
     flow: Flow, spark_eos_session: SparkSession, protocol: str
 ) -> None:
-    consumer = Consumer(
-        {
-            **flow.kafka,
-            "group.id": flow.group_id,
-            "group.protocol": protocol,
-            "client.id": "somebody-else",
-        }
-    )
-    with closing(consumer):
-        consumer.subscribe([flow.source])
-        end = time.monotonic() + 20
-        while not consumer.assignment() and time.monotonic() < end:
-            consumer.poll(0.2)
-        with pytest.raises(errors.ForeignMemberError, match=r"somebody-else.*127\.0\.0\.1"):
-            _write(spark_eos_session, flow, relay)
+    with (
+        foreign_consumer(flow, protocol),
+        pytest.raises(errors.ForeignMemberError, match=r"somebody-else.*127\.0\.0\.1"),
+    ):
+        _write(spark_eos_session, flow, relay)
 
 
 @pytest.mark.proves("version-transactions-old", "error-35")

@@ -1,0 +1,83 @@
+"""A consumer of somebody else's in a flow's group, in a process of its own.
+
+It is polled as a service's is, and a `close()` that waits for ever, as librdkafka's did once while
+the group was rebalanced, is ended with its process.
+"""
+
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from support.flow import Flow
+from support.queries import until
+
+CLIENT_ID = "somebody-else"
+
+
+@contextmanager
+def foreign_consumer(
+    flow: Flow,
+    protocol: str = "consumer",
+    *,
+    client_id: str = CLIENT_ID,
+    offsets: Mapping[int, int] | None = None,
+) -> Iterator[None]:
+    """It has joined; at the end it leaves, or its session does.
+
+    Args:
+        flow: whose group it joins, and source it subscribes to.
+        protocol: the group's, ``consumer`` or ``classic``.
+        client_id: its name.
+        offsets: what it commits of the source once it is assigned it.
+    """
+    settings = {
+        **flow.kafka,
+        "group.id": flow.group_id,
+        "group.protocol": protocol,
+        "client.id": client_id,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+    }
+    given = json.dumps([settings, flow.source, list((offsets or {}).items())])
+    command = [sys.executable, "-m", "support.foreign_consumer", given]
+
+    def joined() -> bool:
+        assert process.poll() is None, f"it has ended with {process.returncode}"
+        return client_id in {member.client_id for member in flow.members()}
+
+    def is_gone() -> bool:
+        return client_id not in {member.client_id for member in flow.members()}
+
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        try:
+            until(joined, lambda: "the consumer to join")
+            if offsets:
+                until(lambda: flow.committed().items() >= offsets.items(), lambda: "its offsets")
+            yield
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=30)
+        finally:
+            process.kill()
+    until(is_gone, lambda: "it to leave")
+
+
+def _main(settings: dict[str, Any], topic: str, offsets: list[tuple[int, int]]) -> None:
+    wanted = [TopicPartition(topic, *offset) for offset in offsets]
+    with closing(Consumer(settings)) as consumer:
+        consumer.subscribe([topic])
+        # Until the other end of the pipe is closed.
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            consumer.poll(0.05)
+            if wanted and consumer.assignment():
+                consumer.commit(offsets=wanted, asynchronous=False)
+                wanted = []
+
+
+if __name__ == "__main__":
+    _main(*json.loads(sys.argv[1]))
