@@ -98,6 +98,7 @@ $(VENV)/%/.stamp: $(VENV)/.stamp
 
 bench: jars $(VENV)/quix/.stamp ## Compare speed with the alternatives and update docs/performance; SCALE=0.1 for a tenth
 	@PYTHONPATH=tests $(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
+	@$(BIN)/python tools/performance.py
 
 check: $(VENV)/.stamp ## Check style, types, import contracts and documentation links
 	@$(BIN)/ruff check
@@ -111,6 +112,7 @@ docs: $(VENV)/.stamp ## Update the generated pages and build the documentation i
 	@$(BIN)/python tools/versions.py
 	@$(BIN)/python tools/evidence.py
 	@$(BIN)/python tools/reliability.py
+	@$(BIN)/python tools/performance.py
 	@$(BIN)/python tools/picture.py
 	@$(MKDOCS)
 

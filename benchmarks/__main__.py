@@ -4,9 +4,7 @@ Machines are shared and noisy, so contestants take turns within each round, the 
 not count, and results are compared as ratios within a round.
 """
 
-import datetime
 import logging
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +22,7 @@ from scenarios import GROWTH, Latency, throughputs, triggers
 from starts import starts
 
 from spark_eos.testing import spark_session
+from support.origin import origin
 
 _RESULTS = Path("docs/performance")
 _console = Console(highlight=False)
@@ -53,8 +52,7 @@ def main(
 ) -> None:
     """Compare spark-eos with its alternatives."""
     about = {
-        "measured": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
-        "cores": os.cpu_count(),
+        **origin(),
         "rounds": rounds,
         "scale": scale,
     }

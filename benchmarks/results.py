@@ -84,8 +84,9 @@ def markdown(measured: Measured) -> str:
 def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
     """Returns all tables, after a paragraph on how they were measured."""
     how = (
-        f"`make bench` on {about['measured'][:10]}, {about['cores']} cores for broker, Spark and "
-        f"workers together, {about['scale']:g} of the rows: the medians of {about['rounds']} "
+        f"`make bench` on {about['date']}, commit {about['commit']}, code {about['code']}: "
+        f"{about['machine']}, for broker, Spark and workers together; "
+        f"{about['scale']:g} of the rows. The medians of {about['rounds']} "
         "rounds, after one that warms up and does not count. Contestants take turns in each, "
         "not always in the same order; ratios compare figures of the same round, with the lowest "
         "and the highest. Equal read settings are those of `sink.read`. The JVMs of Kafka "

@@ -87,6 +87,11 @@ def test_pages_made_from_the_code_are_up_to_date(name: str) -> None:
     )
 
 
+def test_figures_of_speed_are_those_that_were_measured() -> None:
+    for file, text in runpy.run_path(str(ROOT / "tools" / "performance.py"))["pages"]().items():
+        assert file.read_text() == text, f"`make docs` brings {file.name} up to date"
+
+
 def test_the_picture_of_the_demo_is_up_to_date() -> None:
     drawn = runpy.run_path(str(ROOT / "tools" / "picture.py"))["page"]()
     assert (DOCS / "assets" / "demo.svg").read_text() == drawn, "`make docs` draws it"
