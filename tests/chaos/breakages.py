@@ -46,7 +46,10 @@ MUTATIONS = {
     "v6-answer-ignored": Mutation((Kind.SESSION_EXPIRY, Kind.FROZEN_QUERY), steps=4),
     "v6-sent-before-flush": Mutation((Kind.WORKER_PAUSE,), steps=1),
     "offsets-read-before-fencing": Mutation((Kind.TWO_DRIVERS,), steps=3),
-    "retries-not-deferred": Mutation((Kind.USER_EXCEPTION, Kind.WORKER_KILL), load="skewed"),
+    # Only a task that has committed some of its rows shows it.
+    "retries-not-deferred": Mutation(
+        (Kind.USER_EXCEPTION, Kind.WORKER_KILL), steps=12, load="skewed"
+    ),
     "producer-kept-after-an-unclean-end": Mutation((Kind.LATE_OFFSETS,)),
     "end-committed-before-the-rows": Mutation((Kind.DRIVER_KILL,), steps=2),
     "lingering-transactions-left": Mutation(
@@ -54,7 +57,8 @@ MUTATIONS = {
     ),
     # While staging, a restart that runs the frame for its state alone may be met instead.
     "staged-commit-before-the-files": _staged(Kind.BEFORE_STAGED_COMMIT_KILL),
-    "sweep-leaves-only-its-own": _staged(Kind.BEFORE_SWEEP_FREEZE, steps=2),
+    # A driver that wakes up in the batch that its successor is in, as one in three does, hides it.
+    "sweep-leaves-only-its-own": _staged(Kind.BEFORE_SWEEP_FREEZE, steps=4),
     "staged-anew-when-repeated": _staged(Kind.RELAY_KILL),
     "positions-not-in-the-transaction": _staged(Kind.RELAY_KILL),
     "rows-read-not-counted": _staged(Kind.COPY_REMOVED),
