@@ -47,12 +47,12 @@ def foreign_consumer(
     given = json.dumps([settings, flow.source, list((offsets or {}).items())])
     command = [sys.executable, "-m", "support.foreign_consumer", given]
 
-    def joined() -> bool:
-        assert process.poll() is None, f"it has ended with {process.returncode}"
+    def is_member() -> bool:
         return client_id in {member.client_id for member in flow.members()}
 
-    def is_gone() -> bool:
-        return client_id not in {member.client_id for member in flow.members()}
+    def joined() -> bool:
+        assert process.poll() is None, f"it has ended with {process.returncode}"
+        return is_member()
 
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
@@ -64,7 +64,7 @@ def foreign_consumer(
                 process.communicate(timeout=30)
         finally:
             process.kill()
-    until(is_gone, lambda: "it to leave")
+    until(lambda: not is_member(), lambda: "it to leave")
 
 
 def _main(settings: dict[str, Any], topic: str, offsets: list[tuple[int, int]]) -> None:
