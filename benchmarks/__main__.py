@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyspark
 from bench import Bench
 from plots import plot
 from requests_per_batch import requests_per_batch
@@ -22,9 +23,12 @@ from scenarios import GROWTH, Latency, throughputs, triggers
 from starts import starts
 
 from spark_eos.testing import spark_session
+from spark_eos.testing.broker import kafka_version
 from support.origin import origin
 
 _RESULTS = Path("docs/performance")
+# What results of one file have in common.
+_SAME = ("code", "machine", "spark", "kafka", "rounds", "scale")
 _console = Console(highlight=False)
 
 
@@ -53,17 +57,19 @@ def main(
     """Compare spark-eos with its alternatives."""
     about = {
         **origin(),
+        "spark": pyspark.__version__,
+        "kafka": kafka_version(),
         "rounds": rounds,
         "scale": scale,
     }
     earlier = directory / "results.json"
     measured: list[Measured] = []
     if only and earlier.exists():
-        its_rounds, its_scale, measured = read_json(earlier)
-        if (its_rounds, its_scale) != (rounds, scale):
+        its, measured = read_json(earlier)
+        if other := [name for name in _SAME if its[name] != about[name]]:
             raise click.UsageError(
-                f"{earlier} was measured with --rounds {its_rounds} --scale {its_scale:g}: use "
-                "the same, or another directory (--to)"
+                f"{earlier} was measured with {', '.join(f'{name} {its[name]}' for name in other)}:"
+                " use the same, or another directory (--to)"
             )
     with tempfile.TemporaryDirectory() as checkpoints:
         # One broker, one replica: meant here.

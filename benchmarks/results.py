@@ -85,8 +85,8 @@ def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
     """Returns all tables, after a paragraph on how they were measured."""
     how = (
         f"`make bench` on {about['date']}, commit {about['commit']}, code {about['code']}: "
-        f"{about['machine']}, for broker, Spark and workers together; "
-        f"{about['scale']:g} of the rows. The medians of {about['rounds']} "
+        f"Spark {about['spark']}, Kafka {about['kafka']}, {about['machine']}, for broker, Spark and "
+        f"workers together; {about['scale']:g} of the rows. The medians of {about['rounds']} "
         "rounds, after one that warms up and does not count. Contestants take turns in each, "
         "not always in the same order; ratios compare figures of the same round, with the lowest "
         "and the highest. Equal read settings are those of `sink.read`. The JVMs of Kafka "
@@ -129,8 +129,7 @@ def write_json(file: Path, about: Mapping[str, Any], measured: Sequence[Measured
     file.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def read_json(file: Path) -> tuple[int, float, list[Measured]]:
-    """Returns the rounds, scale and figures of an earlier run."""
+def read_json(file: Path) -> tuple[dict[str, Any], list[Measured]]:
+    """Returns the conditions and figures of an earlier run."""
     content = json.loads(file.read_text())
-    scenarios = [Measured(**one) for one in content["scenarios"]]
-    return content["rounds"], content["scale"], scenarios
+    return content, [Measured(**one) for one in content.pop("scenarios")]

@@ -18,7 +18,6 @@ _ARCHIVE: Final = ", class archive"
 _EQUAL: Final = "Spark's own sink, equal read settings"
 _SHIPPED: Final = "Spark's own sink, as shipped"
 _SCHEDULED: Final = "`asynchronous_progress`"
-_ARCHIVED: Final = "class archive](deploying.md#starting-sooner)"
 _LARGE: Final = "large batches, {}"
 _COLD: Final = "cold start to first commit"
 _KILLED: Final = "SIGKILL of the driver to next commit"
@@ -80,8 +79,8 @@ class Line:
 
     def words(self, scenario: Scenario) -> str:
         """The aim, and whether it is met."""
-        of = "equal" if self.base == _EQUAL else "as shipped"
-        aim = f"{self.aim} of {of}" if self.seconds is None else f"{self.seconds:g} s"
+        of = "of equal" if self.base == _EQUAL else "as shipped"
+        aim = f"{self.aim} {of}" if self.seconds is None else f"{self.seconds:g} s"
         reached = self.reached(scenario)
         return "" if reached is None else f"{aim}: {'met' if reached else '**missed**'}"
 
@@ -133,7 +132,7 @@ _LINES: Final[Mapping[str, tuple[Line, ...]]] = {
     ),
     "start to first commit, plain Python": (
         Line("cold", _COLD),
-        Line(f"cold, [{_ARCHIVED}", _COLD, _OURS + _ARCHIVE),
+        Line("cold, [class archive](deploying.md#starting-sooner)", _COLD, _OURS + _ARCHIVE),
         Line("after SIGKILL", _KILLED, seconds=5.0, told="from SIGKILL to the next commit"),
         Line(
             "after SIGKILL, class archive",
@@ -179,9 +178,10 @@ def _conditions(about: Mapping[str, Any], scenarios: Mapping[str, Scenario]) -> 
     cold, killed = (scenarios[name].median(_EQUAL + _ARCHIVE) / 1_000 for name in (_COLD, _KILLED))
     return [
         f"Medians of {about['rounds']} rounds (lowest to highest) after a warm-up, with four",
-        "partitions unless stated. Large batches have 100 MB, those without an aim 50.",
-        "Empty: no aim, or not measured.",
+        f"partitions unless stated. Large batches have {100 * about['scale']:g} MB, those without",
+        f"an aim {50 * about['scale']:g}. Empty: no aim, or not measured.",
         f"`make bench` on {about['date']}, commit {about['commit']}, code {about['code']}:",
+        f"Spark {about['spark']}, Kafka {about['kafka']},",
         f"{about['machine']}, shared by broker, Spark and workers.",
         "Spark's sink starts without a class archive here; with one it takes",
         f"{cold:.1f} s cold and {killed:.1f} s after SIGKILL.",
