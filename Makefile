@@ -98,7 +98,7 @@ $(VENV)/%/.stamp: $(VENV)/.stamp
 
 bench: jars $(VENV)/quix/.stamp ## Compare speed with the alternatives and update docs/performance; SCALE=0.1 for a tenth
 	@PYTHONPATH=tests $(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
-	@$(BIN)/python tools/performance.py
+	@PYTHONPATH=tests $(BIN)/python benchmarks/summary.py
 
 check: $(VENV)/.stamp ## Check style, types, import contracts and documentation links
 	@$(BIN)/ruff check
@@ -109,10 +109,10 @@ check: $(VENV)/.stamp ## Check style, types, import contracts and documentation 
 
 docs: $(VENV)/.stamp ## Update the generated pages and build the documentation into build/docs
 	@$(BIN)/python tools/options.py
-	@$(BIN)/python tools/versions.py
+	@PYTHONPATH=tests $(BIN)/python tools/versions.py
 	@$(BIN)/python tools/evidence.py
-	@$(BIN)/python tools/reliability.py
-	@$(BIN)/python tools/performance.py
+	@PYTHONPATH=tests $(BIN)/python tools/reliability.py
+	@PYTHONPATH=tests $(BIN)/python benchmarks/summary.py
 	@$(BIN)/python tools/picture.py
 	@$(MKDOCS)
 

@@ -85,8 +85,8 @@ def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
     """Returns all tables, after a paragraph on how they were measured."""
     how = (
         f"`make bench` on {about['date']}, commit {about['commit']}, code {about['code']}: "
-        f"Spark {about['spark']}, Kafka {about['kafka']}, {about['machine']}, for broker, Spark and "
-        f"workers together; {about['scale']:g} of the rows. The medians of {about['rounds']} "
+        f"Spark {about['spark']}, Kafka {about['kafka']}, {about['machine']}, for broker, Spark "
+        f"and workers together; {about['scale']:g} of the rows. The medians of {about['rounds']} "
         "rounds, after one that warms up and does not count. Contestants take turns in each, "
         "not always in the same order; ratios compare figures of the same round, with the lowest "
         "and the highest. Equal read settings are those of `sink.read`. The JVMs of Kafka "

@@ -6,7 +6,6 @@ code than the newest of their kind are left out, and removed.
 """
 
 import json
-import re
 import shutil
 import statistics
 import subprocess
@@ -17,6 +16,8 @@ from typing import Any, Final
 
 from packaging.version import Version
 from rich.console import Console
+
+from support.places import filled
 
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "docs" / "chaos.jsonl"
@@ -306,11 +307,7 @@ def page() -> str:
         ("mutants", mutants_table(mutants)),
         ("coverage", coverage_table(json.loads(COVERAGE.read_text(encoding="utf-8")))),
     ):
-        place = re.compile(rf"(?<=<!-- {name} -->\n).*(?=<!-- end of {name} -->)", re.DOTALL)
-        if not place.search(text):
-            raise ValueError(f"{PAGE.name} has no place for {name}")
-        # No text that has been put in has backslashes.
-        text = place.sub(f"\n{table}\n\n", text)
+        text = filled(text, name, table)
     return text
 
 

@@ -1,16 +1,15 @@
 """Writes the table in docs/versions.md from the results of ``make matrix`` in docs/matrix.json."""
 
 import json
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from support.places import filled
+
 _DOCS: Final = Path(__file__).parent.parent / "docs"
 RESULTS: Final = _DOCS / "matrix.json"
 PAGE: Final = _DOCS / "versions.md"
-
-_TABLE: Final = re.compile(r"(?<=<!-- results -->\n).*(?=<!-- end of results -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,7 @@ def page() -> str:
             for one in read_results()
         ),
     ]
-    table = "\n".join(lines)
-    return _TABLE.sub(lambda _: f"\n{table}\n\n", PAGE.read_text(encoding="utf-8"))
+    return filled(PAGE.read_text(encoding="utf-8"), "results", "\n".join(lines))
 
 
 def write_page() -> None:

@@ -87,9 +87,37 @@ def test_pages_made_from_the_code_are_up_to_date(name: str) -> None:
     )
 
 
-def test_figures_of_speed_are_those_that_were_measured() -> None:
-    for file, text in runpy.run_path(str(ROOT / "tools" / "performance.py"))["pages"]().items():
+@pytest.fixture
+def summary(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of benchmarks/summary.py."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return runpy.run_path(str(ROOT / "benchmarks" / "summary.py"))
+
+
+def test_figures_of_speed_are_those_that_were_measured(summary: dict[str, Any]) -> None:
+    for file, text in summary["pages"]().items():
         assert file.read_text() == text, f"`make docs` brings {file.name} up to date"
+
+
+@pytest.mark.parametrize(
+    ("unit", "ours", "aim", "words"),
+    [
+        ("rows/s", 90, {"aim": 0.9}, "0.9 of equal: met"),
+        ("rows/s", 89, {"aim": 0.9}, "0.9 of equal: **missed**"),
+        ("ms", 90, {"aim": 0.9}, "0.9 of equal: met"),
+        ("ms", 91, {"aim": 0.9}, "0.9 of equal: **missed**"),
+        ("ms", 5_000, {"seconds": 5.0}, "5 s: met"),
+        ("ms", 5_001, {"seconds": 5.0}, "5 s: **missed**"),
+        ("ms", 91, {}, ""),
+    ],
+)
+def test_more_rows_or_less_time_meet_an_aim(
+    summary: dict[str, Any], unit: str, ours: float, aim: dict[str, float], words: str
+) -> None:
+    # The median round counts.
+    figures = {summary["OURS"]: [1, ours, 9_000], summary["EQUAL"]: [100, 100, 100]}
+    measured = summary["Measured"]("one", unit, figures)
+    assert summary["Line"]("one", "one", **aim).words(measured) == words
 
 
 def test_the_picture_of_the_demo_is_up_to_date() -> None:

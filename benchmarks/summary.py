@@ -1,27 +1,29 @@
 """Writes the tables of docs/performance.md and README.md from what `make bench` has measured."""
 
-import json
-import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-_ROOT: Final = Path(__file__).parent.parent
-RESULTS: Final = _ROOT / "docs" / "performance" / "results.json"
-PAGES: Final = (_ROOT / "docs" / "performance.md", _ROOT / "README.md")
+from contestants import BASES, EQUAL, OURS, SHIPPED
+from results import Measured, read_json
+from turns import median_and_range
 
-_OURS: Final = "spark-eos"
-_ASYNCHRONOUS: Final = f"{_OURS}, asynchronous_progress"
+from support.places import filled
+
+_ROOT: Final = Path(__file__).parent.parent
+_RESULTS: Final = _ROOT / "docs" / "performance" / "results.json"
+
+_ASYNCHRONOUS: Final = f"{OURS}, asynchronous_progress"
 _ARCHIVE: Final = ", class archive"
-_EQUAL: Final = "Spark's own sink, equal read settings"
-_SHIPPED: Final = "Spark's own sink, as shipped"
 _SCHEDULED: Final = "`asynchronous_progress`"
 _LARGE: Final = "large batches, {}"
 _COLD: Final = "cold start to first commit"
 _KILLED: Final = "SIGKILL of the driver to next commit"
 _PER_SECOND: Final = "rows/s"
+
+Scenarios = Mapping[str, Measured]
 
 _OUTSIDERS: Final = {
     "Kafka Streams 4.3.1, exactly_once_v2": "Kafka Streams 4.3.1, `exactly_once_v2`, two threads",
@@ -29,24 +31,6 @@ _OUTSIDERS: Final = {
     "transactional loop": "transactional loop, confluent-kafka",
     "Quix Streams, exactly-once": "Quix Streams",
 }
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """Figures and details of all contestants of a scenario, as benchmarks/results.py has them."""
-
-    unit: str
-    figures: Mapping[str, list[float]]
-    details: Mapping[str, Mapping[str, Any]]
-
-    def ratios(self, contestant: str, base: str) -> list[float]:
-        """Round by round; none if one of them was left out."""
-        both = (self.figures.get(contestant, []), self.figures.get(base, []))
-        return [ours / theirs for ours, theirs in zip(*both, strict=False)]
-
-    def median(self, contestant: str) -> float:
-        """The median of a contestant's figures."""
-        return statistics.median(self.figures[contestant])
 
 
 @dataclass(frozen=True)
@@ -62,24 +46,24 @@ class Line:
 
     what: str
     scenario: str
-    contestant: str = _OURS
+    contestant: str = OURS
     aim: float | None = None
-    base: str = _EQUAL
+    base: str = EQUAL
     seconds: float | None = None
     told: str = ""
 
-    def reached(self, scenario: Scenario) -> bool | None:
+    def reached(self, scenario: Measured) -> bool | None:
         """Whether the aim is met; None without one."""
         if self.seconds is not None:
-            return scenario.median(self.contestant) <= 1_000 * self.seconds
+            return _seconds(scenario, self.contestant) <= self.seconds
         if self.aim is None:
             return None
-        share = round(statistics.median(scenario.ratios(self.contestant, self.base)), 2)
+        share = round(_share(scenario, self.contestant, self.base), 2)
         return share >= self.aim if scenario.unit == _PER_SECOND else share <= self.aim
 
-    def words(self, scenario: Scenario) -> str:
+    def words(self, scenario: Measured) -> str:
         """The aim, and whether it is met."""
-        of = "of equal" if self.base == _EQUAL else "as shipped"
+        of = "of equal" if self.base == EQUAL else "as shipped"
         aim = f"{self.aim} {of}" if self.seconds is None else f"{self.seconds:g} s"
         reached = self.reached(scenario)
         return "" if reached is None else f"{aim}: {'met' if reached else '**missed**'}"
@@ -114,7 +98,7 @@ _LINES: Final[Mapping[str, tuple[Line, ...]]] = {
                 f"{rows} rows, 100 B, 4 partitions",
                 _ASYNCHRONOUS,
                 aim=0.85,
-                base=_SHIPPED,
+                base=SHIPPED,
                 told=f"time for {rows} rows with {_SCHEDULED}",
             )
             for rows in ("100", "10,000")
@@ -132,12 +116,12 @@ _LINES: Final[Mapping[str, tuple[Line, ...]]] = {
     ),
     "start to first commit, plain Python": (
         Line("cold", _COLD),
-        Line("cold, [class archive](deploying.md#starting-sooner)", _COLD, _OURS + _ARCHIVE),
+        Line("cold, [class archive](deploying.md#starting-sooner)", _COLD, OURS + _ARCHIVE),
         Line("after SIGKILL", _KILLED, seconds=5.0, told="from SIGKILL to the next commit"),
         Line(
             "after SIGKILL, class archive",
             _KILLED,
-            _OURS + _ARCHIVE,
+            OURS + _ARCHIVE,
             seconds=5.0,
             told="from SIGKILL to the next commit with a class archive",
         ),
@@ -153,29 +137,35 @@ def _head(*heads: str) -> list[str]:
     return [_row(*heads), _row("---", *["---:"] * (len(heads) - 1))]
 
 
-def _median_and_range(values: list[float]) -> str:
-    low, high = min(values, default=0), max(values, default=0)
-    return f"{statistics.median(values):.2f} ({low:.2f} to {high:.2f})" if values else ""
+def _compared(measured: Measured, contestant: str, base: str) -> str:
+    """The ratio as all pages write it; empty if one of the two was not measured."""
+    if not {contestant, base} <= measured.figures.keys():
+        return "failed" if contestant in measured.failed else ""
+    return median_and_range(measured.ratios(contestant, base))
 
 
-def _aims(scenarios: Mapping[str, Scenario]) -> list[str]:
+def _share(measured: Measured, contestant: str, base: str) -> float:
+    return statistics.median(measured.ratios(contestant, base))
+
+
+def _seconds(measured: Measured, contestant: str) -> float:
+    return statistics.median(measured.figures[contestant]) / 1_000
+
+
+def _aims(scenarios: Scenarios) -> list[str]:
     rows = [_row("", "aim", "equal", "as shipped"), _row(*["---"] * 4)]
     for section, lines in _LINES.items():
         rows.append(_row(f"**{section}**", "", "", ""))
         for line in lines:
             scenario = scenarios[line.scenario]
-            took = f": {scenario.median(line.contestant) / 1_000:.1f} s"
-            compared = (
-                _median_and_range(scenario.ratios(line.contestant, base))
-                for base in (_EQUAL, _SHIPPED)
-            )
-            what = line.what + (took if scenario.unit == "ms" else "")
-            rows.append(_row(what, line.words(scenario), *compared))
+            took = f": {_seconds(scenario, line.contestant):.1f} s" if scenario.unit == "ms" else ""
+            compared = (_compared(scenario, line.contestant, base) for base in BASES)
+            rows.append(_row(line.what + took, line.words(scenario), *compared))
     return rows
 
 
-def _conditions(about: Mapping[str, Any], scenarios: Mapping[str, Scenario]) -> list[str]:
-    cold, killed = (scenarios[name].median(_EQUAL + _ARCHIVE) / 1_000 for name in (_COLD, _KILLED))
+def _conditions(about: Mapping[str, Any], scenarios: Scenarios) -> list[str]:
+    cold, killed = (_seconds(scenarios[name], EQUAL + _ARCHIVE) for name in (_COLD, _KILLED))
     return [
         f"Medians of {about['rounds']} rounds (lowest to highest) after a warm-up, with four",
         f"partitions unless stated. Large batches have {100 * about['scale']:g} MB, those without",
@@ -188,7 +178,7 @@ def _conditions(about: Mapping[str, Any], scenarios: Mapping[str, Scenario]) -> 
     ]
 
 
-def _costs(scenarios: Mapping[str, Scenario]) -> list[str]:
+def _costs(scenarios: Scenarios) -> list[str]:
     kinds = {"JVM": "jvm", "broker": "broker", "Python workers": "workers"}
     rows = _head("", *kinds, "first batch, s")
     for records in ("100 B, 4", "1 KiB, 4", "10 KiB, 4", "100 B, 64", "100 B, 500"):
@@ -197,38 +187,36 @@ def _costs(scenarios: Mapping[str, Scenario]) -> list[str]:
         rows.append(
             _row(
                 f"{records} partitions",
-                *(f"{details[_EQUAL][name]:.1f} → {details[_OURS][name]:.1f}" for name in names),
+                *(f"{details[EQUAL][name]:.1f} → {details[OURS][name]:.1f}" for name in names),
             )
         )
     return rows
 
 
-def _outsiders(scenarios: Mapping[str, Scenario]) -> list[str]:
+def _outsiders(scenarios: Scenarios) -> list[str]:
     rows = _head("", "100 B", "1 KiB")
     for name, told in _OUTSIDERS.items():
-        rows.append(
-            _row(told, *(_median_and_range(x.ratios(name, _OURS)) for x in _both(scenarios)))
-        )
+        rows.append(_row(told, *(_compared(one, name, OURS) for one in _both(scenarios))))
     return rows
 
 
-def _both(scenarios: Mapping[str, Scenario]) -> list[Scenario]:
+def _both(scenarios: Scenarios) -> list[Measured]:
     return [scenarios[_LARGE.format(f"{size}, 4 partitions")] for size in ("100 B", "1 KiB")]
 
 
-def _steps(scenarios: Mapping[str, Scenario]) -> list[str]:
+def _steps(scenarios: Scenarios) -> list[str]:
     scenario = scenarios["100 rows, 100 B, 4 partitions"]
     named = {
-        _OURS: _OURS,
-        _ASYNCHRONOUS: f"{_OURS}, {_SCHEDULED}",
-        _EQUAL: "Spark's own sink",
+        OURS: OURS,
+        _ASYNCHRONOUS: f"{OURS}, {_SCHEDULED}",
+        EQUAL: "Spark's own sink",
         "Spark's own sink, asynchronous": "the same, asynchronous: doubles rows after a crash",
     }
     rows = _head("", "total", "Spark's logs", "the batch")
     for name, told in named.items():
         steps = scenario.details[name]
         figures = (
-            scenario.median(name),
+            statistics.median(scenario.figures[name]),
             steps["walCommit"] + steps["commitOffsets"],
             steps["addBatch"],
         )
@@ -236,23 +224,22 @@ def _steps(scenarios: Mapping[str, Scenario]) -> list[str]:
     return rows
 
 
-def _comparison(scenarios: Mapping[str, Scenario]) -> list[str]:
+def _comparison(scenarios: Scenarios) -> list[str]:
     others = {
-        _SHIPPED: ("Spark's own sink, as shipped", "at-least-once"),
-        _EQUAL: ("Spark's own sink, same read settings", "at-least-once"),
+        SHIPPED: ("Spark's own sink, as shipped", "at-least-once"),
+        EQUAL: ("Spark's own sink, same read settings", "at-least-once"),
         "Kafka Streams 4.3.1, exactly_once_v2": ("Kafka Streams 4.3.1", "exactly-once"),
         "Flink 2.2.0, exactly-once": ("Flink 2.2.0", "exactly-once"),
         "Quix Streams, exactly-once": ("Quix Streams", "exactly-once"),
     }
     rows = [_row("", "guarantee", "100 B", "1 KiB"), _row("---", "---", "---:", "---:")]
-    rows.append(_row(_OURS, "exactly-once", "1", "1"))
+    rows.append(_row(OURS, "exactly-once", "1", "1"))
     for name, told in others.items():
-        medians = [statistics.median(one.ratios(name, _OURS)) for one in _both(scenarios)]
-        rows.append(_row(*told, *(f"{median:.2f}" for median in medians)))
+        rows.append(_row(*told, *(f"{_share(one, name, OURS):.2f}" for one in _both(scenarios))))
     return rows
 
 
-def _missed(scenarios: Mapping[str, Scenario]) -> list[str]:
+def _missed(scenarios: Scenarios) -> list[str]:
     return [
         f"- {_seen(line, scenarios[line.scenario])}"
         for lines in _LINES.values()
@@ -261,42 +248,38 @@ def _missed(scenarios: Mapping[str, Scenario]) -> list[str]:
     ]
 
 
-def _seen(line: Line, scenario: Scenario) -> str:
+def _seen(line: Line, scenario: Measured) -> str:
     if line.seconds is not None:
-        took = scenario.median(line.contestant) / 1_000
-        return f"{took:.1f} s {line.told} (goal {line.seconds:g} s)"
-    share = statistics.median(scenario.ratios(line.contestant, line.base))
-    return f"{share:.2f} of its {line.told} (goal {line.aim})"
+        return f"{_seconds(scenario, line.contestant):.1f} s {line.told} (goal {line.seconds:g} s)"
+    return (
+        f"{_share(scenario, line.contestant, line.base):.2f} of its {line.told} (goal {line.aim})"
+    )
 
 
-def pages() -> dict[Path, str]:
+def pages(results: Path = _RESULTS) -> dict[Path, str]:
     """The whole pages with the current tables."""
-    about = json.loads(RESULTS.read_text(encoding="utf-8"))
-    scenarios = {
-        one["name"]: Scenario(one["unit"], one["figures"], one["details"])
-        for one in about["scenarios"]
-    }
+    about, measured = read_json(results)
+    scenarios = {one.name: one for one in measured}
     tables = {
-        "aims": _aims(scenarios),
-        "conditions": _conditions(about, scenarios),
-        "costs": _costs(scenarios),
-        "outsiders": _outsiders(scenarios),
-        "steps": _steps(scenarios),
-        "comparison": _comparison(scenarios),
-        "missed": _missed(scenarios),
+        _ROOT / "docs" / "performance.md": {
+            "aims": _aims(scenarios),
+            "conditions": _conditions(about, scenarios),
+            "costs": _costs(scenarios),
+            "outsiders": _outsiders(scenarios),
+            "steps": _steps(scenarios),
+        },
+        _ROOT / "README.md": {
+            "comparison": _comparison(scenarios),
+            "missed": _missed(scenarios),
+        },
     }
-    found = {page: page.read_text(encoding="utf-8") for page in PAGES}
-    for name, lines in tables.items():
-        place = re.compile(rf"(?<=<!-- {name} -->\n).*(?=<!-- end of {name} -->)", re.DOTALL)
-        holders = [page for page, text in found.items() if place.search(text)]
-        if len(holders) != 1:
-            raise ValueError(f"{name} has {len(holders)} places")
-        found[holders[0]] = place.sub(_text(lines), found[holders[0]])
+    found = {}
+    for page, places in tables.items():
+        text = page.read_text(encoding="utf-8")
+        for name, lines in places.items():
+            text = filled(text, name, "\n".join(lines))
+        found[page] = text
     return found
-
-
-def _text(lines: Iterable[str]) -> str:
-    return "\n" + "\n".join(lines) + "\n\n"
 
 
 if __name__ == "__main__":
