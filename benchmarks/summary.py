@@ -235,7 +235,9 @@ def _comparison(scenarios: Scenarios) -> list[str]:
     rows = [_row("", "guarantee", "100 B", "1 KiB"), _row("---", "---", "---:", "---:")]
     rows.append(_row(OURS, "exactly-once", "1", "1"))
     for name, told in others.items():
-        rows.append(_row(*told, *(f"{_share(one, name, OURS):.2f}" for one in _both(scenarios))))
+        compared = (_compared(one, name, OURS) for one in _both(scenarios))
+        # Without the range.
+        rows.append(_row(*told, *(text.partition(" (")[0] for text in compared)))
     return rows
 
 
