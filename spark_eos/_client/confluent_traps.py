@@ -1,10 +1,11 @@
 """Calls of confluent-kafka that end the process, or never end, if made in the plain way."""
 
+import contextlib
 import time
 from operator import methodcaller
 from typing import Any, Final
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaException, Message
 
 from spark_eos._client.letter_headers import Header
 
@@ -50,3 +51,16 @@ def flush_records(producer: Any, seconds: float) -> int:
         unacknowledged = int(producer.flush(max(0.0, min(_PIECE, left))))
         if not unacknowledged or left <= _PIECE:
             return unacknowledged
+
+
+def leave_transaction(producer: Any) -> None:
+    """Gives up a transactional producer's open transaction, if there is one, without waiting.
+
+    Use it before such a producer is closed. librdkafka 2.16 may begin to add a partition to the
+    transaction while it closes, and then an assertion ends the process (txn_req_cnt in
+    rdkafka_txnmgr.c); after an abort has begun, it adds none.
+    """
+    with contextlib.suppress(KafkaException):
+        producer.abort_transaction(0)
+    producer.purge()
+    producer.flush(0)

@@ -15,6 +15,7 @@ from cachetools import LRUCache
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.confluent_traps import leave_transaction
 from spark_eos._client.error_codes import Code
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
@@ -256,8 +257,7 @@ class TransactionalProducer:
             # The driver ends open transactions before anyone else may write.
             warn(logger, "EOS69", "leaving %s to the driver: %s", identity.transactional_id, error)
         try:
-            producer.purge()
-            producer.flush(0)
+            leave_transaction(producer)
         except Exception as error:  # noqa: BLE001 - the producer is fenced and can do no harm
             logger.debug("%s: while closing: %s", identity.transactional_id, error)
 

@@ -1,11 +1,18 @@
-"""A producer's fatal error ends the transaction by an error that names it."""
+"""How the worker's producer ends: by a fatal error that is named, or given up."""
+
+import time
+from typing import Any
 
 from confluent_kafka import KafkaError
+from kafka.protocol.producer import AddPartitionsToTxnRequest
 
+from spark_eos._client.error_codes import Code
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.transactions import fence_producer
 from support.flow import Flow
 from support.members import deadline, started
+from support.proxy import KafkaProxy
+from support.proxy_faults import Rewrite
 from support.writing import refused, rows, transactions
 
 
@@ -22,3 +29,28 @@ def test_a_producer_that_is_fenced_with_many_records_on_their_way(flow: Flow) ->
             assert (failure.again, failure.too_slow) == (True, False)
             writing.abort()
             writing._producer.drop()
+
+
+def test_a_producer_that_is_given_up_adds_no_partition_any_more(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    def not_yet(_request: Any, answer: Any) -> None:
+        for topic in answer.results_by_topic_v3_and_below:
+            for partition in topic.results_by_partition:
+                partition.partition_error_code = Code.CONCURRENT_TRANSACTIONS
+
+    def asked() -> int:
+        return proxy.count(AddPartitionsToTxnRequest)
+
+    proxy.on(AddPartitionsToTxnRequest, Rewrite(not_yet), times=None)
+    with started(proxied_flow) as membership, transactions(proxied_flow, membership) as writing:
+        writing.add(rows(proxied_flow, 0, 0))
+        while asked() < 2:
+            time.sleep(0.01)
+        # Still there, as it is for librdkafka's threads while it closes: to add one then ends the
+        # process by an assertion.
+        _producer = writing._producer._producer
+        writing.abort()
+        before = asked()
+        time.sleep(0.3)
+        assert asked() == before
