@@ -14,6 +14,9 @@ _BY_ID: Final = Version(kafka_version()) >= Version("4.4")
 OFFSET_COMMIT: Final = 6 if _BY_ID else 5
 """The version of TxnOffsetCommit that queries use."""
 
+CHECKS: Final = 0 if _BY_ID else 1
+"""How often source topics are looked up once offsets are sent: only if these go by name."""
+
 STALE_EPOCH: Final = Code.STALE_MEMBER_EPOCH if _BY_ID else Code.ILLEGAL_GENERATION
 """What the run's brokers call a wrong member epoch in TxnOffsetCommit."""
 
