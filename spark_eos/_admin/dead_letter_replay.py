@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter, explained
 from spark_eos._admin.replay_progress import PartitionProgress, PartitionScan, replay_offsets
-from spark_eos._client.confluent_traps import flush_records
+from spark_eos._client.confluent_traps import flush_records, leave_transaction
 from spark_eos._client.timestamps import producer_timestamp
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
@@ -44,6 +44,9 @@ from spark_eos.errors import (
 # Records of one transaction of a replay.
 _BATCH: Final = 500
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
+# Seconds that an error or an interrupt waits for the open transaction's end; after that the brokers
+# end it by its timeout.
+_ABORT_SECONDS: Final = 5.0
 # Errors name at most so many partitions.
 _NAMED: Final = 5
 # Errors show at most so many characters of a header.
@@ -232,7 +235,17 @@ class DeadLetterReplay:
             self.done.timestamps_moved += letter.record_timestamp == 0
 
     def _write_transaction(self, consumer: Any, chosen: list[_Planned]) -> None:
-        producer, timeout = self._begun_producer(), self._letters.timeout
+        producer = self._begun_producer()
+        producer.begin_transaction()
+        try:
+            self._produce(producer, chosen)
+            self._commit(producer, consumer)
+        except BaseException:
+            leave_transaction(producer, _ABORT_SECONDS)
+            raise
+
+    def _produce(self, producer: Any, chosen: list[_Planned]) -> None:
+        timeout = self._letters.timeout
         failed: list[tuple[KafkaError, DeadLetter, str]] = []
 
         def delivered(
@@ -241,7 +254,6 @@ class DeadLetterReplay:
             if error is not None:
                 failed.append((error, letter, topic))
 
-        producer.begin_transaction()
         for letter, (topic, partition) in chosen:
             on_delivery = partial(delivered, letter, topic)
             try:
@@ -267,9 +279,9 @@ class DeadLetterReplay:
                     "is refused for what it is, change what the topic takes (max.message.bytes, "
                     "message.timestamp.*), or replay to another one (--to)"
                 )
-            producer.purge()
-            producer.abort_transaction(timeout)
             raise WriteError(what)
+
+    def _commit(self, producer: Any, consumer: Any) -> None:
         found = {partition: scan.progress for partition, scan in self._scans.items()}
         offsets = [
             confluent_kafka.TopicPartition(

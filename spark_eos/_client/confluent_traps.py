@@ -53,14 +53,15 @@ def flush_records(producer: Any, seconds: float) -> int:
             return unacknowledged
 
 
-def leave_transaction(producer: Any) -> None:
-    """Gives up a transactional producer's open transaction, if there is one, without waiting.
+def leave_transaction(producer: Any, seconds: float = 0.0) -> None:
+    """Gives up a transactional producer's open transaction, if there is one.
 
-    Use it before such a producer is closed. librdkafka 2.16 may begin to add a partition to the
-    transaction while it closes, and then an assertion ends the process (txn_req_cnt in
-    rdkafka_txnmgr.c); after an abort has begun, it adds none.
+    Waits at most the given seconds for the brokers to end it. Use it before such a producer is
+    closed: librdkafka 2.16 may begin to add a partition to the transaction while it closes, and
+    then an assertion ends the process (txn_req_cnt in rdkafka_txnmgr.c); after an abort has begun,
+    it adds none.
     """
     with contextlib.suppress(KafkaException):
-        producer.abort_transaction(0)
+        producer.abort_transaction(seconds)
     producer.purge()
     producer.flush(0)

@@ -258,6 +258,26 @@ def test_a_replay_beside_a_newer_one_ends(flow: Flow, monkeypatch: pytest.Monkey
     assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(9)]
 
 
+def test_an_interrupted_replay_ends_its_transaction(
+    proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = proxied_flow
+    letter_topic(flow)
+    write_letters(flow, range(3))
+    own = ("--source", flow.source, "--from-beginning")
+    ends = proxy.on(EndTxnRequest, Fault(), times=None)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadLetterReplay, "_commit", interrupted)
+        assert run(flow, "replay", *own).exit_code == 1
+    assert [request.message().committed for request in ends.hits] == [False]
+    assert "Replayed 3 " in run(flow, "replay", *own).stdout
+    assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(3)]
+
+
 def test_progress_that_arrives_late_does_not_take_a_replay_back(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
