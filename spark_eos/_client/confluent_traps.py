@@ -1,11 +1,12 @@
-"""Calls of confluent-kafka that end the process, or never end, if made in the plain way."""
+"""Calls of confluent-kafka that end the process, never end, or leak, if made in the plain way."""
 
 import contextlib
+import threading
 import time
 from operator import methodcaller
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import Message
 
 from spark_eos._client.letter_headers import Header
 
@@ -18,6 +19,8 @@ _UNREADABLE: Final[list[Header]] = []
 _headers: Final = methodcaller(Message.headers.__name__)
 # From 0.2 on, confluent-kafka 2.16 goes on after a fatal error (Producer_flush in its Producer.c).
 _PIECE: Final = 0.15
+# Seconds for the callbacks of records that are purged, which no broker is asked about.
+_CALLBACKS: Final = 2.0
 
 
 def headers_of(message: Any) -> tuple[Header, ...] | None:
@@ -53,15 +56,33 @@ def flush_records(producer: Any, seconds: float) -> int:
             return unacknowledged
 
 
-def leave_transaction(producer: Any, seconds: float = 0.0) -> None:
-    """Gives up a transactional producer's open transaction, if there is one.
+def leave_transaction(producer: Any, seconds: float = _PIECE) -> None:
+    """Gives up a transactional producer's open transaction, if there is one, so that it can close.
 
-    Waits at most the given seconds for the brokers to end it. Use it before such a producer is
-    closed: librdkafka 2.16 may begin to add a partition to the transaction while it closes, and
-    then an assertion ends the process (txn_req_cnt in rdkafka_txnmgr.c); after an abort has begun,
-    it adds none.
+    Waits at most the given seconds for the brokers to end the transaction. Raises no error, which
+    would replace the one that is the reason. Use it before such a producer is closed:
+
+    - While librdkafka 2.16 closes, it may begin to add a partition to the transaction, and then an
+      assertion ends the process (txn_req_cnt in rdkafka_txnmgr.c). After an abort has begun, which
+      takes librdkafka's thread a moment, it adds none.
+    - A record whose callback was not called keeps all that the callback refers to, even the
+      producer itself, which is then never closed.
     """
-    with contextlib.suppress(KafkaException):
+    # In a thread, where no exception is being handled: confluent-kafka 2.16 keeps such a one, and
+    # with it the producer, if it raises another (PyErr_SetObject takes KafkaError for one).
+    thread = threading.Thread(target=_leave_transaction, args=(producer, seconds))
+    thread.start()
+    thread.join()
+
+
+def _leave_transaction(producer: Any, seconds: float) -> None:
+    with contextlib.suppress(Exception):
         producer.abort_transaction(seconds)
-    producer.purge()
-    producer.flush(0)
+    with contextlib.suppress(Exception):
+        producer.purge()
+    end = time.monotonic() + _CALLBACKS
+    while time.monotonic() < end:
+        # Raises a fatal error once, in place of the callbacks behind it.
+        with contextlib.suppress(Exception):
+            if not producer.flush(_PIECE):
+                return

@@ -256,10 +256,8 @@ class TransactionalProducer:
         except SparkEosError as error:
             # The driver ends open transactions before anyone else may write.
             warn(logger, "EOS69", "leaving %s to the driver: %s", identity.transactional_id, error)
-        try:
+        finally:
             leave_transaction(producer)
-        except Exception as error:  # noqa: BLE001 - the producer is fenced and can do no harm
-            logger.debug("%s: while closing: %s", identity.transactional_id, error)
 
     def close(self) -> None:
         """Closes the producer and its connections, and releases the slot.

@@ -1,8 +1,12 @@
 """How the worker's producer ends: by a fatal error that is named, or given up."""
 
+import gc
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaError
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
@@ -54,3 +58,24 @@ def test_a_producer_that_is_given_up_adds_no_partition_any_more(
         before = asked()
         time.sleep(0.3)
         assert asked() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_producer_that_is_given_up_is_closed(flow: Flow, *, fenced: bool) -> None:
+    def open_producers() -> int:
+        gc.collect()  # what pytest keeps of errors
+        names = (file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm"))
+        return sum(name == "rdk:main" for name in names)
+
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        before = open_producers()
+        for _attempt in range(5):
+            writing.add(rows(flow, 0, *range(3_000)))
+            if fenced:
+                with flow.connections() as connections:
+                    name = writing._producer.identity.transactional_id
+                    fence_producer(connections, name, 60_000, deadline())
+                refused(flow, writing, KafkaError(KafkaError._FENCED).name())
+            writing.abort()
+        assert open_producers() == before
