@@ -68,7 +68,9 @@ def test_a_producer_that_is_given_up_is_closed(flow: Flow, *, fenced: bool) -> N
         names = (file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm"))
         return sum(name == "rdk:main" for name in names)
 
-    with started(flow) as membership, transactions(flow, membership) as writing:
+    # If fenced, so that none of them is sent before.
+    client = ClientSettings({**flow.kafka, "linger.ms": 900 if fenced else 0})
+    with started(flow) as membership, transactions(flow, membership, client=client) as writing:
         before = open_producers()
         for _attempt in range(5):
             writing.add(rows(flow, 0, *range(3_000)))
