@@ -48,15 +48,21 @@ class StagedFiles:
         """Names of copies that a staged commit names and that have no file."""
         staged = KnownPartitions.of(known).staged.values()
         names = [one.directory for one in staged if one.directory is not None]
-        return [name for name in names if not any((self._copies / name).glob("part-*"))]
+        return [name for name in names if not self._files(name)]
 
     def file_with_rows(self, known: Mapping[TopicPartition, CommittedOffset]) -> Path | None:
         """A file with rows, of the copy that the staged commit names."""
         for staged in KnownPartitions.of(known).staged.values():
-            for file in sorted((self._copies / (staged.directory or "-")).glob("part-*")):
+            for file in self._files(staged.directory or "-"):
                 if pq.read_metadata(file).num_rows:
                     return file
         return None
+
+    def _files(self, copy: str) -> list[Path]:
+        try:
+            return sorted((self._copies / copy).glob("part-*"))
+        except FileNotFoundError:  # deleted between two looks of glob
+            return []
 
     def _log(self, name: str) -> list[Path]:
         return [p for p in (self.checkpoint / name).glob("[0-9]*") if p.name.isdigit()]
