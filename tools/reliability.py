@@ -1,8 +1,8 @@
 """Writes the tables of docs/reliability.md from what runs have left in docs.
 
 ``python -m chaos --json ../docs/chaos.jsonl`` adds a line for each trial, and for each breakage;
-``make matrix``, ``make mutants`` and ``make coverage`` have files of their own. Trials of an older
-code than the newest of their kind are left out, and removed.
+``make matrix``, ``make mutants`` and ``make coverage`` have files of their own. Trials stay until
+their lines are deleted; of each breakage the newest does.
 """
 
 import json
@@ -66,10 +66,10 @@ def properties(line: Line) -> list[str]:
 
 
 def newest(lines: Iterable[Line]) -> list[Line]:
-    """Those of each kind that are of its newest code."""
+    """All trials, and each breakage's last line."""
     found = list(lines)
-    codes = {kind_of(line): code_of(line) for line in found}
-    return [line for line in found if code_of(line) == codes[kind_of(line)]]
+    last = {kind_of(line): line for line in found}
+    return [line for line in found if "breakage" not in line or last[kind_of(line)] is line]
 
 
 def _head(*texts: str, numbers: Sequence[str] = ()) -> list[str]:
@@ -81,21 +81,25 @@ def _row(*cells: object) -> str:
 
 
 def trials_table(lines: list[Line]) -> str:
-    """What each kind of query went through, and what was wrong after it."""
+    """What each kind of query went through, by code, and what was wrong after it."""
     rows = _head(
-        *("query", "commit", "date"),
+        *("query", "code", "date"),
         numbers=(
             *("trials", "faults", "input records", "transactions", "violations"),
             "without a verdict",
         ),
     )
-    for kind, own in _by_kind(lines):
+    for kind, own in (
+        (kind, [one for one in same if code_of(one) == code])
+        for kind, same in _by_kind(lines)
+        for code in dict.fromkeys(map(code_of, same))
+    ):
         violations = sum(len(one["violations"]) for one in own)
         unfinished = sum(one["stuck"] is not None or one["harness"] is not None for one in own)
         rows.append(
             _row(
                 kind,
-                own[-1]["commit"],
+                code_of(own[0]),
                 own[-1]["date"],
                 len(own),
                 sum(sum(one["faults"].values()) for one in own),
