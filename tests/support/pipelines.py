@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -73,11 +74,14 @@ def forgotten(frame: DataFrame, *, fails: bool = False) -> DataFrame:
 def waiting(frame: DataFrame, go: str, value: str, *, once: bool = False) -> DataFrame:
     """Lets the task that reaches a value wait until a file appears.
 
-    While it waits it touches ``<go>.waiting``. With ``once``, only the first that reaches it waits.
+    While it waits it touches ``<go>.waiting``. With ``once``, only the first that reaches it waits,
+    and no copy of it: on a slow machine that may reach it before the first attempt.
     """
 
     def wait() -> None:
-        if once and Path(f"{go}.waiting").exists():
+        context = TaskContext.get()
+        is_copy = context is not None and context.attemptNumber() > 0
+        if once and (is_copy or Path(f"{go}.waiting").exists()):
             return
         while not Path(go).exists():
             Path(f"{go}.waiting").touch()
