@@ -99,6 +99,13 @@ def _topic(flow: Flow) -> None:
     letter_topic(flow)
 
 
+@pytest.fixture
+def proxied_flow(proxied_flow: Flow) -> Flow:
+    """As everywhere, with a dead-letter topic."""
+    letter_topic(proxied_flow)
+    return proxied_flow
+
+
 def test_list_count_and_show(flow: Flow) -> None:
     write_letters(flow, range(3), message="no order", group="g")
     connect: dict[str, Any] = {"connector.name": "bad\x1b[1m"}
@@ -262,7 +269,6 @@ def test_an_interrupted_replay_ends_its_transaction(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = proxied_flow
-    letter_topic(flow)
     write_letters(flow, range(3))
     own = ("--source", flow.source, "--from-beginning")
 
@@ -287,7 +293,6 @@ def test_progress_that_arrives_late_does_not_take_a_replay_back(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = proxied_flow
-    letter_topic(flow)
     write_letters(flow, range(5))
     monkeypatch.setattr("spark_eos._admin.dead_letter_replay._BATCH", 3)
     late = LateOffsets(proxy)
@@ -499,7 +504,6 @@ def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) ->
 
 def test_each_replay_renews_all_offsets(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     flow = proxied_flow
-    letter_topic(flow)
     own = ("--source", flow.source)
     write_letters(flow, [0])
     assert "Replayed 1 " in run(flow, "replay", *own, "--from-beginning").stdout
@@ -515,7 +519,6 @@ def test_a_replay_right_after_brokers_have_moved_the_coordinators(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     flow = proxied_flow
-    letter_topic(flow)
     write_letters(flow, range(4))
 
     def unavailable(_request: Any, answer: Any) -> None:

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from kafka.protocol.producer import AddPartitionsToTxnRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest, ProduceRequest
 
 from spark_eos._client.error_codes import Code
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.transactions import fence_producer
+from spark_eos._worker import producer
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy
-from support.proxy_faults import Rewrite
+from support.proxy_faults import DropRequest, Rewrite
 from support.writing import refused, rows, transactions
 
 
@@ -35,13 +36,17 @@ def test_a_producer_that_is_fenced_with_many_records_on_their_way(flow: Flow) ->
             writing._producer.drop()
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
 def test_a_producer_that_is_given_up_adds_no_partition_any_more(
-    proxied_flow: Flow, proxy: KafkaProxy
+    proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch, *, interrupted: bool
 ) -> None:
     def not_yet(_request: Any, answer: Any) -> None:
         for topic in answer.results_by_topic_v3_and_below:
             for partition in topic.results_by_partition:
                 partition.partition_error_code = Code.CONCURRENT_TRANSACTIONS
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
 
     def asked() -> int:
         return proxy.count(AddPartitionsToTxnRequest)
@@ -54,20 +59,26 @@ def test_a_producer_that_is_given_up_adds_no_partition_any_more(
         # Still there, as it is for librdkafka's threads while it closes: to add one then ends the
         # process by an assertion.
         _producer = writing._producer._producer
-        writing.abort()
+        if interrupted:
+            monkeypatch.setattr(producer, "fence_producer", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                writing.abort()
+        else:
+            writing.abort()
         before = asked()
         time.sleep(0.3)
         assert asked() == before
 
 
+def open_producers() -> int:
+    gc.collect()  # what pytest keeps of errors
+    names = (file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm"))
+    return sum(name == "rdk:main" for name in names)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize("fenced", [False, True])
 def test_a_producer_that_is_given_up_is_closed(flow: Flow, *, fenced: bool) -> None:
-    def open_producers() -> int:
-        gc.collect()  # what pytest keeps of errors
-        names = (file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm"))
-        return sum(name == "rdk:main" for name in names)
-
     # If fenced, so that none of them is sent before.
     client = ClientSettings({**flow.kafka, "linger.ms": 900 if fenced else 0})
     with started(flow) as membership, transactions(flow, membership, client=client) as writing:
@@ -80,4 +91,18 @@ def test_a_producer_that_is_given_up_is_closed(flow: Flow, *, fenced: bool) -> N
                     fence_producer(connections, name, 60_000, deadline())
                 refused(flow, writing, KafkaError(KafkaError._FENCED).name())
             writing.abort()
+        assert open_producers() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_producer_whose_records_nobody_answers_is_closed(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    lost = proxy.on(ProduceRequest, DropRequest(), times=None)
+    with started(proxied_flow) as membership, transactions(proxied_flow, membership) as writing:
+        before = open_producers()
+        writing.add(rows(proxied_flow, 0, 0))
+        while not lost.hits:
+            time.sleep(0.01)
+        writing.abort()
         assert open_producers() == before
