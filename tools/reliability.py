@@ -9,10 +9,11 @@ import json
 import shutil
 import statistics
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from packaging.version import Version
 from rich.console import Console
@@ -34,6 +35,7 @@ _HOURS: Final = 4
 _MUTANTS: Final = 300
 
 Line = dict[str, Any]
+_Key = TypeVar("_Key")
 # What is aimed at, how much of it, what was seen, whether that is it, and the results.
 Aim = tuple[str, str, str, bool, list[Line]]
 
@@ -65,11 +67,11 @@ def properties(line: Line) -> list[str]:
     return [*names, *(option for option, is_on in options.items() if is_on)]
 
 
-def newest(lines: Iterable[Line]) -> list[Line]:
+def kept(lines: Iterable[Line]) -> list[Line]:
     """All trials, and each breakage's last line."""
     found = list(lines)
-    last = {kind_of(line): line for line in found}
-    return [line for line in found if "breakage" not in line or last[kind_of(line)] is line]
+    last = {line["breakage"]: line for line in found if "breakage" in line}
+    return [line for line in found if "breakage" not in line or last[line["breakage"]] is line]
 
 
 def _head(*texts: str, numbers: Sequence[str] = ()) -> list[str]:
@@ -89,17 +91,13 @@ def trials_table(lines: list[Line]) -> str:
             "without a verdict",
         ),
     )
-    for kind, own in (
-        (kind, [one for one in same if code_of(one) == code])
-        for kind, same in _by_kind(lines)
-        for code in dict.fromkeys(map(code_of, same))
-    ):
+    for (kind, code), own in _grouped(lines, lambda line: (kind_of(line), code_of(line))):
         violations = sum(len(one["violations"]) for one in own)
         unfinished = sum(one["stuck"] is not None or one["harness"] is not None for one in own)
         rows.append(
             _row(
                 kind,
-                code_of(own[0]),
+                code,
                 own[-1]["date"],
                 len(own),
                 sum(sum(one["faults"].values()) for one in own),
@@ -115,7 +113,7 @@ def trials_table(lines: list[Line]) -> str:
 def recovery_table(lines: list[Line]) -> str:
     """Seconds to the next committed transaction, and how much of them a new driver's start took."""
     rows = _head("query", "driver", numbers=_RECOVERY)
-    for kind, own in _by_kind(lines):
+    for kind, own in _grouped(lines, kind_of):
         steps = [step for one in own for step in one["recoveries"]]
         for driver, restarted in (("same", False), ("new", True)):
             if chosen := [step for step in steps if step["restarted"] is restarted]:
@@ -289,14 +287,17 @@ def _codes(lines: list[Line]) -> str:
     return ", ".join([*sorted({code_of(line) for line in lines}), *dates])
 
 
-def _by_kind(lines: list[Line]) -> list[tuple[str, list[Line]]]:
-    kinds = sorted({kind_of(line) for line in lines})
-    return [(kind, [line for line in lines if kind_of(line) == kind]) for kind in kinds]
+def _grouped(lines: list[Line], key: Callable[[Line], _Key]) -> Iterable[tuple[_Key, list[Line]]]:
+    """By key, those of a kind side by side, the oldest first."""
+    groups: dict[_Key, list[Line]] = defaultdict(list)
+    for line in sorted(lines, key=kind_of):
+        groups[key(line)].append(line)
+    return groups.items()
 
 
 def page() -> str:
     """The whole page with the current tables."""
-    lines = newest(read_lines())
+    lines = kept(read_lines())
     trials = [line for line in lines if "breakage" not in line]
     text = PAGE.read_text(encoding="utf-8")
     breakages = [line for line in lines if "breakage" in line]
@@ -322,7 +323,7 @@ def write_page() -> None:
 
 def main() -> None:
     """Removes what is outdated, and updates the page."""
-    lines = newest(read_lines())
+    lines = kept(read_lines())
     RESULTS.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     write_page()
     git = shutil.which("git") or "git"
