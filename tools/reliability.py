@@ -189,7 +189,7 @@ def mutants_table(lines: list[Line]) -> str:
 
 def _place(mutant: str) -> str:
     file = Path(mutant.partition(":")[0])
-    return str(file if file.parent.name == "_worker" else file.parent)
+    return str(file if file.parent.name in {"_client", "_worker"} else file.parent)
 
 
 def coverage_table(found: Line) -> str:
