@@ -24,8 +24,7 @@ def case(name: str, then: Any, otherwise: Any = None) -> Column:
 
 def run(spark: SparkSession, flow: Flow, transform: Any, **options: Any) -> tuple[BatchReport, str]:
     letters = letter_topic(flow)
-    given = {"dead_letter_topic": letters, **options}
-    (report,) = run_available(spark, flow, transform, **given)
+    (report,) = run_available(spark, flow, transform, dead_letter_topic=letters, **options)
     return report, letters
 
 

@@ -19,8 +19,8 @@ def test_until_all_are_acknowledged(proxied_flow: Flow, proxy: KafkaProxy) -> No
     proxy.on(ProduceRequest, HoldRequest(answered))
     producer = Producer(proxied_flow.kafka)
     producer.produce(proxied_flow.target, b"late")
-    threading.Timer(0.5, answered.set).start()
     began = time.monotonic()
+    threading.Timer(0.5, answered.set).start()
     assert flush_records(producer, 30.0) == 0
     assert 0.4 < time.monotonic() - began < 20.0
     assert proxied_flow.values() == ["late"]
