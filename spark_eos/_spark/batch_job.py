@@ -14,13 +14,14 @@ from spark_eos._batch.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.dead_letter_columns import (
+    carries_error,
     carries_record,
     check_error_column,
     direct_columns,
 )
 from spark_eos._spark.failed_job import (
     as_configuration_error,
-    as_schema_error,
+    as_own_error,
     as_write_error,
 )
 from spark_eos._spark.flat_source import (
@@ -54,6 +55,7 @@ class BatchJobs:
         self._schema = T.StructType()
         self._columns: list[str] | list[Column] = []
         self._is_as_wanted = False
+        self._errors_carried = False
         self._most_partitions: int | None = None
         self._report = T.StructType([T.StructField(REPORT, T.StringType())])
         self._attempt = 0
@@ -68,6 +70,7 @@ class BatchJobs:
         if self._dead_letters and (ERROR in schema.names or carries_record(schema)):
             self._columns = direct_columns(schema)
             self._is_as_wanted = False
+        self._errors_carried = self._dead_letters and carries_error(schema)
 
     def run(
         self,
@@ -90,7 +93,7 @@ class BatchJobs:
             return self._outcome(written, settings, batch, only)
         except PythonException as error:
             group = settings.group_id
-            own = as_schema_error(error)
+            own = as_own_error(error)
             raise own or as_write_error(error, group, batch.batch_id, batch_plan, only) from error
 
     def run_copy(
@@ -169,7 +172,9 @@ class BatchJobs:
         self._attempt = 1 if only is None else self._attempt + 1
         name = f"group {settings.group_id}, batch {batch.batch_id}, attempt {self._attempt}"
         try:
-            reports = self._runtime.collect(written, f"spark-eos: {name}")
+            reports = self._runtime.collect(
+                written, f"spark-eos: {name}", errors_carried=self._errors_carried
+            )
         except PythonException as error:
             # Before the first row is written.
             if wrong := as_configuration_error(error):

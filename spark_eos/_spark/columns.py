@@ -5,6 +5,7 @@ from typing import Final
 
 from pyspark.sql import types as T
 
+from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import UnsupportedPipelineError
 
 _BYTES = (T.BinaryType, T.StringType)
@@ -119,8 +120,8 @@ def source_fault(schema: T.StructType) -> str | None:
         )
     data_type = schema[SOURCE].dataType
     fields = data_type.fields if isinstance(data_type, T.StructType) else []
-    # With a dead-letter topic, sink.read adds the record itself.
-    place = [f for f in fields if f.name not in RECORD_FIELDS]
+    # With a dead-letter topic, sink.read adds the record itself, and its error.
+    place = [f for f in fields if f.name not in (*RECORD_FIELDS, ERROR)]
     if sorted(f.name for f in place) != sorted(_SOURCE_FIELDS) or not all(
         isinstance(f.dataType, _SOURCE_FIELDS[f.name]) for f in place
     ):

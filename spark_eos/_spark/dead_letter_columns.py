@@ -20,7 +20,7 @@ ERROR_FIELD: Final = T.StructField(
 def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:
     """Refuses an ``error`` column that dead letters can't be made of."""
     if not dead_letters:
-        if ERROR in schema.names and _is_guarded(schema[ERROR].dataType):
+        if has_error_column(schema):
             raise UnsupportedPipelineError(
                 "`error` is that of a guarded function, or of a decoded or encoded column, and "
                 "there is no dead-letter topic: rows with an error would be written as nulls. Set "
@@ -42,13 +42,24 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
         )
 
 
-def _is_guarded(kind: T.DataType) -> bool:
+def has_error_column(schema: T.StructType) -> bool:
+    """Whether there is a column ``error`` as `guarded`, `decode` and `encode` make it."""
+    return ERROR in schema.names and _is_made_by_us(schema[ERROR].dataType)
+
+
+def _is_made_by_us(kind: T.DataType) -> bool:
     return isinstance(kind, T.StructType) and kind.names == list(ERROR_TEXTS)
 
 
 def with_record(frame: DataFrame, *, include_headers: bool) -> DataFrame:
-    """Columns of Spark's Kafka source, and ``source`` with the record for dead letters."""
-    found = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *RECORD_FIELDS))
+    """Columns of Spark's Kafka source, and ``source`` with what dead letters are made of.
+
+    That is the record, and the error that a function of the query may find.
+    """
+    error = F.lit(None).cast(ERROR_FIELD.dataType).alias(ERROR)
+    found = frame.withColumn(
+        SOURCE, F.struct("topic", "partition", "offset", *RECORD_FIELDS, error)
+    )
     return found if include_headers else found.drop("headers")
 
 
@@ -58,10 +69,16 @@ def carries_record(schema: T.StructType) -> bool:
     return isinstance(kind, T.StructType) and set(RECORD_FIELDS) <= set(kind.names)
 
 
+def carries_error(schema: T.StructType) -> bool:
+    """Whether ``source`` carries the row's error."""
+    kind = schema[SOURCE].dataType if SOURCE in schema.names else None
+    return isinstance(kind, T.StructType) and has_error_column(kind)
+
+
 def place_only(schema: T.StructType) -> Column:
     """The ``source`` column without the record."""
     source = F.col(SOURCE)
-    if not carries_record(schema):
+    if not carries_record(schema) and not carries_error(schema):
         return source
     place = [source[name].alias(name) for name in ("topic", "partition", "offset")]
     return F.struct(*place).alias(SOURCE)
@@ -72,9 +89,9 @@ def letter_columns(schema: T.StructType) -> list[Column]:
 
     The record goes only with rows that have an error: so it costs nothing in all others.
     """
-    if ERROR not in schema.names:
+    if ERROR not in schema.names and not carries_error(schema):
         return []
-    error = F.col(ERROR)
+    error = _error(schema)
     if not carries_record(schema):
         return [error]
     source = F.col(SOURCE)
@@ -90,6 +107,19 @@ def letter_columns(schema: T.StructType) -> list[Column]:
     return [error, F.when(error.isNotNull() & source.isNotNull(), record).alias(RECORD)]
 
 
+def _error(schema: T.StructType) -> Column:
+    """A row's error: that of ``source``, which was there first, or the query's own."""
+    if not carries_error(schema):
+        return F.col(ERROR)
+    carried = F.col(SOURCE)[ERROR]
+    if ERROR not in schema.names:
+        return carried.alias(ERROR)
+    own, kind = F.col(ERROR), schema[ERROR].dataType
+    found = {"message": own} if isinstance(kind, T.StringType) else {f: own[f] for f in kind.names}
+    texts = [found.get(name, F.lit(None)).cast("string").alias(name) for name in ERROR_TEXTS]
+    return F.coalesce(carried, F.when(own.isNotNull(), F.struct(*texts))).alias(ERROR)
+
+
 def direct_columns(schema: T.StructType) -> list[Column]:
     """All columns that tasks need to write rows directly, with dead letters."""
     chosen = [F.col(name) for name in payload(schema)]
@@ -97,7 +127,10 @@ def direct_columns(schema: T.StructType) -> list[Column]:
 
 
 def staged_columns(schema: T.StructType) -> list[Column]:
-    """The columns to stage, with dead letters: rows that still carry their record keep it."""
+    """The columns to stage, with dead letters: rows that still carry their record keep it.
+
+    None has an error in its ``source``: see `spark_eos._spark.row_errors`.
+    """
     return [*(F.col(name) for name in payload(schema)), *letter_columns(schema)]
 
 

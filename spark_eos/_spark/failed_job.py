@@ -22,9 +22,8 @@ _MISSING: Final = re.compile(
     r"|\[PACKAGE_NOT_INSTALLED\] (?P<package>\w+))"
 )
 _NO_PROGRAM: Final = re.compile(r'IOException: Cannot run program "(?P<path>[^"\n]+)": error=2\b')
-_OF_SCHEMAS: Final = re.compile(
-    r"^spark_eos\.errors\.(RegistryError|SchemaError): (.*)$", re.MULTILINE
-)
+_OWN: Final = {each.__name__: each for each in (RegistryError, SchemaError, WriteError)}
+_RAISED: Final = re.compile(rf"^spark_eos\.errors\.({'|'.join(_OWN)}): (.*)$", re.MULTILINE)
 _OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (?P<what>[^\n]*?\.)(?:\s|$)")
 
 
@@ -62,19 +61,17 @@ def as_configuration_error(error: Exception) -> ConfigurationError | None:
     return None
 
 
-def as_schema_error(error: Exception) -> SparkEosError | None:
-    r"""The error that `spark_eos.schemas` has raised in a task; None if it has raised none.
+def as_own_error(error: Exception) -> SparkEosError | None:
+    r"""The error that a guarded function or `spark_eos.schemas` has raised in a task, if any.
 
     Example:
         >>> from pyspark.errors import PythonException
         >>> away = PythonException("...\nspark_eos.errors.RegistryError: nobody answers")
-        >>> print(as_schema_error(away))
+        >>> print(as_own_error(away))
         nobody answers [EOS29, see docs/errors.md#eos29]
     """
-    found = _OF_SCHEMAS.search(str(error))
-    return found and {"RegistryError": RegistryError, "SchemaError": SchemaError}[found[1]](
-        found[2]
-    )
+    found = _RAISED.search(str(error))
+    return found and _OWN[found[1]](found[2])
 
 
 def as_write_error(

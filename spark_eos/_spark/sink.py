@@ -21,7 +21,6 @@ from spark_eos._spark.asynchronous import check_classic
 from spark_eos._spark.batches import SinkQuery
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.delivery import AUTO, check_delivery, delivery_of_stream
-from spark_eos._spark.kept_errors import check_errors_kept
 from spark_eos._spark.narrow_plan import explained
 from spark_eos._spark.sink_run import SinkRun, begin_run
 from spark_eos._spark.source import read_from_offsets, source_settings
@@ -320,7 +319,6 @@ class ExactlyOnceSink:
         sources = tuple(sources_of(frame))
         check_read_for(settings.group_id, sources)
         choice = delivery_of_stream(frame, plans, sources, self._wanted_delivery, settings, start)
-        check_errors_kept(plans["Analyzed Logical"], frame.columns)
         if self._asynchronous_progress:
             check_classic(frame)
             choice.delivery.check_logged()
