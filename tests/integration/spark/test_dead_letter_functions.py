@@ -76,7 +76,7 @@ def test_an_error_of_an_earlier_function_stays(spark_eos_session: SparkSession) 
 
     values = [("1",), ("two",), ("due",), ("3",), ("4",)]
     frame = spark_eos_session.createDataFrame(values, "value string").coalesce(1)
-    made = guarded(guarded(frame, first, "value string"), second, "value string")
+    made = guarded(guarded(frame, first, "value string", errors="column"), second, "value string")
     rows = [(row.value, row.error and row.error.message) for row in made.collect()]
     assert [value for value, _ in rows] == ["seen 1", None, None, None, "seen 4"]
     assert [text is not None for _, text in rows] == [False, True, True, True, False]
@@ -84,7 +84,8 @@ def test_an_error_of_an_earlier_function_stays(spark_eos_session: SparkSession) 
     assert "'due'" in rows[2][1]
     # A column of that name that holds something else is the function's to read.
     own = spark_eos_session.createDataFrame([("1", "E42")], "value string, error string")
-    (row,) = guarded(own, lambda row: {"code": row["error"]}, "code string").collect()
+    code = guarded(own, lambda row: {"code": row["error"]}, "code string", errors="column")
+    (row,) = code.collect()
     assert (row.code, row.error) == ("E42", None)
 
 
@@ -176,7 +177,7 @@ def test_a_result_of_another_type_is_the_rows_fault(spark_eos_session: SparkSess
     def numbers(row: dict[str, Any]) -> dict[str, Any]:
         return {"made": object() if row["value"] == "2" else int(row["value"])}
 
-    rows = guarded(frame, numbers, "made long", stacktrace=True).collect()
+    rows = guarded(frame, numbers, "made long", errors="column", stacktrace=True).collect()
     assert sorted(row.made for row in rows if row.error is None) == [1, 3]
     (bad,) = (row for row in rows if row.error is not None)
     assert bad.made is None
@@ -199,7 +200,7 @@ def test_without_a_topic_for_them_nothing_is_written_as_nulls(
     flow.produce(["1", "no 2", "3"], partition=0)
 
     def transform(frame: DataFrame) -> DataFrame:
-        made = guarded(frame, by_row, "value string")
+        made = guarded(frame, by_row, "value string", errors="column")
         return made.drop("source").repartition(2) if delivery == "staged" else made
 
     with pytest.raises(UnsupportedPipelineError, match="there is no dead-letter topic"):

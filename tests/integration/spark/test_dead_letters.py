@@ -477,7 +477,7 @@ def test_staged_rows_that_still_carry_their_record_keep_it(
     (report,) = run_available(
         spark_eos_session,
         flow,
-        lambda f: guarded(f, parse, "value binary").repartition(2),
+        lambda f: guarded(f, parse, "value binary", errors="column").repartition(2),
         progress_topic=f"progress-{flow.name}",
         progress_partitions=3,
         dead_letter_topic=letters,

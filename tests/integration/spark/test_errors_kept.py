@@ -36,6 +36,10 @@ def _view(frame: DataFrame) -> str:
     return name
 
 
+def _sql(frame: DataFrame, text: str) -> DataFrame:
+    return frame.sparkSession.sql(text.replace("VIEW", _view(_numbers(frame))))
+
+
 def _renamed(frame: DataFrame) -> DataFrame:
     # Names that an error had before, and 30 columns, of which Spark's plans show 25.
     error = F.col("source")["error"]
@@ -45,12 +49,8 @@ def _renamed(frame: DataFrame) -> DataFrame:
 
 Made = Callable[[DataFrame], DataFrame]
 SQL: dict[str, Made] = {
-    "view": lambda frame: frame.sparkSession.sql(
-        "SELECT source, key, value FROM " + _view(_numbers(frame))
-    ),
-    "with": lambda frame: frame.sparkSession.sql(
-        "WITH g AS (FROM {}) SELECT source, key, value FROM g".format(_view(_numbers(frame)))
-    ),
+    "view": lambda frame: _sql(frame, "SELECT source, key, value FROM VIEW"),
+    "with": lambda frame: _sql(frame, "WITH g AS (FROM VIEW) SELECT source, key, value FROM g"),
     "table": lambda frame: frame.sparkSession.table(_view(_numbers(frame))).select(*WRITTEN),
     "argument": lambda frame: frame.sparkSession.sql(
         "SELECT source, key, value FROM {rows}", rows=_numbers(frame)
