@@ -15,6 +15,7 @@ ERROR_TEXTS: Final = ("message", "exception", "stacktrace")
 ERROR_FIELD: Final = T.StructField(
     ERROR, T.StructType([T.StructField(name, T.StringType()) for name in ERROR_TEXTS])
 )
+"""As a column that was asked for, and as a field of ``source``."""
 
 
 def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:
@@ -115,7 +116,8 @@ def _error(schema: T.StructType) -> Column:
     if ERROR not in schema.names:
         return carried.alias(ERROR)
     own, kind = F.col(ERROR), schema[ERROR].dataType
-    found = {"message": own} if isinstance(kind, T.StringType) else {f: own[f] for f in kind.names}
+    has = kind.names if isinstance(kind, T.StructType) else []
+    found = {name: own[name] for name in has} or {"message": own}
     texts = [found.get(name, F.lit(None)).cast("string").alias(name) for name in ERROR_TEXTS]
     return F.coalesce(carried, F.when(own.isNotNull(), F.struct(*texts))).alias(ERROR)
 

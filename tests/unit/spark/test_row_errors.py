@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import types as T
 
 from spark_eos._spark import row_errors
-from spark_eos._spark.dead_letter_columns import ERROR_FIELD
+from spark_eos._spark.dead_letter_columns import ERROR_FIELD, ERROR_TEXTS
 from spark_eos._spark.row_errors import RowError
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, WriteError
 
@@ -16,7 +16,7 @@ PLACE = T.StructType().add("topic", STRING).add("partition", "integer").add("off
 CARRYING = T.StructType([*PLACE, ERROR_FIELD])
 BAD = RowError("no \x1bnumber", "ValueError")
 FIRST = {"message": "first", "exception": "E", "stacktrace": None}
-ARROW_ERROR = pa.struct([(name, pa.string()) for name in ERROR_FIELD.dataType.names])
+ARROW_ERROR = pa.struct([(name, pa.string()) for name in ERROR_TEXTS])
 ARROW_SOURCE = pa.struct(
     [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
 )
