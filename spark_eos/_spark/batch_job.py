@@ -14,8 +14,7 @@ from spark_eos._batch.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.dead_letter_columns import (
-    carries_error,
-    carries_record,
+    carries_letter,
     check_error_column,
     direct_columns,
 )
@@ -67,10 +66,10 @@ class BatchJobs:
         self._is_as_wanted = self._columns == schema.names
         self._arrange = functools.partial(writable_batches, topic=only_topic_of(schema))
         check_error_column(schema, dead_letters=self._dead_letters)
-        if self._dead_letters and (ERROR in schema.names or carries_record(schema)):
+        self._errors_carried = self._dead_letters and carries_letter(schema)
+        if self._errors_carried or (self._dead_letters and ERROR in schema.names):
             self._columns = direct_columns(schema)
             self._is_as_wanted = False
-        self._errors_carried = self._dead_letters and carries_error(schema)
 
     def run(
         self,

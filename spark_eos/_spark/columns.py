@@ -25,8 +25,8 @@ SOURCES_OWN: Final = {"spark-eos": "source"}
 """In the metadata of a `topic` column that is the source's, unchanged."""
 SOURCE: Final = "source"
 """The column that holds a row's position."""
-RECORD_FIELDS: Final = ("key", "value", "headers", "timestamp")
-"""Further fields of ``source``, where it carries the source record for dead letters."""
+LETTER_FIELDS: Final = ("key", "value", "headers", "timestamp", ERROR)
+"""Further fields of ``source``, where it carries what dead letters are made of."""
 
 _PAYLOAD: Final = {"value", "headers", *_OPTIONAL}
 _WRITTEN: Final = {SOURCE, *_PAYLOAD}
@@ -120,8 +120,7 @@ def source_fault(schema: T.StructType) -> str | None:
         )
     data_type = schema[SOURCE].dataType
     fields = data_type.fields if isinstance(data_type, T.StructType) else []
-    # With a dead-letter topic, sink.read adds the record itself, and its error.
-    place = [f for f in fields if f.name not in (*RECORD_FIELDS, ERROR)]
+    place = [f for f in fields if f.name not in LETTER_FIELDS]
     if sorted(f.name for f in place) != sorted(_SOURCE_FIELDS) or not all(
         isinstance(f.dataType, _SOURCE_FIELDS[f.name]) for f in place
     ):

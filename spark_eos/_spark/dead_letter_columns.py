@@ -6,8 +6,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_eos._spark.columns import RECORD_FIELDS, SOURCE, payload
-from spark_eos._worker.dead_letters import ERROR, RECORD
+from spark_eos._spark.columns import LETTER_FIELDS, SOURCE, payload
+from spark_eos._worker.dead_letters import ERROR, FOR_LETTERS, LETTER
 from spark_eos.errors import UnsupportedPipelineError
 
 ERROR_TEXTS: Final = ("message", "exception", "stacktrace")
@@ -52,34 +52,29 @@ def _is_made_by_us(kind: T.DataType) -> bool:
     return isinstance(kind, T.StructType) and kind.names == list(ERROR_TEXTS)
 
 
-def with_record(frame: DataFrame, *, include_headers: bool) -> DataFrame:
+def with_letter_fields(frame: DataFrame, *, include_headers: bool) -> DataFrame:
     """Columns of Spark's Kafka source, and ``source`` with what dead letters are made of.
 
     That is the record, and the error that a function of the query may find.
     """
     error = F.lit(None).cast(ERROR_FIELD.dataType).alias(ERROR)
-    found = frame.withColumn(
-        SOURCE, F.struct("topic", "partition", "offset", *RECORD_FIELDS, error)
-    )
+    names = (name for name in LETTER_FIELDS if name != ERROR)
+    found = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *names, error))
     return found if include_headers else found.drop("headers")
 
 
-def carries_record(schema: T.StructType) -> bool:
-    """Whether ``source`` carries the source record."""
+def carries_letter(schema: T.StructType) -> bool:
+    """Whether ``source`` carries what dead letters are made of."""
     kind = schema[SOURCE].dataType if SOURCE in schema.names else None
-    return isinstance(kind, T.StructType) and set(RECORD_FIELDS) <= set(kind.names)
-
-
-def carries_error(schema: T.StructType) -> bool:
-    """Whether ``source`` carries the row's error."""
-    kind = schema[SOURCE].dataType if SOURCE in schema.names else None
-    return isinstance(kind, T.StructType) and has_error_column(kind)
+    if not isinstance(kind, T.StructType) or not set(LETTER_FIELDS) <= set(kind.names):
+        return False
+    return has_error_column(kind)
 
 
 def place_only(schema: T.StructType) -> Column:
     """The ``source`` column without the record."""
     source = F.col(SOURCE)
-    if not carries_record(schema) and not carries_error(schema):
+    if not carries_letter(schema):
         return source
     place = [source[name].alias(name) for name in ("topic", "partition", "offset")]
     return F.struct(*place).alias(SOURCE)
@@ -88,38 +83,33 @@ def place_only(schema: T.StructType) -> Column:
 def letter_columns(schema: T.StructType) -> list[Column]:
     """The columns that tasks need beside those of the payload.
 
-    The record goes only with rows that have an error: so it costs nothing in all others.
+    Error and record are one text, of the rows with an error alone: a struct's fields are nulls of
+    their own in all others, which takes Arrow's vectors longer than all else.
     """
-    if ERROR not in schema.names and not carries_error(schema):
-        return []
-    error = _error(schema)
-    if not carries_record(schema):
-        return [error]
-    source = F.col(SOURCE)
+    if not carries_letter(schema):
+        return [F.col(ERROR)] if ERROR in schema.names else []
+    source, error = F.col(SOURCE), _error(schema)
     # Binary, whatever types the query has given them: JSON holds it as base64.
     fields = [source[name].cast("binary").alias(name) for name in ("key", "value")]
     fields.append(source["headers"].alias("headers"))
     # Not a timestamp, which JSON would give the session's time zone.
     fields.append(F.unix_millis(source["timestamp"]).alias("timestamp"))
-    # One text: in the rows without an error, each of a struct's fields is a null of its own, which
-    # takes Arrow's vectors longer than all else, and an array of nulls microseconds.
-    record = F.to_json(F.struct(*fields))
     # A row of an outer join may have an error and no source.
-    return [error, F.when(error.isNotNull() & source.isNotNull(), record).alias(RECORD)]
+    record = F.when(source.isNotNull(), F.struct(*fields))
+    letter = F.to_json(F.struct(error.alias("error"), record.alias("record")))
+    return [F.when(error.isNotNull(), letter).alias(LETTER)]
 
 
 def _error(schema: T.StructType) -> Column:
     """A row's error: that of ``source``, which was there first, or the query's own."""
-    if not carries_error(schema):
-        return F.col(ERROR)
     carried = F.col(SOURCE)[ERROR]
     if ERROR not in schema.names:
-        return carried.alias(ERROR)
+        return carried
     own, kind = F.col(ERROR), schema[ERROR].dataType
     has = kind.names if isinstance(kind, T.StructType) else []
     found = {name: own[name] for name in has} or {"message": own}
     texts = [found.get(name, F.lit(None)).cast("string").alias(name) for name in ERROR_TEXTS]
-    return F.coalesce(carried, F.when(own.isNotNull(), F.struct(*texts))).alias(ERROR)
+    return F.coalesce(carried, F.when(own.isNotNull(), F.struct(*texts)))
 
 
 def direct_columns(schema: T.StructType) -> list[Column]:
@@ -129,13 +119,10 @@ def direct_columns(schema: T.StructType) -> list[Column]:
 
 
 def staged_columns(schema: T.StructType) -> list[Column]:
-    """The columns to stage, with dead letters: rows that still carry their record keep it.
-
-    None has an error in its ``source``: see `spark_eos._spark.row_errors`.
-    """
+    """The columns to stage, with dead letters: rows that still carry their record keep it."""
     return [*(F.col(name) for name in payload(schema)), *letter_columns(schema)]
 
 
 def staged_names(schema: T.StructType) -> list[str]:
     """Names of the columns of a staged copy, with dead letters."""
-    return [*payload(schema), *(name for name in (ERROR, RECORD) if name in schema.names)]
+    return [*payload(schema), *(name for name in FOR_LETTERS if name in schema.names)]

@@ -22,7 +22,7 @@ from spark_eos._spark.columns import SOURCE
 from spark_eos._spark.dead_letter_columns import (
     ERROR_FIELD,
     ERROR_TEXTS,
-    carries_error,
+    carries_letter,
     check_error_column,
     has_error_column,
 )
@@ -95,7 +95,7 @@ def row_errors(schema: T.StructType, errors: str | None, raised: type[SparkEosEr
     if errors == "column":
         check_error_column(schema)
         return _InColumn(raised)
-    if errors is None and carries_error(schema):
+    if errors is None and carries_letter(schema):
         return _InSource(raised)
     if errors in {None, "raise"}:
         return _Raised(raised)

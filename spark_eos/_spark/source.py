@@ -21,7 +21,7 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import KnownPartitions, mirrored_positions
 from spark_eos._kafka.offsets import all_group_offsets, group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._spark.dead_letter_columns import with_record
+from spark_eos._spark.dead_letter_columns import with_letter_fields
 from spark_eos._spark.session import check_session
 from spark_eos._spark.stream_sources import READ_BY_US
 from spark_eos._spark.unlogged import unlogged
@@ -307,5 +307,5 @@ def read_from_offsets(
             reader = reader.option("includeHeaders", "true")
         frame = reader.load()
     if carry_records:
-        return with_record(frame, include_headers=include_headers)
+        return with_letter_fields(frame, include_headers=include_headers)
     return frame.withColumn("source", F.struct("topic", "partition", "offset"))

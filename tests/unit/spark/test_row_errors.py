@@ -7,13 +7,15 @@ import pytest
 from pyspark.sql import types as T
 
 from spark_eos._spark import row_errors
+from spark_eos._spark.columns import LETTER_FIELDS
 from spark_eos._spark.dead_letter_columns import ERROR_FIELD, ERROR_TEXTS
 from spark_eos._spark.row_errors import RowError
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, WriteError
 
 STRING, OURS = T.StringType(), ERROR_FIELD.dataType
 PLACE = T.StructType().add("topic", STRING).add("partition", "integer").add("offset", "long")
-CARRYING = T.StructType([*PLACE, ERROR_FIELD])
+RECORD = T.StructType([T.StructField(name, STRING) for name in LETTER_FIELDS if name != "error"])
+CARRYING = T.StructType([*PLACE, *RECORD, ERROR_FIELD])
 BAD = RowError("no \x1bnumber", "ValueError")
 FIRST = {"message": "first", "exception": "E", "stacktrace": None}
 ARROW_ERROR = pa.struct([(name, pa.string()) for name in ERROR_TEXTS])
