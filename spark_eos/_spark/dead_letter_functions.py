@@ -1,27 +1,50 @@
 """Wraps functions so that a row on which they raise has an error, and others are not affected.
 
-With ``dead_letters``, such a row becomes a dead letter. Outages must never make dead letters,
-so they still fail the query: `spark_eos._spark.outages` tells which errors are outages.
+With ``dead_letters``, such a row becomes a dead letter. Outages must never make dead letters, so
+only what is known to be a row's fault does; any other exception ends the query.
 """
 
+import csv
+import struct
 import traceback
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, cast
+from xml.parsers.expat import ExpatError
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from spark_eos._client.printable import printable
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.columns import SOURCE
 from spark_eos._spark.dead_letter_columns import has_error_column
-from spark_eos._spark.outages import is_outage
-from spark_eos._spark.row_errors import RowError, RowErrors, bad_rows, row_errors
+from spark_eos._spark.row_errors import RowError, RowErrors, bad_rows, position_of
 from spark_eos._worker.dead_letters import ERROR
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, WriteError
+from spark_eos.errors import (
+    ConfigurationError,
+    SparkEosError,
+    UnsupportedPipelineError,
+    WriteError,
+)
 
 _KINDS: Final = ("rows", "pandas", "arrow")
+# The last ones are of the standard library's parsers, which have no base in common.
+_FAULTS_OF_ROWS: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    SyntaxError,
+    ExpatError,
+    csv.Error,
+    struct.error,
+    zlib.error,
+)
 
 _Made = tuple[pa.RecordBatch, Mapping[int, RowError]]
 
@@ -33,8 +56,8 @@ def guarded(
     *,
     kind: str = "rows",
     errors: str | None = None,
+    row_errors: Sequence[type[Exception]] = (),
     stacktrace: bool = False,
-    outages: Sequence[type[Exception]] = (),
 ) -> DataFrame:
     """Applies a function to all rows; one on which it raises can become a dead letter.
 
@@ -55,13 +78,13 @@ def guarded(
             the columns are null, and the row gets a column ``error``, struct<message, exception,
             stacktrace>; you decide what becomes of it. If the sink finds this column, it makes a
             dead letter.
+        row_errors: Further exceptions that are a row's fault, such as
+            ``jsonschema.ValidationError``. These are: ValueError, TypeError, LookupError,
+            AttributeError, ArithmeticError, AssertionError, and what the standard library's parsers
+            raise; but no OSError. Any other exception may be an outage, and ends the query. So does
+            one that it has led to (``raise ... from``, or raised while it was handled), but not if
+            this is raised ``from None``.
         stacktrace: Whether to keep the stack trace of each error, which may show values.
-        outages: Further exceptions that are no row's fault, and fail the query. OSError (with it
-            connections, time-outs and requests' errors), MemoryError, KafkaException, the outages
-            of well-known clients, and answers such as 503 always do.
-
-    An error that one of these has led to (``raise ... from``, or raised while it was handled) fails
-    the query too, but not if it is raised ``from None``.
 
     A row that has an error already, of another guarded function or of `spark_eos.schemas`, keeps
     it, and the function is not called for it.
@@ -94,10 +117,10 @@ def guarded(
     # A column `error` of another kind is the function's to read.
     kept = [SOURCE, ERROR] if has_error_column(frame.schema) else [SOURCE]
     passed = T.StructType([field for field in frame.schema if field.name in kept])
-    of_rows = row_errors(passed, errors, WriteError)
+    of_rows = RowErrors.of(passed, errors, WriteError)
     new = (T.StructField(field.name, field.dataType) for field in made)
     whole = {field.name: field for field in (*passed, *new, *of_rows.fields)}
-    guard = _Guard(function, made.names, kind, tuple(outages), stacktrace=stacktrace)
+    guard = _Guard(function, made.names, kind, tuple(row_errors), stacktrace=stacktrace)
     mapping = _Mapping(guard, made, passed.names, [*whole], of_rows)
     return frame.mapInArrow(mapping, T.StructType([*whole.values()]))
 
@@ -114,27 +137,37 @@ class _Guard:
         function: Callable[[Any], Any],
         columns: Sequence[str],
         kind: str,
-        outages: tuple[type[Exception], ...],
+        row_errors: tuple[type[Exception], ...],
         *,
         stacktrace: bool,
     ) -> None:
         self._function = function
         self._columns = list(columns)
         self._kind = kind
-        self._outages = outages
+        self._row_errors = row_errors
         self._stacktrace = stacktrace
 
-    def _is_no_rows_fault(self, error: Exception) -> bool:
-        return isinstance(error, UnsupportedPipelineError) or is_outage(error, self._outages)
+    def _check_is_of_row(self, error: Exception, where: str) -> None:
+        """Ends the query with an error that is not known to be a row's fault."""
+        other = not_of_row(error, self._row_errors)
+        if other is not None:
+            name = _name(type(other))
+            text = f": {printable(_text(error))}".removesuffix(": ")
+            raise WriteError(
+                f"{where}{_name(type(error))}{text}. The query ends, since "
+                f"{name} may be an outage, for which no row is to blame. If it is the row's fault, "
+                f"name it: guarded(..., row_errors=[{name}])"
+            ) from error
 
     def made(self, batch: pa.RecordBatch, types: pa.Schema) -> Iterator[_Made]:
         """Yields batches of the function's columns, with the errors of rows."""
         try:
             found = self._by_row(batch, types) if self._kind == "rows" else self._by_batch(batch)
             found = self._checked(found, batch, types)
-        except Exception as error:
-            if self._is_no_rows_fault(error):
-                raise
+        except SparkEosError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+            self._check_is_of_row(error, position_of(batch, 0))
             if batch.num_rows > 1:
                 half = batch.num_rows // 2
                 yield from self.made(batch.slice(0, half), types)
@@ -151,9 +184,8 @@ class _Guard:
         for number, row in enumerate(batch.to_pylist()):
             try:
                 rows.append(self._function(row))
-            except Exception as error:
-                if self._is_no_rows_fault(error):
-                    raise
+            except Exception as error:  # noqa: BLE001 - likewise
+                self._check_is_of_row(error, position_of(batch, number))
                 rows.append(nothing)
                 errors[number] = self._told(error)
         columns = {
@@ -185,8 +217,31 @@ class _Guard:
         trace = None
         if self._stacktrace:
             trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
-        name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-        return RowError(_text(error) or kind.__name__, name, trace, error)
+        return RowError(_text(error) or kind.__name__, _name(kind), trace, error)
+
+
+def not_of_row(
+    error: BaseException, row_errors: tuple[type[Exception], ...] = ()
+) -> BaseException | None:
+    """The first that is not known to be a row's fault, of an exception and what has led to it.
+
+    Example:
+        >>> not_of_row(ValueError("no number")), not_of_row(ConnectionRefusedError())
+        (None, ConnectionRefusedError())
+    """
+    known: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in known:
+        known.add(id(each))
+        is_fault = isinstance(each, _FAULTS_OF_ROWS) and not isinstance(each, OSError)
+        if not is_fault and not isinstance(each, row_errors):
+            return each
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    return None
+
+
+def _name(kind: type[BaseException]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def _text(error: Exception) -> str:

@@ -30,7 +30,6 @@ from spark_eos._spark.runtime import ERRORS_CARRIED
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import ConfigurationError, SparkEosError
 
-_CHOICES: Final = ("column", "raise")
 _COLUMN_IS_FOR_YOU: Final = (
     "errors='column' keeps such rows, with nulls and a column `error`, of which you decide"
 )
@@ -63,6 +62,33 @@ class RowErrors(ABC):
     def __init__(self, raised: type[SparkEosError]) -> None:
         self._raised = raised
 
+    @classmethod
+    def of(
+        cls, schema: T.StructType, errors: str | None, raised: type[SparkEosError]
+    ) -> "RowErrors":
+        """What becomes of the bad rows of a frame.
+
+        Args:
+            schema: The columns before.
+            errors: ``column``, ``raise``, or None: as for an earlier function of the query if that
+                has a column, else in ``source`` if this can be, else ``raise``.
+            raised: The error that ends a job at a bad row.
+
+        Raises:
+            ConfigurationError: ``errors`` is none of these.
+            UnsupportedPipelineError: There is an ``error`` column of another type.
+        """
+        if errors is None and has_error_column(schema):
+            errors = "column"
+        if errors == "column":
+            check_error_column(schema)
+            return _InColumn(raised)
+        if errors is None and carries_letter(schema):
+            return _InSource(raised)
+        if errors in {None, "raise"}:
+            return _Raised(raised)
+        raise ConfigurationError(f"errors is {errors!r}; it must be 'column' or 'raise'")
+
     @abstractmethod
     def put(
         self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
@@ -74,32 +100,7 @@ class RowErrors(ABC):
         error = errors[row]
         own = f"{self._raised.__module__}.{self._raised.__qualname__}"
         text = error.message if error.exception == own else f"{error.exception}: {error.message}"
-        raise self._raised(f"{_position(batch, row)}{printable(text)}. {advice}") from error.cause
-
-
-def row_errors(schema: T.StructType, errors: str | None, raised: type[SparkEosError]) -> RowErrors:
-    """What becomes of the bad rows of a frame.
-
-    Args:
-        schema: The columns before.
-        errors: ``column``, ``raise``, or None: as for an earlier function of the query if that
-            has a column, else in ``source`` if this can be, else ``raise``.
-        raised: The error that ends a job at a bad row.
-
-    Raises:
-        ConfigurationError: ``errors`` is none of these.
-        UnsupportedPipelineError: There is an ``error`` column of another type.
-    """
-    if errors is None and has_error_column(schema):
-        errors = "column"
-    if errors == "column":
-        check_error_column(schema)
-        return _InColumn(raised)
-    if errors is None and carries_letter(schema):
-        return _InSource(raised)
-    if errors in {None, "raise"}:
-        return _Raised(raised)
-    raise ConfigurationError(f"errors is {errors!r}; it must be {' or '.join(map(repr, _CHOICES))}")
+        raise self._raised(f"{position_of(batch, row)}{printable(text)}. {advice}") from error.cause
 
 
 def bad_rows(batch: pa.RecordBatch) -> pa.Array:
@@ -211,7 +212,8 @@ def _as_error(before: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, fields=[*kind], mask=before.is_null())
 
 
-def _position(batch: pa.RecordBatch, row: int) -> str:
+def position_of(batch: pa.RecordBatch, row: int) -> str:
+    """Where a row comes from, as the beginning of a text; empty if the frame does not tell."""
     names = batch.schema.names
     source: Any = batch.column(SOURCE)[row].as_py() if SOURCE in names else None
     if not isinstance(source, dict) or not {"topic", "partition", "offset"} <= source.keys():

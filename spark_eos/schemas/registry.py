@@ -13,7 +13,7 @@ from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.classic import HadoopFiles
 from spark_eos._spark.columns import header_type_fits
 from spark_eos._spark.connect_files import SparkFiles
-from spark_eos._spark.row_errors import row_errors
+from spark_eos._spark.row_errors import RowErrors
 from spark_eos._spark.target_column import with_own_topic_marked
 from spark_eos.errors import CheckpointError, ConfigurationError, SchemaError, warn, without_address
 from spark_eos.schemas.client import Client, Registered
@@ -133,7 +133,7 @@ class SchemaRegistry:
                 refunds = events.where("value.refund is not null")
         """
         _check_column(frame, column)
-        of_rows = row_errors(frame.schema, errors, SchemaError)
+        of_rows = RowErrors.of(frame.schema, errors, SchemaError)
         if not isinstance(frame.schema[column].dataType, T.BinaryType | T.StringType):
             raise ConfigurationError(
                 f"`{column}` is {frame.schema[column].dataType.simpleString()}; only a binary "
@@ -208,7 +208,7 @@ class SchemaRegistry:
                 rows = registry.encode(prices, "value", subject="prices-value", framing="header")
         """
         _check_column(frame, column)
-        of_rows = row_errors(frame.schema, errors, SchemaError)
+        of_rows = RowErrors.of(frame.schema, errors, SchemaError)
         if framing not in _FRAMINGS:
             raise ConfigurationError(f"framing is {framing!r}; it must be 'prefix' or 'header'")
         if register and schema is None:

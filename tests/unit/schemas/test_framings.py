@@ -10,7 +10,7 @@ from confluent_kafka.schema_registry.serde import SchemaId
 from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
-from spark_eos._spark.row_errors import row_errors
+from spark_eos._spark.row_errors import RowErrors
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.client import Client
 from spark_eos.schemas.formats import Schema, format_of
@@ -42,7 +42,7 @@ def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str
     number, guid = registry.add("orders-value", TEXTS[kind], kind)
     own = Schema(kind, TEXTS[kind], message="Order" if kind == "PROTOBUF" else None)
     column = format_of(own).spark_type(own)
-    member, errors = Member(None, own, "Order"), row_errors(T.StructType(), "column", SchemaError)
+    member, errors = Member(None, own, "Order"), RowErrors.of(T.StructType(), "column", SchemaError)
     others = [T.StructField("headers", HEADERS), *errors.fields]
     encoding = Encoding(
         "value",

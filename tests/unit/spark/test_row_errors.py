@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 from spark_eos._spark import row_errors
 from spark_eos._spark.columns import LETTER_FIELDS
 from spark_eos._spark.dead_letter_columns import ERROR_FIELD, ERROR_TEXTS
-from spark_eos._spark.row_errors import RowError
+from spark_eos._spark.row_errors import RowError, RowErrors
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, WriteError
 
 STRING, OURS = T.StringType(), ERROR_FIELD.dataType
@@ -47,15 +47,15 @@ def _schema(source: T.StructType | None, error: T.DataType | None = None) -> T.S
 def test_what_is_chosen(
     source: T.StructType | None, error: T.DataType | None, errors: str | None, chosen: str
 ) -> None:
-    found = row_errors.row_errors(_schema(source, error), errors, WriteError)
+    found = RowErrors.of(_schema(source, error), errors, WriteError)
     assert type(found).__name__ == chosen
 
 
 def test_what_can_not_be_chosen() -> None:
     with pytest.raises(ConfigurationError, match="errors is 'source'; it must be 'column' or"):
-        row_errors.row_errors(_schema(CARRYING), "source", WriteError)
+        RowErrors.of(_schema(CARRYING), "source", WriteError)
     with pytest.raises(UnsupportedPipelineError, match="`error` is int"):
-        row_errors.row_errors(_schema(None, T.IntegerType()), "column", WriteError)
+        RowErrors.of(_schema(None, T.IntegerType()), "column", WriteError)
 
 
 def _batch(*sources: dict[str, Any] | None, kind: pa.DataType = ARROW_CARRYING) -> pa.RecordBatch:
@@ -73,7 +73,7 @@ def test_an_error_goes_into_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_errors, "_is_carried", lambda: True)
     batch = _batch(_at(0), None, _at(2), _at(3, FIRST), _at(4))
     columns = {"source": batch.column(0)}
-    in_source = row_errors.row_errors(_schema(CARRYING), None, WriteError)
+    in_source = RowErrors.of(_schema(CARRYING), None, WriteError)
     in_source.put(batch, columns, {2: BAD, 3: BAD})
     made = {"message": BAD.message, "exception": "ValueError", "stacktrace": None}
     assert columns["source"].to_pylist() == [_at(0), None, _at(2, made), _at(3, FIRST), _at(4)]
@@ -88,7 +88,7 @@ def test_an_error_goes_into_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_in_another_job_an_error_of_the_source_ends_it() -> None:
     batch = _batch(_at(0), _at(41))
     columns = {"source": batch.column(0)}
-    in_source = row_errors.row_errors(_schema(CARRYING), None, WriteError)
+    in_source = RowErrors.of(_schema(CARRYING), None, WriteError)
     in_source.put(batch, columns, {})
     assert columns["source"] is batch.column(0) or columns["source"].equals(batch.column(0))
     with pytest.raises(WriteError, match=r"^in-3, offset 41: ValueError: no .*errors='column'"):
@@ -103,7 +103,7 @@ def test_an_error_column_of_any_kind_becomes_ours(kind: pa.DataType) -> None:
         batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], ["error"])
         columns = {"error": batch.column(0)}
         errors = dict.fromkeys(range(len(given)), BAD)
-        row_errors.row_errors(texts, "column", WriteError).put(batch, columns, errors)
+        RowErrors.of(texts, "column", WriteError).put(batch, columns, errors)
         assert columns["error"].type == ARROW_ERROR
         assert [error["message"] for error in columns["error"].to_pylist()] == [
             text or BAD.message for text in given
