@@ -62,12 +62,6 @@ def shipped_python_files(context: SparkContext) -> list[str]:
     return list(context._python_includes or ())
 
 
-def executor_count(context: SparkContext) -> int:
-    """How many executors Spark has now, which its public status tracker doesn't say."""
-    # The driver is one of them.
-    return len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
-
-
 def is_stopped(context: SparkContext) -> bool:
     """Whether a SparkContext is stopped, from Python or from Java."""
     return context._jsc is None or bool(context._jsc.sc().isStopped())

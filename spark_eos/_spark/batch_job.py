@@ -18,11 +18,7 @@ from spark_eos._spark.dead_letter_columns import (
     check_error_column,
     direct_columns,
 )
-from spark_eos._spark.failed_job import (
-    as_configuration_error,
-    as_own_error,
-    as_write_error,
-)
+from spark_eos._spark.failed_job import as_own_error, as_write_error
 from spark_eos._spark.flat_source import (
     only_topic_of,
     topic_and_partition,
@@ -170,15 +166,9 @@ class BatchJobs:
         # Only the first attempt writes all rows.
         self._attempt = 1 if only is None else self._attempt + 1
         name = f"group {settings.group_id}, batch {batch.batch_id}, attempt {self._attempt}"
-        try:
-            reports = self._runtime.collect(
-                written, f"spark-eos: {name}", errors_carried=self._errors_carried
-            )
-        except PythonException as error:
-            # Before the first row is written.
-            if wrong := as_configuration_error(error):
-                raise wrong from error
-            raise
+        reports = self._runtime.collect(
+            written, f"spark-eos: {name}", errors_carried=self._errors_carried
+        )
         tasks = self._runtime.tasks(written)
         if tasks is not None and len(reports) < tasks:
             raise WriteError(
