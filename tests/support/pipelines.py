@@ -4,6 +4,7 @@ Each makes a DataFrame to be written of its sources, which are read with headers
 """
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,13 @@ def priced(
     rows = orders.withColumn("value", F.when(F.col("value").isNotNull(), price))
     asked = ["error"] if errors == "column" else []
     return registry.encode(rows.select("source", "key", "value", *asked), subject=to)
+
+
+def viewed(frame: DataFrame, text: str = "FROM {view}") -> DataFrame:
+    """Rows as SQL of a temporary view."""
+    name = f"v{uuid.uuid4().hex}"
+    frame.createOrReplaceTempView(name)
+    return frame.sparkSession.sql(text.format(view=name))
 
 
 PIPELINES: dict[str, Callable[..., Any]] = {
