@@ -67,9 +67,7 @@ def end_offsets(
     return deadline.attempts("reading end offsets", pause=0.05)(attempt) if topics else {}
 
 
-def start_offsets(
-    connections: Connections, topics: Collection[str], deadline: Deadline
-) -> Offsets:
+def start_offsets(connections: Connections, topics: Collection[str], deadline: Deadline) -> Offsets:
     """Reads the first offsets of the partitions that have a leader, without creating a topic."""
 
     def attempt() -> Offsets:
