@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.cimpl import NewTopic
 
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.testing.broker_admin import TIMEOUT, admin_client
