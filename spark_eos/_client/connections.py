@@ -68,13 +68,14 @@ class ConnectionManager(NodeConnections):
 
     def unreached(self, node: int | None = None) -> str:
         """Why no broker can be asked, or a certain one, as far as is known."""
-        advertised = {n: a for n, a in self.addresses().items() if node in {None, n}}.values()
-        asked = advertised if self.bootstrapped else self._failures
-        failures = [self._failures[address] for address in asked if address in self._failures]
-        if failures or not advertised:
-            return failures[-1] if failures else "none answers so far"
-        names = ", ".join([*advertised][:_NAMED])
-        return f"no answer of {names}, by the advertised.listeners of the brokers"
+        advertised = [a for n, a in self.addresses().items() if node in {None, n}]
+        asked = advertised if self.bootstrapped else [*self._failures]
+        if failed := [self._failures[address] for address in asked if address in self._failures]:
+            return failed[-1]
+        if not advertised:
+            return "none answers so far"
+        names = ", ".join(map(printable, advertised[:_NAMED]))
+        return f"no answer of {names}, which brokers have in their advertised.listeners"
 
     def check(self) -> None:
         """Raises `AuthenticationError` if a connection was refused permanently."""
@@ -99,7 +100,7 @@ class ConnectionManager(NodeConnections):
             self._refusal.__cause__ = error
             return
         if reached:
-            listener += ", by a broker's advertised.listeners"
+            listener += ", which a broker has in its advertised.listeners"
         if reached or not closed_by_peer(error):
             self._failures[address] = f"{listener}: {error}"
             self._closing_since = None
