@@ -214,6 +214,17 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         # which may be one that has not been upgraded yet.
         self.broker_version_data = None
 
+    async def meet(self, timeout_ms: float) -> None:
+        """Connects to any broker, at the address that it advertises."""
+        connection = self.get_connection(self.least_loaded_node())
+        if not connection.connected:
+            await self.wait_for(connection.init_future, timeout_ms)
+
+    def is_connected(self, node: int) -> bool:
+        """Whether a broker has been connected to, and the connection stands."""
+        connection = self._conns.get(node)
+        return connection is not None and bool(connection.connected)
+
     def addresses(self) -> dict[int, str]:
         """``host:port`` by node id, from the metadata."""
         return {b.node_id: f"{b.host}:{b.port}" for b in self.cluster.brokers()}

@@ -111,7 +111,7 @@ class Connections:
             raise DeadlineExceededError(
                 f"no broker of bootstrap.servers={self._settings.bootstrap_servers!r} could be "
                 f"reached within {deadline.seconds:g} s ({deadline.setting}): "
-                f"{manager.last_failure or error}"
+                f"{manager.unreached()}"
             ) from error
         return loop, manager
 
@@ -132,7 +132,7 @@ class Connections:
             self._settings.bootstrap_servers,
             deadline.seconds,
             deadline.setting,
-            manager.last_failure or "none answers so far",
+            manager.unreached(),
         )
 
     def brokers(self, deadline: Deadline) -> list[int]:
@@ -172,11 +172,14 @@ class Connections:
             return loop.run(manager.answer, request, node, timeout_ms, _CONNECT_MS)
         except _NOT_SENT as error:
             manager.expire_metadata()
-            raise RetriableError(f"{api_name(request)} not sent: {error!r}") from error
+            reason = manager.unreached(node)
+            raise RetriableError(f"{api_name(request)} not sent: {reason}") from error
         except _LOST as error:
             if on_lost is not None:
                 on_lost()
-            raise RetriableError(f"{api_name(request)} not answered: {error!r}") from error
+            connected = node is None or manager.is_connected(node)
+            reason = repr(error) if connected else manager.unreached(node)
+            raise RetriableError(f"{api_name(request)} not answered: {reason}") from error
         except (kafka_errors.KafkaError, RuntimeError) as error:
             refused = manager.refused()
             if refused is not None:

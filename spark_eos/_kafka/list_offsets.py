@@ -20,6 +20,8 @@ from spark_eos.acls import ResourceType, describe
 # OFFSET_NOT_AVAILABLE: the leader has moved or was just elected.
 _MOVING: Final = frozenset({5, 6, 74, 75, 78})
 _GONE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
+# Errors name at most so many partitions.
+_NAMED: Final = 5
 
 Offsets = dict[TopicPartition, int]
 
@@ -38,15 +40,23 @@ class EndOffsets:
 
 
 def end_offsets(
-    connections: Connections, topics: Collection[str], deadline: Deadline
+    connections: Connections,
+    topics: Collection[str],
+    deadline: Deadline,
+    *,
+    needed: Collection[TopicPartition] = (),
 ) -> dict[TopicPartition, EndOffsets | None]:
-    """Reads the ends of all partitions of some topics, without creating a topic."""
+    """Reads the ends of all partitions of some topics, without creating a topic.
+
+    None for one without a leader, unless it is ``needed``: these are asked until they answer.
+    """
 
     def attempt() -> dict[TopicPartition, EndOffsets | None]:
         led = partition_leaders(connections, topics, deadline)
         # The high watermarks come second, so they are never older than the stable offsets.
         stable = _listed(connections, led, IsolationLevel.READ_COMMITTED, deadline)
         high = _listed(connections, led, IsolationLevel.READ_UNCOMMITTED, deadline)
+        _check_answered(needed, stable.keys() & high.keys())
         return {
             partition: EndOffsets(stable[partition], high[partition])
             if partition in stable and partition in high
@@ -57,28 +67,55 @@ def end_offsets(
     return deadline.attempts("reading end offsets", pause=0.05)(attempt) if topics else {}
 
 
-def start_offsets(
-    connections: Connections,
-    topics: Collection[str],
-    deadline: Deadline,
-    leaders: Offsets | None = None,
-) -> Offsets:
-    """Reads the first offsets of all partitions of some topics, without creating a topic."""
-    known = {} if leaders is None else leaders
+def start_offsets(connections: Connections, topics: Collection[str], deadline: Deadline) -> Offsets:
+    """Reads the first offsets of the partitions that have a leader, without creating a topic."""
 
     def attempt() -> Offsets:
-        if not set(topics) <= {topic for topic, _ in known}:
-            known.update(partition_leaders(connections, topics, deadline))
-        wanted = {p: node for p, node in known.items() if p.topic in topics}
-        try:
-            return _listed(
-                connections, wanted, IsolationLevel.READ_UNCOMMITTED, deadline, OffsetSpec.EARLIEST
-            )
-        except RetriableError:
-            known.clear()
-            raise
+        return _first(connections, partition_leaders(connections, topics, deadline), deadline)
 
     return deadline.attempts("reading start offsets", pause=0.05)(attempt) if topics else {}
+
+
+class FirstOffsets:
+    """Reads partitions' first offsets again and again, and keeps who leads them meanwhile."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._leaders: dict[TopicPartition, int] = {}
+
+    def of(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
+        """The partitions' first offsets; each partition is asked until it answers."""
+
+        def attempt() -> Offsets:
+            if not self._leaders.keys() >= set(partitions):
+                topics = {topic for topic, _ in partitions}
+                self._leaders = partition_leaders(self._connections, topics, deadline)
+            led = {p: self._leaders[p] for p in partitions if p in self._leaders}
+            try:
+                found = _first(self._connections, led, deadline)
+                _check_answered(partitions, found)
+            except RetriableError:
+                self._leaders = {}
+                raise
+            return found
+
+        return deadline.attempts("reading start offsets", pause=0.05)(attempt)
+
+
+def _check_answered(
+    needed: Collection[TopicPartition], answered: Collection[TopicPartition]
+) -> None:
+    if missing := sorted(set(needed).difference(answered)):
+        more = ", ..." if len(missing) > _NAMED else ""
+        names = ", ".join(map(str, missing[:_NAMED]))
+        raise RetriableError(f"no leader has answered for {names}{more}")
+
+
+def _first(
+    connections: Connections, leaders: Mapping[TopicPartition, int], deadline: Deadline
+) -> Offsets:
+    uncommitted, first = IsolationLevel.READ_UNCOMMITTED, OffsetSpec.EARLIEST
+    return _listed(connections, leaders, uncommitted, deadline, first)
 
 
 def partition_leaders(

@@ -57,7 +57,7 @@ class Brokers:
             self.close()
             raise DeadlineExceededError(
                 f"no broker of bootstrap.servers={settings.bootstrap_servers!r} could be reached "
-                f"within {timeout:g} s (--timeout): {self._manager.last_failure or error}"
+                f"within {timeout:g} s (--timeout): {self._manager.unreached()}"
             ) from error
 
     def close(self) -> None:
