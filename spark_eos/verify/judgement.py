@@ -17,6 +17,7 @@ from spark_eos.verify.questions import Records
 # Keys of the JSON document's ``unjudged``, so a public interface.
 _OUTPUTS_REMOVED: Final = "missing outputs, where retention has removed outputs"
 _INPUTS_REMOVED: Final = "outputs without an input, where retention has removed inputs"
+_SEVERAL: Final = "dead letters of several groups, of which --group-id says the query's own"
 _FATES: Final = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"}
 
 
@@ -34,6 +35,8 @@ class Evidence:
     input_lows: Mapping[TopicPartition, int]
     input_ends: Mapping[TopicPartition, int]
     settled: Settled
+    letters: Mapping[bytes, int]  # dead letters that count, by group
+    others: int  # records of dead-letter topics that do not
 
 
 def judge(evidence: Evidence, *, examples: int, complete: bool) -> Findings:
@@ -118,7 +121,10 @@ class _Judgement:
         if matching.at_most_once_each:
             missing += " AND NOT visible AND id IN (SELECT id FROM attempts)"
         unmatched = "SELECT SUM(visible) FROM unmatched WHERE gone OR typeof(id) <> 'integer'"
+        letters = self._evidence.letters
+        several = self._evidence.group_id is None and len(letters) > 1
         return {
+            _SEVERAL: sum(letters.values()) if several else 0,
             _OUTPUTS_REMOVED: number(missing),
             _INPUTS_REMOVED: number(unmatched) if removed else 0,
         }
@@ -142,6 +148,14 @@ class _Judgement:
             )
             if removed:
                 yield f"retention removed {removed:,} input offsets before they were processed"
+        if others := self._evidence.others:
+            group_id = self._evidence.group_id
+            what = (
+                "dead letters of topics that are no inputs"
+                if group_id is None
+                else f"records of dead-letter topics that are no letters of group {group_id!r}"
+            )
+            yield f"{what} are another query's, and left out: {others:,}"
         yield from self._notes_on_numbers()
 
     def _notes_on_numbers(self) -> Iterator[str]:

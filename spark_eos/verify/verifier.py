@@ -70,7 +70,8 @@ def verify(
         expect_header: Input header that holds the number of outputs expected of the record, for
             queries that filter (0) or explode (n). Without it, one output of each is expected.
         dead_letter_topics: Further outputs, which hold dead letters: each input record is to be
-            output or dead letter. By position, their own headers tell it.
+            output or dead letter. By position, their own headers tell it. Other queries may write
+            there too: only letters of ``group_id`` count; without it, those of input topics.
         group_id: Consumer group to which the query commits its offsets. Without it, all input is
             expected to be processed.
         prefix: Also report open transactions of transactional ids that begin with this.
@@ -208,7 +209,7 @@ class _Verification:
         settled = settle(target, self.outputs, self.brokers, prefix, self.timeout)
         # 3. The outputs, as a consumer sees them.
         output_lows = target.lows(self.outputs)
-        rows = Outputs(self.matching, self.inputs, self.outputs)
+        rows = Outputs(self.matching, self.inputs, self.outputs, group_id)
         reader = Reader(target.settings, self.outputs, isolation_level, self.timeout)
         spans = {one: (output_lows[one], end) for one, end in settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
@@ -239,7 +240,7 @@ class _Verification:
         )
         # 8. Find out why outputs are missing.
         if records.number("SELECT COUNT(*) FROM missing"):
-            self._read_attempts()
+            self._read_attempts(group_id)
         return Evidence(
             records=records,
             matching=self.matching,
@@ -251,6 +252,8 @@ class _Verification:
             input_lows=input_lows,
             input_ends=input_ends,
             settled=settled,
+            letters=rows.letters,
+            others=rows.others,
         )
 
     def _progress(self, group_id: str) -> DirectProgress | MirroredProgress:
@@ -280,14 +283,14 @@ class _Verification:
         for batch in reader.read(spans, self._meter("Reading inputs", spans)):
             self.records.add_inputs(rows.rows(batch))
 
-    def _read_attempts(self) -> None:
+    def _read_attempts(self, group_id: str | None) -> None:
         spans = {
             self.outputs.partition(first): (first & OFFSETS, (last & OFFSETS) + 1)
             for first, last in self.records.uncommitted_spans()
         }
         if not spans:
             return
-        rows = Outputs(self.matching, self.inputs, self.outputs)
+        rows = Outputs(self.matching, self.inputs, self.outputs, group_id)
         reader = Reader(self.target.settings, self.outputs, READ_UNCOMMITTED, self.timeout)
         for batch in reader.read(spans, self._meter("Reading aborted outputs", spans)):
             self.records.add_attempts(rows.rows(batch)[0])
