@@ -17,6 +17,9 @@ from spark_eos.verify.questions import Records
 # Keys of the JSON document's ``unjudged``, so a public interface.
 _OUTPUTS_REMOVED: Final = "missing outputs, where retention has removed outputs"
 _INPUTS_REMOVED: Final = "outputs without an input, where retention has removed inputs"
+_MARKERS_REMOVED: Final = (
+    "outputs that retention has removed before the ends of their transactions were read"
+)
 _SEVERAL: Final = "dead letters of several groups, of which --group-id says the query's own"
 _FATES: Final = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"}
 
@@ -127,6 +130,7 @@ class _Judgement:
             _SEVERAL: sum(letters.values()) if several else 0,
             _OUTPUTS_REMOVED: number(missing),
             _INPUTS_REMOVED: number(unmatched) if removed else 0,
+            _MARKERS_REMOVED: number(f"SELECT COUNT(*) FROM exposed WHERE fate = {Fate.UNKNOWN:d}"),
         }
 
     def _group(self) -> tuple[GroupOffset, ...]:

@@ -1,12 +1,11 @@
 """How output records are matched with input records, and the rows of both for SQL."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Message
-from kafka import TopicPartition
 
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos.errors import ConfigurationError, VerificationError
@@ -183,7 +182,6 @@ class Outputs:
         self._plain = 0
         self._named = False
         # By number of the output partition and of the input partition.
-        self._first: list[dict[int, int]] = [{} for _ in outputs]
         self._highest: list[dict[int, int]] = [{} for _ in outputs]
 
     def rows(self, batch: Batch) -> tuple[list[OutputRow], list[NoSourceRow]]:
@@ -259,24 +257,6 @@ class Outputs:
             if last is not None and source < last:
                 rows.append((source, at, 1 + (last & OFFSETS)))
                 continue
-            if last is None:
-                self._first[output][source_number] = found
             highest[source_number] = source
             rows.append((source, at, 0))
         return rows, without
-
-    def unsure(self, lows: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """By input partition, the offset below which retention may have removed outputs.
-
-        In an output partition that retention has shortened, the removed outputs of an input
-        partition come before the first remaining one.
-        """
-        shortened = [
-            self._first[base >> SHIFT]
-            for partition, base in self._outputs.bases.items()
-            if lows[partition] > 0
-        ]
-        return {
-            partition: max((first.get(base >> SHIFT, OFFSETS) for first in shortened), default=0)
-            for partition, base in self._inputs.bases.items()
-        }

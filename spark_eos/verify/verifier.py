@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
+from kafka import TopicPartition
 
 from spark_eos._client.checks import check_positive, check_text
 from spark_eos._client.settings import ClientSettings
@@ -208,28 +209,28 @@ class _Verification:
         self.watch("Waiting for open transactions", 0, 1)
         settled = settle(target, self.outputs, self.brokers, prefix, self.timeout)
         # 3. The outputs, as a consumer sees them.
-        output_lows = target.lows(self.outputs)
+        lows = target.lows(self.outputs)
         rows = Outputs(self.matching, self.inputs, self.outputs, group_id)
         reader = Reader(target.settings, self.outputs, isolation_level, self.timeout)
-        spans = {one: (output_lows[one], end) for one, end in settled.ends.items()}
+        spans = {one: (lows[one], end) for one, end in settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
             records.add_outputs(*rows.rows(batch))
         rows.check_named()
+        # Again, because retention may have removed more in the meantime, unread.
+        unsure = self._unsure(target.lows(self.outputs))
         # 4. The offsets again: visible output of input at or above them lacks its offset.
         after = None if progress is None else progress.read(stable=True)
         if progress is not None and after is not None and not after.committed:
             raise VerificationError(progress.nothing)
         # 5. The control records in the log. After the outputs, so that a transaction without one
         #    had none when its records were read.
-        self._read_control_records()
+        self._read_control_records(lows)
         # 6. The inputs. After the outputs, so that they include the source of every output.
         input_ends = source.stable_ends(self.inputs)
         self._read_inputs(input_ends, Inputs(self.matching, self.inputs, before, after))
-        # Only now, because retention may have removed more in the meantime.
         input_lows = source.lows(self.inputs)
         # 7. Match inputs and outputs.
         self.watch("Matching", 0, 1)
-        unsure = rows.unsure(output_lows)
         records.match(
             {
                 base >> SHIFT: (input_lows[one], unsure[one])
@@ -263,11 +264,23 @@ class _Verification:
             return DirectProgress(group, self.inputs)
         return MirroredProgress(group, self.inputs, self.target, self.source)
 
-    def _read_control_records(self) -> None:
+    def _unsure(self, lows: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """By input partition, the offset below which retention may have removed outputs.
+
+        In an output partition that retention has shortened, the removed outputs of an input
+        partition come before the first remaining one.
+        """
+        shortened = {self.outputs.base(one) | low for one, low in lows.items() if low > 0}
+        firsts = self.records.first_sources(shortened)
+        return {
+            one: max((first.get(base >> SHIFT, OFFSETS) for first in firsts), default=0)
+            for one, base in self.inputs.bases.items()
+        }
+
+    def _read_control_records(self, lows: Mapping[TopicPartition, int]) -> None:
         target, outputs = self.target, self.outputs
         topics = sorted({one.topic for one in outputs})
-        reader = ControlRecords(self.brokers, lambda: target.leaders(topics), self.timeout)
-        lows = target.lows(outputs)
+        reader = ControlRecords(self.brokers, target, topics, self.timeout)
         # The current high watermarks: one may lie beyond the end of the records read.
         spans = {one: (lows[one], end) for one, end in target.ends(outputs).items()}
         advance = self._meter("Reading transaction markers", spans)
