@@ -1,6 +1,6 @@
 """Makes the findings of what SQL and the offsets answer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,9 +42,9 @@ class Evidence:
     others: int  # records of dead-letter topics that do not
 
 
-def judge(evidence: Evidence, *, examples: int, complete: bool) -> Findings:
-    """Counts each kind of anomaly, and picks examples."""
-    return _Judgement(evidence, examples).findings(complete=complete)
+def judge(evidence: Evidence, notes: Iterable[str], *, examples: int, complete: bool) -> Findings:
+    """Counts each kind of anomaly, and picks examples; adds its notes to those given."""
+    return _Judgement(evidence, examples).findings(notes, complete=complete)
 
 
 class _Judgement:
@@ -53,7 +53,7 @@ class _Judgement:
         self._records = evidence.records
         self._most = most
 
-    def findings(self, *, complete: bool) -> Findings:
+    def findings(self, notes: Iterable[str], *, complete: bool) -> Findings:
         evidence, records = self._evidence, self._records
         by_sql = [Kind.LOST, Kind.DUPLICATE, Kind.PHANTOM, Kind.ABORTED_READ, Kind.DIRTY_READ]
         if evidence.matching.by_position:
@@ -79,7 +79,7 @@ class _Judgement:
             complete=complete,
             input_gone=records.number("SELECT SUM(visible) FROM unmatched WHERE gone"),
             unjudged={reason: count for reason, count in self._unjudged().items() if count},
-            notes=tuple(self._notes()),
+            notes=(*notes, *self._notes()),
             group=self._group(),
         )
 

@@ -93,8 +93,8 @@ def verify(
         ConfigurationError: An argument can't be used as given.
         TopicNotFoundError: A topic does not exist.
         DeadlineExceededError: The cluster does not answer in time.
-        VerificationError: The topics can't be read, or their records can't be matched; or the
-            group's offsets are those of another source cluster or of a topic that was recreated.
+        VerificationError: A topic is compacted or can't be read, or its records can't be matched;
+            or the group's offsets are of another source cluster or a topic that was recreated.
 
     Examples:
         ::
@@ -139,19 +139,21 @@ def verify(
                 Brokers(source_settings, timeout).close()
                 source = Cluster(source_settings, timeout)
             partitions = Partitions(source.partition_counts(inputs))
+            written = Partitions(target.partition_counts(outputs))
+            notes = [*source.not_compacted(inputs), *target.not_compacted(outputs)]
             work = _Verification(
                 matching,
                 source,
                 target,
                 brokers,
                 partitions,
-                Partitions(target.partition_counts(outputs)),
+                written,
                 stack.enter_context(Records(partitions)),
                 timeout,
                 watch or silent,
             )
             evidence = work.gather(group_id, prefix, isolation_level)
-            return judge(evidence, examples=examples, complete=complete)
+            return judge(evidence, notes, examples=examples, complete=complete)
     except KafkaException as error:
         raise VerificationError(reason_of(error)) from error
 
