@@ -251,7 +251,9 @@ class _Comparing:
         other = Difference.VALUE if self.by_key else Difference.DUPLICATE
         kinds = (Difference.MISSING, other, Difference.UNEXPECTED)
         counts = {kind: ask(f"SELECT SUM(number) FROM {kind.value}") for kind in kinds}
-        unjudged = dict.fromkeys((_OUTPUTS_REMOVED, _EXPECTED_REMOVED, _ELSEWHERE), 0)
+        unjudged = self.settled.unjudged() | dict.fromkeys(
+            (_OUTPUTS_REMOVED, _EXPECTED_REMOVED, _ELSEWHERE), 0
+        )
         if any(lows[one] for one in self.outputs):
             unjudged[_OUTPUTS_REMOVED] = counts.pop(Difference.MISSING)
         if any(lows[one] for one in self.expected_partitions):
@@ -314,6 +316,7 @@ class _Comparing:
         return examples
 
     def _notes(self) -> Iterator[str]:
+        yield from self.settled.notes()
         if not self.expected.has_key:
             yield "keys were not compared, as the expectation has no column 'key'"
         if self.settled.short:

@@ -127,6 +127,7 @@ class _Judgement:
         letters = self._evidence.letters
         several = self._evidence.group_id is None and len(letters) > 1
         return {
+            **self._evidence.settled.unjudged(),
             _SEVERAL: sum(letters.values()) if several else 0,
             _OUTPUTS_REMOVED: number(missing),
             _INPUTS_REMOVED: number(unmatched) if removed else 0,
@@ -144,6 +145,7 @@ class _Judgement:
         )
 
     def _notes(self) -> Iterator[str]:
+        yield from self._evidence.settled.notes()
         if self._evidence.group_id is not None:
             committed = self._evidence.offsets.committed
             removed = sum(
