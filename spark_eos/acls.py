@@ -258,13 +258,13 @@ def acls_for(
         operation = Operation.WRITE if purpose is Purpose.ABORT else Operation.DESCRIBE
         return [*topics, group, transactional_ids(id_prefix, operation)]
     if purpose is Purpose.VERIFY:
-        topics = sorted({*sources, *targets})
-        read = [*map(read_topic, topics)]
+        named = sorted({*sources, *targets})
+        read = [read_topic(topic) for topic in named]
         if mirrored and progress_topic is not None:
             # The group's offsets of it tell how far the inputs are processed.
             read.append(describe(ResourceType.TOPIC, progress_topic))
         ids = transactional_ids(id_prefix, Operation.DESCRIBE)
-        return [*read, group, ids, *map(describe_configs, topics)]
+        return [*read, group, ids, *map(describe_configs, named)]
     if purpose is Purpose.REPLAY:
         replay = replay_group(letters[0]) if letters else ""
         return [

@@ -98,7 +98,8 @@ class Status:
         group_id: The consumer group.
         prefix: The transactional id prefix.
         taken_at: Time of the request, in seconds since 1970.
-        group: State, epochs and members.
+        group: State, epochs and members; without a state if its coordinator does not answer, and
+            then without partitions.
         partitions: All partitions of topics in which the group has offsets or assignments, except
             progress topics: their offsets are no positions in their log. Of a mirrored query, the
             source partitions that they stand for; of a staged one, the positions in its sources
@@ -161,7 +162,7 @@ def ask_status(
     It allows so many ``seconds`` to reach the cluster, and again for all calls together; ``limit``
     is the name of the setting that says so, for error messages. The source's cluster is asked for
     the lag of a mirrored query, and targets for whether they are held back. A broker that does not
-    answer while others do is passed over within seconds; only the group's coordinator has to.
+    answer while others do is passed over within seconds.
 
     Raises:
         UnknownGroupError: There is no such group; the text counts its open transactions, if any.
@@ -186,15 +187,16 @@ def _status(
     source_connections: Connections | None,
     targets: Collection[str],
 ) -> Status:
-    group = groups.describe_group(connections, group_id, deadline)
+    silent = SilentBrokers(connections)
+    transactions = lingering_transactions(connections, prefix, group_id, deadline, silent)
+    group = groups.describe_if_known(connections, group_id, deadline, silent)
+    known = group is not groups.UNKNOWN
     # Instance ids end in a number: the shorter ones have the lower numbers.
     members = sorted(
         group.members, key=lambda m: (len(m.instance_id or ""), m.instance_id or m.member_id)
     )
     group = replace(group, members=tuple(members))
-    silent = SilentBrokers(connections)
-    transactions = lingering_transactions(connections, prefix, group_id, deadline, silent)
-    if group.state is None:
+    if known and group.state is None:
         left = (
             f"; open transactions of prefix {prefix!r} and this group: {len(transactions)}, which "
             "spark-eos abort ends"
@@ -206,7 +208,7 @@ def _status(
             f"run with this group_id, or its offsets have expired{left}"
         )
     # Committed offsets first, so that none is newer than its partition's end.
-    progress = GroupProgress.read(connections, group_id, deadline)
+    progress = GroupProgress.read(connections, group_id, deadline) if known else GroupProgress({})
     mirrored = progress.mirrored
     read = {topic for topic, _ in [*progress.committed, *_assigned(group)]}
     sources = read - progress.progress_topics

@@ -84,7 +84,7 @@ def silent_brokers(names: Sequence[str]) -> Text:
 
 def _open(status: "Status") -> Text:
     text = Text(f"{count(len(status.transactions), 'open transaction')}", style="bold")
-    if not status.group.members:
+    if status.group.state is not None and not status.group.members:
         text.append(
             "; no query is running: the next start ends them, spark-eos abort ends them now",
             style="not bold",
@@ -140,7 +140,9 @@ def _headline(status: "Status") -> Text:
     group = status.group
     line = Text()
     line.append(f"Group {status.group_id}", style="bold")
-    line.append(f": {group.state}")
+    line.append(f": {group.state or 'unknown, its coordinator does not answer'}")
+    if group.state is None:
+        return line.append(", lag unknown")
     if group.epoch is None:
         line.append(", classic protocol: no spark-eos query uses this group")
     else:

@@ -44,9 +44,9 @@ def status(
 ) -> None:
     """Show the state of a query: its group, offsets, lag and open transactions.
 
-    Only reads. Exit status 1 if there is no such group or its coordinator does not answer; 2 if
-    another broker does not, and what it knows is unknown. The lag is unknown where the group has no
-    offset. For the lag of a mirrored query, give --source-bootstrap-servers.
+    Only reads. Exit status 1 if there is no such group; 2 if a broker does not answer, and what it
+    alone knows is unknown. The lag is unknown where the group has no offset. For the lag of a
+    mirrored query, give --source-bootstrap-servers.
     """
     if watch is not None:
         end_at(signal.SIGINT)

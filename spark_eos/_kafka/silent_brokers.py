@@ -29,6 +29,10 @@ class SilentBrokers:
         """Node ids and addresses of those passed over, such as ``2 (host:9092)``."""
         return tuple(self._named.values())
 
+    def __contains__(self, node: int) -> bool:
+        """Whether a broker has been passed over."""
+        return node in self._named
+
     def ask(self, requests: Mapping[int, Any], deadline: Deadline) -> dict[int, Any]:
         """Sends each node its request; returns the answers.
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from kafka.protocol.admin import DescribeProducersRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
 
+from spark_eos._kafka.connection import CoordinatorType
 from support.flow import Flow
 from support.foreign_consumer import foreign_consumer
 from support.members import deadline, started
@@ -154,6 +156,34 @@ def test_a_broker_that_is_away_is_named_and_all_else_is_shown(
     words = " ".join(table.stdout.split())
     assert f"Broker 2 (127.0.0.1:{port}) does not answer" in words
     assert f"Group {flow.group_id}: Stable" in words
+
+
+def test_what_is_known_without_the_groups_coordinator(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    flow = proxied_flow
+
+    def coordinate(_request: Any, answer: Any) -> None:
+        answer.coordinators[0].node_id = 2
+
+    with one_open(flow) as name, broker_that_is_away(proxy, silent=True) as port:
+        proxy.on(
+            FindCoordinatorRequest,
+            Rewrite(coordinate),
+            times=None,
+            where=lambda request: request.key_type == CoordinatorType.GROUP,
+        )
+        result = run("status", flow)
+        ended = run("abort", flow, "--yes")
+    assert result.exit_code == 2, result.output
+    words = " ".join(result.stdout.split())
+    assert f"Group {flow.group_id}: unknown, its coordinator does not answer, lag unknown" in words
+    assert f"Broker 2 (127.0.0.1:{port}) does not answer" in words
+    assert "1 open transaction transactional id" in words
+    assert name in words
+    assert ended.exit_code == 0, ended.output
+    assert "whether a query is running is unknown" in " ".join(ended.stdout.split())
+    assert ended.stdout.endswith("Ended 1 open transaction.\n")
 
 
 def test_a_group_of_the_classic_protocol(flow: Flow) -> None:
