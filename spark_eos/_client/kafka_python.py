@@ -291,14 +291,21 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         self, requests: Iterable[tuple[int, Any]], timeout_ms: int
     ) -> list[Any | None]:
         """Sends requests to nodes at once; None for each answer that did not come in time."""
-        under_way = [
-            self.send(copy.copy(request), node_id=node, request_timeout_ms=timeout_ms)
-            for node, request in requests
-        ]
+        under_way = [self._sent(node, request, timeout_ms) for node, request in requests]
         until = time.monotonic() + timeout_ms / 1000
         return [await self._or_none(sent, until) for sent in under_way]
 
-    async def _or_none(self, sent: Any, until: float) -> Any | None:
+    def _sent(self, node: int, request: Any, timeout_ms: int) -> Any | None:
+        try:
+            return self.send(copy.copy(request), node_id=node, request_timeout_ms=timeout_ms)
+        except kafka_errors.UnknownBrokerIdError:
+            # The broker has left the cluster since the caller learned of it.
+            self.expire_metadata()
+            return None
+
+    async def _or_none(self, sent: Any | None, until: float) -> Any | None:
+        if sent is None:
+            return None
         try:
             return await self.wait_for(sent, max(0.0, until - time.monotonic()) * 1000)
         except (kafka_errors.KafkaError, OSError):

@@ -6,13 +6,14 @@ without an answer for a partition without a leader, and without the ACL that is 
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import IsolationLevel, ListOffsetsRequest, OffsetSpec
 from spark_eos._kafka.cluster import by_topic, metadata_request
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import ResourceType, describe
 
@@ -45,17 +46,19 @@ def end_offsets(
     deadline: Deadline,
     *,
     needed: Collection[TopicPartition] = (),
+    silent: SilentBrokers | None = None,
 ) -> dict[TopicPartition, EndOffsets | None]:
     """Reads the ends of all partitions of some topics, without creating a topic.
 
-    None for one without a leader, unless it is ``needed``: these are asked until they answer.
+    None for one without a leader; with ``silent``, also for one whose leader does not answer.
+    Those that are ``needed`` are asked until they answer.
     """
 
     def attempt() -> dict[TopicPartition, EndOffsets | None]:
         led = partition_leaders(connections, topics, deadline)
         # The high watermarks come second, so they are never older than the stable offsets.
-        stable = _listed(connections, led, IsolationLevel.READ_COMMITTED, deadline)
-        high = _listed(connections, led, IsolationLevel.READ_UNCOMMITTED, deadline)
+        stable = _listed(connections, led, IsolationLevel.READ_COMMITTED, deadline, silent=silent)
+        high = _listed(connections, led, IsolationLevel.READ_UNCOMMITTED, deadline, silent=silent)
         _check_answered(needed, stable.keys() & high.keys())
         return {
             partition: EndOffsets(stable[partition], high[partition])
@@ -142,25 +145,38 @@ def _listed(
     isolation: IsolationLevel,
     deadline: Deadline,
     offset: OffsetSpec = OffsetSpec.LATEST,
+    *,
+    silent: SilentBrokers | None = None,
 ) -> Offsets:
+    requests = {
+        node: _request(own, isolation, deadline, offset) for node, own in led_by(leaders).items()
+    }
+    answers = (
+        {node: connections.send(one, deadline, node=node) for node, one in requests.items()}
+        if silent is None
+        else silent.ask(requests, deadline)
+    )
     found: Offsets = {}
-    for node in sorted({leader for leader in leaders.values() if leader >= 0}):
-        led = by_topic(partition for partition, leader in leaders.items() if leader == node)
-        found |= _listed_by(connections, node, led, isolation, deadline, offset)
+    for answer in answers.values():
+        found |= _offsets(connections, answer)
     return found
 
 
-def _listed_by(
-    connections: Connections,
-    node: int,
+def led_by(leaders: Mapping[TopicPartition, int]) -> dict[int, dict[str, list[int]]]:
+    """Partition numbers by leader and topic; without those that have no leader."""
+    nodes = sorted({leader for leader in leaders.values() if leader >= 0})
+    return {node: by_topic(p for p, leader in leaders.items() if leader == node) for node in nodes}
+
+
+def _request(
     partitions: Mapping[str, list[int]],
     isolation: IsolationLevel,
     deadline: Deadline,
     offset: OffsetSpec,
-) -> Offsets:
+) -> Any:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     partition_class = topic_class.ListOffsetsPartition
-    request = ListOffsetsRequest(
+    return ListOffsetsRequest(
         isolation_level=int(isolation),
         topics=[
             topic_class(
@@ -176,8 +192,11 @@ def _listed_by(
         # Earlier versions have no isolation levels.
         min_version=2,
     )
+
+
+def _offsets(connections: Connections, answer: Any) -> Offsets:
     found = {}
-    for topic in connections.send(request, deadline, node=node).topics:
+    for topic in answer.topics:
         for p in topic.partitions:
             partition = TopicPartition(topic.name, p.partition_index)
             if p.error_code in _MOVING or p.error_code in _GONE:
