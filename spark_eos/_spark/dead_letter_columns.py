@@ -35,6 +35,11 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
     kind = schema[ERROR].dataType
     fields = kind.fields if isinstance(kind, T.StructType) else []
     texts = {f.name for f in fields if isinstance(f.dataType, T.StringType)}
+    if isinstance(kind, T.NullType):
+        raise UnsupportedPipelineError(
+            f"`{ERROR}` is void, a null without a type: give it one, "
+            f"F.lit(None).cast('string').alias({ERROR!r})"
+        )
     if "message" not in texts or not texts <= set(ERROR_TEXTS) or len(texts) < len(fields):
         raise UnsupportedPipelineError(
             f"`{ERROR}` is {kind.simpleString()}: with dead_letters it must be a string, or "

@@ -21,6 +21,7 @@ from spark_eos._client.printable import printable
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.columns import SOURCE
 from spark_eos._spark.dead_letter_columns import has_error_column
+from spark_eos._spark.names import with_known_names
 from spark_eos._spark.row_errors import RowError, RowErrors, bad_rows, position_of
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import (
@@ -31,6 +32,7 @@ from spark_eos.errors import (
 )
 
 _KINDS: Final = ("rows", "pandas", "arrow")
+_PASSED: Final = (SOURCE, ERROR)
 # The last ones are of the standard library's parsers, which have no base in common.
 _FAULTS_OF_ROWS: Final = (
     ValueError,
@@ -110,7 +112,8 @@ def guarded(
     if kind not in _KINDS:
         raise ConfigurationError(f"kind is {kind!r}; it must be 'rows', 'pandas' or 'arrow'")
     made = schema if isinstance(schema, T.StructType) else _parsed(schema)
-    if taken := {SOURCE, ERROR} & set(made.names):
+    frame = with_known_names(frame, _PASSED)
+    if taken := [name for name in made.names if name.lower() in _PASSED]:
         raise UnsupportedPipelineError(
             f"the function's columns include {', '.join(sorted(taken))}, which are added to them"
         )

@@ -11,10 +11,12 @@ from pyspark.sql import types as T
 from spark_eos._driver.marker_files import Files
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.classic import HadoopFiles
-from spark_eos._spark.columns import header_type_fits
+from spark_eos._spark.columns import SOURCE, header_type_fits
 from spark_eos._spark.connect_files import SparkFiles
+from spark_eos._spark.names import known_name, with_known_names
 from spark_eos._spark.row_errors import RowErrors
 from spark_eos._spark.target_column import with_own_topic_marked
+from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import CheckpointError, ConfigurationError, SchemaError, warn, without_address
 from spark_eos.schemas.client import Client, Registered
 from spark_eos.schemas.formats import Schema, format_of
@@ -132,6 +134,8 @@ class SchemaRegistry:
                 )
                 refunds = events.where("value.refund is not null")
         """
+        frame = with_known_names(frame, (SOURCE, HEADERS, ERROR))
+        column = known_name(frame, column)
         _check_column(frame, column)
         of_rows = RowErrors.of(frame.schema, errors, SchemaError)
         if not isinstance(frame.schema[column].dataType, T.BinaryType | T.StringType):
@@ -207,6 +211,8 @@ class SchemaRegistry:
 
                 rows = registry.encode(prices, "value", subject="prices-value", framing="header")
         """
+        frame = with_known_names(frame, (SOURCE, HEADERS, ERROR))
+        column = known_name(frame, column)
         _check_column(frame, column)
         of_rows = RowErrors.of(frame.schema, errors, SchemaError)
         if framing not in _FRAMINGS:

@@ -149,7 +149,8 @@ def test_bad_records_end_the_query_if_they_are_to(spark: SparkSession, subjects:
         f"source {source}, value binary",
     )
     subject = f"{subjects.topic}-value"
-    assert registry.decode(frame, subject=subject, errors="raise").columns == ["source", "value"]
+    made = registry.decode(frame, "VALUE", subject=subject, errors="raise")
+    assert made.columns == ["source", "value"]
     with pytest.raises(PythonException, match=r"SchemaError: in-3, offset 42: the value begins"):
         registry.decode(frame, subject=subject, errors="raise").collect()
     nothing = frame.select(
