@@ -14,6 +14,20 @@ _TRACEBACK: Final = "Traceback (most recent call last):\n"
 _CODE: Final = re.compile(r"\A(?:[ ^~]{4}.*\n|[ ^~]*\^[ ^~]*\n)*")
 _FRAME: Final = re.compile(r'^  File ".*", line \d+, in .*\n', re.MULTILINE)
 _OURS: Final = "spark_eos.errors."
+# Where the older finds the newer's log, and where both create one.
+_TWO_QUERIES: Final = re.compile(
+    r"\[CONCURRENT_STREAM_LOG_UPDATE\]|^Multiple streaming queries are concurrently using"
+)
+_ONE_CHECKPOINT: Final = (
+    "two queries run with this checkpoint, so one of them has ended, whichever was later to log "
+    "its batch; no row is lost or written twice. If the same program was started twice, stop one, "
+    "and start the other again if it has ended; other queries need a checkpoint_location and a "
+    "group_id of their own"
+)
+# What Java raises where a file system does not do as it is told.
+_OF_FILES: Final = re.compile(
+    r"\b(?:java\.n?io|org\.apache\.hadoop)(?:\.\w+)*?\.\w*Exception\)?:? (?P<why>[^\n]+)"
+)
 
 
 def cause_of(text: str) -> str:
@@ -35,7 +49,19 @@ def cause_of(text: str) -> str:
         cause = after[_CODE.match(after).end() :]  # type: ignore[union-attr]
         # Where the exception was raised in another process, Spark's own follows.
         cause = cause.partition("\n\nThe above exception")[0]
-    return _without_states(cause).strip().removeprefix(_OURS)
+    cause = _without_states(cause).strip().removeprefix(_OURS)
+    return f"{cause}: {_ONE_CHECKPOINT}" if _TWO_QUERIES.search(cause) else cause
+
+
+def file_fault(text: str) -> str | None:
+    r"""What a file system has refused, from the text of Spark's exception; None of another one.
+
+    Example:
+        >>> file_fault("o1.start.\n: java.io.IOException: mkdir of file:/proc/x failed\n\tat ...")
+        'mkdir of file:/proc/x failed'
+    """
+    found = _OF_FILES.search(text)
+    return None if found is None else found["why"]
 
 
 def _without_states(text: str) -> str:

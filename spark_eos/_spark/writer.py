@@ -1,6 +1,7 @@
 """What `ExactlyOnceSink.write` returns: Spark's vocabulary for a query that the sink writes."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,8 @@ from spark_eos._spark.classic import HadoopFiles
 from spark_eos._spark.columns import check_target
 from spark_eos._spark.connect_process import RemoteBatches, RemoteSink
 from spark_eos._spark.dead_letter_columns import check_error_column
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
+from spark_eos._spark.failed_query import file_fault
+from spark_eos.errors import CheckpointError, ConfigurationError, UnsupportedPipelineError
 
 BatchFunction = Callable[[DataFrame, int], None]
 
@@ -80,6 +82,8 @@ class ExactlyOnceWriter:
         processingTime: str | None = None,  # noqa: N803 - Spark's names
         availableNow: bool | None = None,  # noqa: N803
         once: bool | None = None,
+        continuous: str | None = None,
+        realTime: str | None = None,  # noqa: N803
     ) -> "ExactlyOnceWriter":
         """Chooses when batches run; by default one follows another.
 
@@ -87,13 +91,22 @@ class ExactlyOnceWriter:
             processingTime: Interval between the starts of two batches, such as ``1 second``.
             availableNow: True to write what is available now, in as many batches as needed.
             once: True to write it in one batch.
+            continuous: Refused: there are no batches, which the sink writes.
+            realTime: Refused, likewise.
 
         Returns:
             This writer.
 
         Raises:
-            ConfigurationError: Not exactly one of them is given.
+            ConfigurationError: Not exactly one of the first three is given.
         """
+        for name, wanted in (("continuous", continuous), ("realTime", realTime)):
+            if wanted is not None:
+                raise ConfigurationError(
+                    f"trigger({name}={wanted!r}) can't be used: the sink writes batches, of which "
+                    "Spark makes none then. Small ones come soon after each other with "
+                    "processingTime='0 seconds', the default, and asynchronous_progress=True"
+                )
         given = {"processingTime": processingTime, "availableNow": availableNow, "once": once}
         chosen = {name: value for name, value in given.items() if value is not None}
         if len(chosen) != 1:
@@ -215,7 +228,8 @@ class ExactlyOnceWriter:
         if is_connect(rows):
             function = RemoteBatches(stream.sink, function)
         else:
-            files = HadoopFiles(rows.sparkSession, stream.location)
+            with _checkpoint_at(stream.location):
+                files = HadoopFiles(rows.sparkSession, stream.location)
             log = OffsetLog(files)
             options |= tracking_options(files, self._trigger, wanted=stream.asynchronous)
         writer = rows.writeStream.foreachBatch(function)
@@ -228,7 +242,8 @@ class ExactlyOnceWriter:
         for name, value in {**options, _LOCATION: stream.location}.items():
             writer = writer.option(name, value)
         stream.say_start(log)
-        query = writer.start()
+        with _checkpoint_at(stream.location):
+            query = writer.start()
         stream.announce(query)
         return query
 
@@ -238,6 +253,18 @@ class ExactlyOnceWriter:
             if (why := _INSTEAD.get(name)) is not None:
                 raise AttributeError(f"what sink.write returns has no {name}: {why}")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+@contextlib.contextmanager
+def _checkpoint_at(location: str) -> Iterator[None]:
+    """Says what a file system refuses where a query starts: all that it does there is for this."""
+    try:
+        yield
+    except Exception as error:
+        why = file_fault(str(error))
+        if why is None:
+            raise
+        raise CheckpointError(f"checkpoint_location {location!r} can't be created: {why}") from None
 
 
 class ActiveQuery:

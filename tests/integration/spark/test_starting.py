@@ -7,9 +7,12 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from spark_eos import ExactlyOnceSink
 from support.flow import Flow
 from support.pages import readmes_query
 from support.queries import relay, run_available
@@ -149,3 +152,37 @@ def test_a_session_that_is_there_is_taken(flow: Flow, spark_eos_session: object)
     assert session_builder().getOrCreate() is spark_eos_session
     run_available(session_builder().getOrCreate(), flow, relay)
     assert flow.values() == ["a"]
+
+
+def _outcome_of_start(session: SparkSession, options: dict[str, Any], source: str) -> str:
+    sink = ExactlyOnceSink(**options)
+    writer = sink.write(sink.read(session, subscribe=source).select("source", "value"))
+    try:
+        writer.start()
+    except Exception as error:  # noqa: BLE001 - which one it is, is the question
+        return f"{type(error).__name__}: {error}"
+    finally:
+        sink.close()
+    return "started"
+
+
+@pytest.mark.parametrize("api", ["classic", pytest.param("connect", marks=pytest.mark.slow)])
+def test_a_checkpoint_that_can_not_be_created(
+    request: pytest.FixtureRequest,
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    tmp_path: Path,
+    api: str,
+) -> None:
+    (tmp_path / "file").touch()
+    for place in (f"{tmp_path}/file/orders", "nofs://bucket/orders"):
+        options = {**flow.options(), "checkpoint_location": place}
+        told = (
+            request.getfixturevalue("connect_service").queries.ask(
+                _outcome_of_start, options, flow.source
+            )
+            if api == "connect"
+            else _outcome_of_start(spark_eos_session, options, flow.source)
+        )
+        assert told.startswith(f"CheckpointError: checkpoint_location '{place}' can't be created: ")
+        assert len(told.splitlines()) == 1

@@ -50,6 +50,20 @@ def test_the_cause_is_the_last_exception(error: str, cause: str | None) -> None:
     assert cause_of(_CLASSIC.replace("{error}", error)) == expected
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs ...",
+        "Multiple streaming queries are concurrently using file:/checkpoints/orders/offsets",
+    ],
+)
+def test_two_queries_with_one_checkpoint(error: str) -> None:
+    text = f"[STREAM_FAILED] Query [id = 7] terminated with exception: {error} SQLSTATE: 40000"
+    told = cause_of(text)
+    assert told.startswith(error)
+    assert "no row is lost or written twice. If the same program was started twice, stop" in told
+
+
 def test_an_error_of_sparks_own() -> None:
     text = (
         "[STREAM_FAILED] Query [id = 7, runId = 8] terminated with exception: Job aborted due to "
