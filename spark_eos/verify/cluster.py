@@ -85,15 +85,8 @@ class Cluster:
         """
         notes = []
         for topic in topics:
-            configs = ConfigResource(ConfigResource.Type.TOPIC, topic)
             try:
-                answers = self._answers(
-                    lambda seconds, asked=configs: self._admin.describe_configs(
-                        [asked], request_timeout=seconds
-                    ),
-                    lambda asked: f"configs of topic {asked.name!r}",
-                )
-                policy = answers[configs][_POLICY].value
+                policy = self._cleanup_policy(topic)
             except _DeniedError:
                 acl = describe_configs(topic)
                 notes.append(
@@ -107,6 +100,14 @@ class Cluster:
                     "(--expect with --key)"
                 )
         return notes
+
+    def _cleanup_policy(self, topic: str) -> str:
+        wanted = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        found = self._answers(
+            lambda seconds: self._admin.describe_configs([wanted], request_timeout=seconds),
+            lambda _: f"configs of topic {topic!r}",
+        )
+        return str(found[wanted][_POLICY].value)
 
     def leaders(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """The id of the leading broker of each partition that has one."""
