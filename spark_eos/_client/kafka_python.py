@@ -75,6 +75,8 @@ __all__ = [
 
 # Seconds to wait for a broker before trying another one, if any broker can answer.
 _SILENT: Final = 1.0
+# Limit for connecting to one of several bootstrap servers.
+_FIRST_MS: Final = 3_000
 _STOP_MS: Final = 5_000
 
 
@@ -244,6 +246,9 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         """Returns the connection to a broker, which may still be connecting."""
         self.check()
         known = self._conns.get(node_id)
+        if "timeout_ms" in named and len(self.cluster.bootstrap_brokers()) > 1:
+            # While it seeks the first broker, kafka-python would wait for a silent one to the end.
+            named["timeout_ms"] = min(named["timeout_ms"], _FIRST_MS)
         found = super().get_connection(node_id, *arguments, **named)
         if found is not known:
             self._met[node_id] = time.monotonic()

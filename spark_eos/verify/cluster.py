@@ -1,15 +1,17 @@
 """What librdkafka's admin client tells of a cluster: topics, their partitions, and offsets."""
 
+import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import confluent_kafka
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
+    ListOffsetsResultInfo,
     OffsetSpec,
 )
 from kafka import TopicPartition
@@ -17,6 +19,11 @@ from kafka import TopicPartition
 from spark_eos._client.settings import ClientSettings
 from spark_eos.acls import describe_configs
 from spark_eos.errors import DeadlineExceededError, TopicNotFoundError, VerificationError
+
+# Seconds to wait for one broker, before asking another, and at least.
+_ATTEMPT: Final = 5.0
+_SHORTEST: Final = 0.1
+_About = TypeVar("_About")
 
 NO_ID: Final = uuid.UUID(int=0)
 """The id of topics in clusters whose topics have none (KIP-516)."""
@@ -28,6 +35,14 @@ _COMPACT: Final = "compact"
 _DENIED: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+
+_PASSING: Final = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
 )
 
 
@@ -68,15 +83,10 @@ class Cluster:
         Raises:
             VerificationError: A topic is compacted.
         """
-        asked = self._admin.describe_configs(
-            [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics],
-            request_timeout=self._timeout,
-        )
         notes = []
-        for resource, future in asked.items():
-            topic = resource.name
+        for topic in topics:
             try:
-                policy = self._result(f"configs of topic {topic!r}", future)[_POLICY].value
+                policy = self._cleanup_policy(topic)
             except _DeniedError:
                 acl = describe_configs(topic)
                 notes.append(
@@ -91,6 +101,14 @@ class Cluster:
                 )
         return notes
 
+    def _cleanup_policy(self, topic: str) -> str:
+        wanted = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        found = self._answers(
+            lambda seconds: self._admin.describe_configs([wanted], request_timeout=seconds),
+            lambda _: f"configs of topic {topic!r}",
+        )
+        return str(found[wanted][_POLICY].value)
+
     def leaders(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """The id of the leading broker of each partition that has one."""
         return {
@@ -102,9 +120,11 @@ class Cluster:
 
     def identity(self, topics: Sequence[str]) -> Identity:
         """The ids of the cluster and of topics."""
-        cluster = self._admin.describe_cluster(request_timeout=self._timeout)
+        answers = self._answers(
+            lambda seconds: {"the cluster": self._admin.describe_cluster(request_timeout=seconds)}
+        )
         return Identity(
-            self._result("the cluster", cluster).cluster_id or "",
+            answers["the cluster"].cluster_id or "",
             {topic: _id(found.topic_id) for topic, found in self._described(topics).items()},
         )
 
@@ -129,29 +149,50 @@ class Cluster:
         spec: OffsetSpec,
         isolation: IsolationLevel,
     ) -> dict[TopicPartition, int]:
-        asked = self._admin.list_offsets(
-            {confluent_kafka.TopicPartition(*partition): spec for partition in partitions},
-            isolation_level=isolation,
-            request_timeout=self._timeout,
+        wanted = {confluent_kafka.TopicPartition(*partition): spec for partition in partitions}
+        found = self._answers(
+            lambda seconds: self._admin.list_offsets(
+                wanted, isolation_level=isolation, request_timeout=seconds
+            ),
+            lambda at: f"offsets of {at.topic}:{at.partition}",
         )
-        return {
-            TopicPartition(at.topic, at.partition): self._result(
-                f"offsets of {at.topic}:{at.partition}", future
-            ).offset
-            for at, future in asked.items()
-        }
+        return {TopicPartition(at.topic, at.partition): one.offset for at, one in found.items()}
 
     def _described(self, topics: Sequence[str]) -> dict[str, Any]:
-        asked = self._admin.describe_topics(
-            TopicCollection(list(topics)), request_timeout=self._timeout
+        return self._answers(
+            lambda seconds: self._admin.describe_topics(
+                TopicCollection(list(topics)), request_timeout=seconds
+            ),
+            lambda topic: f"topic {topic!r}",
         )
-        return {topic: self._result(f"topic {topic!r}", one) for topic, one in asked.items()}
+
+    def _answers(
+        self,
+        ask: Callable[[float], Mapping[_About, "Future[Any]"]],
+        name: Callable[[_About], str] = str,
+    ) -> dict[_About, Any]:
+        """The answers, by what they are about; without any it asks anew, maybe another broker."""
+        until = time.monotonic() + self._timeout
+        while True:
+            left = until - time.monotonic()
+            asked = ask(max(_SHORTEST, min(_ATTEMPT, left)))
+            try:
+                return {about: self._result(name(about), one) for about, one in asked.items()}
+            except DeadlineExceededError:
+                if left <= _ATTEMPT:
+                    raise
+                # Another client does not keep who led a partition.
+                self._admin = AdminClient(dict(self.settings.for_consumer()))
 
     def _result(self, what: str, future: "Future[Any]") -> Any:
         try:
-            return future.result()
+            found = future.result()
         except KafkaException as error:
             raise self._failed(what, error) from error
+        if isinstance(found, ListOffsetsResultInfo) and found.offset < 0:
+            # librdkafka has no error for a leader that is silent while others answer.
+            raise self._silence(what, "the partition's leader is silent")
+        return found
 
     def _failed(self, what: str, error: KafkaException) -> Exception:
         code = error.args[0].code()
@@ -159,12 +200,15 @@ class Cluster:
             return _DeniedError(f"{what}: {reason_of(error)}")
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return TopicNotFoundError(f"{what} does not exist")
-        if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
-            return DeadlineExceededError(
-                f"{what}: no answer of bootstrap.servers={self.settings.bootstrap_servers!r} "
-                f"within {self._timeout:g} s (--timeout)"
-            )
+        if code in _PASSING:
+            return self._silence(what, reason_of(error))
         return VerificationError(f"{what}: {reason_of(error)}")
+
+    def _silence(self, what: str, reason: str) -> DeadlineExceededError:
+        return DeadlineExceededError(
+            f"{what}: no answer of bootstrap.servers={self.settings.bootstrap_servers!r} "
+            f"within {self._timeout:g} s (--timeout): {reason}"
+        )
 
 
 def _id(found: Any) -> uuid.UUID:

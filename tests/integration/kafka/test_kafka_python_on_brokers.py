@@ -16,6 +16,7 @@ from kafka import errors as kafka_errors
 from kafka.net.sasl.oauth import SaslMechanismOAuth
 from kafka.net.transport import KafkaTCPTransport
 
+from spark_eos._client import kafka_python
 from spark_eos._client.kafka_python import (
     ApiVersionsRequest,
     EventLoop,
@@ -162,6 +163,21 @@ def test_the_connected_broker_with_the_least_to_do_is_chosen(connected: _Connect
     loop.run(manager.answer, MetadataRequest(topics=[]), node, 10_000, 10_000)
     assert manager._conns[node].connected
     assert manager.least_loaded_node() == node
+
+
+def test_a_silent_bootstrap_server_is_passed_over(
+    broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_python, "_FIRST_MS", 300)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        servers = f"127.0.0.1:{silent.getsockname()[1]},{broker.bootstrap_servers}"
+        # Which one is asked first is left to chance.
+        for _ in range(8):
+            with _connections(servers) as (_loop, manager):
+                manager.reach(10)
+                assert list(manager.addresses().values()) == [broker.bootstrap_servers]
 
 
 @contextlib.contextmanager

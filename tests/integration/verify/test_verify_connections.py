@@ -120,3 +120,16 @@ def test_a_broker_that_is_away_is_named_and_all_else_is_judged(
     assert {each.detail.partition(",")[0] for each in findings.found[Kind.OPEN].examples} >= {
         open_one.transactional_id
     }
+
+
+@pytest.mark.parametrize("which", ["source", "target"])
+def test_a_partition_whose_leader_is_away_can_not_be_judged(
+    sound: Flow, proxy: KafkaProxy, which: str
+) -> None:
+    """librdkafka then has an offset for it that is none, and no error, if other leaders answer."""
+    topic = getattr(sound, which)
+    with (
+        broker_that_is_away(proxy, silent=True, leads=(topic, 0)),
+        pytest.raises(DeadlineExceededError, match=rf"offsets of {topic}:0.*--timeout"),
+    ):
+        look(sound, group_id=None, timeout=2)
