@@ -1,10 +1,11 @@
 """The start of a sink's query: who owns it, and what is checked before the query's run."""
 
 import contextlib
+import logging
 import threading
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
+from types import TracebackType
 from typing import Any
 
 from spark_eos._batch.writer_settings import SourceTopics, WriterSettings
@@ -14,6 +15,9 @@ from spark_eos._kafka.groups import own_group
 from spark_eos._spark.batches import SinkQuery
 from spark_eos._spark.source import source_topics
 from spark_eos._spark.stream_sources import topics_read
+from spark_eos.errors import SparkEosError
+
+logger = logging.getLogger(__name__)
 
 
 class Starting:
@@ -34,20 +38,19 @@ class Starting:
         # Spark Connect pickles the sink to the process where batches run, which begins its own.
         return Starting, (self._settings,)
 
-    @contextlib.contextmanager
-    def step(self) -> Iterator[Start]:
+    def step(self) -> "_Step":
         """A step of the start, which begins with the first one."""
+        return _Step(self)
+
+    def begun(self) -> Start:
+        """The start, which is the sink's from then on."""
         start = self.take()
         with self._lock:
             self._start = start
             self._closes_with_sink = weakref.finalize(self, _close_aside, start)
             # When the process exits, its connections end with it.
             self._closes_with_sink.atexit = False
-        try:
-            yield start
-        except BaseException:
-            self.close()
-            raise
+        return start
 
     def take(self) -> Start:
         """Hands the start over to the caller, who closes it."""
@@ -70,6 +73,32 @@ class Starting:
             if self._closes_with_sink is not None:
                 self._closes_with_sink.detach()
         return found if found is not None and found.here else None
+
+
+class _Step:
+    """Gives the start, and closes it if the step fails.
+
+    An error of ours goes on without the frames that it came through: a script's last lines are its
+    own place and the text.
+    """
+
+    def __init__(self, starting: Starting) -> None:
+        self._starting = starting
+
+    def __enter__(self) -> Start:
+        return self._starting.begun()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._starting.close()
+        if isinstance(error, SparkEosError):
+            logger.debug("the query does not start", exc_info=error.with_traceback(trace))
+            raise error.with_traceback(None) from None
 
 
 def _close_aside(start: Start) -> None:

@@ -62,7 +62,8 @@ def run(query: StreamingQuery) -> None:
         with cause_alone():
             query.awaitTermination()
         return
-    with StopSignals() as signals:
+    # py4j would log the exception that `cause_alone` tells, with its stack trace.
+    with StopSignals() as signals, _py4j_quiet():
         signals.waiting = True
         _quiet_exit()
         with cause_alone():
@@ -165,16 +166,24 @@ def _stop_between_batches(query: StreamingQuery) -> None:
 @contextlib.contextmanager
 def _spark_quiet() -> Iterator[None]:
     """Leaves out what Spark and py4j log of a batch that a stop interrupts, with stack traces."""
+    with _py4j_quiet():
+        level = _set_level_of_spark("ERROR")
+        try:
+            yield
+        finally:
+            if level:
+                _set_level_of_spark(level)
+
+
+@contextlib.contextmanager
+def _py4j_quiet() -> Iterator[None]:
     py4j = logging.getLogger("py4j")
-    level_of_py4j = py4j.level
+    level = py4j.level
     py4j.setLevel(logging.CRITICAL)
-    level = _set_level_of_spark("ERROR")
     try:
         yield
     finally:
-        py4j.setLevel(level_of_py4j)
-        if level:
-            _set_level_of_spark(level)
+        py4j.setLevel(level)
 
 
 def _set_level_of_spark(level: str) -> str:
