@@ -545,7 +545,7 @@ def test_no_error_quotes_what_is_read() -> None:
         ).errors.values(),
         *decoded([b"\x80\x80\x80\x80\x40"], record(("n", "int"))).errors.values(),
     ]
-    assert len(texts) > 2
+    assert len(texts) == 4
     assert not any(re.search("secret|12345|17179869184", one) for one in texts)
 
 
