@@ -5,6 +5,7 @@ records are read and written at twice the speed.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from io import BytesIO
@@ -21,15 +22,29 @@ from pyspark.sql import types as T
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.avro_bytes import Checker
 from spark_eos.schemas.avro_changes import check_changes, exact_first
-from spark_eos.schemas.avro_types import kind_of
-from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
+from spark_eos.schemas.avro_types import kind_of, tag_of, without_invalid
+from spark_eos.schemas.formats import Coded, Decoder, Schema, halved, said
 from spark_eos.schemas.kinds import Kind
 
 _VALUE: Final = "value"
-_WRAPPER: Final = "spark_eos.Wrapper"
+# Without a namespace, which would be that of what it wraps.
+_WRAPPER: Final = "spark_eos_Wrapper"
 
 _read: Any = fastavro.schemaless_reader
 _write: Any = fastavro.schemaless_writer
+
+
+# How defaults are written.
+_JSON: Final[dict[str, tuple[type, ...]]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    **dict.fromkeys(("int", "long"), (int,)),
+    **dict.fromkeys(("float", "double"), (int, float)),
+    # Bytes, where one has been met before.
+    **dict.fromkeys(("bytes", "string", "fixed", "enum"), (str, bytes)),
+    "array": (list,),
+    **dict.fromkeys(("map", "record"), (dict,)),
+}
 
 
 class Avro:
@@ -74,7 +89,7 @@ class _Parsed:
             self.top: Any = None
             self.named: dict[str, Any] = {}
             for text in _texts(schema):
-                self.top = fastavro.parse_schema(json.loads(text), named_schemas=self.named)
+                self.top = fastavro.parse_schema(_loaded(text), named_schemas=self.named)
         except (ValueError, TypeError, KeyError, SchemaParseException) as error:
             raise SchemaError(f"the Avro schema can't be used: {error}") from error
 
@@ -99,7 +114,7 @@ class _Parsed:
                 records can be parsed once for all.
         """
         named: dict[str, Any] = {}
-        *others, own = map(json.loads, _texts(self.schema))
+        *others, own = map(_loaded, _texts(self.schema))
         for other in others:
             fastavro.parse_schema(other, named_schemas=named)
         if wrapped:
@@ -116,6 +131,10 @@ _parsed: Final = lru_cache(maxsize=1000)(_Parsed)
 
 def _texts(schema: Schema) -> list[str]:
     return [*(text for _, text in schema.references), schema.text]
+
+
+def _loaded(text: str) -> Any:
+    return json.loads(text, object_hook=without_invalid)
 
 
 def _make_plain(schema: Any, named: dict[str, Any]) -> None:
@@ -151,7 +170,7 @@ def _unions(schema: Any) -> Iterator[list[Any]]:
 
 def _default(value: Any, schema: Any, named: dict[str, Any]) -> Any:
     if isinstance(schema, list):
-        return _default(value, schema[0], named)
+        return _default_member(value, schema, named)
     schema = named.get(schema, schema) if isinstance(schema, str) else schema
     kind = schema if isinstance(schema, str) else schema["type"]
     if kind in {"bytes", "fixed"} and isinstance(value, str):
@@ -169,6 +188,30 @@ def _default(value: Any, schema: Any, named: dict[str, Any]) -> Any:
     return value
 
 
+def _default_member(value: Any, union: list[Any], named: dict[str, Any]) -> Any:
+    """A default of a union, which is of the first member that it may be of."""
+    if isinstance(value, tuple):
+        # Types that several share are met several times.
+        return value
+    member = next((one for one in union if _may_be(value, one, named)), union[0])
+    made = _default(value, member, named)
+    several = len([one for one in union if one != "null"]) > 1
+    # As what is read, and written: fastavro itself would try which member it is.
+    tagged = made is not None and (several or _holds_tags(made))
+    return (tag_of(member, named), made) if tagged else made
+
+
+def _may_be(value: Any, schema: Any, named: dict[str, Any]) -> bool:
+    """Whether a default is of a member of a union, by its type in JSON, as in Avro's Java."""
+    schema = named.get(schema, schema) if isinstance(schema, str) else schema
+    return type(value) in _JSON[schema if isinstance(schema, str) else schema["type"]]
+
+
+def _holds_tags(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, tuple) or any(map(_holds_tags, inner))
+
+
 class _Decoder:
     """Reads payloads that one schema has written, as another one has them."""
 
@@ -179,7 +222,8 @@ class _Decoder:
         self._kind = reader.kind
         self._wrapped = not (writer.is_record and reader.is_record)
         self._writer = writer.plain(wrapped=self._wrapped)
-        self._check = Checker(self._writer).check
+        checker = Checker(self._writer)
+        self._check, self._check_first = checker.check, checker.check_first
         resolved = reader.plain(wrapped=self._wrapped)
         if changed:
             for union in _unions([*resolved["__named_schemas"].values()]):
@@ -193,10 +237,12 @@ class _Decoder:
         errors: dict[int, str] = {}
         read, writer, reader, wrapped = _read, self._writer, self._reader, self._wrapped
         tagged, as_raw, added = self._kind.tagged, self._kind.raw_of, self._added
-        check = self._check
+        check, check_first = self._check, self._check_first
         for row, payload in enumerate(payloads.to_pylist()):
             stream = BytesIO(payload)
             try:
+                if check_first:
+                    check_first(payload)
                 # Its arguments by position: keywords take it a tenth longer.
                 value = read(stream, writer, reader, False, False, "strict", tagged)  # noqa: FBT003
                 check(payload, stream.tell())
@@ -236,10 +282,11 @@ def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:
 def _told(error: Exception) -> str:
     if isinstance(error, SchemaResolutionError):
         text = str(error).replace(_WRAPPER, _VALUE)
+        text = re.sub(r"^.*(?= not found in reader symbol list)", "a symbol", text)
         return f"it does not resolve against the reader's schema: {text[:300]}"
     if isinstance(error, EOFError | IndexError):
         return "it is truncated, or not of its schema"
-    return f"it is not of its schema: {error}"
+    return f"it is not of its schema: {said(error)}"
 
 
 class _Encoder:
@@ -259,15 +306,15 @@ class _Encoder:
             errors |= {row: text for row in rows.tolist() if row not in errors}
         stream = BytesIO()
         ends = [0]
-        schema, wrapped, to_write = self._schema, self._wrapped, self._kind.to_write
+        schema, wrapped, written_of = self._schema, self._wrapped, self._kind.written
         converted = self._kind.converted
         for row, found in enumerate(raw.array.to_pylist()):
             if found is not None and row not in errors:
                 try:
-                    value = to_write(found) if converted else found
+                    value = written_of(found) if converted else found
                     _write(stream, schema, {_VALUE: value} if wrapped else value)
                 except Exception as error:  # noqa: BLE001 - whatever a value leads to
-                    errors[row] = str(error)
+                    errors[row] = said(error)
                     stream.seek(ends[-1])
                     stream.truncate()
             ends.append(stream.tell())

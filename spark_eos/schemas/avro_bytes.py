@@ -8,14 +8,21 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from spark_eos.schemas.formats import BadValueError
+
 _Skip = Callable[[bytes, int], int]
 # Where a value ends that begins at a place; raises ValueError or IndexError if it is none.
 
+# A record's items of no bytes: others can't be more than it has bytes.
+_EMPTY: Final = 1000
 _SIZES: Final = {"null": 0, "float": 4, "double": 8}
 
 
 class Checker:
     """Tells payloads that are not of a schema, as fastavro parses it.
+
+    Attributes:
+        check_first: What has to raise nothing before a payload is read; None for most schemas.
 
     Python takes as long to pass over a payload as fastavro to read it. So it only does if there are
     bytes that such a payload must have.
@@ -23,24 +30,55 @@ class Checker:
 
     def __init__(self, schema: Any) -> None:
         self._named: dict[str, _Skip] = {}
+        self._schemas = schema["__named_schemas"]
+        # Items of no bytes that a record may still have; None if no array has such.
+        self._left: int | None = None
         self._booleans = False
         # Of a union or an enum.
         self._members = 1
         self._skip = self._skip_of(schema)
-        for other in schema["__named_schemas"].values():
+        for other in self._schemas.values():
             self._skip_of(other)
         negative = re.escape(bytes(range(1, min(2 * self._members, 0x80), 2)))
         # A negative index, maybe with more bytes than it needs; or a number of more than 64 bits.
         suspect = rb"[%b]|[\x80-\xff]\x00|[\x80-\xff]{9}" % negative
         always = self._booleans or self._members > 0x40
         self._suspect = re.compile(b"" if always else suspect).search
+        self.check_first = None if self._left is None else self._count
 
     def check(self, payload: bytes, end: int) -> None:
         """Raises ValueError or IndexError; ``end``: where fastavro has stopped reading."""
         if left := len(payload) - end:
-            raise ValueError(f"{left} bytes are left after the record")
+            raise BadValueError(f"{left} bytes are left after the record")
         if self._suspect(payload) and self._skip(payload, 0) != len(payload):
-            raise ValueError("it ends elsewhere")
+            raise BadValueError("it ends elsewhere")
+
+    def _count(self, payload: bytes) -> None:
+        """Raises ValueError or IndexError if few bytes claim many items."""
+        self._left = _EMPTY
+        self._skip(payload, 0)
+
+    def _empty_items(self, data: bytes, at: int) -> int:
+        while True:
+            count, at = _number(data, at)
+            if not count:
+                return at
+            if count < 0:
+                count, at = -count, _long(data, at)
+            self._left = (self._left or 0) - count
+            if self._left < 0:
+                raise BadValueError(f"it has more than {_EMPTY} items of no bytes")
+
+    def _is_empty(self, schema: Any, within: Sequence[str] = ()) -> bool:
+        """Whether a value takes no bytes."""
+        schema = self._schemas.get(schema, schema) if isinstance(schema, str) else schema
+        if not isinstance(schema, dict):
+            return bool(schema == "null")
+        name = schema.get("name", "")
+        if schema["type"] == "record" and name not in within:
+            inner = (*within, name)
+            return all(self._is_empty(field["type"], inner) for field in schema["fields"])
+        return schema["type"] == "null" or (schema["type"] == "fixed" and not schema["size"])
 
     def _skip_of(self, schema: Any) -> _Skip:
         if isinstance(schema, list):
@@ -60,7 +98,9 @@ class Checker:
         elif name == "fixed":
             made = _fixed(schema["size"])
         elif name == "array":
-            made = _blocks(self._skip_of(schema["items"]))
+            empty = self._is_empty(schema["items"])
+            made = self._empty_items if empty else _blocks(self._skip_of(schema["items"]))
+            self._left = _EMPTY if empty else self._left
         elif name == "map":
             made = _blocks(_record([_text, self._skip_of(schema["values"])]))
         else:
@@ -95,12 +135,12 @@ def _long(data: bytes, at: int) -> int:
             if end == at + 9 and data[end] > 1:
                 break
             return end + 1
-    raise ValueError("a number has more than 64 bits")
+    raise BadValueError("a number has more than 64 bits")
 
 
 def _boolean(data: bytes, at: int) -> int:
     if data[at] > 1:
-        raise ValueError(f"a boolean is {data[at]}")
+        raise BadValueError(f"a boolean is {data[at]}")
     return at + 1
 
 
@@ -109,7 +149,7 @@ def _text(data: bytes, at: int) -> int:
         return at + 1 + (byte >> 1)
     size, begin = _number(data, at)
     if size < 0:
-        raise ValueError(f"a length is {size}")
+        raise BadValueError(f"a length is {size}")
     return begin + size
 
 
@@ -143,7 +183,7 @@ def _union(members: Sequence[_Skip]) -> _Skip:
             return members[byte >> 1](data, at + 1)
         index, begin = _number(data, at)
         if not 0 <= index < len(members):
-            raise ValueError(f"the index of a union or an enum is {index}")
+            raise BadValueError(f"the index of a union or an enum is {index}")
         return members[index](data, begin)
 
     return skip

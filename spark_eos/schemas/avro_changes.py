@@ -95,11 +95,9 @@ class _Changes:
         for field in reader["fields"]:
             names = [field["name"], *field.get("aliases", ())]
             was = next((one for one in names if one in types), None)
-            where = f"field {field['name']!r} of {reader['name']}"
             if was is not None:
+                where = f"field {field['name']!r} of {reader['name']}"
                 self.check(where, types[was], field["type"])
-            elif field.get("default") is not None and _begins_with_a_named_type(field["type"]):
-                raise SchemaError(f"{where}: the writer lacks it, and its default is of a union")
 
 
 def _resolved(schema: Any, named: Mapping[str, Any]) -> Any:
@@ -119,11 +117,6 @@ def _is_number(schema: Any) -> bool:
 def _is_named(schema: Any) -> bool:
     """Whether it is a record, an enum or a fixed: a value does not tell that it is of one."""
     return _kind(schema) not in _UNNAMED
-
-
-def _begins_with_a_named_type(schema: Any) -> bool:
-    members = _members(schema)
-    return len(members) > 1 and _is_named(members[0])
 
 
 def _members(schema: Any) -> list[Any]:

@@ -1,7 +1,8 @@
 """Which columns Avro's types become; refuses those that Spark has no column for."""
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.kinds import (
@@ -16,6 +17,22 @@ from spark_eos.schemas.kinds import (
     Timestamp,
 )
 from spark_eos.schemas.nested import List, Map, Record, Union
+
+# With the types that they may be of, and a fixed's size; decimals depend on more.
+_LOGICAL: Final = {
+    ("date", "int", None),
+    ("time-millis", "int", None),
+    ("time-micros", "long", None),
+    ("uuid", "string", None),
+    ("uuid", "fixed", 16),
+    ("duration", "fixed", 12),
+    ("big-decimal", "bytes", None),
+    *(
+        (f"{kind}-{unit}", "long", None)
+        for kind in ("timestamp", "local-timestamp")
+        for unit in UNITS
+    ),
+}
 
 
 def kind_of(schema: Any, named: dict[str, Any], path: str = "", within: Sequence[str] = ()) -> Kind:
@@ -71,23 +88,24 @@ def _record(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]
 
 
 def _logical(schema: Any, where: str) -> Kind | None:
-    """The kind of a logical type; None if there is none, or Avro says to ignore it."""
+    """The kind of a logical type, which is valid; None if there is none."""
     base, logical = schema["type"], schema.get("logicalType")
-    if logical == "decimal" and base in {"bytes", "fixed"}:
+    if logical == "decimal":
         precision, scale = schema["precision"], schema.get("scale", 0)
         if precision > 38:
             raise SchemaError(
-                f"{where}: decimal({precision}, {scale}): Spark has 38 digits at most"
+                f"{where}: decimal({precision}, {scale}): Spark has 38 digits at most. Give "
+                f"schema= a reader's schema with the {base} alone, or without the field"
             )
         return Decimal(precision, scale, schema.get("size"))
-    if logical == "uuid" and base == "fixed" and schema["size"] == 16:
+    if logical == "uuid" and base == "fixed":
         return FixedUuid()
-    if logical == "date" and base == "int":
+    if logical == "date":
         return Date()
     family, _, unit = (logical or "").rpartition("-")
-    if base == "long" and family in {"timestamp", "local-timestamp"} and unit in UNITS:
+    if family in {"timestamp", "local-timestamp"}:
         return Timestamp(unit, local=family != "timestamp")
-    if logical == "duration" and base == "fixed":
+    if logical == "duration":
         raise SchemaError(
             f"{where}: Spark has no type for a duration, which is months, days and milliseconds. "
             "Give schema= a reader's schema with the fixed alone, or without the field"
@@ -100,8 +118,10 @@ def _union(schema: list[Any], named: dict[str, Any], path: str, within: Sequence
     branches = [one for one in schema if one != "null"]
     if len(branches) <= 1:
         found = kind_of(branches[0] if branches else "null", named, path, within)
+        # fastavro would try which member a value is, and can't try unions in it.
+        found.tag = tag_of(branches[0], named) if found.tagged and nullable else None
     else:
-        tags = [_tag(one) for one in branches]
+        tags = [tag_of(one, named) for one in branches]
         for pair in ({"int", "long"}, {"float", "double"}):
             if pair <= {*tags}:
                 raise SchemaError(
@@ -113,10 +133,29 @@ def _union(schema: list[Any], named: dict[str, Any], path: str, within: Sequence
     return found
 
 
-def _tag(branch: Any) -> str:
+def tag_of(branch: Any, named: dict[str, Any]) -> str:
+    """What fastavro calls a member of a union."""
     if isinstance(branch, str):
-        return branch
+        return str(named.get(branch, {}).get("name", branch))
     return str(branch["name"] if "name" in branch else branch["type"])
+
+
+def without_invalid(part: dict[str, Any]) -> dict[str, Any]:
+    """A part of a schema's JSON without a logical type that Avro says to ignore."""
+    if "logicalType" in part and "type" in part and not _is_valid(part):
+        return {name: value for name, value in part.items() if name != "logicalType"}
+    return part
+
+
+def _is_valid(schema: dict[str, Any]) -> bool:
+    base, size = schema["type"], schema.get("size")
+    if schema["logicalType"] != "decimal":
+        return (schema["logicalType"], base, size if base == "fixed" else None) in _LOGICAL
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision:
+        return False
+    fits = type(size) is int and precision <= math.log10(2) * (8 * size - 1)
+    return precision > 0 and (base == "bytes" or (base == "fixed" and fits))
 
 
 def _members(tags: list[str], kinds: Iterable[Kind]) -> dict[str, tuple[str, Kind]]:

@@ -4,6 +4,7 @@ A format is one module with one class; nothing else asks which format a schema h
 """
 
 import importlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -55,6 +56,19 @@ class Encoder(Protocol):
 
     def __call__(self, values: pa.Array) -> Coded:
         """Payloads, binary."""
+
+
+class BadValueError(ValueError):
+    """What is wrong with a value, in words that do not quote it."""
+
+
+def said(error: Exception) -> str:
+    """What an error says, if that quotes no value of a row: libraries' errors mostly do."""
+    if isinstance(error, BadValueError | json.JSONDecodeError | RecursionError):
+        return str(error)
+    if isinstance(error, UnicodeError):
+        return "a text is no UTF-8"
+    return f"a value does not fit its type ({type(error).__name__})"
 
 
 class Format(Protocol):
@@ -117,7 +131,7 @@ def _halved(function: Callable[[Any], pa.Array], rows: Any) -> Coded:
         if not len(rows):
             raise
         if len(rows) == 1:
-            return Coded(pa.nulls(1), {0: str(error) or type(error).__name__})
+            return Coded(pa.nulls(1), {0: said(error)})
         middle = len(rows) // 2
         first = _halved(function, _part(rows, 0, middle))
         second = _halved(function, _part(rows, middle, len(rows)))

@@ -85,7 +85,9 @@ def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
         if not valid[row]:
             continue
         if key is None:
-            errors[row] = f"header {header_name(column)} holds no schema id: {header[:20].hex()}"
+            errors[row] = (
+                f"header {header_name(column)} holds no schema id, but {len(header)} bytes"
+            )
         else:
             in_headers[key, header[length:]].append(row)
         valid[row] = False
@@ -140,7 +142,7 @@ def _fault(value: bytes) -> str:
     if not value:
         return "the value is empty: it has no schema id"
     if value[0] in {_ID, _GUID}:
-        return f"the value ends within its schema id, after {len(value)} bytes: {value.hex()}"
+        return f"the value ends within its schema id, after {len(value)} bytes"
     return (
         f"the value begins with byte 0x{value[0]:02x}, so not with the id of a schema (0x00 or "
         "0x01), and no header has one; read with include_headers=True if ids are in headers"

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
+from spark_eos.schemas.formats import BadValueError, Coded, Decoder, Schema, halved, said
 from spark_eos.schemas.json_types import Document, document_of, shape_validator
 
 
@@ -47,7 +47,7 @@ class JsonSchema:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no value in JSON")
+    raise BadValueError(f"{constant} is no value in JSON")
 
 
 class _Exact(float):
@@ -98,7 +98,7 @@ class _Decoder:
             except jsonschema_rs.ValidationError as error:
                 errors[row], value = _told(error), None
             except (ValueError, RecursionError) as error:
-                errors[row], value = f"it is no JSON: {error}", None
+                errors[row], value = f"it is no JSON: {said(error)}", None
             values.append(value)
         made = halved(self._array, values, self._kind.arrow)
         return Coded(made.array, made.errors | errors)
@@ -142,6 +142,6 @@ class _Encoder:
                 except jsonschema_rs.ValidationError as error:
                     errors[row] = _told(error)
                 except ValueError as error:
-                    errors[row] = str(error)
+                    errors[row] = said(error)
             made.append(written)
         return Coded(pa.array(made, pa.binary()), errors)

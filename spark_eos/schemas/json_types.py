@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.formats import Schema
+from spark_eos.schemas.formats import BadValueError, Schema
 from spark_eos.schemas.kinds import PRIMITIVES, Kind
 from spark_eos.schemas.nested import List, Map, Record
 
@@ -325,7 +325,7 @@ class DateTime(Kind):
 
 def _of_four_digits(texts: pa.Array, length: int) -> pa.Array:
     if pc.any(pc.not_equal(pc.utf8_length(texts), length)).as_py():
-        raise ValueError("JSON has no years before 0 or after 9999")
+        raise BadValueError("JSON has no years before 0 or after 9999")
     return texts
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.columns import Column
+from spark_eos.schemas.formats import BadValueError
 
 Faults = Iterator[tuple[np.ndarray, str]]
 
@@ -39,11 +40,13 @@ class Kind(Column):
         plain: Whether both forms are the same.
         tagged: Whether there is a union in it, whose values fastavro tags.
         converted: Whether values are not written as Arrow has them in Python.
+        tag: What fastavro calls the member of a union that it is; None if fastavro can tell.
     """
 
     plain = True
     tagged = False
     converted = False
+    tag: str | None = None
 
     def __init__(self, spark: T.DataType, raw: pa.DataType, **parts: Any) -> None:
         super().__init__(spark, raw, **parts)
@@ -66,8 +69,13 @@ class Kind(Column):
         # Tagged with its name, if the writer has a union where the reader has none.
         return value[1] if isinstance(value, tuple) else value
 
+    def written(self, value: Any) -> Any:
+        """What fastavro writes, tagged where it is a member of a union."""
+        found = self.to_write(value)
+        return found if found is None or self.tag is None else (self.tag, found)
+
     def to_write(self, value: Any) -> Any:
-        """What fastavro writes: maps as dictionaries, and unions as it tells their members."""
+        """A value itself: maps as dictionaries, and the members of unions tagged."""
         return value
 
 
@@ -117,7 +125,7 @@ class Decimal(Kind):
         for raw in array.to_pylist():
             number = int.from_bytes(raw or b"", "big", signed=True)
             if abs(number) >= limit:
-                raise ValueError(f"{number} has more digits than {self.spark.simpleString()}")
+                raise BadValueError(f"a number has more digits than {self.spark.simpleString()}")
             numbers.append(number.to_bytes(16, "little", signed=True))
         buffers = [_validity(array), pa.py_buffer(b"".join(numbers))]
         return pa.Array.from_buffers(self.arrow, len(array), buffers)
@@ -159,7 +167,11 @@ class FixedUuid(Kind):
         return pa.array(list(found), self.arrow)
 
     def coarsened(self, array: pa.Array) -> pa.Array:
-        return pa.array([text and uuid.UUID(text).bytes for text in array.to_pylist()], pa.binary())
+        try:
+            found = [text and uuid.UUID(text).bytes for text in array.to_pylist()]
+        except ValueError:
+            raise BadValueError("a text is no UUID") from None
+        return pa.array(found, pa.binary())
 
 
 class Enum(Kind):
@@ -170,9 +182,7 @@ class Enum(Kind):
     def faults(self, array: pa.Array, path: str) -> Faults:
         known = pc.is_in(array.cast(pa.string()), self._symbols)
         bad = np.flatnonzero(np.asarray(pc.and_(array.is_valid(), pc.invert(known))))
-        for value in pc.unique(array.take(pa.array(bad))).to_pylist():
-            found = bad[np.asarray(pc.equal(array, value).fill_null(False))[bad]]  # noqa: FBT003
-            yield found, f"{path}: {value!r} is none of {', '.join(self._symbols.to_pylist())}"
+        yield bad, f"{path} is none of {', '.join(self._symbols.to_pylist())}"
 
 
 class Fixed(Kind):

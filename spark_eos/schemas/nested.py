@@ -28,10 +28,11 @@ class List(Kind):
         yield from _item_faults(array, array.values, self._item, f"{path}[]")
 
     def raw_of(self, value: Any) -> Any:
-        return value and [self._item.raw_of(one) for one in value]
+        found = super().raw_of(value)
+        return found and [self._item.raw_of(one) for one in found]
 
     def to_write(self, value: Any) -> Any:
-        return value and [self._item.to_write(one) for one in value]
+        return value and [self._item.written(one) for one in value]
 
 
 class Map(Kind):
@@ -54,11 +55,12 @@ class Map(Kind):
         yield from _item_faults(array, array.items, self._item, f"{path}{{}}")
 
     def raw_of(self, value: Any) -> Any:
-        return value and {key: self._item.raw_of(one) for key, one in value.items()}
+        found = super().raw_of(value)
+        return found and {key: self._item.raw_of(one) for key, one in found.items()}
 
     def to_write(self, value: Any) -> Any:
         # Arrow has maps as pairs.
-        return None if value is None else {key: self._item.to_write(one) for key, one in value}
+        return None if value is None else {key: self._item.written(one) for key, one in value}
 
 
 def _with_child(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
@@ -129,14 +131,14 @@ class Record(Kind):
             yield from _null_faults(part, valid, self._fields[field.name], dot + field.name)
 
     def raw_of(self, value: Any) -> Any:
-        record = value[1] if isinstance(value, tuple) else value
+        record = super().raw_of(value)
         # All fields: the writer may have unions where the reader has none.
         return record and {n: kind.raw_of(record[n]) for n, kind in self._fields.items()}
 
     def to_write(self, value: Any) -> Any:
         for name in self._converted if value is not None else ():
             if name in value:
-                value[name] = self._fields[name].to_write(value[name])
+                value[name] = self._fields[name].written(value[name])
         return value
 
 
@@ -173,8 +175,8 @@ class Union(Kind):
             fields={name: kind for name, (_, kind) in members.items()},
         )
         self._struct = Record([(name, kind, True) for name, (_, kind) in members.items()])
-        for _, kind in members.values():
-            kind.nullable = True
+        for tag, kind in members.values():
+            kind.nullable, kind.tag = True, tag
 
     def refined(self, array: pa.Array) -> pa.Array:
         return self._struct.refined(array)
@@ -203,6 +205,4 @@ class Union(Kind):
         if value is None:
             return None
         ((name, one),) = ((name, one) for name, one in value.items() if one is not None)
-        tag, kind = self._members[name]
-        found = kind.to_write(one)
-        return found if tag in {"array", "map"} else (tag, found)
+        return self._members[name][1].written(one)

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.formats import Coded, Decoder, Schema, halved
+from spark_eos.schemas.formats import BadValueError, Coded, Decoder, Schema, halved, said
 from spark_eos.schemas.protobuf_files import file_of
 from spark_eos.schemas.protobuf_kinds import Fault
 from spark_eos.schemas.protobuf_nested import Message
@@ -134,7 +134,7 @@ def _split(payload: bytes) -> tuple[Indexes, bytes]:
     try:
         rest = found.from_bytes(BytesIO(_ID + payload)).read()
     except (EOFError, SerializationError) as error:
-        raise ValueError(f"its message indexes can't be read: {error}") from None
+        raise BadValueError(f"its message indexes can't be read: {error}") from None
     return tuple(found.message_indexes or ()), rest
 
 
@@ -173,7 +173,7 @@ class _Decoder:
                     missing = ", ".join(make.FindInitializationErrors(message))
                     errors[row], message = f"it lacks required fields: {missing}", None
             except ValueError as error:
-                errors[row] = str(error)
+                errors[row] = said(error)
             except DecodeError as error:
                 errors[row] = f"it is truncated, or not of its schema: {error}"
             messages.append(message)
@@ -186,7 +186,7 @@ class _Decoder:
         if indexes != self._indexes:
             name = self._messages.get(indexes)
             which = "of no message of its schema" if name is None else f"a {name}"
-            raise ValueError(
+            raise BadValueError(
                 f"it is {which}, by its message indexes {[*indexes]}, not a {self._name}"
             )
         return rest

@@ -11,6 +11,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import types as T
 
 from spark_eos.schemas.columns import Column
+from spark_eos.schemas.formats import BadValueError, said
 
 _INTEGRAL: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _INT: Final = (T.IntegerType(), pa.int32())
@@ -56,7 +57,7 @@ def check_known(messages: Sequence[Any]) -> None:
         for found in UnknownFieldSet(message):
             field = type(message).DESCRIPTOR.fields_by_number.get(found.field_number)
             if field is not None:
-                raise ValueError(
+                raise BadValueError(
                     f"{field.name} (field {field.number}) has a value that is none of its type: "
                     "its enum has no such number, or it is written as another type is"
                 )
@@ -114,7 +115,7 @@ class Enum(Kind):
         if number is None and not self._closed and _NUMBER.fullmatch(name):
             number = int(name)
         if number is None:
-            return Fault(f"{path}: {name!r} is none of {', '.join(self._numbers)}")
+            return Fault(f"{path} is none of {', '.join(self._numbers)}")
         return number
 
 
@@ -140,8 +141,9 @@ class Time(Kind):
         least, greatest = self._limits
         wrong = (seconds < least) | (seconds > greatest) | (np.abs(nanos) >= 1_000 * _MICROS)
         if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            raise ValueError(f"{seconds[row]} s, {nanos[row]} ns: out of {self.spark.typeName()}'s")
+            raise BadValueError(
+                f"seconds or nanoseconds are out of {self.spark.typeName()}'s range"
+            )
         micros = seconds * _MICROS + nanos // 1_000
         if isinstance(self.spark, T.DayTimeIntervalType):
             micros = seconds * _MICROS + np.sign(nanos) * (np.abs(nanos) // 1_000)
@@ -160,7 +162,7 @@ class Time(Kind):
             seconds, rest = seconds + 1, rest - _MICROS
         least, greatest = self._limits
         if not least <= seconds <= greatest:
-            return Fault(f"{path}: {micros} microseconds are beyond what Protobuf allows")
+            return Fault(f"{path}: microseconds are beyond what Protobuf allows")
         return self._make(seconds=seconds, nanos=rest * 1_000)
 
 
@@ -183,7 +185,7 @@ class Wrapper(Kind):
         try:
             return None if value is None else self._make(value=value)
         except REFUSED as error:
-            return Fault(f"{path}: {error}")
+            return Fault(f"{path}: {said(error)}")
 
     def check(self, kind: T.DataType, path: str) -> None:
         self._inner.check(kind, path)

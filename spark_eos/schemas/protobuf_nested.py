@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
+from spark_eos.schemas.formats import said
 from spark_eos.schemas.protobuf_kinds import (
     REFUSED,
     Fault,
@@ -116,7 +117,7 @@ class Message(Kind):
             return self._make(**dict(zip(names, row, strict=True)))
         except REFUSED as error:
             faults = (fault for one in row if (fault := _fault(one)) is not None)
-            return next(faults, Fault(f"{path or 'the message'}: {error}"))
+            return next(faults, Fault(f"{path or 'the message'}: {said(error)}"))
 
     def _refuse_several(
         self, names: list[str], parts: list[pa.Array], columns: list[list[Any]], path: str

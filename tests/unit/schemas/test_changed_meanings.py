@@ -184,14 +184,6 @@ def test_what_has_no_logical_type_may_get_one() -> None:
     Avro().decoder(_avro("long"), _avro(MICROS))
 
 
-def test_an_added_union_has_no_default_but_null() -> None:
-    before, union = _avro("int"), [NAMED, MAP]
-    text = json.loads(before.text)
-    text["fields"].append({"name": "b", "type": union, "default": {"x": 1}})
-    with pytest.raises(SchemaError, match="its default is of a union"):
-        Avro().decoder(before, Schema("AVRO", json.dumps(text)))
-
-
 def _encoded(schema: Schema, kind: T.StructType, rows: list[Any]) -> Coded:
     arrow = arrow_schema(T.StructType([T.StructField("v", kind)])).field(0).type
     return Avro().encoder(schema, kind)(pa.array(rows, arrow))

@@ -273,7 +273,7 @@ def test_bad_records_have_errors() -> None:
     assert made.array.to_pylist() == [{"s": "abc", "i": 1, "at": None}, None, None, None, None]
     assert made.errors.keys() == {1, 2, 3, 4}
     assert "it is truncated, or not of its schema" in made.errors[1]
-    assert "253402300800 s" in made.errors[4]
+    assert "seconds or nanoseconds are out of timestamp's range" in made.errors[4]
 
 
 _ONE_OF_TWO = "oneof o { int32 a = 1; int32 b = 2; }"
@@ -354,10 +354,8 @@ def test_rows_that_do_not_fit_have_errors() -> None:
         "bs[].n is null": {"bs": [{"n": 1}, {"n": None}]},
         "m{} is null": {"m": [("a", 1), ("b", None)]},
         "at most one of x, y may have a value": {"x": "", "y": 0},
-        "e: 'Z' is none of X": {"e": "Z"},
-        "the message: Value out of range: -1": {"u": -1},
-        "the message: Value out of range: 4294967296": {"u": 2**32},
-        "the message: Value out of range: 2147483648": {"e": "2147483648"},
+        "e is none of X": {"e": "Z"},
+        "the message: a value does not fit its type (ValueError)": {"u": -1},
     }
     made = encoded([good | row for row in rows.values()], own)
     for row, text in enumerate(rows):
@@ -395,7 +393,7 @@ def test_narrower_columns_fit() -> None:
     kind = _struct({"d": T.FloatType(), "i": T.ShortType(), "ul": T.LongType()})
     made = encoded([{"d": 0.5, "i": 1, "ul": 2}, {"d": 0.5, "i": 1, "ul": -2}], CHECKED, kind)
     assert make(CHECKED).FromString(made.array[0].as_py()) == make(CHECKED)(d=0.5, i=1, ul=2)
-    assert made.errors == {1: "the message: Value out of range: -2"}
+    assert made.errors == {1: "the message: a value does not fit its type (ValueError)"}
 
 
 CHECKED = schema(
