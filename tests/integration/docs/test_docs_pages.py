@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import click
 import pytest
@@ -458,13 +458,13 @@ def _sinks(page: str) -> Iterator[tuple[str, str]]:
         if block.language == "python" and block.note != _OWN_PROCESS:
             for node in ast.walk(ast.parse(block.code)):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == "ExactlyOnceSink":
-                    named = {k.arg: k.value.value for k in node.keywords if _is_text(k.value)}
+                    named = {
+                        k.arg: k.value.value
+                        for k in node.keywords
+                        if isinstance(k.value, ast.Constant) and isinstance(k.value.value, str)
+                    }
                     if {"topic", "group_id"} <= named.keys():
                         yield named["topic"], named["group_id"]
-
-
-def _is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 @pytest.mark.parametrize("page", PAGES)
