@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         OffsetsLostError,
         QueryFailedError,
         RecordsLostError,
+        RegistryError,
+        SchemaError,
         SparkEosError,
         TopicNotFoundError,
         UnsupportedBrokerError,

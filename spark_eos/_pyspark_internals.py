@@ -20,6 +20,7 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 _CONNECT_WORKER: Final = "SPARK_CONNECT_LOCAL_URL"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _ASYNCHRONOUS: Final = "AsyncProgressTrackingMicroBatchExecution"
+_REFERENCE: Final = "CTERelationRef"
 
 ANY_SINK_ASYNCHRONOUS: Final = "_asyncProgressTrackingOverrideSinkSupportCheck"
 """Query option with which Spark's tests track progress asynchronously with any sink."""
@@ -60,12 +61,6 @@ def release_connect_session(session: Any) -> None:
 def shipped_python_files(context: SparkContext) -> list[str]:
     """Names of the archives that ``addPyFile`` has added to the path of workers."""
     return list(context._python_includes or ())
-
-
-def executor_count(context: SparkContext) -> int:
-    """How many executors Spark has now, which its public status tracker doesn't say."""
-    # The driver is one of them.
-    return len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
 def is_stopped(context: SparkContext) -> bool:
@@ -197,7 +192,10 @@ def plans_text(frame: DataFrame) -> str:
         made: Any = frame
         return str(made._explain_string(extended=True))
     java = java_packages(frame.sparkSession).org.apache.spark.sql.api.python
-    return str(java.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "extended"))
+    # A frame of SQL, or of a view, is not resolved yet, so Spark does not know that it streams, and
+    # prints an exception in place of the plans. A select resolves it.
+    resolved: Any = frame.select("*")
+    return str(java.PythonSQLUtils.explainString(resolved._jdf.queryExecution(), "extended"))
 
 
 def plan_and_lineage(frame: DataFrame) -> tuple[str, str]:
@@ -246,7 +244,9 @@ def stream_relations(frame: DataFrame, options: Iterable[str]) -> list[StreamSou
 def _leaves(plan: Any, options: Iterable[str]) -> list[StreamSource]:
     leaves = plan.collectLeaves()
     found = (leaves.apply(index) for index in range(leaves.size()))
-    return [_of_leaf(leaf, options) for leaf in found if leaf.isStreaming()]
+    # What a reference to a WITH clause reads is a leaf of the clause.
+    own = (leaf for leaf in found if leaf.getClass().getSimpleName() != _REFERENCE)
+    return [_of_leaf(leaf, options) for leaf in own if leaf.isStreaming()]
 
 
 def _of_leaf(leaf: Any, names: Iterable[str]) -> StreamSource:

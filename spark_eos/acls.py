@@ -155,7 +155,7 @@ def write_topic(topic: str) -> Acl:
 
 
 def describe_configs(topic: str) -> Acl:
-    """The ACL to see which records a target topic takes."""
+    """The ACL to see which records a topic takes, and whether it is compacted."""
     return Acl(ResourceType.TOPIC, topic, Operation.DESCRIBE_CONFIGS)
 
 
@@ -258,11 +258,13 @@ def acls_for(
         operation = Operation.WRITE if purpose is Purpose.ABORT else Operation.DESCRIBE
         return [*topics, group, transactional_ids(id_prefix, operation)]
     if purpose is Purpose.VERIFY:
-        read = [read_topic(topic) for topic in sorted({*sources, *targets})]
+        named = sorted({*sources, *targets})
+        read = [read_topic(topic) for topic in named]
         if mirrored and progress_topic is not None:
             # The group's offsets of it tell how far the inputs are processed.
             read.append(describe(ResourceType.TOPIC, progress_topic))
-        return [*read, group, transactional_ids(id_prefix, Operation.DESCRIBE)]
+        ids = transactional_ids(id_prefix, Operation.DESCRIBE)
+        return [*read, group, ids, *map(describe_configs, named)]
     if purpose is Purpose.REPLAY:
         replay = replay_group(letters[0]) if letters else ""
         return [
@@ -288,7 +290,8 @@ def source_acls(purpose: Purpose, sources: Iterable[str]) -> list[Acl]:
     """
     topics = sorted(set(sources))
     if purpose in (Purpose.QUERY, Purpose.VERIFY):
-        return [read_topic(topic) for topic in topics]
+        configs = topics if purpose is Purpose.VERIFY else ()
+        return [*map(read_topic, topics), *map(describe_configs, configs)]
     if purpose is Purpose.STATUS:
         return [describe(ResourceType.TOPIC, topic) for topic in topics]
     return []

@@ -1,4 +1,4 @@
-"""``make coverage``: which lines and branches the default tests run, into docs/coverage.json."""
+"""``make coverage``: which lines and branches the tests run, into evidence/coverage.json."""
 
 import json
 import tempfile
@@ -13,7 +13,7 @@ from reliability import write_page
 from support.origin import origin
 
 ROOT: Final = Path(__file__).parent.parent
-RESULTS: Final = ROOT / "docs" / "coverage.json"
+RESULTS: Final = ROOT / "evidence" / "coverage.json"
 _COUNTS: Final = ("num_statements", "covered_lines", "num_branches", "covered_branches")
 
 

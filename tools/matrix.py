@@ -1,7 +1,7 @@
 """``make matrix``: runs a suite of tests with chosen versions of Python, Spark and Kafka.
 
 Each pair of Python and Spark has its own environment below .venv/matrix, with the pinned packages
-and constraints-spark-*.txt. Each result is written to docs/matrix.json and to the pages made of it
+and constraints-spark-*.txt. Each result goes to evidence/matrix.json and the pages made of it
 as soon as it is known.
 """
 

@@ -1,7 +1,7 @@
 """``make mutants``: breaks what decides on commits in random places; tests must show it.
 
 cosmic-ray makes the mutants. Each meets the tests that reach its line, those about its file first.
-What became of it is a line of docs/mutants.jsonl, which keeps what is said there of a survivor.
+What became of it is a line of evidence/mutants.jsonl, which keeps what is said there of a survivor.
 """
 
 import ast
@@ -32,7 +32,7 @@ from rich.progress import track
 from support.origin import origin
 
 ROOT: Final = Path(__file__).parent.parent
-RESULTS: Final = ROOT / "docs" / "mutants.jsonl"
+RESULTS: Final = ROOT / "evidence" / "mutants.jsonl"
 MODULES: Final = (
     "spark_eos/_run",
     "spark_eos/_progress",
@@ -272,7 +272,7 @@ def main(
     coverage: Path,
     report: Path,
 ) -> None:
-    """Run mutants that have not been run, and add what became of them to docs/mutants.jsonl."""
+    """Run mutants that have not been run, and add what became of them to evidence/mutants.jsonl."""
     known, reach, of = read_results(), Reach(coverage, report), origin()
 
     still_open = {n for n, line in known.items() if not line["found_by"] and "said" not in line}

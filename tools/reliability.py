@@ -1,6 +1,6 @@
-"""Writes the tables of docs/reliability.md from what runs have left in docs.
+"""Writes the tables of docs/reliability.md from what runs have left in evidence.
 
-``python -m chaos --json ../docs/chaos.jsonl`` adds a line for each trial, and for each breakage;
+``python -m chaos --json ../evidence/chaos.jsonl`` adds a line for each trial and each breakage;
 ``make matrix``, ``make mutants`` and ``make coverage`` have files of their own. Trials stay until
 their lines are deleted; of each breakage the newest does.
 """
@@ -21,11 +21,11 @@ from rich.console import Console
 from support.places import filled
 
 ROOT: Final = Path(__file__).parent.parent
-RESULTS: Final = ROOT / "docs" / "chaos.jsonl"
+RESULTS: Final = ROOT / "evidence" / "chaos.jsonl"
 PAGE: Final = ROOT / "docs" / "reliability.md"
-MUTANTS: Final = ROOT / "docs" / "mutants.jsonl"
-COVERAGE: Final = ROOT / "docs" / "coverage.json"
-SUITES: Final = ROOT / "docs" / "matrix.json"
+MUTANTS: Final = ROOT / "evidence" / "mutants.jsonl"
+COVERAGE: Final = ROOT / "evidence" / "coverage.json"
+SUITES: Final = ROOT / "evidence" / "matrix.json"
 BREAKAGES: Final = sorted(ROOT.glob("tests/chaos/mutations/*.patch"))
 
 _NAMES: Final = {"sink": ["direct"], "connect": ["direct", "Spark Connect"]}

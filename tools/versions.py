@@ -1,4 +1,4 @@
-"""Writes the table in docs/versions.md from the results of ``make matrix`` in docs/matrix.json."""
+"""Writes docs/versions.md's table from the results of ``make matrix`` in evidence/matrix.json."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -7,9 +7,9 @@ from typing import Final
 
 from support.places import filled
 
-_DOCS: Final = Path(__file__).parent.parent / "docs"
-RESULTS: Final = _DOCS / "matrix.json"
-PAGE: Final = _DOCS / "versions.md"
+_ROOT: Final = Path(__file__).parent.parent
+RESULTS: Final = _ROOT / "evidence" / "matrix.json"
+PAGE: Final = _ROOT / "docs" / "versions.md"
 
 
 @dataclass(frozen=True)

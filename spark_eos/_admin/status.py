@@ -16,6 +16,7 @@ from spark_eos._kafka.held_back import HeldBack, held_back
 from spark_eos._kafka.list_offsets import EndOffsets, end_offsets
 from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import SparkEosError, UnsupportedBrokerError
 
@@ -76,7 +77,7 @@ class ClusterStatus:
     """Whether and how spark-eos can run on the cluster.
 
     Attributes:
-        brokers: All brokers.
+        brokers: All brokers that answer.
         transaction_version: The finalized level of the feature ``transaction.version``.
         offset_commit_version: The version of TxnOffsetCommit that a query uses here, 5 or 6;
             None if no query can run here.
@@ -97,7 +98,8 @@ class Status:
         group_id: The consumer group.
         prefix: The transactional id prefix.
         taken_at: Time of the request, in seconds since 1970.
-        group: State, epochs and members.
+        group: State, epochs and members; without a state if its coordinator does not answer, and
+            then without partitions.
         partitions: All partitions of topics in which the group has offsets or assignments, except
             progress topics: their offsets are no positions in their log. Of a mirrored query, the
             source partitions that they stand for; of a staged one, the positions in its sources
@@ -109,6 +111,8 @@ class Status:
         held_back: Partitions of the sources, and of the targets that were asked for, that other
             clients' transactions hold back: nobody reads past them with read_committed.
         cluster: The brokers' versions.
+        silent: Brokers that do not answer, such as ``2 (host:9092)``: what they alone know, open
+            transactions and the ends of partitions, is not in here.
     """
 
     group_id: str
@@ -122,6 +126,7 @@ class Status:
     transactions: tuple[OpenTransaction, ...]
     held_back: tuple[HeldBack, ...]
     cluster: ClusterStatus
+    silent: tuple[str, ...] = ()
 
     @property
     def delivery(self) -> str | None:
@@ -156,7 +161,8 @@ def ask_status(
 
     It allows so many ``seconds`` to reach the cluster, and again for all calls together; ``limit``
     is the name of the setting that says so, for error messages. The source's cluster is asked for
-    the lag of a mirrored query, and targets for whether they are held back.
+    the lag of a mirrored query, and targets for whether they are held back. A broker that does not
+    answer while others do is passed over within seconds.
 
     Raises:
         UnknownGroupError: There is no such group; the text counts its open transactions, if any.
@@ -181,14 +187,16 @@ def _status(
     source_connections: Connections | None,
     targets: Collection[str],
 ) -> Status:
-    group = groups.describe_group(connections, group_id, deadline)
+    silent = SilentBrokers(connections)
+    transactions = lingering_transactions(connections, prefix, group_id, deadline, silent)
+    group = groups.describe_if_known(connections, group_id, deadline, silent)
+    known = group is not groups.UNKNOWN
     # Instance ids end in a number: the shorter ones have the lower numbers.
     members = sorted(
         group.members, key=lambda m: (len(m.instance_id or ""), m.instance_id or m.member_id)
     )
     group = replace(group, members=tuple(members))
-    transactions = lingering_transactions(connections, prefix, group_id, deadline)
-    if group.state is None:
+    if known and group.state is None:
         left = (
             f"; open transactions of prefix {prefix!r} and this group: {len(transactions)}, which "
             "spark-eos abort ends"
@@ -200,21 +208,25 @@ def _status(
             f"run with this group_id, or its offsets have expired{left}"
         )
     # Committed offsets first, so that none is newer than its partition's end.
-    progress = GroupProgress.read(connections, group_id, deadline)
+    progress = GroupProgress.read(connections, group_id, deadline) if known else GroupProgress({})
     mirrored = progress.mirrored
     read = {topic for topic, _ in [*progress.committed, *_assigned(group)]}
     sources = read - progress.progress_topics
-    ends = end_offsets(connections, sources | {*targets}, deadline)
+    ends = end_offsets(connections, sources | {*targets}, deadline, silent=silent)
     own = {one.producer_id for one in transactions}
     others = tuple(
-        one for one in held_back(connections, ends, deadline) if one.producer_id not in own
+        one for one in held_back(connections, ends, deadline, silent) if one.producer_id not in own
     )
     mirrored_ends: _Ends = {}
+    silent_sources: tuple[str, ...] = ()
     if source_connections is not None:
+        there = SilentBrokers(source_connections)
         mirrored_ends = end_offsets(
-            source_connections, {one.source.topic for one in mirrored}, deadline
+            source_connections, {one.source.topic for one in mirrored}, deadline, silent=there
         )
-        others += held_back(source_connections, mirrored_ends, deadline)
+        others += held_back(source_connections, mirrored_ends, deadline, there)
+        silent_sources = there.names
+    features = cluster.features_of_brokers(silent, deadline)
     return Status(
         group_id=group_id,
         prefix=prefix,
@@ -229,7 +241,8 @@ def _status(
         foreign=progress.foreign,
         transactions=transactions,
         held_back=others,
-        cluster=cluster_status(connections, deadline),
+        cluster=cluster_status(features, connections.bootstrap_servers),
+        silent=(*silent.names, *silent_sources),
     )
 
 
@@ -274,16 +287,10 @@ def _partition(
     )
 
 
-def cluster_status(connections: Connections, deadline: Deadline) -> ClusterStatus:
-    """Asks every broker for its versions.
-
-    Raises:
-        DeadlineExceededError: A broker did not answer in time.
-    """
-    features = {
-        node: cluster.broker_features(connections, deadline, node=node)
-        for node in connections.brokers(deadline)
-    }
+def cluster_status(
+    features: Mapping[int, cluster.BrokerFeatures], bootstrap_servers: str
+) -> ClusterStatus:
+    """Whether a query can run on brokers with these features."""
     # A query talks to all brokers, so it can only use what every broker supports.
     spoken = set.intersection(*(set(f.versions) for f in features.values()))
     common = cluster.BrokerFeatures(
@@ -292,7 +299,7 @@ def cluster_status(connections: Connections, deadline: Deadline) -> ClusterStatu
     )
     version, problem = None, None
     try:
-        version = offset_commit_version(common, connections.bootstrap_servers)
+        version = offset_commit_version(common, bootstrap_servers)
     except UnsupportedBrokerError as error:
         problem = str(error)
     return ClusterStatus(

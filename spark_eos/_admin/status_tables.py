@@ -15,6 +15,7 @@ from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.held_back import HeldBack
 from spark_eos._kafka.open_transactions import OpenTransaction
+from spark_eos._kafka.silent_brokers import does_not_answer
 from spark_eos._kafka.topic_partition import TopicPartition
 
 if TYPE_CHECKING:  # Which shows itself with these tables.
@@ -43,6 +44,8 @@ def status_tables(status: "Status") -> Group:
         parts.append(Text(_none_open(status)))
     if status.held_back:
         parts.append(_held_back(status.held_back, status.taken_at))
+    if status.silent:
+        parts.append(silent_brokers(status.silent))
     parts.append(Group(_brokers(status.cluster), _verdict(status.cluster)))
     return Group(parts[0], *(piece for part in parts[1:] for piece in (Text(), part)))
 
@@ -72,9 +75,16 @@ def host(member: DescribedMember) -> str:
     return printable(member.client_host.removeprefix("/"))
 
 
+def silent_brokers(names: Sequence[str]) -> Text:
+    """Says what is not known, since brokers do not answer."""
+    what = does_not_answer(names)
+    unknown = "the open transactions that it coordinates and the partitions that it leads"
+    return Text(f"{what[0].upper()}{what[1:]}: {unknown} are unknown", style="bold yellow")
+
+
 def _open(status: "Status") -> Text:
     text = Text(f"{count(len(status.transactions), 'open transaction')}", style="bold")
-    if not status.group.members:
+    if status.group.state is not None and not status.group.members:
         text.append(
             "; no query is running: the next start ends them, spark-eos abort ends them now",
             style="not bold",
@@ -130,14 +140,17 @@ def _headline(status: "Status") -> Text:
     group = status.group
     line = Text()
     line.append(f"Group {status.group_id}", style="bold")
-    line.append(f": {group.state}")
+    line.append(f": {group.state or 'unknown, its coordinator does not answer'}")
+    if group.state is None:
+        return line.append(", lag unknown")
     if group.epoch is None:
         line.append(", classic protocol: no spark-eos query uses this group")
     else:
         line.append(f", group epoch {group.epoch}, assignment epoch {group.assignment_epoch}")
     if status.delivery is not None:
         line.append(f", delivery {status.delivery}")
-    lag = "unknown" if status.lag is None else f"{status.lag:,}"
+    least = "at least " if status.silent else ""
+    lag = "unknown" if status.lag is None else f"{least}{status.lag:,}"
     line.append(f", {count(len(group.members), 'member')}, lag {lag}")
     if status.mirrored and all(partition.lag is None for partition in status.partitions):
         line.append(" (of the source only with --source-bootstrap-servers)")

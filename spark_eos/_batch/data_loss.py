@@ -42,7 +42,8 @@ def lost_records(
 ) -> tuple[LostRecords, ...]:
     """The batch's records between the group's offsets and the first records that still exist.
 
-    ``committed``: as before the batch; ``first_offsets``: those that still exist.
+    ``committed``: as before the batch; ``first_offsets``: those that still exist, of all partitions
+    that have something to be lost.
 
     Example:
         >>> orders = TopicPartition("orders", 0)
@@ -51,9 +52,9 @@ def lost_records(
         ['orders-0 offsets 5 to 6']
     """
     found = []
-    for partition, end in sorted(batch.ends.items()):
+    for partition, first in sorted(first_offsets.items()):
         position = max(batch.starts.get(partition, 0), committed.get(partition, 0))
-        after = min(first_offsets.get(partition, 0), end)
+        after = min(first, batch.ends[partition])
         if after > position:
             found.append(LostRecords(*partition, position, after))
     return tuple(found)
@@ -64,7 +65,7 @@ def unreadable(
 ) -> dict[TopicPartition, int]:
     """Where the batch would read records again that are written, and deleted by now.
 
-    ``committed``: as before the batch; ``first_offsets``: those that still exist.
+    ``committed`` and ``first_offsets``: as those of `lost_records`.
 
     Example:
         >>> orders = TopicPartition("orders", 0)
@@ -72,9 +73,9 @@ def unreadable(
         {TopicPartition(topic='orders', partition=0): 5}
     """
     found = {}
-    for partition, end in sorted(batch.ends.items()):
-        first, start = first_offsets.get(partition, 0), batch.starts.get(partition, 0)
-        if start < end and start < first <= committed.get(partition, 0):
+    for partition, first in sorted(first_offsets.items()):
+        start = batch.starts.get(partition, 0)
+        if start < batch.ends[partition] and start < first <= committed.get(partition, 0):
             found[partition] = start
     return found
 

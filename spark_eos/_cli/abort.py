@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import click
 from rich.text import Text
 
-from spark_eos._admin.status_tables import count, host, transactions
+from spark_eos._admin.status_tables import count, host, silent_brokers, transactions
 from spark_eos._cli.query import Query, connected, query_options, terminal
 from spark_eos._client.printable import printable
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.groups import DescribedMember, describe_group
+from spark_eos._kafka.groups import UNKNOWN, DescribedMember, describe_if_known
 from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
+from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos.errors import SparkEosError
 
@@ -29,12 +30,20 @@ def abort(*, query: Query, yes: bool) -> None:
     again.
     """
     with connected(query) as connections:
-        found = lingering_transactions(connections, query.prefix, query.group_id, query.deadline())
+        silent = SilentBrokers(connections)
+        found = lingering_transactions(
+            connections, query.prefix, query.group_id, query.deadline(), silent
+        )
+        if silent.names:
+            terminal().print(silent_brokers(silent.names))
         if not found:
             click.echo(f"No open transactions of prefix {query.prefix} and group {query.group_id}.")
             return
-        group = describe_group(connections, query.group_id, query.deadline())
+        group = describe_if_known(connections, query.group_id, query.deadline(), silent)
         terminal().print(transactions(found, time.time()), Text())
+        if group is UNKNOWN:
+            what = f"Group {query.group_id}'s coordinator does not answer"
+            terminal().print(Text(f"{what}: whether a query is running is unknown.\n"))
         if group.members:
             terminal().print(_warning(query.group_id, group.members))
         if not yes:

@@ -44,13 +44,15 @@ def status(
 ) -> None:
     """Show the state of a query: its group, offsets, lag and open transactions.
 
-    Only reads. Exit status 1 if there is no such group. The lag is unknown where the group has no
-    offset. For the lag of a mirrored query, give --source-bootstrap-servers.
+    Only reads. Exit status 1 if there is no such group; 2 if a broker does not answer, and what it
+    alone knows is unknown. The lag is unknown where the group has no offset. For the lag of a
+    mirrored query, give --source-bootstrap-servers.
     """
     if watch is not None:
         end_at(signal.SIGINT)
     try:
-        _show(_status(query, source_kafka, targets), json_=json_, clear=watch is not None)
+        found = _status(query, source_kafka, targets)
+        _show(found, json_=json_, clear=watch is not None)
         while watch is not None:
             time.sleep(watch)
             try:
@@ -63,6 +65,9 @@ def status(
     except KeyboardInterrupt:
         if watch is None:
             raise
+        return
+    if found.silent:
+        raise SystemExit(2)
 
 
 def _status(query: Query, source_kafka: Mapping[str, str] | None, targets: Sequence[str]) -> Status:

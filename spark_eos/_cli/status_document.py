@@ -34,6 +34,8 @@ def as_json(status: Status) -> str:
         "transactional_id_prefix": status.prefix,
         "open_transactions": [_transaction(t, status.taken_at) for t in status.transactions],
         "held_back": [_held_back(one, status.taken_at) for one in status.held_back],
+        # Null and missing is also what only these know.
+        "silent_brokers": list(status.silent),
         "brokers": [
             {
                 "id": broker.node_id,

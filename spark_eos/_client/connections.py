@@ -18,6 +18,11 @@ from spark_eos._client.security import Security
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import AuthenticationError
 
+# Seconds between two attempts to connect, and of an attempt.
+_PAUSE: Final = 0.05
+_ATTEMPT: Final = 1.0
+# Errors name at most so many addresses.
+_NAMED: Final = 5
 # Seconds. A listener of another protocol closes each connection silently. So does a load balancer
 # while its brokers restart, but not for long.
 _SILENCE: Final = 5.0
@@ -40,9 +45,37 @@ class ConnectionManager(NodeConnections):
         self._security = settings.security
         self._refusal: AuthenticationError | None = None
         self._closing_since: float | None = None
-        self.last_failure: str | None = None
+        # The last one of each address.
+        self._failures: dict[str, str] = {}
         with our_connections():
             super().__init__(selector, configuration)
+
+    def reach(self, seconds: float) -> None:
+        """Waits until a broker answers at the address that it advertises."""
+        until = time.monotonic() + seconds
+        super().reach(seconds)
+        while True:
+            left = until - time.monotonic()
+            try:
+                self._net.run(self.meet, 1000 * min(_ATTEMPT, max(_PAUSE, left)))
+            except kafka_errors.KafkaError as error:
+                self.check()
+                if left <= 0 or not error.retriable:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return
+
+    def unreached(self, node: int | None = None) -> str:
+        """Why no broker can be asked, or a certain one, as far as is known."""
+        advertised = [a for n, a in self.addresses().items() if node in {None, n}]
+        asked = advertised if self.bootstrapped else [*self._failures]
+        if failed := [self._failures[address] for address in asked if address in self._failures]:
+            return failed[-1]
+        if not advertised:
+            return "none answers so far"
+        names = ", ".join(map(printable, advertised[:_NAMED]))
+        return f"no answer of {names}, which brokers have in their advertised.listeners"
 
     def check(self) -> None:
         """Raises `AuthenticationError` if a connection was refused permanently."""
@@ -66,11 +99,13 @@ class ConnectionManager(NodeConnections):
             self._refusal = AuthenticationError(f"{listener}: {reason}")
             self._refusal.__cause__ = error
             return
+        if reached:
+            listener += ", which a broker has in its advertised.listeners"
         if reached or not closed_by_peer(error):
-            self.last_failure = f"{listener}: {error}"
+            self._failures[address] = f"{listener}: {error}"
             self._closing_since = None
             return
-        self.last_failure = (
+        self._failures[address] = failure = (
             f"{listener}: the listener closes each connection without an answer; check that it "
             f"speaks security.protocol={self._security.protocol}, and see the broker's log"
         )
@@ -78,7 +113,7 @@ class ConnectionManager(NodeConnections):
         if self._closing_since is None:
             self._closing_since = now
         elif now - self._closing_since > _SILENCE:
-            self._refusal = AuthenticationError(self.last_failure)
+            self._refusal = AuthenticationError(failure)
 
 
 def refusal(error: BaseException, security: Security) -> str | None:

@@ -214,6 +214,17 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         # which may be one that has not been upgraded yet.
         self.broker_version_data = None
 
+    async def meet(self, timeout_ms: float) -> None:
+        """Connects to any broker, at the address that it advertises."""
+        connection = self.get_connection(self.least_loaded_node())
+        if not connection.connected:
+            await self.wait_for(connection.init_future, timeout_ms)
+
+    def is_connected(self, node: int) -> bool:
+        """Whether a broker has been connected to, and the connection stands."""
+        connection = self._conns.get(node)
+        return connection is not None and bool(connection.connected)
+
     def addresses(self) -> dict[int, str]:
         """``host:port`` by node id, from the metadata."""
         return {b.node_id: f"{b.host}:{b.port}" for b in self.cluster.brokers()}
@@ -280,14 +291,21 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         self, requests: Iterable[tuple[int, Any]], timeout_ms: int
     ) -> list[Any | None]:
         """Sends requests to nodes at once; None for each answer that did not come in time."""
-        under_way = [
-            self.send(copy.copy(request), node_id=node, request_timeout_ms=timeout_ms)
-            for node, request in requests
-        ]
+        under_way = [self._sent(node, request, timeout_ms) for node, request in requests]
         until = time.monotonic() + timeout_ms / 1000
         return [await self._or_none(sent, until) for sent in under_way]
 
-    async def _or_none(self, sent: Any, until: float) -> Any | None:
+    def _sent(self, node: int, request: Any, timeout_ms: int) -> Any | None:
+        try:
+            return self.send(copy.copy(request), node_id=node, request_timeout_ms=timeout_ms)
+        except kafka_errors.UnknownBrokerIdError:
+            # The broker has left the cluster since the caller learned of it.
+            self.expire_metadata()
+            return None
+
+    async def _or_none(self, sent: Any | None, until: float) -> Any | None:
+        if sent is None:
+            return None
         try:
             return await self.wait_for(sent, max(0.0, until - time.monotonic()) * 1000)
         except (kafka_errors.KafkaError, OSError):

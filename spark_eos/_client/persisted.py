@@ -8,10 +8,11 @@ FORMAT: Final = 2
 """What this version writes, and the only one that it reads."""
 
 
-def check_format(found: object, what: str, own: int = FORMAT) -> None:
+def check_format(found: object, what: str, own: int = FORMAT, *, otherwise: str = "") -> None:
     """Refuses what another version of spark-eos has written; it would be misunderstood.
 
-    ``own``: what is read, if it has a number of its own.
+    ``own``: what is read, if it has a number of its own. ``otherwise``: who else may have written
+    it, and what to do then.
 
     Example:
         >>> check_format(FORMAT, "the offset of orders-0")
@@ -27,5 +28,5 @@ of spark-eos, in format 1, and this one reads format 2 alone: ...
         f"{what} was written by another version of spark-eos, in {which}, and this one reads "
         f"format {own} alone: nothing is written. Continue with that version; or begin with "
         "another group_id and another checkpoint_location, which writes everything again unless "
-        "you choose where to start (starting_offsets, or the new group's offsets)"
+        f"you choose where to start (starting_offsets, or the new group's offsets){otherwise}"
     )

@@ -4,6 +4,8 @@ from typing import Final
 
 NOW: Final = 0
 """What the producer takes for the time of writing: so no record of that very time can be made."""
+NO_TIMESTAMP: Final = -1
+"""A record's that has none, as of old producers: each topic takes it."""
 # A record of 1970-01-01T00:00:00Z moves by the least.
 _EPOCH: Final = 1
 

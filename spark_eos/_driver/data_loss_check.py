@@ -9,7 +9,7 @@ from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.list_offsets import start_offsets
+from spark_eos._kafka.list_offsets import FirstOffsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError, RecordsLostError, SparkEosError, warn
 
@@ -22,10 +22,9 @@ class DataLossCheck:
     def __init__(
         self, connections: Connections, settings: WriterSettings, *, staged: bool = False
     ) -> None:
-        self._connections = connections
+        self._first = FirstOffsets(connections)
         self._settings = settings
         self._staged = staged
-        self._leaders: dict[TopicPartition, int] = {}
 
     def lost(
         self,
@@ -35,16 +34,12 @@ class DataLossCheck:
         outcome: str = "can't be written any more",
     ) -> tuple[LostRecords, ...]:
         """The batch's records that are deleted and not written."""
-        topics = {
-            partition.topic
+        concerned = {
+            partition
             for partition, end in batch.ends.items()
             if end > committed.get(partition, 0) or batch.starts.get(partition, 0) < end
         }
-        if not {p for p in batch.ends if p.topic in topics} <= self._leaders.keys():
-            # Partitions were added.
-            self._leaders.clear()
-        deadline = self._settings.group_deadline()
-        log_starts = start_offsets(self._connections, topics, deadline, self._leaders)
+        log_starts = self._first.of(concerned, self._settings.group_deadline())
         if self._settings.fail_on_data_loss:
             self._refuse_unreadable(batch, unreadable(batch, committed, log_starts))
         lost = lost_records(batch, committed, log_starts)

@@ -11,6 +11,7 @@ from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.groups import RENEWAL_INSTANCE, describe_group
 from spark_eos._kafka.open_transactions import open_transactions
+from spark_eos._kafka.silent_brokers import SilentBrokers, does_not_answer
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos.acls import Operation, transactional_ids
@@ -47,12 +48,13 @@ class OpenTransactions:
     def names(self, deadline: Deadline | None = None) -> list[str]:
         """Transactional ids of the query that have an open transaction."""
         pattern = id_pattern(self._settings.transactions.id_prefix, self._settings.group_id)
-        return open_transactions(
-            self._connections,
-            pattern,
-            deadline or self._settings.group_deadline(),
-            self._warn_of_silent_broker,
+        silent = SilentBrokers(self._connections)
+        found = open_transactions(
+            self._connections, pattern, deadline or self._settings.group_deadline(), silent
         )
+        for name in silent.names:
+            self._warn_of_silent_broker(name)
+        return found
 
     def end(self) -> None:
         """Ends every open transaction of the query that can be found."""
@@ -111,11 +113,11 @@ class OpenTransactions:
                     "the open transaction of %s is left to the brokers: %s", printable(name), error
                 )
 
-    def _warn_of_silent_broker(self, what: str) -> None:
-        """Warns once per run and broker; ``what`` names the broker."""
-        if what in self._silent_brokers:
+    def _warn_of_silent_broker(self, name: str) -> None:
+        """Warns once per run and broker."""
+        if name in self._silent_brokers:
             return
-        self._silent_brokers.add(what)
+        self._silent_brokers.add(name)
         warn(
             logger,
             "EOS57",
@@ -123,7 +125,7 @@ class OpenTransactions:
             "they are not ended at once: no record is lost or duplicated, but their source "
             "partitions and consumers of the output wait until the brokers end them",
             self._settings.group_id,
-            what,
+            does_not_answer([name]),
         )
 
     def warn_of_hidden(self, what: str) -> None:

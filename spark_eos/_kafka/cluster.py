@@ -10,6 +10,7 @@ from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import ApiVersionsRequest, MetadataRequest
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.errors import KafkaResponseError
@@ -59,25 +60,33 @@ class TopicInfo:
         return f"topic id {self.topic_id} with {self.partitions} partitions"
 
 
-def broker_features(
-    connections: Connections, deadline: Deadline, *, node: int | None = None
-) -> BrokerFeatures:
+def broker_features(connections: Connections, deadline: Deadline) -> BrokerFeatures:
     """Asks a broker for its API versions and the cluster's finalized features."""
-    request = ApiVersionsRequest(
+    return connections.ask(_versions_request(), deadline, interpret=_features)
+
+
+def features_of_brokers(silent: SilentBrokers, deadline: Deadline) -> dict[int, BrokerFeatures]:
+    """Asks each broker for its API versions; those that do not answer are left out."""
+    ask = deadline.attempts("asking each broker for its versions", pause=0.05)
+    answers = ask(lambda: silent.ask_all(_versions_request(), deadline))
+    return {node: _features(answer) for node, answer in answers.items()}
+
+
+def _versions_request() -> Any:
+    return ApiVersionsRequest(
         client_software_name="spark-eos", client_software_version="1", min_version=3
     )
 
-    def interpret(response: Any) -> BrokerFeatures:
-        if response.error_code:
-            raise KafkaResponseError(
-                f"ApiVersions: {code_names([response.error_code])}", response.error_code
-            )
-        return BrokerFeatures(
-            versions={api.api_key: api.max_version for api in response.api_keys},
-            features={f.name: f.max_version_level for f in response.finalized_features or ()},
-        )
 
-    return connections.ask(request, deadline, interpret=interpret, node=node)
+def _features(response: Any) -> BrokerFeatures:
+    if response.error_code:
+        raise KafkaResponseError(
+            f"ApiVersions: {code_names([response.error_code])}", response.error_code
+        )
+    return BrokerFeatures(
+        versions={api.api_key: api.max_version for api in response.api_keys},
+        features={f.name: f.max_version_level for f in response.finalized_features or ()},
+    )
 
 
 def cluster_id(connections: Connections, deadline: Deadline) -> str:

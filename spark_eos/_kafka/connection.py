@@ -8,7 +8,7 @@ import enum
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Final, TypeVar
 
@@ -111,7 +111,7 @@ class Connections:
             raise DeadlineExceededError(
                 f"no broker of bootstrap.servers={self._settings.bootstrap_servers!r} could be "
                 f"reached within {deadline.seconds:g} s ({deadline.setting}): "
-                f"{manager.last_failure or error}"
+                f"{manager.unreached()}"
             ) from error
         return loop, manager
 
@@ -132,7 +132,7 @@ class Connections:
             self._settings.bootstrap_servers,
             deadline.seconds,
             deadline.setting,
-            manager.last_failure or "none answers so far",
+            manager.unreached(),
         )
 
     def brokers(self, deadline: Deadline) -> list[int]:
@@ -168,36 +168,37 @@ class Connections:
         """Sends a request once and returns the answer."""
         loop, manager = self._connected(deadline)
         timeout_ms = self._timeout_ms(deadline)
+        broker = "any broker" if node is None else f"broker {self.address(node, deadline)}"
         try:
             return loop.run(manager.answer, request, node, timeout_ms, _CONNECT_MS)
         except _NOT_SENT as error:
             manager.expire_metadata()
-            raise RetriableError(f"{api_name(request)} not sent: {error!r}") from error
+            raise RetriableError(
+                f"{api_name(request)} not sent to {broker}: {manager.unreached(node)}"
+            ) from error
         except _LOST as error:
             if on_lost is not None:
                 on_lost()
-            raise RetriableError(f"{api_name(request)} not answered: {error!r}") from error
+            connected = node is None or manager.is_connected(node)
+            reason = repr(error) if connected else manager.unreached(node)
+            what = f"{api_name(request)} not answered by {broker}"
+            raise RetriableError(f"{what}: {reason}") from error
         except (kafka_errors.KafkaError, RuntimeError) as error:
             refused = manager.refused()
             if refused is not None:
                 raise refused from error
             raise SparkEosError(f"{api_name(request)}: {error!r}") from error
 
-    def send_to_each(
-        self, request: Any, nodes: Iterable[int], deadline: Deadline
-    ) -> list[Any | None]:
-        """Sends one request to several nodes at once; None for each that does not answer."""
+    def send_to_each(self, requests: Mapping[int, Any], deadline: Deadline) -> dict[int, Any]:
+        """Sends requests to several nodes at once; returns the answers of those that answer."""
         loop, manager = self._connected(deadline)
-        sent = [(node, request) for node in nodes]
         try:
-            found: list[Any | None] = loop.run(manager.answers, sent, self._timeout_ms(deadline))
-        except kafka_errors.UnknownBrokerIdError:
-            # The broker has left the cluster since the caller learned of it.
-            manager.expire_metadata()
-            return [None] * len(sent)
+            found = loop.run(manager.answers, requests.items(), self._timeout_ms(deadline))
         except RuntimeError as error:
             raise SparkEosError(f"the connections are closed: {error!r}") from error
-        return found
+        return {
+            node: answer for node, answer in zip(requests, found, strict=True) if answer is not None
+        }
 
     def ask(
         self,

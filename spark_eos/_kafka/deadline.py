@@ -9,7 +9,15 @@ from spark_eos.errors import DeadlineExceededError, PrintableError
 
 
 class RetriableError(PrintableError):
-    """An attempt failed, but a later one may succeed; the text says why it failed."""
+    """An attempt failed, but a later one may succeed; the text says why it failed.
+
+    Attributes:
+        code: Kafka's error code, if one is to be told from others.
+    """
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Deadline:

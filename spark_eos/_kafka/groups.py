@@ -1,7 +1,7 @@
 """Typed requests that describe consumer groups and their members (KIP-848), and whose they are."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from spark_eos._client.error_codes import Code
 from spark_eos._client.kafka_python import DescribeGroupsRequest
@@ -9,6 +9,7 @@ from spark_eos._client.printable import printable
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest
+from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import ResourceType, describe
 from spark_eos.errors import ForeignMemberError
@@ -62,6 +63,20 @@ class DescribedGroup:
     state: str | None
     epoch: int | None
     assignment_epoch: int | None
+
+
+UNKNOWN: Final = DescribedGroup(
+    stable=False, members=(), state=None, epoch=None, assignment_epoch=None
+)
+"""A group whose coordinator does not answer."""
+
+
+def describe_if_known(
+    connections: Connections, group_id: str, deadline: Deadline, silent: SilentBrokers
+) -> DescribedGroup:
+    """Describes a group, unless its coordinator has been passed over: then it is `UNKNOWN`."""
+    node = connections.find_coordinator(CoordinatorType.GROUP, group_id, deadline)
+    return UNKNOWN if node in silent else describe_group(connections, group_id, deadline)
 
 
 def describe_group(connections: Connections, group_id: str, deadline: Deadline) -> DescribedGroup:

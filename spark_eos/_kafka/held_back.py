@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from spark_eos._client.error_codes import Code
 from spark_eos._client.kafka_python import DescribeProducersRequest
-from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.list_offsets import EndOffsets, partition_leaders
+from spark_eos._kafka.list_offsets import EndOffsets, led_by, partition_leaders
 from spark_eos._kafka.open_transactions import OpenTransaction, described, open_transactions
+from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
 
 _ANY: Final = ".*"
@@ -42,7 +42,10 @@ class HeldBack:
 
 
 def held_back(
-    connections: Connections, ends: Mapping[TopicPartition, EndOffsets | None], deadline: Deadline
+    connections: Connections,
+    ends: Mapping[TopicPartition, EndOffsets | None],
+    deadline: Deadline,
+    silent: SilentBrokers,
 ) -> tuple[HeldBack, ...]:
     """Finds what holds back the partitions whose last stable offset is below their end."""
     short = {
@@ -53,14 +56,14 @@ def held_back(
     if not short:
         return ()
     find = deadline.attempts("finding what holds partitions back", pause=0.05)
-    answers = find(lambda: dict(_producers(connections, short, deadline)))
+    answers = find(lambda: dict(_producers(connections, short, deadline, silent)))
     first = {
         partition: int(producer.producer_id)
         for partition, answer in answers.items()
         for producer in answer.active_producers
         if producer.current_txn_start_offset == short[partition].last_stable
     }
-    transactions = _transactions(connections, sorted(set(first.values())), deadline)
+    transactions = _transactions(connections, sorted(set(first.values())), deadline, silent)
     return tuple(
         HeldBack(
             *partition,
@@ -76,25 +79,34 @@ def held_back(
 
 
 def _producers(
-    connections: Connections, partitions: Collection[TopicPartition], deadline: Deadline
+    connections: Connections,
+    partitions: Collection[TopicPartition],
+    deadline: Deadline,
+    silent: SilentBrokers,
 ) -> Iterator[tuple[TopicPartition, Any]]:
     """The leaders' answers about the producers of partitions, by partition."""
     led = partition_leaders(connections, {topic for topic, _ in partitions}, deadline)
     topic_class = DescribeProducersRequest.TopicRequest
-    for node in sorted({led[p] for p in partitions if led.get(p, -1) >= 0}):
-        own = by_topic(p for p in partitions if led.get(p) == node)
-        topics = [topic_class(name=name, partition_indexes=own[name]) for name in own]
-        request = DescribeProducersRequest(topics=topics)
-        for topic in connections.send(request, deadline, node=node).topics:
+    requests = {
+        node: DescribeProducersRequest(
+            topics=[topic_class(name=name, partition_indexes=own[name]) for name in own]
+        )
+        for node, own in led_by({p: led[p] for p in partitions if p in led}).items()
+    }
+    for response in silent.ask(requests, deadline).values():
+        for topic in response.topics:
             for answer in topic.partitions:
                 yield TopicPartition(topic.name, answer.partition_index), answer
 
 
 def _transactions(
-    connections: Connections, producer_ids: Collection[int], deadline: Deadline
+    connections: Connections,
+    producer_ids: Collection[int],
+    deadline: Deadline,
+    silent: SilentBrokers,
 ) -> dict[int, OpenTransaction]:
     if not producer_ids:
         return {}
-    names = open_transactions(connections, _ANY, deadline, producer_ids=producer_ids)
+    names = open_transactions(connections, _ANY, deadline, silent, producer_ids=producer_ids)
     found = (described(connections, name, deadline) for name in names)
     return {transaction.producer_id: transaction for transaction in found if transaction}

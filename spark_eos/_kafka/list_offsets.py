@@ -6,13 +6,14 @@ without an answer for a partition without a leader, and without the ACL that is 
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import IsolationLevel, ListOffsetsRequest, OffsetSpec
 from spark_eos._kafka.cluster import by_topic, metadata_request
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import ResourceType, describe
 
@@ -20,6 +21,8 @@ from spark_eos.acls import ResourceType, describe
 # OFFSET_NOT_AVAILABLE: the leader has moved or was just elected.
 _MOVING: Final = frozenset({5, 6, 74, 75, 78})
 _GONE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
+# Errors name at most so many partitions.
+_NAMED: Final = 5
 
 Offsets = dict[TopicPartition, int]
 
@@ -38,15 +41,25 @@ class EndOffsets:
 
 
 def end_offsets(
-    connections: Connections, topics: Collection[str], deadline: Deadline
+    connections: Connections,
+    topics: Collection[str],
+    deadline: Deadline,
+    *,
+    needed: Collection[TopicPartition] = (),
+    silent: SilentBrokers | None = None,
 ) -> dict[TopicPartition, EndOffsets | None]:
-    """Reads the ends of all partitions of some topics, without creating a topic."""
+    """Reads the ends of all partitions of some topics, without creating a topic.
+
+    None for one without a leader; with ``silent``, also for one whose leader does not answer.
+    Those that are ``needed`` are asked until they answer.
+    """
 
     def attempt() -> dict[TopicPartition, EndOffsets | None]:
         led = partition_leaders(connections, topics, deadline)
         # The high watermarks come second, so they are never older than the stable offsets.
-        stable = _listed(connections, led, IsolationLevel.READ_COMMITTED, deadline)
-        high = _listed(connections, led, IsolationLevel.READ_UNCOMMITTED, deadline)
+        stable = _listed(connections, led, IsolationLevel.READ_COMMITTED, deadline, silent=silent)
+        high = _listed(connections, led, IsolationLevel.READ_UNCOMMITTED, deadline, silent=silent)
+        _check_answered(needed, stable.keys() & high.keys())
         return {
             partition: EndOffsets(stable[partition], high[partition])
             if partition in stable and partition in high
@@ -57,28 +70,55 @@ def end_offsets(
     return deadline.attempts("reading end offsets", pause=0.05)(attempt) if topics else {}
 
 
-def start_offsets(
-    connections: Connections,
-    topics: Collection[str],
-    deadline: Deadline,
-    leaders: Offsets | None = None,
-) -> Offsets:
-    """Reads the first offsets of all partitions of some topics, without creating a topic."""
-    known = {} if leaders is None else leaders
+def start_offsets(connections: Connections, topics: Collection[str], deadline: Deadline) -> Offsets:
+    """Reads the first offsets of the partitions that have a leader, without creating a topic."""
 
     def attempt() -> Offsets:
-        if not set(topics) <= {topic for topic, _ in known}:
-            known.update(partition_leaders(connections, topics, deadline))
-        wanted = {p: node for p, node in known.items() if p.topic in topics}
-        try:
-            return _listed(
-                connections, wanted, IsolationLevel.READ_UNCOMMITTED, deadline, OffsetSpec.EARLIEST
-            )
-        except RetriableError:
-            known.clear()
-            raise
+        return _first(connections, partition_leaders(connections, topics, deadline), deadline)
 
     return deadline.attempts("reading start offsets", pause=0.05)(attempt) if topics else {}
+
+
+class FirstOffsets:
+    """Reads partitions' first offsets again and again, and keeps who leads them meanwhile."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._leaders: dict[TopicPartition, int] = {}
+
+    def of(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
+        """The partitions' first offsets; each partition is asked until it answers."""
+
+        def attempt() -> Offsets:
+            if not self._leaders.keys() >= set(partitions):
+                topics = {topic for topic, _ in partitions}
+                self._leaders = partition_leaders(self._connections, topics, deadline)
+            led = {p: self._leaders[p] for p in partitions if p in self._leaders}
+            try:
+                found = _first(self._connections, led, deadline)
+                _check_answered(partitions, found)
+            except RetriableError:
+                self._leaders = {}
+                raise
+            return found
+
+        return deadline.attempts("reading start offsets", pause=0.05)(attempt)
+
+
+def _check_answered(
+    needed: Collection[TopicPartition], answered: Collection[TopicPartition]
+) -> None:
+    if missing := sorted(set(needed).difference(answered)):
+        more = ", ..." if len(missing) > _NAMED else ""
+        names = ", ".join(map(str, missing[:_NAMED]))
+        raise RetriableError(f"no leader has answered for {names}{more}")
+
+
+def _first(
+    connections: Connections, leaders: Mapping[TopicPartition, int], deadline: Deadline
+) -> Offsets:
+    uncommitted, first = IsolationLevel.READ_UNCOMMITTED, OffsetSpec.EARLIEST
+    return _listed(connections, leaders, uncommitted, deadline, first)
 
 
 def partition_leaders(
@@ -105,25 +145,38 @@ def _listed(
     isolation: IsolationLevel,
     deadline: Deadline,
     offset: OffsetSpec = OffsetSpec.LATEST,
+    *,
+    silent: SilentBrokers | None = None,
 ) -> Offsets:
+    requests = {
+        node: _request(own, isolation, deadline, offset) for node, own in led_by(leaders).items()
+    }
+    answers = (
+        {node: connections.send(one, deadline, node=node) for node, one in requests.items()}
+        if silent is None
+        else silent.ask(requests, deadline)
+    )
     found: Offsets = {}
-    for node in sorted({leader for leader in leaders.values() if leader >= 0}):
-        led = by_topic(partition for partition, leader in leaders.items() if leader == node)
-        found |= _listed_by(connections, node, led, isolation, deadline, offset)
+    for answer in answers.values():
+        found |= _offsets(connections, answer)
     return found
 
 
-def _listed_by(
-    connections: Connections,
-    node: int,
+def led_by(leaders: Mapping[TopicPartition, int]) -> dict[int, dict[str, list[int]]]:
+    """Partition numbers by leader and topic; without those that have no leader."""
+    nodes = sorted({leader for leader in leaders.values() if leader >= 0})
+    return {node: by_topic(p for p, leader in leaders.items() if leader == node) for node in nodes}
+
+
+def _request(
     partitions: Mapping[str, list[int]],
     isolation: IsolationLevel,
     deadline: Deadline,
     offset: OffsetSpec,
-) -> Offsets:
+) -> Any:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     partition_class = topic_class.ListOffsetsPartition
-    request = ListOffsetsRequest(
+    return ListOffsetsRequest(
         isolation_level=int(isolation),
         topics=[
             topic_class(
@@ -139,8 +192,11 @@ def _listed_by(
         # Earlier versions have no isolation levels.
         min_version=2,
     )
+
+
+def _offsets(connections: Connections, answer: Any) -> Offsets:
     found = {}
-    for topic in connections.send(request, deadline, node=node).topics:
+    for topic in answer.topics:
         for p in topic.partitions:
             partition = TopicPartition(topic.name, p.partition_index)
             if p.error_code in _MOVING or p.error_code in _GONE:

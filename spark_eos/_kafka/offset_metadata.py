@@ -11,14 +11,15 @@ same. ``kafka-consumer-groups.sh --reset-offsets`` clears the text: an offset th
 is taken as it is.
 """
 
+import base64
 import json
 import re
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import compress, groupby
 from typing import Any, Final, NamedTuple
 
 from spark_eos._client.header_values import MAX_OFFSET, MAX_PARTITION, TOPIC_NAME
@@ -38,9 +39,11 @@ _TOLD_BY: Final = 16
 # Limits that keep the text within offset.metadata.max.bytes, 4096 by default.
 _MAX_TOPICS: Final = 200
 _MAX_LIST: Final = 1_500
+_MAX_BITS: Final = _MAX_LIST // 4 * 3  # bytes before they are text
 # What a text may tell: a topic has fewer partitions by far.
 _MAX_PARTITIONS: Final = 100_000
 _RANGES: Final = re.compile(r"[0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*|")
+_BITS: Final = re.compile(r"[0-9A-Za-z+/]*={0,2}")
 _TOPICS: Final = re.compile(r"[0-9a-z ]*")
 _CLUSTER: Final = re.compile(r"[ -~]{0,255}")
 _UUID: Final = re.compile(r"[0-9a-f]{32}")
@@ -181,18 +184,25 @@ class _Metadata:
     owner: Owner | None
 
 
-def _parse(text: str) -> _Metadata | None:
+def _parse(partition: TopicPartition, committed: CommittedOffset) -> _Metadata | None:
     """Parses the text; None if it is another client's: nothing that we would write."""
+    offset, text = committed
     try:
         fields = strict_object(text)
         found = fields[_FORMAT_KEY]
     except (ValueError, KeyError):
         return None
-    check_format(found, "an offset of the group")
+    cure = (
+        "; or, if no other version has used the group, another client has written the text of its "
+        f"offset, {offset}: set it anew while the query is stopped (kafka-consumer-groups.sh "
+        f"--reset-offsets --topic {partition.topic}:{partition.partition} --to-offset {offset}), "
+        "which clears the text"
+    )
+    check_format(found, f"the offset of {partition} in the group", otherwise=cure)
     try:
         suspect, staged, source, owner = map(fields.get, ("suspect", "staged", "source", "owner"))
         return _Metadata(
-            frozenset(numbers_in(fields["partitions"])),
+            frozenset(_indexes(fields)),
             frozenset(matched(fields["topics"], _TOPICS).split()),
             None if suspect is None else _suspect(*suspect),
             None if staged is None else _staged(staged),
@@ -227,9 +237,7 @@ def ranges_of(numbers: Iterable[int]) -> str:
     """Formats numbers as ranges: ``{0, 1, 2, 5}`` as ``0-2,5``."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     found = [[number for _, number in run] for _, run in runs]
-    text = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)
-    # Better too many: a partition wrongly listed as known is refused, never lost.
-    return text if len(text) <= _MAX_LIST else f"{found[0][0]}-{found[-1][-1]}"
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)
 
 
 def numbers_in(ranges: str) -> Iterable[int]:
@@ -242,6 +250,32 @@ def numbers_in(ranges: str) -> Iterable[int]:
             raise ValueError("not ranges of partitions")
         yield from range(begin, end + 1)
         after = end + 1
+
+
+def _index_fields(numbers: Collection[int]) -> dict[str, str]:
+    """Formats partitions' numbers for a text, in which many ranges would have no room.
+
+    ``among`` then has a bit for each number in ``partitions``: whether the partition is known.
+    """
+    ranges = ranges_of(numbers)
+    if len(ranges) <= _MAX_LIST:
+        return {"partitions": ranges}
+    first, last = min(numbers), max(numbers)
+    fields = {"partitions": f"{first}-{last}"}
+    size = (last - first) // 8 + 1
+    # Better too many: a partition wrongly listed as known is refused, never lost.
+    if size <= _MAX_BITS:
+        bits = sum(1 << number - first for number in numbers)
+        fields["among"] = base64.b64encode(bits.to_bytes(size, "big")).decode()
+    return fields
+
+
+def _indexes(fields: Mapping[str, Any]) -> Iterable[int]:
+    numbers = numbers_in(fields["partitions"])
+    if "among" not in fields:
+        return numbers
+    bits = int.from_bytes(base64.b64decode(matched(fields["among"], _BITS)), "big")
+    return compress(numbers, map(int, reversed(f"{bits:b}")))
 
 
 def _short(topic_id: uuid.UUID | None) -> str:
@@ -294,10 +328,10 @@ class KnownPartitions:
         owners: dict[str, set[Owner]] = {}
         # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
-        for partition, (_, text) in committed.items():
-            if text not in parsed:
-                parsed[text] = _parse(text)
-            found = parsed[text]
+        for partition, one in committed.items():
+            if one.metadata not in parsed:
+                parsed[one.metadata] = _parse(partition, one)
+            found = parsed[one.metadata]
             if found is None:
                 others.add(partition)
                 continue
@@ -376,7 +410,7 @@ class KnownPartitions:
         """Formats what the metadata of all of a topic's partitions have in common."""
         fields: dict[str, Any] = {
             _FORMAT_KEY: FORMAT,
-            "partitions": ranges_of(self._indexes.get(topic, ())),
+            **_index_fields(self._indexes.get(topic, ())),
             "topics": " ".join(self._told_by(topic)),
         }
         if self.owner is not None:

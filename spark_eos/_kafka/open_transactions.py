@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import DescribeTransactionsRequest, ListTransactionsRequest
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.silent_brokers import SilentBrokers, does_not_answer
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import driver_id, id_pattern, id_prefix_of
 from spark_eos.acls import Operation, transactional_ids
@@ -18,8 +19,6 @@ from spark_eos.errors import KafkaResponseError, warn
 
 logger = logging.getLogger(__name__)
 
-# A broker that does not answer for this many seconds counts as down.
-_PATIENCE: Final = 3.0
 _OVER: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 
 
@@ -71,14 +70,13 @@ def open_transactions(
     connections: Connections,
     pattern: str,
     deadline: Deadline,
-    on_silent: Callable[[str], None] | None = None,
+    silent: SilentBrokers | None = None,
     *,
     producer_ids: Collection[int] = (),
 ) -> list[str]:
     """Lists the transactional ids with an ongoing transaction, from all brokers that answer.
 
-    Brokers that do not answer for some seconds are skipped: metadata can name a broker long after
-    it died, when others already coordinate its transactions.
+    ``silent`` then names those that do not; without it, a warning does.
     """
     request = ListTransactionsRequest(
         state_filters=["Ongoing"],
@@ -86,38 +84,24 @@ def open_transactions(
         duration_filter=-1,
         transactional_id_pattern=pattern,
     )
-    patience = Deadline(min(_PATIENCE, deadline.remaining()), deadline.setting)
+    brokers = silent or SilentBrokers(connections)
 
     def attempt() -> list[str]:
         found: set[str] = set()
-        silent = []
-        # Read again on each attempt: a broker that has died does not stay in the list.
-        nodes = connections.brokers(deadline)
-        within = deadline if patience.expired else patience
-        for node, response in zip(
-            nodes, connections.send_to_each(request, nodes, within), strict=True
-        ):
-            if response is None:
-                silent.append(connections.address(node, deadline))
-                continue
+        for response in brokers.ask_all(request, deadline).values():
             if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
                 raise RetriableError(f"ListTransactions: {code_names([response.error_code])}")
             if response.error_code:
                 raise connections.refusal("listing open transactions", response.error_code, ())
             found.update(state.transactional_id for state in response.transaction_states)
-        if silent:
-            what = f"ListTransactions: broker {', '.join(silent)} does not answer"
-            if len(silent) == len(nodes) or not patience.expired:
-                raise RetriableError(what)
-            (on_silent or _warn)(what)
         # Brokers before Kafka 4.1 ignore the pattern, so filter here too.
         return sorted(name for name in found if re.fullmatch(pattern, name))
 
-    return deadline.attempts("listing open transactions", pause=0.05)(attempt)
-
-
-def _warn(silent: str) -> None:
-    warn(logger, "EOS57", "%s: its transactions are not listed", silent)
+    found = deadline.attempts("listing open transactions", pause=0.05)(attempt)
+    if silent is None and brokers.names:
+        what = does_not_answer(brokers.names)
+        warn(logger, "EOS57", "%s: its transactions are not listed", what)
+    return found
 
 
 def describe_transaction(
@@ -142,12 +126,19 @@ def describe_transaction(
 
 
 def lingering_transactions(
-    connections: Connections, prefix: str, group_id: str, deadline: Deadline
+    connections: Connections,
+    prefix: str,
+    group_id: str,
+    deadline: Deadline,
+    silent: SilentBrokers | None = None,
 ) -> tuple[OpenTransaction, ...]:
-    """Finds all open transactions of a query's workers, the oldest first. Changes nothing."""
+    """Finds all open transactions of a query's workers, the oldest first. Changes nothing.
+
+    ``silent``: as of `open_transactions`.
+    """
     # Brokers silently leave out of the list what this client may not describe. This call raises.
     connections.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
-    names = open_transactions(connections, id_pattern(prefix, group_id), deadline)
+    names = open_transactions(connections, id_pattern(prefix, group_id), deadline, silent)
     found = (described(connections, name, deadline) for name in names)
     return tuple(
         sorted(

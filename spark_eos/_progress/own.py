@@ -11,7 +11,7 @@ from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_marker import DIRECT, Marker
 from spark_eos._driver.data_loss_check import DataLossCheck
 from spark_eos._kafka.cluster import by_topic
-from spark_eos._kafka.list_offsets import end_offsets, start_offsets
+from spark_eos._kafka.list_offsets import FirstOffsets, end_offsets
 from spark_eos._progress.checks import check_no_gap, check_not_cut
 from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.owners import check_owner, owners_of, what_is_new
@@ -72,15 +72,15 @@ class OwnOffsets:
         """How many offsets of some source partitions are not committed, and how many are."""
         topics = {topic for topic, _ in read}
         connections, deadline = self._query.start.source, self._query.deadline()
-        starts = start_offsets(connections, topics, deadline)
-        ends = end_offsets(connections, topics, deadline)
+        starts = FirstOffsets(connections).of(read, deadline)
+        ends = end_offsets(connections, topics, deadline, needed=read)
         committed = self._committed()
         left = done = 0
-        for partition in read:
-            start, end = starts.get(partition, 0), ends.get(partition)
+        for partition, start in starts.items():
             at = max(start, committed.get(partition, start))
             done += at - start
-            left += max(0, end.last_stable - at) if end is not None else 0
+            if end := ends[partition]:
+                left += max(0, end.last_stable - at)
         return left, done
 
     def work(self, batch: Batch) -> Work:

@@ -64,12 +64,13 @@ class OffsetReader:
                     self._look_again_if_overdue()
                 elif error.code not in _EPOCH_MOVED:
                     raise
-                raise RetriableError(str(error)) from error
+                raise RetriableError(str(error), error.code) from error
 
         try:
             return deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
         except DeadlineExceededError as error:
-            if f"{Code.UNSTABLE_OFFSET_COMMIT:d} " not in str(error.__cause__):
+            last = error.__cause__
+            if not isinstance(last, RetriableError) or last.code != Code.UNSTABLE_OFFSET_COMMIT:
                 raise
             held = holder_of_offsets(
                 self._connections, self._settings.group_id, self._settings.group_deadline()

@@ -14,15 +14,11 @@ from spark_eos._batch.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.dead_letter_columns import (
-    carries_record,
+    carries_letter,
     check_error_column,
     direct_columns,
 )
-from spark_eos._spark.failed_job import (
-    as_configuration_error,
-    as_schema_error,
-    as_write_error,
-)
+from spark_eos._spark.failed_job import as_own_error, as_write_error
 from spark_eos._spark.flat_source import (
     only_topic_of,
     topic_and_partition,
@@ -54,6 +50,7 @@ class BatchJobs:
         self._schema = T.StructType()
         self._columns: list[str] | list[Column] = []
         self._is_as_wanted = False
+        self._errors_carried = False
         self._most_partitions: int | None = None
         self._report = T.StructType([T.StructField(REPORT, T.StringType())])
         self._attempt = 0
@@ -65,7 +62,8 @@ class BatchJobs:
         self._is_as_wanted = self._columns == schema.names
         self._arrange = functools.partial(writable_batches, topic=only_topic_of(schema))
         check_error_column(schema, dead_letters=self._dead_letters)
-        if self._dead_letters and (ERROR in schema.names or carries_record(schema)):
+        self._errors_carried = self._dead_letters and carries_letter(schema)
+        if self._errors_carried or (self._dead_letters and ERROR in schema.names):
             self._columns = direct_columns(schema)
             self._is_as_wanted = False
 
@@ -90,7 +88,7 @@ class BatchJobs:
             return self._outcome(written, settings, batch, only)
         except PythonException as error:
             group = settings.group_id
-            own = as_schema_error(error)
+            own = as_own_error(error)
             raise own or as_write_error(error, group, batch.batch_id, batch_plan, only) from error
 
     def run_copy(
@@ -168,13 +166,9 @@ class BatchJobs:
         # Only the first attempt writes all rows.
         self._attempt = 1 if only is None else self._attempt + 1
         name = f"group {settings.group_id}, batch {batch.batch_id}, attempt {self._attempt}"
-        try:
-            reports = self._runtime.collect(written, f"spark-eos: {name}")
-        except PythonException as error:
-            # Before the first row is written.
-            if wrong := as_configuration_error(error):
-                raise wrong from error
-            raise
+        reports = self._runtime.collect(
+            written, f"spark-eos: {name}", errors_carried=self._errors_carried
+        )
         tasks = self._runtime.tasks(written)
         if tasks is not None and len(reports) < tasks:
             raise WriteError(

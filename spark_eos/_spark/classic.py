@@ -15,8 +15,8 @@ from spark_eos._driver.offset_log import OffsetLog, fingerprint_of, parse_positi
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._run.run import Run
 from spark_eos._spark.narrow_lineage import check_lineage
-from spark_eos._spark.narrow_plan import check_batch_plan
-from spark_eos._spark.runtime import activity, leave_at_exit
+from spark_eos._spark.narrow_plan import check_batch_plan, is_cut, whole, whole_plans
+from spark_eos._spark.runtime import ERRORS_CARRIED, activity, leave_at_exit
 from spark_eos._spark.stopping import as_query_stopped_error
 from spark_eos._spark.stream_sources import sources_of_query
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
@@ -194,8 +194,11 @@ class ClassicRuntime:
                 "repartition, minPartitions and the like"
             )
         plan, lineage = internals.plan_and_lineage(job)
+        if is_cut(plan):
+            with whole_plans(self._session):
+                plan, _ = internals.plan_and_lineage(job)
         check_lineage(lineage, rows, self._sources)
-        check_batch_plan(plan)
+        check_batch_plan(whole(plan))
 
     def cores(self) -> int:
         """Spark's default parallelism, asked each time since executors come and go."""
@@ -205,10 +208,19 @@ class ClassicRuntime:
         """Number of a job's tasks: PySpark takes a connection's end for the end of rows."""
         return internals.task_count(job)
 
-    def collect(self, frame: DataFrame, description: str) -> list[Row]:
+    def collect(
+        self, frame: DataFrame, description: str, *, errors_carried: bool = False
+    ) -> list[Row]:
         """Runs a job; Spark's ``stop()`` interrupts it."""
-        with described(self._session.sparkContext, description):
-            return frame.collect()
+        context = self._session.sparkContext
+        with described(context, description):
+            if not errors_carried:
+                return frame.collect()
+            context.setLocalProperty(ERRORS_CARRIED, "true")
+            try:
+                return frame.collect()
+            finally:
+                context.setLocalProperty(ERRORS_CARRIED, cast("str", None))
 
     def run_job(
         self,

@@ -5,14 +5,16 @@ from typing import Final
 
 from pyspark.sql import types as T
 
+from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import UnsupportedPipelineError
 
 _BYTES = (T.BinaryType, T.StringType)
-_SOURCE_FIELDS: dict[str, tuple[type[T.DataType], ...]] = {
+PLACE: Final[dict[str, tuple[type[T.DataType], ...]]] = {
     "topic": (T.StringType,),
     "partition": (T.IntegerType,),
     "offset": (T.LongType,),
 }
+"""The fields of ``source`` that tell where a row comes from."""
 _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
     "key": (_BYTES, "binary or string"),
     "topic": ((T.StringType,), "string"),
@@ -20,15 +22,18 @@ _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
     "timestamp": ((T.TimestampType,), "timestamp"),
 }
 
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+
 SOURCES_OWN: Final = {"spark-eos": "source"}
 """In the metadata of a `topic` column that is the source's, unchanged."""
 SOURCE: Final = "source"
 """The column that holds a row's position."""
-RECORD_FIELDS: Final = ("key", "value", "headers", "timestamp")
-"""Further fields of ``source``, where it carries the source record for dead letters."""
+LETTER_FIELDS: Final = ("key", "value", "headers", "timestamp", ERROR)
+"""Further fields of ``source``, where it carries what dead letters are made of."""
 
 _PAYLOAD: Final = {"value", "headers", *_OPTIONAL}
-_WRITTEN: Final = {SOURCE, *_PAYLOAD}
+WRITTEN: Final = {SOURCE, *_PAYLOAD}
+"""The columns that are written, and ``source``."""
 
 
 def header_type_fits(data_type: T.DataType) -> bool:
@@ -88,10 +93,19 @@ def _check_value(types: Mapping[str, T.DataType]) -> None:
         raise UnsupportedPipelineError(
             f"there is no `value` column to write; the columns are {', '.join(types) or 'none'}"
         )
+    _check_not_void(types, "value", "binary")
     if not isinstance(types["value"], _BYTES):
         raise UnsupportedPipelineError(
             f"`value` is {types['value'].simpleString()}, not binary or string; encode it, for "
             "example with to_json or to_avro"
+        )
+
+
+def _check_not_void(types: Mapping[str, T.DataType], name: str, wanted: str) -> None:
+    if isinstance(types.get(name), T.NullType):
+        raise UnsupportedPipelineError(
+            f"`{name}` is void, a null without a type: give it one, "
+            f"F.lit(None).cast({wanted!r}).alias({name!r})"
         )
 
 
@@ -101,12 +115,13 @@ def _check_others(types: Mapping[str, T.DataType], default_topic: str | None) ->
             "no target topic: give the sink one (topic=) or the rows a `topic` column"
         )
     for name, (allowed, words) in _OPTIONAL.items():
+        _check_not_void(types, name, words.partition(" ")[0])
         if name in types and not isinstance(types[name], allowed):
             raise UnsupportedPipelineError(f"`{name}` is {types[name].simpleString()}, not {words}")
+    _check_not_void(types, "headers", _HEADERS)
     if "headers" in types and not header_type_fits(types["headers"]):
         raise UnsupportedPipelineError(
-            f"`headers` is {types['headers'].simpleString()}, "
-            "not array<struct<key:string,value:binary>>"
+            f"`headers` is {types['headers'].simpleString()}, not {_HEADERS}"
         )
 
 
@@ -119,10 +134,9 @@ def source_fault(schema: T.StructType) -> str | None:
         )
     data_type = schema[SOURCE].dataType
     fields = data_type.fields if isinstance(data_type, T.StructType) else []
-    # With a dead-letter topic, sink.read adds the record itself.
-    place = [f for f in fields if f.name not in RECORD_FIELDS]
-    if sorted(f.name for f in place) != sorted(_SOURCE_FIELDS) or not all(
-        isinstance(f.dataType, _SOURCE_FIELDS[f.name]) for f in place
+    place = [f for f in fields if f.name not in LETTER_FIELDS]
+    if sorted(f.name for f in place) != sorted(PLACE) or not all(
+        isinstance(f.dataType, PLACE[f.name]) for f in place
     ):
         return (
             f"`source` is {data_type.simpleString()}, not the struct<topic:string,partition:int,"
@@ -133,7 +147,7 @@ def source_fault(schema: T.StructType) -> str | None:
 
 def written(schema: T.StructType) -> list[str]:
     """Names of the columns that are written, and of ``source``."""
-    return [name for name in schema.names if name in _WRITTEN]
+    return [name for name in schema.names if name in WRITTEN]
 
 
 def payload(schema: T.StructType) -> list[str]:

@@ -25,7 +25,7 @@ from spark_eos._spark.narrow_plan import (
     remote_relations,
     remote_shape,
 )
-from spark_eos._spark.runtime import activity, leave_at_exit
+from spark_eos._spark.runtime import ERRORS_CARRIED, activity, leave_at_exit
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 
 _SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
@@ -114,10 +114,20 @@ class ConnectRuntime:
         """None: Connect's client refuses results with fewer rows than the server has sent."""
         return None
 
-    def collect(self, frame: DataFrame, description: str) -> list[Row]:
+    def collect(
+        self, frame: DataFrame, description: str, *, errors_carried: bool = False
+    ) -> list[Row]:
         """Runs a job, which SIGTERM interrupts. Spark Connect has no job descriptions."""
         rows: list[Row] = []
-        self.run_job(frame.sparkSession, lambda: rows.extend(frame.collect()), description)
+        session = frame.sparkSession
+        if errors_carried:
+            # Spark makes local properties of its session's settings.
+            session.conf.set(ERRORS_CARRIED, "true")
+        try:
+            self.run_job(session, lambda: rows.extend(frame.collect()), description)
+        finally:
+            if errors_carried:
+                session.conf.unset(ERRORS_CARRIED)
         return rows
 
     def run_job(

@@ -6,8 +6,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_eos._spark.columns import RECORD_FIELDS, SOURCE, payload
-from spark_eos._worker.dead_letters import ERROR, RECORD
+from spark_eos._spark.columns import LETTER_FIELDS, SOURCE, payload
+from spark_eos._worker.dead_letters import ERROR, FOR_LETTERS, LETTER
 from spark_eos.errors import UnsupportedPipelineError
 
 ERROR_TEXTS: Final = ("message", "exception", "stacktrace")
@@ -15,12 +15,13 @@ ERROR_TEXTS: Final = ("message", "exception", "stacktrace")
 ERROR_FIELD: Final = T.StructField(
     ERROR, T.StructType([T.StructField(name, T.StringType()) for name in ERROR_TEXTS])
 )
+"""As a column that was asked for, and as a field of ``source``."""
 
 
 def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:
     """Refuses an ``error`` column that dead letters can't be made of."""
     if not dead_letters:
-        if ERROR in schema.names and _is_guarded(schema[ERROR].dataType):
+        if has_error_column(schema):
             raise UnsupportedPipelineError(
                 "`error` is that of a guarded function, or of a decoded or encoded column, and "
                 "there is no dead-letter topic: rows with an error would be written as nulls. Set "
@@ -34,6 +35,11 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
     kind = schema[ERROR].dataType
     fields = kind.fields if isinstance(kind, T.StructType) else []
     texts = {f.name for f in fields if isinstance(f.dataType, T.StringType)}
+    if isinstance(kind, T.NullType):
+        raise UnsupportedPipelineError(
+            f"`{ERROR}` is void, a null without a type: give it one, "
+            f"F.lit(None).cast('string').alias({ERROR!r})"
+        )
     if "message" not in texts or not texts <= set(ERROR_TEXTS) or len(texts) < len(fields):
         raise UnsupportedPipelineError(
             f"`{ERROR}` is {kind.simpleString()}: with dead_letters it must be a string, or "
@@ -42,26 +48,38 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
         )
 
 
-def _is_guarded(kind: T.DataType) -> bool:
+def has_error_column(schema: T.StructType) -> bool:
+    """Whether there is a column ``error`` as `guarded`, `decode` and `encode` make it."""
+    return ERROR in schema.names and _is_made_by_us(schema[ERROR].dataType)
+
+
+def _is_made_by_us(kind: T.DataType) -> bool:
     return isinstance(kind, T.StructType) and kind.names == list(ERROR_TEXTS)
 
 
-def with_record(frame: DataFrame, *, include_headers: bool) -> DataFrame:
-    """Columns of Spark's Kafka source, and ``source`` with the record for dead letters."""
-    found = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *RECORD_FIELDS))
+def with_letter_fields(frame: DataFrame, *, include_headers: bool) -> DataFrame:
+    """Columns of Spark's Kafka source, and ``source`` with what dead letters are made of.
+
+    That is the record, and the error that a function of the query may find.
+    """
+    error = F.lit(None).cast(ERROR_FIELD.dataType).alias(ERROR)
+    names = (name for name in LETTER_FIELDS if name != ERROR)
+    found = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *names, error))
     return found if include_headers else found.drop("headers")
 
 
-def carries_record(schema: T.StructType) -> bool:
-    """Whether ``source`` carries the source record."""
+def carries_letter(schema: T.StructType) -> bool:
+    """Whether ``source`` carries what dead letters are made of."""
     kind = schema[SOURCE].dataType if SOURCE in schema.names else None
-    return isinstance(kind, T.StructType) and set(RECORD_FIELDS) <= set(kind.names)
+    if not isinstance(kind, T.StructType) or not set(LETTER_FIELDS) <= set(kind.names):
+        return False
+    return has_error_column(kind)
 
 
 def place_only(schema: T.StructType) -> Column:
     """The ``source`` column without the record."""
     source = F.col(SOURCE)
-    if not carries_record(schema):
+    if not carries_letter(schema):
         return source
     place = [source[name].alias(name) for name in ("topic", "partition", "offset")]
     return F.struct(*place).alias(SOURCE)
@@ -70,24 +88,33 @@ def place_only(schema: T.StructType) -> Column:
 def letter_columns(schema: T.StructType) -> list[Column]:
     """The columns that tasks need beside those of the payload.
 
-    The record goes only with rows that have an error: so it costs nothing in all others.
+    Error and record are one text, of the rows with an error alone: a struct's fields are nulls of
+    their own in all others, which takes Arrow's vectors longer than all else.
     """
-    if ERROR not in schema.names:
-        return []
-    error = F.col(ERROR)
-    if not carries_record(schema):
-        return [error]
-    source = F.col(SOURCE)
+    if not carries_letter(schema):
+        return [F.col(ERROR)] if ERROR in schema.names else []
+    source, error = F.col(SOURCE), _error(schema)
     # Binary, whatever types the query has given them: JSON holds it as base64.
     fields = [source[name].cast("binary").alias(name) for name in ("key", "value")]
     fields.append(source["headers"].alias("headers"))
     # Not a timestamp, which JSON would give the session's time zone.
     fields.append(F.unix_millis(source["timestamp"]).alias("timestamp"))
-    # One text: in the rows without an error, each of a struct's fields is a null of its own, which
-    # takes Arrow's vectors longer than all else, and an array of nulls microseconds.
-    record = F.to_json(F.struct(*fields))
     # A row of an outer join may have an error and no source.
-    return [error, F.when(error.isNotNull() & source.isNotNull(), record).alias(RECORD)]
+    record = F.when(source.isNotNull(), F.struct(*fields))
+    letter = F.to_json(F.struct(error.alias("error"), record.alias("record")))
+    return [F.when(error.isNotNull(), letter).alias(LETTER)]
+
+
+def _error(schema: T.StructType) -> Column:
+    """A row's error: that of ``source``, which was there first, or the query's own."""
+    carried = F.col(SOURCE)[ERROR]
+    if ERROR not in schema.names:
+        return carried
+    own, kind = F.col(ERROR), schema[ERROR].dataType
+    has = kind.names if isinstance(kind, T.StructType) else []
+    found = {name: own[name] for name in has} or {"message": own}
+    texts = [found.get(name, F.lit(None)).cast("string").alias(name) for name in ERROR_TEXTS]
+    return F.coalesce(carried, F.when(own.isNotNull(), F.struct(*texts)))
 
 
 def direct_columns(schema: T.StructType) -> list[Column]:
@@ -103,4 +130,4 @@ def staged_columns(schema: T.StructType) -> list[Column]:
 
 def staged_names(schema: T.StructType) -> list[str]:
     """Names of the columns of a staged copy, with dead letters."""
-    return [*payload(schema), *(name for name in (ERROR, RECORD) if name in schema.names)]
+    return [*payload(schema), *(name for name in FOR_LETTERS if name in schema.names)]

@@ -1,29 +1,54 @@
-"""Wraps functions so that a row on which they raise has an ``error``, and others are not affected.
+"""Wraps functions so that a row on which they raise has an error, and others are not affected.
 
-With ``dead_letters``, such a row becomes a dead letter. Outages must never make dead letters,
-so they still fail the query: `spark_eos._spark.outages` tells which errors are outages.
+With ``dead_letters``, such a row becomes a dead letter. Outages must never make dead letters, so
+only what is known to be a row's fault does; any other exception ends the query.
 """
 
+import csv
+import struct
 import traceback
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, cast
+from xml.parsers.expat import ExpatError
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from spark_eos._client.printable import printable
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.columns import SOURCE
-from spark_eos._spark.dead_letter_columns import ERROR_FIELD, ERROR_TEXTS
-from spark_eos._spark.outages import is_outage
+from spark_eos._spark.dead_letter_columns import has_error_column
+from spark_eos._spark.names import with_known_names
+from spark_eos._spark.row_errors import RowError, RowErrors, bad_rows, position_of
 from spark_eos._worker.dead_letters import ERROR
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
+from spark_eos.errors import (
+    ConfigurationError,
+    SparkEosError,
+    UnsupportedPipelineError,
+    WriteError,
+)
 
 _KINDS: Final = ("rows", "pandas", "arrow")
-_ERROR_ARROW: Final = pa.struct([(name, pa.string()) for name in ERROR_TEXTS])
+_PASSED: Final = (SOURCE, ERROR)
+# The last ones are of the standard library's parsers, which have no base in common.
+_FAULTS_OF_ROWS: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    SyntaxError,
+    ExpatError,
+    csv.Error,
+    struct.error,
+    zlib.error,
+)
 
-_Made = tuple[pa.RecordBatch, Sequence[dict[str, Any] | None]]
+_Made = tuple[pa.RecordBatch, Mapping[int, RowError]]
 
 
 def guarded(
@@ -32,10 +57,11 @@ def guarded(
     schema: str | T.StructType,
     *,
     kind: str = "rows",
+    errors: str | None = None,
+    row_errors: Sequence[type[Exception]] = (),
     stacktrace: bool = False,
-    outages: Sequence[type[Exception]] = (),
 ) -> DataFrame:
-    """Applies a function to all rows; where it raises, the row gets an ``error`` instead.
+    """Applies a function to all rows; one on which it raises can become a dead letter.
 
     Each row of the result is made of one row. If a function of batches raises, the batch is halved
     until the rows at fault are alone: one bad row costs one row. So it must treat rows
@@ -48,23 +74,29 @@ def guarded(
             columns, and with ``arrow`` from a ``pyarrow.RecordBatch`` to one, with as many rows.
         schema: The columns that the function makes, without ``source`` and ``error``.
         kind: ``rows``, ``pandas`` or ``arrow``.
+        errors: What becomes of a row on which it raises. By default a direct or mirrored query with
+            ``dead_letters`` makes a dead letter of it: the function's columns are null, and its
+            ``source`` has the error. Any other query ends. ``raise``: each query ends. ``column``:
+            the columns are null, and the row gets a column ``error``, struct<message, exception,
+            stacktrace>; you decide what becomes of it. If the sink finds this column, it makes a
+            dead letter.
+        row_errors: Further exceptions that are a row's fault, such as
+            ``jsonschema.ValidationError``. These are: ValueError, TypeError, LookupError,
+            AttributeError, ArithmeticError, AssertionError, and what the standard library's parsers
+            raise; but no OSError. Any other exception may be an outage, and ends the query. So does
+            one that it has led to (``raise ... from``, or raised while it was handled), but not if
+            this is raised ``from None``.
         stacktrace: Whether to keep the stack trace of each error, which may show values.
-        outages: Further exceptions that are no row's fault, and fail the query. OSError (with it
-            connections, time-outs and requests' errors), MemoryError, KafkaException, the outages
-            of well-known clients, and answers such as 503 always do.
 
-    An error that one of these has led to (``raise ... from``, or raised while it was handled) fails
-    the query too, but not if it is raised ``from None``.
-
-    A row that has such an ``error`` already, of another guarded function or of
-    `spark_eos.schemas`, keeps it, and the function is not called for it.
+    A row that has an error already, of another guarded function or of `spark_eos.schemas`, keeps
+    it, and the function is not called for it.
 
     Returns:
-        ``source``, if ``frame`` has it; the columns of ``schema``, null where the function has
-        raised; and ``error``, struct<message, exception, stacktrace>, null where it has not.
+        ``source``, if ``frame`` has it; the columns of ``schema``; and ``error``, if that was asked
+        for here or before.
 
     Raises:
-        ConfigurationError: ``kind`` is none of the three.
+        ConfigurationError: ``kind`` or ``errors`` can't be used.
         UnsupportedPipelineError: ``schema`` has a column ``source`` or ``error``.
 
     Examples:
@@ -80,19 +112,20 @@ def guarded(
     if kind not in _KINDS:
         raise ConfigurationError(f"kind is {kind!r}; it must be 'rows', 'pandas' or 'arrow'")
     made = schema if isinstance(schema, T.StructType) else _parsed(schema)
-    if taken := {SOURCE, ERROR} & set(made.names):
+    frame = with_known_names(frame, _PASSED)
+    if taken := [name for name in made.names if name.lower() in _PASSED]:
         raise UnsupportedPipelineError(
             f"the function's columns include {', '.join(sorted(taken))}, which are added to them"
         )
-    whole = T.StructType(
-        [
-            *([frame.schema[SOURCE]] if SOURCE in frame.columns else []),
-            *(T.StructField(field.name, field.dataType) for field in made),
-            ERROR_FIELD,
-        ]
-    )
-    guard = _Guard(function, made.names, kind, tuple(outages), stacktrace=stacktrace)
-    return frame.mapInArrow(_Mapping(guard, made, whole.names), whole)
+    # A column `error` of another kind is the function's to read.
+    kept = [SOURCE, ERROR] if has_error_column(frame.schema) else [SOURCE]
+    passed = T.StructType([field for field in frame.schema if field.name in kept])
+    of_rows = RowErrors.of(passed, errors, WriteError)
+    new = (T.StructField(field.name, field.dataType) for field in made)
+    whole = {field.name: field for field in (*passed, *new, *of_rows.fields)}
+    guard = _Guard(function, made.names, kind, tuple(row_errors), stacktrace=stacktrace)
+    mapping = _Mapping(guard, made, passed.names, [*whole], of_rows)
+    return frame.mapInArrow(mapping, T.StructType([*whole.values()]))
 
 
 def _parsed(ddl: str) -> T.StructType:
@@ -107,49 +140,57 @@ class _Guard:
         function: Callable[[Any], Any],
         columns: Sequence[str],
         kind: str,
-        outages: tuple[type[Exception], ...],
+        row_errors: tuple[type[Exception], ...],
         *,
         stacktrace: bool,
     ) -> None:
         self._function = function
         self._columns = list(columns)
         self._kind = kind
-        self._outages = outages
+        self._row_errors = row_errors
         self._stacktrace = stacktrace
 
-    def _is_no_rows_fault(self, error: Exception) -> bool:
-        return isinstance(error, UnsupportedPipelineError) or is_outage(error, self._outages)
+    def _check_is_of_row(self, error: Exception, where: str) -> None:
+        """Ends the query with an error that is not known to be a row's fault."""
+        other = not_of_row(error, self._row_errors)
+        if other is not None:
+            name = _name(type(other))
+            text = f": {printable(_text(error))}".removesuffix(": ")
+            raise WriteError(
+                f"{where}{_name(type(error))}{text}. The query ends, since "
+                f"{name} may be an outage, for which no row is to blame. If it is the row's fault, "
+                f"name it: guarded(..., row_errors=[{name}])"
+            ) from error
 
     def made(self, batch: pa.RecordBatch, types: pa.Schema) -> Iterator[_Made]:
-        """Yields batches of the function's columns, with the error or None of each row."""
+        """Yields batches of the function's columns, with the errors of rows."""
         try:
             found = self._by_row(batch, types) if self._kind == "rows" else self._by_batch(batch)
             found = self._checked(found, batch, types)
-        except Exception as error:
-            if self._is_no_rows_fault(error):
-                raise
+        except SparkEosError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+            self._check_is_of_row(error, position_of(batch, 0))
             if batch.num_rows > 1:
                 half = batch.num_rows // 2
                 yield from self.made(batch.slice(0, half), types)
                 yield from self.made(batch.slice(half), types)
                 return
             nothing = [pa.nulls(1, types.field(name).type) for name in self._columns]
-            found = (pa.RecordBatch.from_arrays(nothing, self._columns), [self._told(error)])
+            found = (pa.RecordBatch.from_arrays(nothing, self._columns), {0: self._told(error)})
         yield found
 
     def _by_row(self, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
-        errors: list[dict[str, Any] | None] = []
+        errors: dict[int, RowError] = {}
         rows: list[Mapping[str, Any]] = []
         nothing = dict.fromkeys(self._columns)
-        for row in batch.to_pylist():
+        for number, row in enumerate(batch.to_pylist()):
             try:
                 rows.append(self._function(row))
-                errors.append(None)
-            except Exception as error:
-                if self._is_no_rows_fault(error):
-                    raise
+            except Exception as error:  # noqa: BLE001 - likewise
+                self._check_is_of_row(error, position_of(batch, number))
                 rows.append(nothing)
-                errors.append(self._told(error))
+                errors[number] = self._told(error)
         columns = {
             name: pa.array([row[name] for row in rows], types.field(name).type)
             for name in self._columns
@@ -162,7 +203,7 @@ class _Guard:
             found = pa.RecordBatch.from_pandas(made[self._columns], preserve_index=False)
         else:
             found = self._function(batch)
-        return found, [None] * found.num_rows
+        return found, {}
 
     def _checked(self, made: _Made, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
         found, errors = made
@@ -174,71 +215,87 @@ class _Guard:
         columns = [found.column(name).cast(types.field(name).type) for name in self._columns]
         return pa.RecordBatch.from_arrays(columns, self._columns), errors
 
-    def _told(self, error: Exception) -> dict[str, Any]:
+    def _told(self, error: Exception) -> RowError:
         kind = type(error)
         trace = None
         if self._stacktrace:
             trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
-        return {
-            "message": _text(error) or kind.__name__,
-            "exception": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
-            "stacktrace": trace and _encodable(trace),
-        }
+        return RowError(_text(error) or kind.__name__, _name(kind), trace, error)
+
+
+def not_of_row(
+    error: BaseException, row_errors: tuple[type[Exception], ...] = ()
+) -> BaseException | None:
+    """The first that is not known to be a row's fault, of an exception and what has led to it.
+
+    Example:
+        >>> not_of_row(ValueError("no number")), not_of_row(ConnectionRefusedError())
+        (None, ConnectionRefusedError())
+    """
+    known: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in known:
+        known.add(id(each))
+        is_fault = isinstance(each, _FAULTS_OF_ROWS) and not isinstance(each, OSError)
+        if not is_fault and not isinstance(each, row_errors):
+            return each
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    return None
+
+
+def _name(kind: type[BaseException]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def _text(error: Exception) -> str:
     try:
-        return _encodable(str(error))
+        return str(error)
     except Exception:  # noqa: BLE001 - it is the user's own
         return ""
-
-
-def _encodable(text: str) -> str:
-    """The text, with what UTF-8 has no form for escaped: half a pair of surrogates."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _by_errors(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[Any] | None]]:
-    """Consecutive rows, and the errors that they have from functions or decoding before, if any."""
-    names = batch.schema.names
-    errors: Any = batch.column(names.index(ERROR)) if ERROR in names else pa.nulls(batch.num_rows)
-    # Of another type, it is the user's own.
-    if not pa.types.is_struct(errors.type) or [one.name for one in errors.type] != [*ERROR_TEXTS]:
-        if batch.num_rows:
-            yield batch, None
-        return
-    start = 0
-    for has_error, run in groupby(errors.is_valid().to_pylist()):
-        rows = batch.slice(start, len([*run]))
-        start += rows.num_rows
-        yield rows, rows.column(ERROR).to_pylist() if has_error else None
 
 
 class _Mapping:
     """The function for ``mapInArrow``."""
 
-    def __init__(self, guard: _Guard, made: T.StructType, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        guard: _Guard,
+        made: T.StructType,
+        passed: Sequence[str],
+        names: Sequence[str],
+        errors: RowErrors,
+    ) -> None:
         self._guard = guard
         self._made = made
+        self._passed = list(passed)
         self._names = list(names)
+        self._errors = errors
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         types = arrow_schema(self._made)
         for batch in batches:
-            for rows, before in _by_errors(batch):
-                if before is not None:
-                    nothing = [pa.nulls(rows.num_rows, field.type) for field in types]
-                    made = pa.RecordBatch.from_arrays(nothing, self._made.names)
-                    yield self._whole(rows, made, before)
-                    continue
-                start = 0
-                for made, errors in self._guard.made(rows, types):
-                    yield self._whole(rows.slice(start, made.num_rows), made, errors)
-                    start += made.num_rows
+            start = 0
+            for is_bad, run in groupby(bad_rows(batch).to_pylist()):
+                rows = batch.slice(start, len([*run]))
+                start += rows.num_rows
+                yield from self._made_of(rows, types, is_bad=is_bad)
+
+    def _made_of(
+        self, rows: pa.RecordBatch, types: pa.Schema, *, is_bad: bool
+    ) -> Iterator[pa.RecordBatch]:
+        if is_bad:
+            nothing = [pa.nulls(rows.num_rows, field.type) for field in types]
+            yield self._whole(rows, pa.RecordBatch.from_arrays(nothing, self._made.names), {})
+            return
+        start = 0
+        for made, errors in self._guard.made(rows, types):
+            yield self._whole(rows.slice(start, made.num_rows), made, errors)
+            start += made.num_rows
 
     def _whole(
-        self, rows: pa.RecordBatch, made: pa.RecordBatch, errors: Sequence[Any]
+        self, rows: pa.RecordBatch, made: pa.RecordBatch, errors: Mapping[int, RowError]
     ) -> pa.RecordBatch:
-        columns = [rows.column(SOURCE)] if SOURCE in self._names else []
-        columns += [*made.columns, pa.array(errors, _ERROR_ARROW)]
-        return pa.RecordBatch.from_arrays(columns, self._names)
+        columns = {name: rows.column(name) for name in self._passed}
+        columns |= dict(zip(self._made.names, made.columns, strict=True))
+        self._errors.put(rows, columns, errors)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._names], self._names)

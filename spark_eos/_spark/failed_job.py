@@ -22,19 +22,26 @@ _MISSING: Final = re.compile(
     r"|\[PACKAGE_NOT_INSTALLED\] (?P<package>\w+))"
 )
 _NO_PROGRAM: Final = re.compile(r'IOException: Cannot run program "(?P<path>[^"\n]+)": error=2\b')
-_OF_SCHEMAS: Final = re.compile(
-    r"^spark_eos\.errors\.(RegistryError|SchemaError): (.*)$", re.MULTILINE
-)
+_OWN: Final = {each.__name__: each for each in (RegistryError, SchemaError, WriteError)}
+_RAISED: Final = re.compile(rf"^spark_eos\.errors\.({'|'.join(_OWN)}): (.*)$", re.MULTILINE)
 _OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (?P<what>[^\n]*?\.)(?:\s|$)")
 
 
-def missing_module(name: str) -> ConfigurationError:
-    """The error for a module that the executors' Python does not have."""
-    return ConfigurationError(
-        f"the Python of Spark's executors has no module {name!r}: install spark-eos for it on "
-        "each host, or ship an environment (spark.archives), and set PYSPARK_PYTHON, or "
-        "spark.pyspark.python, to that Python"
-    )
+def as_own_error(error: Exception) -> SparkEosError | None:
+    r"""The error for a job that failed for what we know; None for another one.
+
+    That is what a guarded function or `spark_eos.schemas` has raised in a task, or what the
+    executors' Python is.
+
+    Example:
+        >>> from pyspark.errors import PythonException
+        >>> away = PythonException("...\nspark_eos.errors.RegistryError: nobody answers")
+        >>> print(as_own_error(away))
+        nobody answers [EOS29, see docs/errors.md#eos29]
+    """
+    if found := _RAISED.search(str(error)):
+        return _OWN[found[1]](found[2])
+    return as_configuration_error(error)
 
 
 def as_configuration_error(error: Exception) -> ConfigurationError | None:
@@ -58,23 +65,13 @@ def as_configuration_error(error: Exception) -> ConfigurationError | None:
             "the driver may have another one (PYSPARK_DRIVER_PYTHON)"
         )
     if found := _MISSING.search(str(error)):
-        return missing_module(found["module"] or found["package"])
+        name = found["module"] or found["package"]
+        return ConfigurationError(
+            f"the Python of Spark's executors has no module {name!r}: install spark-eos for it on "
+            "each host, or ship an environment (spark.archives), and set PYSPARK_PYTHON, or "
+            "spark.pyspark.python, to that Python"
+        )
     return None
-
-
-def as_schema_error(error: Exception) -> SparkEosError | None:
-    r"""The error that `spark_eos.schemas` has raised in a task; None if it has raised none.
-
-    Example:
-        >>> from pyspark.errors import PythonException
-        >>> away = PythonException("...\nspark_eos.errors.RegistryError: nobody answers")
-        >>> print(as_schema_error(away))
-        nobody answers [EOS29, see docs/errors.md#eos29]
-    """
-    found = _OF_SCHEMAS.search(str(error))
-    return found and {"RegistryError": RegistryError, "SchemaError": SchemaError}[found[1]](
-        found[2]
-    )
 
 
 def as_write_error(

@@ -1,20 +1,28 @@
 """Checks that a query's plan keeps each source partition's rows in one task, in offset order."""
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos._pyspark_internals import StreamSource, connect_plan, messages, plans_text
 from spark_eos._spark.stream_sources import check_sources, sources_of
 from spark_eos._spark.unlogged import unlogged
-from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 
 # Lines without tree branches continue an operator's text.
 _LINE: Final = re.compile(r"(?P<tree>[ :]*[+:]- )?(?:\*\(\d+\) |\* )?[~']?(?P<name>[A-Za-z]\w*)")
 _SECTION: Final = re.compile(r"^== (\w[\w ]*) Plan ==$", re.MULTILINE)
+_SECTIONS: Final = ("Analyzed Logical", "Optimized Logical", "Physical")
+_OPERATOR: Final = re.compile(r"(?:\*\(\d+\) |\* )?[~']?[A-Z]")
+_CUT: Final = re.compile(r"(?:\.\.\. \d+ more characters|Truncated plan of \d+ characters)\s*\Z")
+# How Spark cuts a plan's text short, and what suffices for those of queries.
+_LENGTH: Final = "spark.sql.maxPlanStringLength"
+_FIELDS: Final = "spark.sql.debug.maxToStringFields"
+_ENOUGH: Final = {_LENGTH: 1 << 24, _FIELDS: 25}
 
 # Operators known to keep rows in their partition and order.
 _NARROW: Final = {
@@ -81,10 +89,48 @@ class Operator:
 def explained(frame: DataFrame) -> dict[str, str]:
     """The plans as Spark prints them, by name: ``Optimized Logical``, ``Physical`` and so on."""
     # Not logged: plans show source options, including secrets that Spark does not redact.
-    with unlogged():
-        text = plans_text(frame)
-    parts = _SECTION.split(text)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    with unlogged(), whole_plans(frame.sparkSession):
+        parts = _SECTION.split(whole(plans_text(frame)))
+    plans = dict(zip(parts[1::2], parts[2::2], strict=True))
+    for name in _SECTIONS:
+        if name not in plans:
+            raise UnsupportedPipelineError(
+                f"the query can't be checked: Spark shows no {name} plan"
+            )
+    return plans
+
+
+@contextlib.contextmanager
+def whole_plans(session: SparkSession) -> Iterator[None]:
+    """Lets Spark print plans as a whole, where the session's settings would cut them short."""
+    before = {name: session.conf.get(name, None) for name in _ENOUGH}
+    # A number may have a unit, such as 4k.
+    cut = {
+        name: text
+        for name, text in before.items()
+        if text and not (text.isdigit() and int(text) >= _ENOUGH[name])
+    }
+    for name in cut:
+        session.conf.set(name, str(_ENOUGH[name]))
+    try:
+        yield
+    finally:
+        for name, text in cut.items():
+            session.conf.set(name, text)
+
+
+def is_cut(text: str) -> bool:
+    """Whether Spark has cut the text of plans short."""
+    return _CUT.search(text) is not None
+
+
+def whole(text: str) -> str:
+    """The text of plans, which must not have been cut short."""
+    if is_cut(text):
+        raise ConfigurationError(
+            f"the query can't be checked, since Spark cuts its plan short: raise {_LENGTH}"
+        )
+    return text
 
 
 def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows: bool) -> None:
@@ -96,6 +142,12 @@ def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows:
     sources = sources_of(frame)
     check_sources(sources)
     found = _check_narrow(plans["Physical"], _STREAM)
+    if found > len(sources) and lineage_follows:
+        raise UnsupportedPipelineError(
+            "the query reads its source more than once (as a WITH clause does that is used twice), "
+            "so two tasks would hold rows of one source partition: make several rows of one record "
+            "in one select, explode(array(struct(...), struct(...)))"
+        )
     if found != len(sources):
         # A client of Spark Connect does not see what a view or SQL reads.
         check_sources([])
@@ -166,6 +218,13 @@ def reads_by_name(frame: Any) -> bool:
 def operators(plan: str) -> Iterator[Operator]:
     """A plan's operators from the root down, each with its depth in the tree."""
     root = True
+    first = plan.strip().partition("\n")[0]
+    if not _OPERATOR.match(first):
+        # Spark prints an exception where it has no plan.
+        raise UnsupportedPipelineError(
+            "the query can't be checked, since Spark shows no plan of it, but: "
+            f"{first.partition(':')[0][:100]!r}"
+        )
     # What is persisted and has run shows the plan that ran, and then the one it was made from.
     initial: int | None = None
     for line in plan.strip().splitlines():

@@ -15,6 +15,9 @@ from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._run.run import Run
 from spark_eos.errors import QueryStoppedError
 
+ERRORS_CARRIED: Final = "spark.eos.errorsCarried"
+"""The local property of jobs that make dead letters of the errors in ``source``: ``true``."""
+
 # Consecutive failures to ask Spark whether the query is active, before it counts as ended.
 _UNANSWERED: Final = 3
 
@@ -62,8 +65,13 @@ class QueryRuntime(Protocol):
     def cores(self) -> int:
         """Number of tasks that can run at a time: Spark's default parallelism."""
 
-    def collect(self, frame: DataFrame, description: str) -> list[Row]:
-        """Runs a job and returns its rows; raises any error if the query is stopped meanwhile."""
+    def collect(
+        self, frame: DataFrame, description: str, *, errors_carried: bool = False
+    ) -> list[Row]:
+        """Runs a job and returns its rows; raises any error if the query is stopped meanwhile.
+
+        ``errors_carried``: see `ERRORS_CARRIED`.
+        """
 
     def tasks(self, job: DataFrame) -> int | None:
         """Number of a job's tasks; None if `collect` can't return a part of their rows."""

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos._jars.java import find_java
 from spark_eos._pyspark_internals import is_connect, shipped_python_files, started_by_submit
-from spark_eos._spark.executor_packages import check_executors
 from spark_eos.errors import ConfigurationError, warn
 from spark_eos.testing.spark_image import driver_options
 
@@ -98,9 +97,9 @@ def check_session(spark: SparkSession) -> None:
     """Refuses a session that can't run a query of ours, before anything is asked of a cluster.
 
     Raises:
-        ConfigurationError: Spark has no Kafka source; or the Python that tasks run lacks a package,
-            or is of another version.
-        DeadlineExceededError: No executor has run a task in 15 minutes.
+        ConfigurationError: Spark has no Kafka source; or the Python that tasks run on this host
+            lacks a package, or is of another version. What that of other hosts lacks, their first
+            tasks tell.
     """
     _check_kafka_source(spark)
     if not is_connect(spark):
@@ -123,10 +122,9 @@ def _check_kafka_source(spark: SparkSession) -> None:
 
 
 def _check_python(spark: SparkSession) -> None:
-    """Looks at the workers' Python, if it is not this one."""
+    """Looks at the workers' Python, if it is not this one and on this host."""
     context: Any = spark.sparkContext
     if context.master != "local" and not context.master.startswith("local["):
-        check_executors(context, _MODULES)
         return
     command = shutil.which(context.pythonExec)
     if command is not None and Path(command).absolute() == Path(sys.executable).absolute():

@@ -21,7 +21,7 @@ from spark_eos._spark.asynchronous import check_classic
 from spark_eos._spark.batches import SinkQuery
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.delivery import AUTO, check_delivery, delivery_of_stream
-from spark_eos._spark.kept_errors import check_errors_kept
+from spark_eos._spark.names import with_known_names
 from spark_eos._spark.narrow_plan import explained
 from spark_eos._spark.sink_run import SinkRun, begin_run
 from spark_eos._spark.source import read_from_offsets, source_settings
@@ -290,6 +290,7 @@ class ExactlyOnceSink:
             AuthorizationError: ACLs that the query needs are missing.
             AuthenticationError: A broker and this client do not accept each other.
         """
+        frame = with_known_names(frame)
         with self._starting.step() as start:
             self._query = query = checked_by_cluster(self._checked(frame, start), start)
         self._spark = frame.sparkSession
@@ -320,7 +321,6 @@ class ExactlyOnceSink:
         sources = tuple(sources_of(frame))
         check_read_for(settings.group_id, sources)
         choice = delivery_of_stream(frame, plans, sources, self._wanted_delivery, settings, start)
-        check_errors_kept(plans["Analyzed Logical"], frame.columns)
         if self._asynchronous_progress:
             check_classic(frame)
             choice.delivery.check_logged()
@@ -363,6 +363,7 @@ class ExactlyOnceSink:
             SparkEosError: The batch is not written; Spark stops the query with this error.
         """
         called_ms = time.time_ns() // 1_000_000
+        frame = with_known_names(frame)
         # A function of the user's own may call the sink in two threads.
         with self._starting.turn:
             run = self._run

@@ -14,6 +14,7 @@ from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.connect import ConnectRuntime
 from spark_eos._spark.delivery import delivery_of_run, may_change
+from spark_eos._spark.failed_job import as_own_error
 from spark_eos._spark.flat_source import with_struct
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
@@ -93,6 +94,9 @@ class SinkRun:
             newer = self._run.newer_run()
             if newer is not None:
                 raise newer from error
+            own = as_own_error(error)
+            if own is not None:
+                raise own from error
             raise
 
     def abandon(self) -> None:

@@ -21,20 +21,25 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import KnownPartitions, mirrored_positions
 from spark_eos._kafka.offsets import all_group_offsets, group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._spark.dead_letter_columns import with_record
+from spark_eos._spark.dead_letter_columns import with_letter_fields
 from spark_eos._spark.session import check_session
 from spark_eos._spark.stream_sources import READ_BY_US
 from spark_eos._spark.unlogged import unlogged
 from spark_eos.acls import Operation
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError, warn
 
+_ELSEWHERE: Final = (
+    "committed offsets of the group come first: to begin elsewhere, set them before the first "
+    "start, with kafka-consumer-groups.sh --reset-offsets --to-datetime, for instance, or, if the "
+    "source is in another cluster, with spark-eos progress --set"
+)
 _REFUSED: Final = {
     "minpartitions": "it splits source partitions over tasks",
     "maxrecordsperpartition": "it splits source partitions over tasks",
-    "startingoffsets": "use starting_offsets; committed offsets of the group come first",
-    "startingoffsetsbytimestamp": "committed offsets of the group come first",
-    "startingoffsetsbytimestampstrategy": "committed offsets of the group come first",
-    "startingtimestamp": "committed offsets of the group come first",
+    "startingoffsets": f"use starting_offsets; {_ELSEWHERE}",
+    "startingoffsetsbytimestamp": _ELSEWHERE,
+    "startingoffsetsbytimestampstrategy": _ELSEWHERE,
+    "startingtimestamp": _ELSEWHERE,
     "endingoffsets": "a streaming query has no end",
     "endingoffsetsbytimestamp": "a streaming query has no end",
     "endingtimestamp": "a streaming query has no end",
@@ -83,7 +88,8 @@ def check_source_options(
     """
     if starting_offsets not in _SPECIAL:
         raise ConfigurationError(
-            f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'"
+            f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'; "
+            f"{_ELSEWHERE}"
         )
     own_login = client.security.sasl is not None and client.security.sasl.needs_java_handler
     if own_login and _LOGIN_HANDLER not in (name.lower() for name in options):
@@ -307,5 +313,5 @@ def read_from_offsets(
             reader = reader.option("includeHeaders", "true")
         frame = reader.load()
     if carry_records:
-        return with_record(frame, include_headers=include_headers)
+        return with_letter_fields(frame, include_headers=include_headers)
     return frame.withColumn("source", F.struct("topic", "partition", "offset"))

@@ -17,8 +17,11 @@ from spark_eos._worker.records import INVALID_HEADER, SourceRows, column_of, is_
 
 ERROR: Final = "error"
 """The column that holds the pipeline's own judgement of a row."""
+LETTER: Final = "spark_eos_letter"
+"""The column that holds error and source record of rows with an error, as JSON."""
 RECORD: Final = "spark_eos_record"
-"""The column that holds the raw source record of rows with an error."""
+"""The record alone, beside `ERROR`: in staged copies of earlier versions."""
+FOR_LETTERS: Final = (ERROR, LETTER, RECORD)
 
 # Kafka's headers hold bytes; a stack trace of any length must not make a letter too large.
 _MAX_TEXT: Final = 8_192
@@ -66,12 +69,15 @@ def rows_with_error(found: SourceRows) -> dict[int, Fault]:
         >>> rows_with_error(SourceRows(TopicPartition("orders", 0), rows))
         {1: Fault(reason='error', message='no valid order_id', exception=None, stacktrace=None)}
     """
-    column = column_of(found.rows, ERROR)
-    if column is None or column.null_count == len(column):
-        return {}
-    # Few rows have one: not all are turned into Python's values.
-    rows = pc.indices_nonzero(column.is_valid()).to_pylist()
-    return {row: _fault(column[row].as_py()) for row in rows}
+    faults: dict[int, Fault] = {}
+    for name in (ERROR, LETTER):
+        column = column_of(found.rows, name)
+        if column is not None and column.null_count < len(column):
+            # Few rows have one: not all are turned into Python's values.
+            for row in pc.indices_nonzero(column.is_valid()).to_pylist():
+                told = column[row].as_py()
+                faults[row] = _fault(told if name == ERROR else json.loads(told)["error"])
+    return faults
 
 
 def _fault(error: str | Mapping[str, str | None]) -> Fault:
@@ -79,7 +85,7 @@ def _fault(error: str | Mapping[str, str | None]) -> Fault:
         return Fault(reasons.ERROR, error)
     exception = error.get("exception")
     reason = reasons.ERROR if exception is None else reasons.EXCEPTION
-    return Fault(reason, error["message"] or "", exception, error.get("stacktrace"))
+    return Fault(reason, error.get("message") or "", exception, error.get("stacktrace"))
 
 
 def rows_with_invalid_header(found: SourceRows) -> dict[int, Fault]:
@@ -130,11 +136,14 @@ def greatest_partitions(
 
 def carried_record(found: SourceRows, row: int) -> RawRecord | None:
     """The row's source record, if the row carries it."""
-    column = column_of(found.rows, RECORD)
-    record = None if column is None else column[row].as_py()
-    if record is None:
+    told: Mapping[str, Any] | None = None
+    for name in (RECORD, LETTER):
+        column = column_of(found.rows, name)
+        text = None if column is None else column[row].as_py()
+        if text is not None:
+            told = json.loads(text) if name == RECORD else json.loads(text).get("record")
+    if told is None:
         return None
-    told = json.loads(record)
     headers = ((header["key"], _bytes(header)) for header in told.get("headers") or ())
     return RawRecord(_bytes(told, "key"), _bytes(told), _named(headers), told.get("timestamp"))
 

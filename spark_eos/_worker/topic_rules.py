@@ -17,7 +17,7 @@ from cachetools import TTLCache
 
 from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.timestamps import NOW
+from spark_eos._client.timestamps import NO_TIMESTAMP, NOW
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.topic_configs import BROKERS_DEFAULT, TopicConfig, topic_configs
 from spark_eos._worker.dead_letters import Fault
@@ -196,8 +196,8 @@ class TopicRules:
             last = min(now + min(after, default=_MOST), _MOST)
             bounds = pc.min_max(timestamps).as_py()
             if bounds["min"] < first or bounds["max"] > last:
-                late = pc.greater(timestamps, last)
-                suspects.update(_where(pc.or_(pc.less(timestamps, first), late)))
+                far = pc.or_(pc.less(timestamps, first), pc.greater(timestamps, last))
+                suspects.update(_where(pc.and_(far, pc.not_equal(timestamps, NO_TIMESTAMP))))
         return suspects
 
     # One record -------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class TopicRules:
         if self._is_out_of_bounds(config, timestamp):
             text = f"its timestamp {timestamp} is out of topic {topic!r}'s bounds"
             return Fault(reasons.INVALID_RECORD, text)
-        if config is not None and timestamp < NOW and self._is_compressed_anew(config):
+        if config is not None and timestamp < NO_TIMESTAMP and self._is_compressed_anew(config):
             text = (
                 f"its timestamp {timestamp} is before 1970, and brokers can't compress such a "
                 f"record for topic {topic!r} (its compression.type is {config.compression!r})"
@@ -252,7 +252,7 @@ class TopicRules:
 
     @staticmethod
     def _is_out_of_bounds(config: TopicConfig | None, timestamp: int) -> bool:
-        if config is None or timestamp == NOW:
+        if config is None or timestamp in {NOW, NO_TIMESTAMP}:
             return False
         age = time.time() * 1000 - timestamp
         before, after = config.before_max_ms, config.after_max_ms

@@ -11,12 +11,14 @@ from pyspark.sql import types as T
 from spark_eos._driver.marker_files import Files
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.classic import HadoopFiles
-from spark_eos._spark.columns import header_type_fits
+from spark_eos._spark.columns import SOURCE, header_type_fits
 from spark_eos._spark.connect_files import SparkFiles
+from spark_eos._spark.names import known_name, with_known_names
+from spark_eos._spark.row_errors import RowErrors
 from spark_eos._spark.target_column import with_own_topic_marked
+from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import CheckpointError, ConfigurationError, SchemaError, warn, without_address
 from spark_eos.schemas.client import Client, Registered
-from spark_eos.schemas.errors_of_rows import RowErrors
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import header_of, prefix_of
 from spark_eos.schemas.pins import DECODE, ENCODE, Pins
@@ -59,7 +61,7 @@ class SchemaRegistry:
             read = sink.read(spark, subscribe="orders")
             orders = registry.decode(read, "value", subject="orders-value")
             prices = orders.select(
-                "source", "key", "error", F.struct("value.id", "value.cents").alias("value")
+                "source", "key", F.struct("value.id", "value.cents").alias("value")
             )
             rows = registry.encode(prices, "value", subject="orders-prices-value")
             query = sink.write(rows).start()
@@ -82,7 +84,7 @@ class SchemaRegistry:
         kind: str = "AVRO",
         message: str | Mapping[str, str] | None = None,
         pinned: str | None = None,
-        errors: str = "column",
+        errors: str | None = None,
     ) -> DataFrame:
         """Replaces a binary column by what its records hold.
 
@@ -106,12 +108,16 @@ class SchemaRegistry:
             pinned: A directory, best the query's checkpoint location, that keeps the versions, so
                 that a restart has the same columns. `encode` has its own there. ``version``
                 replaces what is there.
-            errors: ``column``: a record that can't be read becomes null, and gets an ``error``, of
-                which `ExactlyOnceSink` makes a dead letter; an error that a row has already stays.
-                ``raise``: such a record ends the query.
+            errors: What becomes of a record that can't be read. By default a direct or mirrored
+                query with ``dead_letters`` makes a dead letter of it: the record becomes null, and
+                its ``source`` has the error. Any other query ends. ``raise``: each query ends.
+                ``column``: the record becomes null, and the row gets a column ``error``,
+                struct<message, exception, stacktrace>; you decide what becomes of it. If the sink
+                finds this column, it makes a dead letter. A row's first error stays.
 
         Returns:
-            The same columns, with ``column`` decoded, and ``error``.
+            The same columns, with ``column`` decoded; and ``error``, if that was asked for here or
+            before.
 
         Raises:
             SchemaError: There is no such subject or version, or Spark has no type for a field.
@@ -128,8 +134,10 @@ class SchemaRegistry:
                 )
                 refunds = events.where("value.refund is not null")
         """
+        frame = with_known_names(frame, (SOURCE, HEADERS, ERROR))
+        column = known_name(frame, column)
         _check_column(frame, column)
-        row_errors = RowErrors(frame.schema, errors)
+        of_rows = RowErrors.of(frame.schema, errors, SchemaError)
         if not isinstance(frame.schema[column].dataType, T.BinaryType | T.StringType):
             raise ConfigurationError(
                 f"`{column}` is {frame.schema[column].dataType.simpleString()}; only a binary "
@@ -148,8 +156,8 @@ class SchemaRegistry:
         types = [format_of(member.schema).spark_type(member.schema) for member in members]
         frame = with_own_topic_marked(frame)
         made = T.StructField(column, _column_type(members, types))
-        whole = _with_fields(frame, made, *row_errors.columns())
-        decoding = Decoding(self._client, column, members, whole, row_errors)
+        whole = _with_fields(frame, made, *of_rows.fields)
+        decoding = Decoding(self._client, column, members, whole, of_rows)
         return frame.mapInArrow(decoding, whole)
 
     def encode(
@@ -165,7 +173,7 @@ class SchemaRegistry:
         register: bool = False,
         framing: str = "prefix",
         pinned: str | None = None,
-        errors: str = "column",
+        errors: str | None = None,
     ) -> DataFrame:
         """Replaces a column by records of a subject's schema, in binary form, with its id.
 
@@ -189,7 +197,7 @@ class SchemaRegistry:
                 for example.
 
         Returns:
-            The same columns, with ``column`` encoded, and ``error``.
+            The same columns, with ``column`` encoded; and ``error``, as in `decode`.
 
         Raises:
             SchemaError: There is no such subject, version or schema; the subject refuses the
@@ -203,8 +211,10 @@ class SchemaRegistry:
 
                 rows = registry.encode(prices, "value", subject="prices-value", framing="header")
         """
+        frame = with_known_names(frame, (SOURCE, HEADERS, ERROR))
+        column = known_name(frame, column)
         _check_column(frame, column)
-        row_errors = RowErrors(frame.schema, errors)
+        of_rows = RowErrors.of(frame.schema, errors, SchemaError)
         if framing not in _FRAMINGS:
             raise ConfigurationError(f"framing is {framing!r}; it must be 'prefix' or 'header'")
         if register and schema is None:
@@ -228,12 +238,12 @@ class SchemaRegistry:
                 raise SchemaError(f"`{column}`: {text} ({what})") from None
             prefixes.append(prefix_of(found.number))
             headers.append(_header(found) if framing == "header" else None)
-        added = row_errors.columns()
+        added = [*of_rows.fields]
         if framing == "header" and HEADERS not in frame.columns:
             added = [_HEADERS_FIELD, *added]
         frame = with_own_topic_marked(frame)
         whole = _with_fields(frame, T.StructField(column, T.BinaryType()), *added)
-        encoding = Encoding(column, members, prefixes, headers, whole, row_errors, types)
+        encoding = Encoding(column, members, prefixes, headers, whole, of_rows, types)
         return frame.mapInArrow(encoding, whole)
 
     def _chosen(

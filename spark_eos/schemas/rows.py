@@ -12,9 +12,9 @@ from cachetools import LRUCache
 from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
+from spark_eos._spark.row_errors import RowError, RowErrors
 from spark_eos.errors import SchemaError, without_address
 from spark_eos.schemas.client import Client
-from spark_eos.schemas.errors_of_rows import RowErrors
 from spark_eos.schemas.formats import Coded, Decoder, Encoder, Schema, format_of
 from spark_eos.schemas.framing import (
     Group,
@@ -25,6 +25,7 @@ from spark_eos.schemas.framing import (
 )
 
 HEADERS: Final = "headers"
+_CLASS: Final = f"{SchemaError.__module__}.{SchemaError.__qualname__}"
 
 # Of this process: tasks get their functions anew, and making a decoder takes milliseconds.
 _made: LRUCache[tuple[str, object], Any] = LRUCache(1000)
@@ -62,7 +63,8 @@ class _Mapping:
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             coded = self._coded(columns, kind)
             columns[self._column] = coded.array
-            self._errors.put(batch, columns, coded.errors)
+            errors = {row: RowError(text, _CLASS) for row, text in coded.errors.items()}
+            self._errors.put(batch, columns, errors)
             names = self._whole.names
             yield pa.RecordBatch.from_arrays([columns[name] for name in names], names)
 

@@ -5,6 +5,7 @@ coordinator that has moved, gives up at the first partition's error, and can't f
 records.
 """
 
+import time
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
@@ -16,6 +17,11 @@ from spark_eos._client.kafka_python import EventLoop
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, SparkEosError, VerificationError
 
+_PAUSE: Final = 0.1
+# Seconds after which a broker that does not answer counts as down.
+_PATIENCE: Final = 3.0
+# Limit for connecting to a broker when any other broker can answer instead.
+_CONNECT_MS: Final = 3_000
 _PASSING: Final = (
     kafka_errors.NodeNotReadyError,
     kafka_errors.UnknownBrokerIdError,
@@ -45,6 +51,8 @@ class Brokers:
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
         self._timeout = timeout
+        # By node id, the names of those that do not answer.
+        self._silent: dict[int, str] = {}
         configuration = settings.for_kafka_python()
         self._loop = EventLoop(configuration, our_connections)
         self._manager = ConnectionManager(self._loop.selector, settings, configuration)
@@ -57,7 +65,7 @@ class Brokers:
             self.close()
             raise DeadlineExceededError(
                 f"no broker of bootstrap.servers={settings.bootstrap_servers!r} could be reached "
-                f"within {timeout:g} s (--timeout): {self._manager.last_failure or error}"
+                f"within {timeout:g} s (--timeout): {self._manager.unreached()}"
             ) from error
 
     def close(self) -> None:
@@ -68,29 +76,61 @@ class Brokers:
         """The ids of all brokers."""
         return sorted(self._manager.addresses())
 
-    def send(self, request: Any, broker: int, timeout: float | None = None) -> Any:
+    def ask_each(self, request: Any) -> dict[int, Any]:
+        """The answers of all brokers to a request; ``silent`` names those that do not answer.
+
+        These are not asked again. Metadata may name a broker long after it died.
+        """
+        until = time.monotonic() + _PATIENCE
+        found: dict[int, Any] = {}
+        while left := [one for one in self.ids() if one not in {*found, *self._silent}]:
+            milliseconds = max(1, int((until - time.monotonic()) * 1000))
+            asked = [(one, request) for one in left]
+            answers = self._loop.run(self._manager.answers, asked, milliseconds)
+            found |= {
+                one: answer for one, answer in zip(left, answers, strict=True) if answer is not None
+            }
+            if time.monotonic() >= until:
+                self._silent |= {one: self._name(one) for one in left if one not in found}
+            else:
+                time.sleep(_PAUSE)
+        return found
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Those that do not answer, such as ``2 (host:9092)``."""
+        return tuple(self._silent.values())
+
+    def _name(self, broker: int) -> str:
+        return f"{broker} ({self._manager.addresses().get(broker, 'unknown')})"
+
+    def send(self, request: Any, broker: int | None, timeout: float | None = None) -> Any:
         """Sends a request that only reads; repeats it, within the timeout, if the answer is lost.
+
+        Without a broker, any may answer.
 
         Raises:
             DeadlineExceededError: No answer in time.
             VerificationError: The broker does not support the request.
         """
         seconds = self._timeout if timeout is None else timeout
+        until = time.monotonic() + seconds
+        which = "any broker" if broker is None else f"broker {self._name(broker)}"
 
         async def exchange() -> Any:
-            timeout_ms = max(1, int(seconds * 1000))
-            return await self._manager.send(request, node_id=broker, request_timeout_ms=timeout_ms)
+            timeout_ms = max(1, int((until - time.monotonic()) * 1000))
+            return await self._manager.answer(request, broker, timeout_ms, _CONNECT_MS)
 
         try:
             return Retrying(
                 retry=retry_if_exception_type(_PASSING),
-                wait=wait_fixed(0.1),
+                wait=wait_fixed(_PAUSE),
                 stop=stop_after_delay(seconds),
                 reraise=True,
             )(self._loop.run, exchange)
         except _PASSING as error:
             raise DeadlineExceededError(
-                f"{request.name}: no answer of broker {broker} within {seconds:g} s: {error!r}"
+                f"{request.name}: no answer of {which} within {seconds:g} s: {error!r}"
             ) from error
         except kafka_errors.KafkaError as error:
-            raise VerificationError(f"{request.name}, broker {broker}: {error!r}") from error
+            raise VerificationError(f"{request.name}, {which}: {error!r}") from error

@@ -7,15 +7,32 @@ from typing import Any, Final, NamedTuple
 
 import confluent_kafka
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+)
 from kafka import TopicPartition
 
 from spark_eos._client.settings import ClientSettings
+from spark_eos.acls import describe_configs
 from spark_eos.errors import DeadlineExceededError, TopicNotFoundError, VerificationError
 
 NO_ID: Final = uuid.UUID(int=0)
 """The id of topics in clusters whose topics have none (KIP-516)."""
 _64_BITS: Final = (1 << 64) - 1
+
+
+_POLICY: Final = "cleanup.policy"
+_COMPACT: Final = "compact"
+_DENIED: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
+
+class _DeniedError(VerificationError):
+    """The client may not ask this."""
 
 
 class Identity(NamedTuple):
@@ -44,6 +61,35 @@ class Cluster:
         except KafkaException as error:
             raise self._failed("all topics", error) from error
         return {name: len(topic.partitions) for name, topic in listed.topics.items()}
+
+    def not_compacted(self, topics: Sequence[str]) -> list[str]:
+        """Checks that topics are not compacted; returns notes on those of which it is not known.
+
+        Raises:
+            VerificationError: A topic is compacted.
+        """
+        asked = self._admin.describe_configs(
+            [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics],
+            request_timeout=self._timeout,
+        )
+        notes = []
+        for resource, future in asked.items():
+            topic = resource.name
+            try:
+                policy = self._result(f"configs of topic {topic!r}", future)[_POLICY].value
+            except _DeniedError:
+                acl = describe_configs(topic)
+                notes.append(
+                    f"whether topic {topic!r} is compacted is not known, for lack of {acl}"
+                )
+                continue
+            if _COMPACT in policy:
+                raise VerificationError(
+                    f"topic {topic!r} is compacted ({_POLICY}={policy}): what its cleaner removes "
+                    "would look lost. Compare the output's last value of each key with your own "
+                    "(--expect with --key)"
+                )
+        return notes
 
     def leaders(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
         """The id of the leading broker of each partition that has one."""
@@ -109,6 +155,8 @@ class Cluster:
 
     def _failed(self, what: str, error: KafkaException) -> Exception:
         code = error.args[0].code()
+        if code in _DENIED:
+            return _DeniedError(f"{what}: {reason_of(error)}")
         if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return TopicNotFoundError(f"{what} does not exist")
         if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):

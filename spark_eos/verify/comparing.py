@@ -1,7 +1,7 @@
 """The comparison of outputs with what the user expects, in numbered steps."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -79,7 +79,8 @@ def compare(
             columns can't; raised before anything is read.
         TopicNotFoundError: A topic does not exist.
         DeadlineExceededError: The cluster does not answer in time.
-        VerificationError: The topics or files can't be read, or expected rows lack a key or topic.
+        VerificationError: The topics or files can't be read, a topic is compacted and ``key`` not
+            given, or expected rows lack a key or topic.
 
     Examples:
         ::
@@ -112,10 +113,15 @@ def compare(
             # First, because librdkafka is slow to report that a listener refuses it.
             brokers = stack.enter_context(closing(Brokers(settings, timeout)))
             cluster = Cluster(settings, timeout)
+            expected = Partitions({} if topic is None else cluster.partition_counts([topic]))
+            written = Partitions(cluster.partition_counts(outputs))
+            # Of a compacted topic, the last value of a key remains.
+            compared = [*outputs, *([] if topic is None else [topic])]
+            notes = [] if key else cluster.not_compacted(compared)
             work = _Comparing(
                 cluster,
-                Partitions({} if topic is None else cluster.partition_counts([topic])),
-                Partitions(cluster.partition_counts(outputs)),
+                expected,
+                written,
                 counts,
                 key,
                 timeout,
@@ -123,7 +129,7 @@ def compare(
             )
             work.settle(brokers, group_id, prefix)
             work.compare(files)
-            return work.comparison(examples)
+            return work.comparison(examples, notes)
     except KafkaException as error:
         raise VerificationError(reason_of(error)) from error
 
@@ -239,13 +245,15 @@ class _Comparing:
                 "nothing says which is the last"
             )
 
-    def comparison(self, most: int) -> Comparison:
+    def comparison(self, most: int, notes: Iterable[str]) -> Comparison:
         """3. Counts each kind of difference, and reads examples again: SQL has only hashes."""
         ask, lows = self.counts.number, self.lows
         other = Difference.VALUE if self.by_key else Difference.DUPLICATE
         kinds = (Difference.MISSING, other, Difference.UNEXPECTED)
         counts = {kind: ask(f"SELECT SUM(number) FROM {kind.value}") for kind in kinds}
-        unjudged = dict.fromkeys((_OUTPUTS_REMOVED, _EXPECTED_REMOVED, _ELSEWHERE), 0)
+        unjudged = self.settled.unjudged() | dict.fromkeys(
+            (_OUTPUTS_REMOVED, _EXPECTED_REMOVED, _ELSEWHERE), 0
+        )
         if any(lows[one] for one in self.outputs):
             unjudged[_OUTPUTS_REMOVED] = counts.pop(Difference.MISSING)
         if any(lows[one] for one in self.expected_partitions):
@@ -277,7 +285,7 @@ class _Comparing:
             by_key=self.by_key,
             found={kind: found[kind] for kind in Difference if kind in found},
             unjudged={reason: count for reason, count in unjudged.items() if count},
-            notes=tuple(self._notes()),
+            notes=(*notes, *self._notes()),
         )
 
     def _examples(
@@ -308,6 +316,7 @@ class _Comparing:
         return examples
 
     def _notes(self) -> Iterator[str]:
+        yield from self.settled.notes()
         if not self.expected.has_key:
             yield "keys were not compared, as the expectation has no column 'key'"
         if self.settled.short:

@@ -46,7 +46,6 @@ class GroupOffsets:
         self._brokers = brokers
         self.group_id = group_id
         self._timeout = timeout
-        self._asked = 0
 
     def read(
         self, partitions: Iterable[TopicPartition] | None = None, *, stable: bool
@@ -125,14 +124,12 @@ class GroupOffsets:
             time.sleep(_PAUSE)
 
     def _ask(self, request: OffsetFetchRequest, until: float) -> tuple[int, Any]:
-        """Error code and answer of the coordinator, which the next broker is asked for."""
-        brokers = self._brokers.ids()
-        self._asked = (self._asked + 1) % len(brokers)
+        """Error code and answer of the coordinator, which any broker is asked for."""
         find = FindCoordinatorRequest(
             key_type=CoordinatorType.GROUP.value, coordinator_keys=[self.group_id], min_version=4
         )
         try:
-            where = self._send(find, brokers[self._asked], until).coordinators[0]
+            where = self._send(find, None, until).coordinators[0]
             if where.error_code:
                 return where.error_code, None
             answer = self._send(request, where.node_id, until).groups[0]
@@ -146,7 +143,7 @@ class GroupOffsets:
             return _NO_COORDINATOR, None
         return answer.error_code, answer
 
-    def _send(self, request: Any, broker: int, until: float) -> Any:
+    def _send(self, request: Any, broker: int | None, until: float) -> Any:
         left = until - time.monotonic()
         return self._brokers.send(request, broker, max(0.1, min(_ATTEMPT, left)))
 

@@ -5,7 +5,7 @@ Dead letters are read by what docs/dead-letters.md promises, not by the code tha
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from confluent_kafka import Message
 
@@ -13,7 +13,12 @@ from spark_eos._client.confluent_traps import headers_of
 
 # Neither `bytes.isdigit` nor `int` will do: the latter raises on thousands of digits.
 _NUMBER: Final = re.compile(rb"[0-9]{1,19}")
-_STYLES: Final = tuple(f"__{style}.errors." for style in ("dlq", "streams", "connect"))
+# By the prefix of a style, its name for the group.
+_STYLES: Final = {
+    "__dlq.errors.": "group",
+    "__streams.errors.": "group",
+    "__connect.errors.": "connector.name",
+}
 _REASON: Final = "reason"
 
 
@@ -33,8 +38,16 @@ def number(text: bytes, most: int) -> int | None:
     return found if 0 <= found <= most else None
 
 
-def dead_letter_position(headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
-    """The source's ``topic:partition:offset``, as a dead letter's headers say in any style.
+class Letter(NamedTuple):
+    """The query's group, and the source record's topic and ``topic:partition:offset``."""
+
+    group: bytes = b""
+    topic: bytes = b""
+    position: bytes | None = None
+
+
+def dead_letter(headers: Iterable[tuple[str, bytes | None]]) -> Letter:
+    """What the headers of a dead letter say, in any style; those of other records say nothing.
 
     The last ``reason`` belongs to the letter's explanation; what a source record brought along is
     before or after it, and not believed.
@@ -42,16 +55,17 @@ def dead_letter_position(headers: Iterable[tuple[str, bytes | None]]) -> bytes |
     Example:
         >>> own = [("__connect.errors.topic", b"made up"), ("__connect.errors.reason", b"made up")]
         >>> explanation = [("topic", b"orders"), ("reason", b"e"), ("partition", b"1")]
-        >>> explanation += [("offset", b"7")]
-        >>> letter = own + [("__dlq.errors." + name, value) for name, value in explanation]
-        >>> dead_letter_position(letter), dead_letter_position(own)
-        (b'orders:1:7', None)
+        >>> explanation += [("offset", b"7"), ("group", b"enrich")]
+        >>> dead_letter(own + [("__dlq.errors." + name, value) for name, value in explanation])
+        Letter(group=b'enrich', topic=b'orders', position=b'orders:1:7')
+        >>> dead_letter(own)
+        Letter(group=b'', topic=b'made up', position=None)
     """
     found = list(headers)
     names = [name for name, _ in found]
     reasons = [at for at, name in enumerate(names) if name.removesuffix(_REASON) in _STYLES]
     if not reasons:
-        return None
+        return Letter()
     last = reasons[-1]
     style = names[last].removesuffix(_REASON)
     said: dict[str, bytes] = {}
@@ -61,5 +75,6 @@ def dead_letter_position(headers: Iterable[tuple[str, bytes | None]]) -> bytes |
             if not name.startswith(style) or name in said:
                 break
             said[name] = value or b""
-    parts = [said.get(style + name, b"") for name in ("topic", "partition", "offset")]
-    return b":".join(parts) if all(parts) else None
+    at = [said.get(style + name, b"") for name in ("topic", "partition", "offset")]
+    group = said.get(style + _STYLES[style], b"")
+    return Letter(group, at[0], b":".join(at) if all(at) else None)

@@ -1,6 +1,6 @@
 """Makes the findings of what SQL and the offsets answer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,10 @@ from spark_eos.verify.questions import Records
 # Keys of the JSON document's ``unjudged``, so a public interface.
 _OUTPUTS_REMOVED: Final = "missing outputs, where retention has removed outputs"
 _INPUTS_REMOVED: Final = "outputs without an input, where retention has removed inputs"
+_MARKERS_REMOVED: Final = (
+    "outputs that retention has removed before the ends of their transactions were read"
+)
+_SEVERAL: Final = "dead letters of several groups, of which --group-id says the query's own"
 _FATES: Final = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"}
 
 
@@ -34,11 +38,13 @@ class Evidence:
     input_lows: Mapping[TopicPartition, int]
     input_ends: Mapping[TopicPartition, int]
     settled: Settled
+    letters: Mapping[bytes, int]  # dead letters that count, by group
+    others: int  # records of dead-letter topics that do not
 
 
-def judge(evidence: Evidence, *, examples: int, complete: bool) -> Findings:
-    """Counts each kind of anomaly, and picks examples."""
-    return _Judgement(evidence, examples).findings(complete=complete)
+def judge(evidence: Evidence, notes: Iterable[str], *, examples: int, complete: bool) -> Findings:
+    """Counts each kind of anomaly, and picks examples; adds its notes to those given."""
+    return _Judgement(evidence, examples).findings(notes, complete=complete)
 
 
 class _Judgement:
@@ -47,7 +53,7 @@ class _Judgement:
         self._records = evidence.records
         self._most = most
 
-    def findings(self, *, complete: bool) -> Findings:
+    def findings(self, notes: Iterable[str], *, complete: bool) -> Findings:
         evidence, records = self._evidence, self._records
         by_sql = [Kind.LOST, Kind.DUPLICATE, Kind.PHANTOM, Kind.ABORTED_READ, Kind.DIRTY_READ]
         if evidence.matching.by_position:
@@ -73,7 +79,7 @@ class _Judgement:
             complete=complete,
             input_gone=records.number("SELECT SUM(visible) FROM unmatched WHERE gone"),
             unjudged={reason: count for reason, count in self._unjudged().items() if count},
-            notes=tuple(self._notes()),
+            notes=(*notes, *self._notes()),
             group=self._group(),
         )
 
@@ -118,9 +124,14 @@ class _Judgement:
         if matching.at_most_once_each:
             missing += " AND NOT visible AND id IN (SELECT id FROM attempts)"
         unmatched = "SELECT SUM(visible) FROM unmatched WHERE gone OR typeof(id) <> 'integer'"
+        letters = self._evidence.letters
+        several = self._evidence.group_id is None and len(letters) > 1
         return {
+            **self._evidence.settled.unjudged(),
+            _SEVERAL: sum(letters.values()) if several else 0,
             _OUTPUTS_REMOVED: number(missing),
             _INPUTS_REMOVED: number(unmatched) if removed else 0,
+            _MARKERS_REMOVED: number(f"SELECT COUNT(*) FROM exposed WHERE fate = {Fate.UNKNOWN:d}"),
         }
 
     def _group(self) -> tuple[GroupOffset, ...]:
@@ -134,6 +145,7 @@ class _Judgement:
         )
 
     def _notes(self) -> Iterator[str]:
+        yield from self._evidence.settled.notes()
         if self._evidence.group_id is not None:
             committed = self._evidence.offsets.committed
             removed = sum(
@@ -142,6 +154,14 @@ class _Judgement:
             )
             if removed:
                 yield f"retention removed {removed:,} input offsets before they were processed"
+        if others := self._evidence.others:
+            group_id = self._evidence.group_id
+            what = (
+                "dead letters of topics that are no inputs"
+                if group_id is None
+                else f"records of dead-letter topics that are no letters of group {group_id!r}"
+            )
+            yield f"{what} are another query's, and left out: {others:,}"
         yield from self._notes_on_numbers()
 
     def _notes_on_numbers(self) -> Iterator[str]:

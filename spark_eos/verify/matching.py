@@ -1,15 +1,15 @@
 """How output records are matched with input records, and the rows of both for SQL."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Message
-from kafka import TopicPartition
 
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos.errors import ConfigurationError, VerificationError
-from spark_eos.verify.headers import dead_letter_position, header, number
+from spark_eos.verify.headers import dead_letter, header, number
 from spark_eos.verify.input_offsets import InputOffsets
 from spark_eos.verify.partitions import OFFSETS, SHIFT, Partitions, name_of
 from spark_eos.verify.questions import AHEAD, DONE, DUE, Id, InputRow, OutputRow
@@ -151,9 +151,15 @@ def _bounds(partitions: Partitions, offsets: InputOffsets | None) -> list[int]:
 
 
 class Outputs:
-    """Turns output records into rows; keeps the order of sources in each output partition."""
+    """Turns output records into rows; keeps the order of sources in each output partition.
 
-    def __init__(self, matching: Matching, inputs: Partitions, outputs: Partitions) -> None:
+    A dead-letter topic may be shared: other queries' letters are left out. They are told by the
+    group; without one, only letters of topics that are no inputs are known to be others'.
+    """
+
+    def __init__(
+        self, matching: Matching, inputs: Partitions, outputs: Partitions, group_id: str | None
+    ) -> None:
         self._header = matching.position_header
         self._name = matching.name()
         self._inputs = inputs
@@ -164,17 +170,24 @@ class Outputs:
             for partition, base in outputs.bases.items()
             if partition.topic in matching.dead_letter_topics
         }
+        self._group = None if group_id is None else group_id.encode()
+        # What names no topic is no letter, so it is judged.
+        self._topics = {b"", *(one.topic.encode() for one in inputs)}
+        # How many dead letters count, by group; and how many records of their topics do not.
+        self.letters: Counter[bytes] = Counter()
+        self.others = 0
         self._bases = {name_of(one).encode(): base for one, base in inputs.bases.items()}
         self._matching = matching
         # Outputs that are no dead letters, and whether one has what it is to be matched by.
         self._plain = 0
         self._named = False
         # By number of the output partition and of the input partition.
-        self._first: list[dict[int, int]] = [{} for _ in outputs]
         self._highest: list[dict[int, int]] = [{} for _ in outputs]
 
     def rows(self, batch: Batch) -> tuple[list[OutputRow], list[NoSourceRow]]:
         """The rows of records that refer to an input, and of those that don't."""
+        if self._letters:
+            batch = [one for one in batch if not self._is_anothers(*one)]
         if self._header is not None:
             rows, without = self._by_position(batch, self._header)
         else:
@@ -195,6 +208,21 @@ class Outputs:
             topics = {one.topic for one in self._outputs} - {*letters}
             raise self._matching.missing(self._plain, sorted(topics))
 
+    def _is_anothers(self, at: int, message: Message) -> bool:
+        """Whether a record of a dead-letter topic is not the query's; counts it either way."""
+        if at >> SHIFT not in self._letters:
+            return False
+        letter = dead_letter(headers_of(message) or ())
+        if self._group is None:
+            anothers = letter.topic not in self._topics
+        else:
+            anothers = letter.group != self._group
+        if anothers:
+            self.others += 1
+        elif letter.topic:
+            self.letters[letter.group] += 1
+        return anothers
+
     def _by_name(self, batch: Batch) -> tuple[list[OutputRow], list[NoSourceRow]]:
         rows: list[OutputRow] = []
         without: list[NoSourceRow] = []
@@ -213,7 +241,7 @@ class Outputs:
         for at, message in batch:
             output = at >> SHIFT
             value = (
-                dead_letter_position(headers_of(message) or ())
+                dead_letter(headers_of(message) or ()).position
                 if output in self._letters
                 else header(message, name)
             )
@@ -229,24 +257,6 @@ class Outputs:
             if last is not None and source < last:
                 rows.append((source, at, 1 + (last & OFFSETS)))
                 continue
-            if last is None:
-                self._first[output][source_number] = found
             highest[source_number] = source
             rows.append((source, at, 0))
         return rows, without
-
-    def unsure(self, lows: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """By input partition, the offset below which retention may have removed outputs.
-
-        In an output partition that retention has shortened, the removed outputs of an input
-        partition come before the first remaining one.
-        """
-        shortened = [
-            self._first[base >> SHIFT]
-            for partition, base in self._outputs.bases.items()
-            if lows[partition] > 0
-        ]
-        return {
-            partition: max((first.get(base >> SHIFT, OFFSETS) for first in shortened), default=0)
-            for partition, base in self._inputs.bases.items()
-        }

@@ -1,7 +1,7 @@
 """Transactions that have not ended: found, waited for, and described."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,8 @@ from spark_eos.verify.partitions import position_in
 
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _PAUSE: Final = 0.1
+# A key of the JSON document's ``unjudged``, so a public interface.
+_SILENT: Final = "brokers that do not answer, whose open transactions are unknown"
 _DENIED: Final = kafka_errors.TransactionalIdAuthorizationFailedError.errno
 
 
@@ -38,6 +40,19 @@ class Settled:
     ends: Mapping[TopicPartition, int]  # those waited for
     short: Mapping[TopicPartition, int]  # last stable offsets that stayed below the end
     still_open: Collection[OpenTransaction]  # those of the prefix, open since the beginning
+    silent: Collection[str] = ()  # brokers that do not tell, by name
+
+    def unjudged(self) -> dict[str, int]:
+        """How many brokers do not tell of their open transactions, by a text."""
+        return {_SILENT: len(self.silent)} if self.silent else {}
+
+    def notes(self) -> Iterator[str]:
+        """What is not known, for people."""
+        if self.silent:
+            yield (
+                f"broker {', '.join(self.silent)} does not answer: the open transactions that it "
+                "coordinates are unknown"
+            )
 
     def held_up(
         self, group_id: str | None, unstable: Iterable[str]
@@ -81,7 +96,7 @@ def settle(
         if still_open:
             still_open &= _open_transactions(brokers, prefix)
         if not (short or still_open) or time.monotonic() > until:
-            return Settled(ends, short, still_open)
+            return Settled(ends, short, still_open, brokers.silent)
         time.sleep(_PAUSE)
 
 
@@ -90,8 +105,8 @@ def _open_transactions(brokers: Brokers, prefix: str | None) -> set[OpenTransact
     if prefix is None:
         return found
     _check_may_describe(brokers, prefix)
-    for broker in brokers.ids():
-        listed = brokers.send(ListTransactionsRequest(state_filters=list(_OPEN_STATES)), broker)
+    listing = ListTransactionsRequest(state_filters=list(_OPEN_STATES))
+    for broker, listed in brokers.ask_each(listing).items():
         ids = [
             one.transactional_id
             for one in listed.transaction_states
@@ -117,7 +132,7 @@ def _check_may_describe(brokers: Brokers, prefix: str) -> None:
     find = FindCoordinatorRequest(
         key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=[prefix], min_version=4
     )
-    code = brokers.send(find, brokers.ids()[0]).coordinators[0].error_code
+    code = brokers.send(find, None).coordinators[0].error_code
     if code == _DENIED:
         raise VerificationError(
             f"open transactions: {error_name(code)}: finding them needs "

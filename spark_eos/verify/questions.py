@@ -6,7 +6,7 @@ Inputs and outputs have positions of their own: ``source`` is an input's, ``firs
 ``number`` (of records missing or surplus), ``id``, ``source``, ``first``, ``last`` and ``detail``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from spark_eos.verify.control_records import Fate, Uncommitted
@@ -35,6 +35,7 @@ CREATE TABLE outputs (id, position INTEGER, back INTEGER);
 CREATE TABLE without_source (position INTEGER, value BLOB);
 CREATE TABLE uncommitted (first INTEGER PRIMARY KEY, last INTEGER, fate INTEGER, producer INTEGER);
 CREATE TABLE attempts (id, position INTEGER, fate INTEGER);
+CREATE TABLE starts (partition INTEGER PRIMARY KEY, start INTEGER);
 CREATE TABLE limits (partition INTEGER PRIMARY KEY, low INTEGER, unsure INTEGER);
 CREATE VIEW seen AS
     SELECT id, standing AS code, expected AS number, position FROM inputs
@@ -187,6 +188,22 @@ class Records(Database):
             "first = (SELECT MAX(first) FROM uncommitted WHERE first <= :at)",
             ({"id": id_, "at": at} for id_, at, _ in rows),
         )
+
+    def first_sources(self, starts: Collection[int]) -> list[dict[int, int]]:
+        """The first source offset, by number of the input partition, at or above some positions.
+
+        One dictionary for each position, which is of an output partition of its own.
+        """
+        self.insert("starts", ((at >> SHIFT, at) for at in starts), 2)
+        found: dict[int, dict[int, int]] = {at >> SHIFT: {} for at in starts}
+        # Of the smallest position, as MIN() decides which row the other columns are of.
+        for output, source, _ in self.ask(
+            "SELECT partition, id, MIN(position) FROM outputs JOIN starts "
+            f"ON partition = position >> {SHIFT} AND position >= start "
+            f"WHERE typeof(id) = 'integer' GROUP BY partition, id >> {SHIFT}"
+        ):
+            found[output][source >> SHIFT] = source & OFFSETS
+        return [*found.values()]
 
     def uncommitted_spans(self) -> list[tuple[int, int]]:
         """First and last position of uncommitted records in each output partition."""

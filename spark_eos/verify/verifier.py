@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
+from kafka import TopicPartition
 
 from spark_eos._client.checks import check_positive, check_text
 from spark_eos._client.settings import ClientSettings
@@ -70,7 +71,8 @@ def verify(
         expect_header: Input header that holds the number of outputs expected of the record, for
             queries that filter (0) or explode (n). Without it, one output of each is expected.
         dead_letter_topics: Further outputs, which hold dead letters: each input record is to be
-            output or dead letter. By position, their own headers tell it.
+            output or dead letter. By position, their own headers tell it. Other queries may write
+            there too: only letters of ``group_id`` count; without it, those of input topics.
         group_id: Consumer group to which the query commits its offsets. Without it, all input is
             expected to be processed.
         prefix: Also report open transactions of transactional ids that begin with this.
@@ -91,8 +93,8 @@ def verify(
         ConfigurationError: An argument can't be used as given.
         TopicNotFoundError: A topic does not exist.
         DeadlineExceededError: The cluster does not answer in time.
-        VerificationError: The topics can't be read, or their records can't be matched; or the
-            group's offsets are those of another source cluster or of a topic that was recreated.
+        VerificationError: A topic is compacted or can't be read, or its records can't be matched;
+            or the group's offsets are of another source cluster or a topic that was recreated.
 
     Examples:
         ::
@@ -137,19 +139,21 @@ def verify(
                 Brokers(source_settings, timeout).close()
                 source = Cluster(source_settings, timeout)
             partitions = Partitions(source.partition_counts(inputs))
+            written = Partitions(target.partition_counts(outputs))
+            notes = [*source.not_compacted(inputs), *target.not_compacted(outputs)]
             work = _Verification(
                 matching,
                 source,
                 target,
                 brokers,
                 partitions,
-                Partitions(target.partition_counts(outputs)),
+                written,
                 stack.enter_context(Records(partitions)),
                 timeout,
                 watch or silent,
             )
             evidence = work.gather(group_id, prefix, isolation_level)
-            return judge(evidence, examples=examples, complete=complete)
+            return judge(evidence, notes, examples=examples, complete=complete)
     except KafkaException as error:
         raise VerificationError(reason_of(error)) from error
 
@@ -207,28 +211,28 @@ class _Verification:
         self.watch("Waiting for open transactions", 0, 1)
         settled = settle(target, self.outputs, self.brokers, prefix, self.timeout)
         # 3. The outputs, as a consumer sees them.
-        output_lows = target.lows(self.outputs)
-        rows = Outputs(self.matching, self.inputs, self.outputs)
+        lows = target.lows(self.outputs)
+        rows = Outputs(self.matching, self.inputs, self.outputs, group_id)
         reader = Reader(target.settings, self.outputs, isolation_level, self.timeout)
-        spans = {one: (output_lows[one], end) for one, end in settled.ends.items()}
+        spans = {one: (lows[one], end) for one, end in settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
             records.add_outputs(*rows.rows(batch))
         rows.check_named()
+        # Again, because retention may have removed more in the meantime, unread.
+        unsure = self._unsure(target.lows(self.outputs))
         # 4. The offsets again: visible output of input at or above them lacks its offset.
         after = None if progress is None else progress.read(stable=True)
         if progress is not None and after is not None and not after.committed:
             raise VerificationError(progress.nothing)
         # 5. The control records in the log. After the outputs, so that a transaction without one
         #    had none when its records were read.
-        self._read_control_records()
+        self._read_control_records(lows)
         # 6. The inputs. After the outputs, so that they include the source of every output.
         input_ends = source.stable_ends(self.inputs)
         self._read_inputs(input_ends, Inputs(self.matching, self.inputs, before, after))
-        # Only now, because retention may have removed more in the meantime.
         input_lows = source.lows(self.inputs)
         # 7. Match inputs and outputs.
         self.watch("Matching", 0, 1)
-        unsure = rows.unsure(output_lows)
         records.match(
             {
                 base >> SHIFT: (input_lows[one], unsure[one])
@@ -239,7 +243,7 @@ class _Verification:
         )
         # 8. Find out why outputs are missing.
         if records.number("SELECT COUNT(*) FROM missing"):
-            self._read_attempts()
+            self._read_attempts(group_id)
         return Evidence(
             records=records,
             matching=self.matching,
@@ -251,6 +255,8 @@ class _Verification:
             input_lows=input_lows,
             input_ends=input_ends,
             settled=settled,
+            letters=rows.letters,
+            others=rows.others,
         )
 
     def _progress(self, group_id: str) -> DirectProgress | MirroredProgress:
@@ -260,11 +266,23 @@ class _Verification:
             return DirectProgress(group, self.inputs)
         return MirroredProgress(group, self.inputs, self.target, self.source)
 
-    def _read_control_records(self) -> None:
+    def _unsure(self, lows: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """By input partition, the offset below which retention may have removed outputs.
+
+        In an output partition that retention has shortened, the removed outputs of an input
+        partition come before the first remaining one.
+        """
+        shortened = {self.outputs.base(one) | low for one, low in lows.items() if low > 0}
+        firsts = self.records.first_sources(shortened)
+        return {
+            one: max((first.get(base >> SHIFT, OFFSETS) for first in firsts), default=0)
+            for one, base in self.inputs.bases.items()
+        }
+
+    def _read_control_records(self, lows: Mapping[TopicPartition, int]) -> None:
         target, outputs = self.target, self.outputs
         topics = sorted({one.topic for one in outputs})
-        reader = ControlRecords(self.brokers, lambda: target.leaders(topics), self.timeout)
-        lows = target.lows(outputs)
+        reader = ControlRecords(self.brokers, target, topics, self.timeout)
         # The current high watermarks: one may lie beyond the end of the records read.
         spans = {one: (lows[one], end) for one, end in target.ends(outputs).items()}
         advance = self._meter("Reading transaction markers", spans)
@@ -280,14 +298,14 @@ class _Verification:
         for batch in reader.read(spans, self._meter("Reading inputs", spans)):
             self.records.add_inputs(rows.rows(batch))
 
-    def _read_attempts(self) -> None:
+    def _read_attempts(self, group_id: str | None) -> None:
         spans = {
             self.outputs.partition(first): (first & OFFSETS, (last & OFFSETS) + 1)
             for first, last in self.records.uncommitted_spans()
         }
         if not spans:
             return
-        rows = Outputs(self.matching, self.inputs, self.outputs)
+        rows = Outputs(self.matching, self.inputs, self.outputs, group_id)
         reader = Reader(self.target.settings, self.outputs, READ_UNCOMMITTED, self.timeout)
         for batch in reader.read(spans, self._meter("Reading aborted outputs", spans)):
             self.records.add_attempts(rows.rows(batch)[0])

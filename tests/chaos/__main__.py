@@ -50,7 +50,7 @@ _console = Console(stderr=True, highlight=False)
     "json_file",
     type=click.Path(path_type=Path),
     help="Append outcomes here; "
-    "tools/reliability.py makes the tables of docs/reliability.md of docs/chaos.jsonl.",
+    "tools/reliability.py makes the tables of docs/reliability.md of evidence/chaos.jsonl.",
 )
 def main(
     *,

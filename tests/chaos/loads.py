@@ -148,7 +148,7 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _poison(frame: DataFrame, targets: list[str]) -> DataFrame:
     fault = F.expr("cast(left(value, 5) as string)")
     rows = guarded(frame, _checked, "key binary, value binary", kind="arrow")
-    error = F.coalesce("error.message", F.when(fault == "error", F.lit("it is judged so")))
+    error = F.when(fault == "error", F.lit("it is judged so"))
     value = F.when(fault == "large", F.repeat("value", 300)).otherwise(F.col("value"))
     topic = F.when(fault == "large", targets[1]).when(fault == "topic", "nowhere")
     partition = F.when(fault == "place", 1_000).cast("int")

@@ -176,9 +176,7 @@ def _prices(frame: DataFrame, targets: list[str], *, registry: str, pinned: str)
         "value.shipping.city",
         "value.items",
     )
-    rows = orders.select(
-        "source", "key", "error", price.alias("value"), F.lit(targets[0]).alias("topic")
-    )
+    rows = orders.select("source", "key", price.alias("value"), F.lit(targets[0]).alias("topic"))
     return schemas.encode(rows, "value", subject=OUTPUT_SUBJECT)
 
 

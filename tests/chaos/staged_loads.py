@@ -55,7 +55,7 @@ def _refuses(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _spoiled(frame: DataFrame, targets: list[str]) -> DataFrame:
-    checked = guarded(frame, _refuses, "key binary, value binary", kind="arrow")
+    checked = guarded(frame, _refuses, "key binary, value binary", kind="arrow", errors="column")
     rows = checked.withColumn("fault", _fault())
     error = F.coalesce("error.message", F.when(F.col("fault") == "error", F.lit("judged so")))
     topic = F.when(F.col("fault") == "large", targets[1]).when(F.col("fault") == "topic", "nowhere")

@@ -4,6 +4,7 @@ Each makes a DataFrame to be written of its sources, which are read with headers
 """
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,16 +102,29 @@ def _at_row(frame: DataFrame, value: bytes, act: Callable[[], None]) -> DataFram
 
 
 def priced(
-    frame: DataFrame, url: str, subject: str, to: str, message: str | None = None
+    frame: DataFrame,
+    url: str,
+    subject: str,
+    to: str,
+    message: str | None = None,
+    errors: str | None = None,
 ) -> DataFrame:
     """Orders of a schema registry in, prices of it out."""
     from spark_eos.schemas import SchemaRegistry
 
     registry = SchemaRegistry({"url": url})
-    orders = registry.decode(frame, subject=subject, message=message)
+    orders = registry.decode(frame, subject=subject, message=message, errors=errors)
     price = F.struct("value.id", F.round(F.col("value.amount") * 100).cast("long").alias("cents"))
     rows = orders.withColumn("value", F.when(F.col("value").isNotNull(), price))
-    return registry.encode(rows.select("source", "key", "value", "error"), subject=to)
+    asked = ["error"] if errors == "column" else []
+    return registry.encode(rows.select("source", "key", "value", *asked), subject=to)
+
+
+def viewed(frame: DataFrame, text: str = "FROM {view}") -> DataFrame:
+    """Rows as SQL of a temporary view."""
+    name = f"v{uuid.uuid4().hex}"
+    frame.createOrReplaceTempView(name)
+    return frame.sparkSession.sql(text.format(view=name))
 
 
 PIPELINES: dict[str, Callable[..., Any]] = {

@@ -81,9 +81,9 @@ class Writer:
             )
             consumer.close()
 
-    def raw(self, headers: dict[str, Any], *, topic: str | None = None) -> None:
+    def raw(self, headers: dict[str, Any], *, topic: str | None = None, key: bytes = b"x") -> None:
         """One more output in the open transaction."""
-        self._producer.produce(topic or self._flow.target, b"v", b"x", 0, headers=headers)
+        self._producer.produce(topic or self._flow.target, b"v", key, 0, headers=headers)
         assert self._producer.flush(60) == 0
 
     def commit(self) -> None:

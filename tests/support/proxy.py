@@ -297,13 +297,16 @@ def clean(proxy: KafkaProxy) -> Iterator[KafkaProxy]:
 
 
 @contextlib.contextmanager
-def broker_that_is_away(proxy: KafkaProxy, *, silent: bool) -> Iterator[int]:
+def broker_that_is_away(
+    proxy: KafkaProxy, *, silent: bool, leads: tuple[str, int] | None = None
+) -> Iterator[int]:
     """Lets brokers' answers name a second one, node 2, which nobody can reach.
 
     Args:
         proxy: whose clients are told so.
         silent: whether connections to it come about and get no answer, as behind a firewall that
             drops what it does not like; else they are refused.
+        leads: a partition that it is to lead.
 
     Yields:
         Its port.
@@ -312,6 +315,10 @@ def broker_that_is_away(proxy: KafkaProxy, *, silent: bool) -> Iterator[int]:
     def add(_request: Any, answer: Any) -> None:
         known = answer.brokers[0]
         answer.brokers.append(type(known)(node_id=2, host=HOST, port=port, rack=None))
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                if (topic.name, partition.partition_index) == leads:
+                    partition.leader_id = 2
 
     with socket.socket() as listener:
         listener.bind((HOST, 0))

@@ -14,8 +14,8 @@ from support.jobs import ROOT
 _FROM_INDEX = re.compile(r"""pip install (?:-\S+ )*['"]?spark[-_]eos\b""")
 
 
-def _workflow() -> dict[str, Any]:
-    text = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+def _workflow(name: str = "release") -> dict[str, Any]:
+    text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
     found: dict[str, Any] = yaml.safe_load(text)
     return found
 
@@ -63,3 +63,17 @@ def test_nothing_says_that_the_package_is_on_the_index() -> None:
 
 def _says(path: Path) -> bool:
     return path.is_file() and bool(_FROM_INDEX.search(path.read_text(encoding="utf-8")))
+
+
+def test_the_versions_that_are_promised_are_tested() -> None:
+    runs = _workflow("ci")["jobs"]["test"]["strategy"]["matrix"]["include"]
+    versions = {name: {run[name] for run in runs} for name in ("python", "spark", "kafka")}
+    pins = (
+        path.stem.removeprefix("constraints-spark-") for path in ROOT.glob("constraints-s*.txt")
+    )
+    # Without one, the version that constraints.txt has.
+    assert versions["spark"] == {"", *pins}
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert versions["python"] == {*re.findall(r"Python :: (3\.\d+)", text)}
+    locks = (ROOT / "spark_eos" / "_jars" / "locks").glob("kafka-*.json")
+    assert versions["kafka"] == {path.stem.removeprefix("kafka-") for path in locks}

@@ -15,6 +15,7 @@ from spark_eos._worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.members import deadline, started
 from support.operating import document, one_open, run
+from support.proxy import KafkaProxy, broker_that_is_away
 from support.writing import rows, transactions
 
 
@@ -80,6 +81,15 @@ def test_abort_refuses_to_guess_without_a_terminal(flow: Flow) -> None:
         assert flow.open_transactions() == [name]
         assert run("abort", flow, "--yes").exit_code == 0
         assert flow.open_transactions() == []
+
+
+def test_a_broker_that_is_away_is_named(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+    flow = proxied_flow
+    with one_open(flow), broker_that_is_away(proxy, silent=True) as port:
+        result = run("abort", flow, "--yes")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith("Ended 1 open transaction.\n")
+    assert f"Broker 2 (127.0.0.1:{port}) does not answer" in " ".join(result.stdout.split())
 
 
 def test_a_running_query_writes_again_what_was_ended(flow: Flow) -> None:

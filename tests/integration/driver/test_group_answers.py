@@ -12,6 +12,8 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from spark_eos._client.error_codes import Code, code_name
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
+from spark_eos._progress import reading
+from spark_eos.errors import DeadlineExceededError
 from support import proxy_faults as faults
 from support.flow import Flow
 from support.members import started
@@ -117,6 +119,27 @@ def test_the_offsets_are_read_again(
         assert (report.attempts, report.rows_written) == (1, 3)
         proxy.reset()
         assert proxied_flow.committed() == {0: 2, 1: 1}
+
+
+def test_only_an_offset_that_is_held_back_is_a_transactions(
+    proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else is in the error's text, such as the name of a group."""
+    monkeypatch.setattr(reading, "ABORT_INTERVAL", 0)
+    proxy.on(
+        OffsetFetchRequest,
+        _group_code(Code.STALE_MEMBER_EPOCH),
+        times=None,
+        where=_of_a_member,
+    )
+    briefly: dict[str, Any] = {"group_timeout_ms": 2_000, "transaction_timeout_ms": 1_000}
+    name = f"{proxied_flow.group_id} 88 "
+    with (
+        running(proxied_flow, group_id=name, max_transaction_ms=500, **briefly) as runs,
+        pytest.raises(DeadlineExceededError, match=f"{name}.*113 STALE_MEMBER_EPOCH") as failure,
+    ):
+        runs.batch(2, 1)
+    assert "find-hanging" not in str(failure.value)
 
 
 @pytest.mark.proves("group-offsetcommit-fenced")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.errors import OffsetsLostError
+from spark_eos.errors import FormatVersionError, OffsetsLostError
 from support import groups
 from support.flow import Flow
 from support.manual_members import drop_members
@@ -73,3 +73,22 @@ def test_what_only_tasks_notice_ends_the_query(
             runs.batch(9, 9, while_planned=disturb)
     assert len(flow.values()) == 10
     assert flow.open_transactions() == []
+
+
+def test_a_text_that_another_client_has_written_is_cleared_as_the_error_says(flow: Flow) -> None:
+    with running(flow) as runs:
+        runs.batch(5, 5)
+        checkpoint = runs.checkpoint
+    partition = TopicPartition(flow.source, 0)
+    text = '{"spark-eos":99}'
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {partition: 5}, {partition: text})
+    cure = rf"another client has written .*--topic {flow.source}:0 --to-offset 5\b"
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(FormatVersionError, match=cure),
+    ):
+        runs.batch(9, 9)
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {partition: 5})
+    with running(flow, checkpoint=checkpoint) as runs:
+        runs.batch(9, 9)
+        runs.written_once(9, 9)

@@ -77,7 +77,7 @@ def test_records_of_1970_and_before_keep_their_timestamps_and_letters_tell_them(
 ) -> None:
     # confluent-kafka can't write a timestamp of 0 either.
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
-    for milliseconds in (0, -1_500):
+    for milliseconds in (0, -1, -1_500):
         for value in (b"a", b"bad b"):
             producer.send(flow.source, value, partition=0, timestamp_ms=milliseconds).get(60)
     producer.close()
@@ -86,9 +86,9 @@ def test_records_of_1970_and_before_keep_their_timestamps_and_letters_tell_them(
         return with_error(frame).withColumn("timestamp", F.col("source.timestamp"))
 
     (report,) = run_available(spark_eos_session, flow, timed, dead_letter_topic=letters)
-    assert [m.timestamp()[1] for m in flow.written()] == [1, -1_500]
+    assert [m.timestamp()[1] for m in flow.written()] == [1, -1, -1_500]
     found = flow.written(letters)
-    assert [headers_of(m)["__dlq.errors.timestamp"] for m in found] == ["0", "-1500"]
+    assert [headers_of(m)["__dlq.errors.timestamp"] for m in found] == ["0", "-1", "-1500"]
     assert report.timestamps_moved == 1
 
 
@@ -477,7 +477,7 @@ def test_staged_rows_that_still_carry_their_record_keep_it(
     (report,) = run_available(
         spark_eos_session,
         flow,
-        lambda f: guarded(f, parse, "value binary").repartition(2),
+        lambda f: guarded(f, parse, "value binary", errors="column").repartition(2),
         progress_topic=f"progress-{flow.name}",
         progress_partitions=3,
         dead_letter_topic=letters,

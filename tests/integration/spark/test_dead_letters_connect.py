@@ -24,8 +24,11 @@ def _number(row: dict[str, Any]) -> dict[str, Any]:
 
 def _run(session: SparkSession, options: dict[str, Any], source: str, reports: Path) -> None:
     sink = ExactlyOnceSink(**arguments(**options, on_batch=ReportFile(reports)))
-    frame = guarded(sink.read(session, subscribe=source), _number, "key binary, value string")
-    if options.get("delivery") == "staged":
+    staged = options.get("delivery") == "staged"
+    errors = "column" if staged else None
+    read = sink.read(session, subscribe=source)
+    frame = guarded(read, _number, "key binary, value string", errors=errors)
+    if staged:
         frame = frame.withColumn("key", F.lit(b"k")).drop("source")
     query = started(sink.write(frame).trigger(availableNow=True))
     assert query.awaitTermination(240)

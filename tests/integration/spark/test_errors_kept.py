@@ -1,79 +1,250 @@
-"""A query that drops the errors of its rows unseen is refused before it starts."""
+"""A bad row becomes a dead letter, or ends the query; no query writes what is left of it: nulls."""
 
+import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, guarded
-from spark_eos.errors import UnsupportedPipelineError
+from spark_eos._spark.failed_query import cause_of
+from spark_eos.testing import process_available
+from support.apis import started
 from support.connect_server import ConnectService
-from support.dead_letters import letter_topic
+from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.sinks import arguments
 
+WRITTEN = ["source", "key", "value"]
+NUMBERS = ["1", "no", "3"]
 
-def _as_it_is(row: dict[str, Any]) -> dict[str, Any]:
-    return {"key": row["key"], "value": row["value"]}
+
+def _number(row: dict[str, Any]) -> dict[str, Any]:
+    return {"key": row["key"], "value": str(10 * int(row["value"]))}
 
 
-def _outcomes(session: SparkSession, options: dict[str, Any], source: str) -> dict[str, str]:
-    """What the sink says of frames that keep, drop and look at their errors."""
+def _numbers(frame: DataFrame, **options: Any) -> DataFrame:
+    return guarded(frame, _number, "key binary, value string", **options)
+
+
+def _view(frame: DataFrame) -> str:
+    name = f"v{uuid.uuid4().hex}"
+    frame.createOrReplaceTempView(name)
+    return name
+
+
+def _sql(frame: DataFrame, text: str) -> DataFrame:
+    return frame.sparkSession.sql(text.replace("VIEW", _view(_numbers(frame))))
+
+
+def _renamed(frame: DataFrame) -> DataFrame:
+    # Names that an error had before, and 30 columns, of which Spark's plans show 25.
+    error = F.col("source")["error"]
+    many = _numbers(frame).withColumns({f"c{n}": F.lit(n) for n in range(30)})
+    return many.withColumns({"error": error, "e": F.array(error)}).drop("error", "e")
+
+
+Made = Callable[[DataFrame], DataFrame]
+SQL: dict[str, Made] = {
+    "view": lambda frame: _sql(frame, "SELECT source, key, value FROM VIEW"),
+    "with": lambda frame: _sql(frame, "WITH g AS (FROM VIEW) SELECT source, key, value FROM g"),
+    "table": lambda frame: frame.sparkSession.table(_view(_numbers(frame))).select(*WRITTEN),
+    "argument": lambda frame: frame.sparkSession.sql(
+        "SELECT source, key, value FROM {rows}", rows=_numbers(frame)
+    ),
+}
+PLAIN: dict[str, Made] = {
+    "selected": lambda frame: _numbers(frame).select(*WRITTEN),
+    "renamed": lambda frame: _renamed(frame).select(*WRITTEN),
+    "guarded again": lambda frame: guarded(
+        _numbers(frame).select(*WRITTEN),
+        lambda row: {"key": row["key"], "value": row["value"] + ""},
+        "key binary, value string",
+    ),
+    "as json": lambda frame: (
+        _numbers(frame)
+        .select("source", "key", F.col("value").alias("v"), F.lit(1).alias("extra"))
+        .select("source", "key", F.to_json(F.struct("v", "extra")).alias("value"))
+    ),
+    "own error": lambda frame: _numbers(frame).select(
+        *WRITTEN, F.when(F.col("value") == "30", "three").alias("error")
+    ),
+    "column": lambda frame: _numbers(frame, errors="column").select(*WRITTEN, "error"),
+}
+
+
+def _run(
+    session: SparkSession,
+    options: dict[str, Any],
+    source: str,
+    made: Made,
+    *,
+    in_function: bool = False,
+) -> None:
+    """Writes what is made of a topic's stream, or of each of its batches."""
     sink = ExactlyOnceSink(**arguments(**options))
-    made, other = (
-        guarded(sink.read(session, subscribe=topic), _as_it_is, "key binary, value binary")
-        for topic in (source, f"{source}-b")
-    )
-    written = ("source", "key", "value")
-    frames = {
-        "kept": made,
-        "kept in a union": made.union(other),
-        "left out before a union": made.where("error is null")
-        .select(*written)
-        .union(other.where("error is null").select(*written)),
-        "left out after a union": made.union(other).where("error is null").select(*written),
-        "dropped": made.select(*written),
-        "dropped later": made.withColumn("more", made["key"]).select(*written),
-        "dropped in a union": made.select(*written).union(other.select(*written)),
-        "dropped after a union": made.union(other).select(*written),
-        "dropped with many": made.selectExpr("*", *(f"{n} AS c{n}" for n in range(30))).select(
-            *written
-        ),
-        "dropped before the next": guarded(
-            made.select("source", "key", "value"), _as_it_is, "key binary, value binary"
-        ),
-        "left out": made.where("error is null").select("source", "key", "value"),
-        "told": made.selectExpr("source", "key", "coalesce(error.message, value) AS value"),
-    }
-    found = {name: _outcome(sink, frame) for name, frame in frames.items()}
-    sink.close()
-    return found
-
-
-def _outcome(sink: ExactlyOnceSink, frame: DataFrame) -> str:
+    frame = sink.read(session, subscribe=source)
+    if in_function:
+        writer = sink.write(frame.select(*WRITTEN)).foreachBatch(
+            lambda rows, batch_id: sink(made(rows), batch_id)
+        )
+    else:
+        writer = sink.write(made(frame))
     try:
-        sink.write(frame)
-    except UnsupportedPipelineError as error:
-        return str(error)
-    return "taken"
+        process_available(writer, timeout=240)
+    finally:
+        sink.close()
 
 
-def _check(found: dict[str, str]) -> None:
-    dropped = [found.pop(name) for name in [*found] if name.startswith("dropped")]
-    assert len(dropped) == 6
-    assert all("the query drops the column `error`" in text for text in dropped), dropped
-    kept = "kept", "kept in a union", "left out before a union", "left out after a union"
-    assert found == dict.fromkeys([*kept, "left out", "told"], "taken")
+def _on_connect(
+    session: SparkSession,
+    options: dict[str, Any],
+    source: str,
+    name: str,
+    in_function: bool,  # noqa: FBT001 - sent to another process
+) -> str:
+    """The same on Spark Connect; what has ended the query, or nothing."""
+    sink = ExactlyOnceSink(**arguments(**options))
+    frame = sink.read(session, subscribe=source)
+    made = PLAIN[name]
+    if in_function:
+        writer = sink.write(frame.select(*WRITTEN)).foreachBatch(
+            lambda rows, batch_id: sink(made(rows), batch_id)
+        )
+    else:
+        writer = sink.write(made(frame))
+    try:
+        started(writer.trigger(availableNow=True)).awaitTermination(240)
+    except StreamingQueryException as error:
+        return cause_of(str(error))
+    return ""
 
 
-def test_classic(flow: Flow, spark_eos_session: SparkSession) -> None:
-    flow.broker.create_topic(f"{flow.source}-b", 1)
-    options = {**flow.options(), "dead_letter_topic": letter_topic(flow)}
-    _check(_outcomes(spark_eos_session, options, flow.source))
+def _check(flow: Flow, letters: str, bad: list[bytes], name: str) -> None:
+    values = sorted(flow.values())
+    good = {"as json": ['{"v":"10","extra":1}', '{"v":"30","extra":1}'], "own error": ["10"]}
+    assert values == good.get(name, ["10", "30"])
+    assert [m.value() for m in flow.written(letters)] == bad
+
+
+@pytest.mark.proves("row-becomes-dead-letter")
+@pytest.mark.parametrize("name", [*SQL, *PLAIN])
+def test_a_stream(flow: Flow, spark_eos_session: SparkSession, name: str) -> None:
+    letters = letter_topic(flow)
+    flow.produce(NUMBERS, partition=0)
+    made = {**SQL, **PLAIN}[name]
+    options = {**flow.options(), "dead_letter_topic": letters, "delivery": "direct"}
+    _run(spark_eos_session, options, flow.source, made)
+    _check(flow, letters, [b"no", b"3"] if name == "own error" else [b"no"], name)
+    assert "ValueError" in headers_of(flow.written(letters)[0])["__dlq.errors.exception"]
+
+
+@pytest.mark.parametrize("name", ["selected", "as json"])
+def test_a_users_own_function(flow: Flow, spark_eos_session: SparkSession, name: str) -> None:
+    letters = letter_topic(flow)
+    flow.produce(NUMBERS, partition=0)
+    options = {**flow.options(), "dead_letter_topic": letters}
+    _run(spark_eos_session, options, flow.source, PLAIN[name], in_function=True)
+    _check(flow, letters, [b"no"], name)
+
+
+def _staged(frame: DataFrame) -> DataFrame:
+    return _numbers(frame).repartition(2)
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "in_function"),
+    [
+        pytest.param(PLAIN["selected"], {}, False, id="no dead letters"),
+        pytest.param(PLAIN["selected"], {}, True, id="no dead letters, own function"),
+        pytest.param(_staged, {"dead_letters": True}, False, id="staged"),
+        pytest.param(
+            lambda frame: _numbers(frame).select("key", "value").repartition(2),
+            {"dead_letters": True},
+            False,
+            id="staged, without source",
+        ),
+        pytest.param(
+            lambda frame: _numbers(frame, errors="raise"), {"dead_letters": True}, False, id="asked"
+        ),
+    ],
+)
+def test_where_no_dead_letter_is_made_the_query_ends(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    made: Made,
+    options: dict[str, Any],
+    in_function: bool,  # noqa: FBT001
+) -> None:
+    letters = letter_topic(flow)
+    flow.produce(NUMBERS, partition=0)
+    given = {
+        **flow.options(),
+        "progress_topic": f"progress-{flow.name}",
+        "progress_partitions": 3,
+        **({"dead_letter_topic": letters} if options else {}),
+    }
+    with pytest.raises(StreamingQueryException) as ended:
+        _run(spark_eos_session, given, flow.source, made, in_function=in_function)
+    cause = cause_of(str(ended.value))
+    where = f"WriteError: {flow.source}-0, offset 1: ValueError: invalid literal for int() with "
+    assert cause.startswith(where), cause
+    assert "errors='column'" in cause
+    assert flow.written() == flow.written(letters) == []
+
+
+def test_another_job_ends_at_a_bad_row(flow: Flow, spark_eos_session: SparkSession) -> None:
+    """A user's own count before the sink is called, which would leave nulls in what it caches."""
+    letters = letter_topic(flow)
+    flow.produce(NUMBERS, partition=0)
+
+    def cached(rows: DataFrame) -> DataFrame:
+        found = _numbers(rows).persist()
+        found.count()
+        return found
+
+    options = {**flow.options(), "dead_letter_topic": letters}
+    with pytest.raises(StreamingQueryException, match=r"offset 1: ValueError.*errors='column'"):
+        _run(spark_eos_session, options, flow.source, cached, in_function=True)
+    assert flow.written() == []
+    frame = spark_eos_session.createDataFrame([(b"k", "no")], "key binary, value string")
+    with pytest.raises(PythonException, match="ValueError: invalid literal"):
+        _numbers(frame).collect()
+
+
+def test_who_looks_at_an_error_may_leave_it_out(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    letters = letter_topic(flow)
+    flow.produce(NUMBERS, partition=0)
+    options = {**flow.options(), "dead_letter_topic": letters}
+
+    def good(frame: DataFrame) -> DataFrame:
+        return _numbers(frame).where("source.error is null")
+
+    _run(spark_eos_session, options, flow.source, good)
+    assert sorted(flow.values()) == ["10", "30"]
+    assert flow.written(letters) == []
 
 
 @pytest.mark.slow
-def test_connect(connect_service: ConnectService, flow: Flow) -> None:
-    flow.broker.create_topic(f"{flow.source}-b", 1)
-    options = {**flow.options(), "dead_letter_topic": letter_topic(flow)}
-    _check(connect_service.queries.ask(_outcomes, options, flow.source))
+@pytest.mark.parametrize("in_function", [False, True])
+def test_on_connect(connect_service: ConnectService, flow: Flow, in_function: bool) -> None:  # noqa: FBT001
+    letters = letter_topic(flow)
+    flow.produce(NUMBERS, partition=0)
+    options = {**flow.options(), "dead_letter_topic": letters}
+    ask = connect_service.queries.ask
+    assert ask(_on_connect, options, flow.source, "selected", in_function) == ""
+    _check(flow, letters, [b"no"], "selected")
+
+
+@pytest.mark.slow
+def test_on_connect_without_dead_letters(connect_service: ConnectService, flow: Flow) -> None:
+    flow.produce(NUMBERS, partition=0)
+    ask = connect_service.queries.ask
+    cause = ask(_on_connect, flow.options(), flow.source, "selected", True)  # noqa: FBT003
+    assert f"WriteError: {flow.source}-0, offset 1: ValueError: invalid literal" in cause
+    assert flow.written() == []

@@ -1,6 +1,7 @@
 """Rows of one source partition in two tasks: refused before anything is committed, in any batch."""
 
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from spark_eos import ExactlyOnceSink, errors
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos.testing import process_available
 from support.flow import Flow
+from support.pipelines import viewed
 from support.queries import relay, run_available, until
 
 _EVEN, _ODD = "source.offset % 2 = 0", "source.offset % 2 = 1"
@@ -143,15 +145,26 @@ def _refusal(write: Callable[[], None], flow: Flow) -> str:
     return "written"
 
 
+def _as_it_is(frame: DataFrame) -> DataFrame:
+    return frame
+
+
+SEEN = pytest.mark.parametrize("seen", [_as_it_is, viewed])
+View = Callable[[DataFrame], DataFrame]
+
+
 @pytest.mark.slow
-def test_wide_batches_after_a_narrow_one(flow: Flow, spark_eos_session: SparkSession) -> None:
+@SEEN
+def test_wide_batches_after_a_narrow_one(
+    flow: Flow, spark_eos_session: SparkSession, seen: View
+) -> None:
     flow.produce(range(16))
     refused: dict[str, str] = {}
 
     def function(sink: ExactlyOnceSink, rows: DataFrame, batch_id: int) -> None:
         if batch_id == 1:
             for name, (transform, _) in WIDE.items():
-                refused[name] = _refusal(partial(sink, transform(rows), batch_id), flow)
+                refused[name] = _refusal(partial(sink, seen(transform(rows)), batch_id), flow)
         sink(rows, batch_id)
 
     _written_by(spark_eos_session, flow, 8, function)
@@ -161,11 +174,14 @@ def test_wide_batches_after_a_narrow_one(flow: Flow, spark_eos_session: SparkSes
     assert flow.open_transactions() == []
 
 
-def test_narrow_batches_of_many_kinds(flow: Flow, spark_eos_session: SparkSession) -> None:
+@SEEN
+def test_narrow_batches_of_many_kinds(
+    flow: Flow, spark_eos_session: SparkSession, seen: View
+) -> None:
     flow.produce([n % 10 for n in range(2 * len(NARROW))])
 
     def function(sink: ExactlyOnceSink, rows: DataFrame, batch_id: int) -> None:
-        sink(NARROW[batch_id](rows), batch_id)
+        sink(seen(NARROW[batch_id](rows)), batch_id)
 
     _written_by(spark_eos_session, flow, 2, function)
     # All but the last batch's.
@@ -187,6 +203,68 @@ def test_a_batch_of_a_query_that_was_not_checked(
     with pytest.raises(StreamingQueryException, match="minPartitions"):
         query.awaitTermination()
     assert flow.written() == []
+
+
+SQL = {
+    "a view": "SELECT source, upper(CAST(value AS STRING)) AS value FROM {view} WHERE value <> ''",
+    "a WITH clause": "WITH g AS (FROM {view}) SELECT source, value FROM g",
+}
+
+
+@pytest.mark.parametrize("name", [*SQL, "a table", "an argument"])
+def test_streams_of_sql(flow: Flow, spark_eos_session: SparkSession, name: str) -> None:
+    """They are narrow as the same DataFrames are, so they continue without a checkpoint."""
+
+    def transform(frame: DataFrame) -> DataFrame:
+        if name == "an argument":
+            return frame.sparkSession.sql("SELECT source, value FROM {rows}", rows=frame)
+        if name == "a table":
+            relay(frame).createOrReplaceTempView("of_test_streams_of_sql")
+            return frame.sparkSession.table("of_test_streams_of_sql")
+        return viewed(frame, SQL[name])
+
+    for start in range(2):
+        flow.produce([f"{start}"], partition=0)
+        (report,) = run_available(spark_eos_session, flow, transform)
+        assert report.delivery == "direct"
+        shutil.rmtree(flow.checkpoint)
+    assert sorted(flow.values()) == ["0", "1"]
+
+
+def test_a_clause_that_is_read_twice(flow: Flow, spark_eos_session: SparkSession) -> None:
+    text = "WITH g AS (FROM {view}) SELECT * FROM g WHERE 1 = 1 UNION ALL SELECT * FROM g"
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
+    frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
+    with pytest.raises(errors.UnsupportedPipelineError, match="more than once"):
+        sink.write(viewed(frame, text))
+    sink.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"spark.sql.maxPlanStringLength": "500"},
+        {"spark.sql.maxPlanStringLength": "4k", "spark.sql.debug.maxToStringFields": "1"},
+    ],
+)
+def test_plans_that_spark_prints_in_part(
+    flow: Flow, spark_eos_session: SparkSession, settings: dict[str, str]
+) -> None:
+    flow.produce(["a"], partition=0)
+    for name, text in settings.items():
+        spark_eos_session.conf.set(name, text)
+    try:
+        (report,) = run_available(spark_eos_session, flow)
+        sink = ExactlyOnceSink(**flow.options(), delivery="direct")
+        frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
+        with pytest.raises(errors.UnsupportedPipelineError, match="a sort"):
+            sink.write(frame.sortWithinPartitions("value"))
+        sink.close()
+        assert {name: spark_eos_session.conf.get(name) for name in settings} == settings
+    finally:
+        for name in settings:
+            spark_eos_session.conf.unset(name)
+    assert (report.delivery, flow.values()) == ("direct", ["a"])
 
 
 # What is read -------------------------------------------------------------------------------------

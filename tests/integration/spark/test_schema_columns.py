@@ -92,7 +92,7 @@ def test_a_topic_of_several_subjects_is_a_struct_of_them(
     values = [order, refund, other, None, refund]
     names = {name: f"{subjects.topic}-shop.{name.title()}" for name in ("order", "refund")}
     registry = SchemaRegistry({"url": subjects.url})
-    made = registry.decode(frame_of(spark, values), subject=names)
+    made = registry.decode(frame_of(spark, values), subject=names, errors="column")
     rows = made.collect()
     assert [row.value and row.value.asDict(recursive=True) for row in rows] == [
         {"order": {"id": "o1", "amount": 0.5}, "refund": None},
@@ -120,7 +120,7 @@ def test_an_error_that_is_there_stays(spark: SparkSession, subjects: Subjects) -
     ]
     for type_, own in given:
         texts = registry.decode(
-            frame_of(spark, own, f"value binary, error {type_}"), subject=subject
+            frame_of(spark, own, f"value binary, error {type_}"), subject=subject, errors="column"
         )
         found = [row.error for row in texts.collect()]
         assert [error and error.message for error in found[:3]] == [None, "mine", "mine"]
@@ -131,11 +131,12 @@ def test_an_error_that_is_there_stays(spark: SparkSession, subjects: Subjects) -
         assert [row.value is None for row in seen] == [False, True, True, True]
     # Key and value in turn: the first one's error stays.
     both = frame_of(spark, [(b"a", good), (good, b"b"), (b"a", b"b")], "key binary, value binary")
-    keyed = registry.decode(both, "key", subject=subject)
+    keyed = registry.decode(both, "key", subject=subject, errors="column")
     errors = [row.error.message for row in registry.decode(keyed, subject=subject).collect()]
     assert ["0x61" in errors[0], "0x62" in errors[1], "0x61" in errors[2]] == [True] * 3
+    numbers = frame_of(spark, [(good, 1)], "value binary, error int")
     with pytest.raises(UnsupportedPipelineError, match="`error` is int"):
-        registry.decode(frame_of(spark, [(good, 1)], "value binary, error int"), subject=subject)
+        registry.decode(numbers, subject=subject, errors="column")
 
 
 def test_bad_records_end_the_query_if_they_are_to(spark: SparkSession, subjects: Subjects) -> None:
@@ -148,7 +149,8 @@ def test_bad_records_end_the_query_if_they_are_to(spark: SparkSession, subjects:
         f"source {source}, value binary",
     )
     subject = f"{subjects.topic}-value"
-    assert registry.decode(frame, subject=subject, errors="raise").columns == ["source", "value"]
+    made = registry.decode(frame, "VALUE", subject=subject, errors="raise")
+    assert made.columns == ["source", "value"]
     with pytest.raises(PythonException, match=r"SchemaError: in-3, offset 42: the value begins"):
         registry.decode(frame, subject=subject, errors="raise").collect()
     nothing = frame.select(

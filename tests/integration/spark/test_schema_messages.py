@@ -59,7 +59,7 @@ def test_a_schema_of_several_messages_is_a_struct_of_them(
     subjects = dict.fromkeys(MESSAGES, subject)
     with guid_stub(schema_registry.url) as stub:
         registry = SchemaRegistry({"url": stub.url})
-        decoded = registry.decode(frame, subject=subjects, message=MESSAGES)
+        decoded = registry.decode(frame, subject=subjects, message=MESSAGES, errors="column")
         found = decoded.collect()
         read: list[Any] = [row.value and row.value.asDict(recursive=True) for row in found]
         assert read == [*VALUES, None, None, None, None]

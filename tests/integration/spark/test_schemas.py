@@ -166,6 +166,7 @@ def test_records_are_read_and_written_as_confluents_are(
     flow.produce([None], key=b"gone")
     names = {"url": schema_registry.url, "subject": orders.subject, "to": prices.subject}
     names |= {"message": of.message} if of.message else {}
+    names |= {"errors": "column"} if delivery == "staged" else {}
     started = Api(queries).start(
         flow, "priced", arguments=names, dead_letter_topic=letters, delivery=delivery
     )
@@ -202,7 +203,7 @@ def test_a_registry_that_is_away_makes_no_dead_letters(
         def text(frame: DataFrame) -> DataFrame:
             registry = SchemaRegistry(url, max_wait=max_wait)
             rows = registry.decode(frame, subject=orders.subject)
-            made = rows.select("source", "error", F.col("value.id").alias("value"))
+            made = rows.select("source", F.col("value.id").alias("value"))
             before()
             return made
 
@@ -230,7 +231,7 @@ def test_a_registry_that_is_away_makes_no_dead_letters(
     assert [m.value() for m in flow.written(letters)] == [b"oops"]
 
 
-def test_bad_records_without_dead_letters_are_refused(
+def test_a_bad_record_without_dead_letters_ends_the_query(
     flow: Flow,
     spark_eos_session: SparkSession,
     schema_registry: EmbeddedSchemaRegistry,
@@ -238,13 +239,13 @@ def test_bad_records_without_dead_letters_are_refused(
 ) -> None:
     orders = Records(registry_client, flow.source, ORDER)
     prices = Records(registry_client, flow.target, PRICE)
-    flow.produce(_orders(orders, 2))
+    flow.produce([*_orders(orders, 2), b"oops"], partition=0)
 
     def transform(frame: DataFrame) -> DataFrame:
         return priced(frame, schema_registry.url, orders.subject, prices.subject)
 
-    words = r"a decoded or encoded column.*dead_letters"
-    with pytest.raises(UnsupportedPipelineError, match=words):
+    words = rf"SchemaError: {flow.source}-0, offset 2: the value begins.*dead_letters"
+    with pytest.raises(StreamingQueryException, match=words):
         run_available(spark_eos_session, flow, transform)
     assert flow.written() == []
 
@@ -261,7 +262,7 @@ def test_the_source_stays_what_it_is(
     registry = SchemaRegistry({"url": schema_registry.url})
     made = registry.decode(frame, subject=orders.subject)
     kept = [field for field in frame.schema if field.name not in {"value", "topic"}]
-    own = {"value", "error", "topic"}
+    own = {"value", "topic"}
     assert [field for field in made.schema if field.name not in own] == kept
     # The source's own topic is still refused as the target's.
     with pytest.raises(UnsupportedPipelineError, match="the `topic` column is the source's"):

@@ -106,6 +106,21 @@ def test_executors_without_the_package(flow: Flow, tmp_path: Path, other_python:
     # It has all packages but ours, which is installed by a link that only the driver follows.
     (packages,) = Path(other_python).parent.parent.glob("lib/python*/site-packages")
     (packages / "all.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    assert (
+        "ConfigurationError: the Python of Spark's executors has no module 'spark_eos'"
+        in _failed_on_executors(flow, tmp_path, other_python)
+    )
+
+
+@pytest.mark.slow
+def test_executors_without_the_program(flow: Flow, tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "bin" / "python")
+    told = _failed_on_executors(flow, tmp_path, nowhere)
+    assert f"ConfigurationError: there is no program {nowhere!r} on a host of" in told
+
+
+def _failed_on_executors(flow: Flow, directory: Path, python: str) -> str:
+    """What a query prints that fails on a cluster whose tasks run a Python."""
     flow.produce(["a"])
     code = (
         _SINK.format(builder=_OURS, master="local-cluster[1,1,1024]")
@@ -115,22 +130,10 @@ def test_executors_without_the_package(flow: Flow, tmp_path: Path, other_python:
         .replace('"/nowhere"', repr(flow.checkpoint))
         .replace('sink.read(spark, subscribe="nothing")', _QUERY.format(source=flow.source))
     )
-    ended = _run(tmp_path, code, PYSPARK_PYTHON=other_python)
+    ended = _run(directory, code, PYSPARK_PYTHON=python)
     assert ended.returncode == 1
-    assert (
-        "ConfigurationError: the Python of Spark's executors has no module 'spark_eos'"
-        in ended.stderr
-    )
     assert flow.values() == []
-
-
-@pytest.mark.slow
-def test_executors_without_the_program(tmp_path: Path) -> None:
-    nowhere = str(tmp_path / "bin" / "python")
-    code = _SINK.format(builder=_OURS, master="local-cluster[1,1,1024]")
-    ended = _run(tmp_path, code, PYSPARK_PYTHON=nowhere)
-    assert ended.returncode == 1
-    assert f"ConfigurationError: there is no program {nowhere!r} on a host of" in ended.stderr
+    return ended.stderr
 
 
 _QUERY = """

@@ -186,6 +186,20 @@ def test_the_last_value_of_each_key(flow: Flow, tmp_path: Path) -> None:
     ]
 
 
+def test_compacted_topics_are_compared_by_key_alone(flow: Flow, tmp_path: Path) -> None:
+    compacted = f"compacted-{flow.name}"
+    flow.broker.create_topic(compacted, 1, {"cleanup.policy": "compact"})
+    rows = [("a", "1"), ("b", "2")]
+    for topic in (compacted, flow.target):
+        Outputs(flow).write(rows, topic=topic)
+    file = parquet(tmp_path / "e.parquet", rows)
+    for pair in ((file, compacted), (f"topic:{compacted}", flow.target)):
+        arguments: dict[str, Any] = {"expect": pair[0], "outputs": [pair[1]]}
+        with pytest.raises(VerificationError, match=f"'{compacted}' is compacted .*--key"):
+            compared_with(flow, **arguments)
+        assert compared_with(flow, **arguments, key=True).verdict is Verdict.SOUND
+
+
 def test_a_key_in_several_partitions_can_not_be_judged(flow: Flow, tmp_path: Path) -> None:
     outputs = Outputs(flow)
     outputs.write([("a", "1")])

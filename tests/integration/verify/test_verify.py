@@ -3,6 +3,8 @@
 import threading
 from typing import Any
 
+import pytest
+
 from spark_eos.verify import Kind, Verdict
 from support.flow import Flow
 from support.planting import (
@@ -341,6 +343,39 @@ def test_output_that_retention_removed(flow: Flow) -> None:
     assert examples(findings, Kind.LOST)[0][0] == "0:3"
     assert list(findings.unjudged.values()) == [2]
     assert look(flow, key=True).verdict is Verdict.UNJUDGED
+
+
+@pytest.mark.parametrize("matching", MATCHINGS)
+def test_output_that_retention_removes_before_it_is_read(
+    flow: Flow, matching: dict[str, Any]
+) -> None:
+    fill(flow)
+    Writer(flow).write(ALL, ENDS)
+
+    def watch(what: str, done: int, _total: int) -> None:
+        if (what, done) == ("Reading outputs", 0):
+            remove(flow, flow.target, 0, 3)
+
+    findings = look(flow, watch=watch, **matching)
+    assert counts(findings) == {}
+    assert findings.unjudged == {"missing outputs, where retention has removed outputs": 3}
+
+
+def test_output_that_retention_removes_before_its_markers_are_read(flow: Flow) -> None:
+    fill(flow)
+    writer = Writer(flow)
+    for each in ALL[:5]:
+        writer.write([each])
+    writer.write(ALL[5:], ENDS)
+
+    def watch(what: str, done: int, _total: int) -> None:
+        if (what, done) == ("Reading transaction markers", 0):
+            remove(flow, flow.target, 0, 5)  # up to the marker of the third record
+
+    findings = look(flow, watch=watch)
+    assert counts(findings) == {}
+    reason = "outputs that retention has removed before the ends of their transactions were read"
+    assert findings.unjudged == {reason: 3}
 
 
 def test_a_query_that_runs_meanwhile(flow: Flow) -> None:

@@ -219,6 +219,18 @@ def test_the_group_of_a_staged_query_has_exit_status_2_and_names_expect(
     assert "--expect" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--input", "--output", "--dead-letter-topic"])
+def test_a_compacted_topic_can_not_be_judged(flow: Flow, option: str) -> None:
+    """Also before a cleaner has removed anything."""
+    fill(flow)
+    Writer(flow).write(ALL, ENDS)
+    compacted = f"compacted-{flow.name}"
+    flow.broker.create_topic(compacted, 1, {"cleanup.policy": "compact,delete"})
+    result = run(flow, option, compacted)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"topic '{compacted}' is compacted (cleanup.policy=compact,delete)" in result.stderr
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -9,11 +9,11 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_eos._client.error_codes import Code
 from spark_eos.errors import DeadlineExceededError, VerificationError
-from spark_eos.verify import Verdict
+from spark_eos.verify import Kind, Verdict
 from support.expecting import compared_with, parquet
 from support.flow import Flow
 from support.planting import Writer, fill, look, sources
-from support.proxy import KafkaProxy
+from support.proxy import KafkaProxy, broker_that_is_away
 from support.proxy_faults import CutAfter, CutBefore, Fault, Rewrite
 
 ALL = sources(range(5), range(5))
@@ -91,3 +91,32 @@ def test_a_group_whose_offsets_are_refused_to_a_comparison(
     proxy.on(OffsetFetchRequest, refused(Code.GROUP_AUTHORIZATION_FAILED))
     with pytest.raises(VerificationError, match=f"{sound.group_id}.*GROUP_AUTHORIZATION_FAILED"):
         compared_with(sound, file, group_id=sound.group_id)
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        pytest.param(False, id="refuses connections", marks=pytest.mark.slow),
+        pytest.param(True, id="does not answer"),
+    ],
+)
+def test_a_broker_that_is_away_is_named_and_all_else_is_judged(
+    sound: Flow,
+    proxy: KafkaProxy,
+    tmp_path: Path,
+    silent: bool,  # noqa: FBT001
+) -> None:
+    open_one = Writer(sound, "open")
+    file = parquet(tmp_path / "e.parquet", [(f"{p}-{offset}", "v") for p, offset in ALL])
+    with broker_that_is_away(proxy, silent=silent) as port:
+        compared = compared_with(sound, file, prefix=f"open-{sound.name}")
+        open_one.begin([], {0: 5})
+        findings = look(sound, prefix=f"open-{sound.name}", group_id=None, timeout=4)
+    open_one.abort()
+    for found in (compared, findings):
+        assert list(found.unjudged.values()) == [1]
+        assert f"broker 2 (127.0.0.1:{port}) does not answer" in " ".join(found.notes)
+    assert compared.verdict is Verdict.UNJUDGED
+    assert {each.detail.partition(",")[0] for each in findings.found[Kind.OPEN].examples} >= {
+        open_one.transactional_id
+    }

@@ -10,6 +10,7 @@ from spark_eos.errors import VerificationError
 from spark_eos.verify import Findings, Kind, Verdict, verify
 from support.dead_letters import letter_topic, write_not_utf8
 from support.flow import Flow
+from support.planting import Writer, counts, fill, look, name_of
 
 
 def write(flow: Flow, topic: str, records: Sequence[tuple[int, list[tuple[str, bytes]]]]) -> None:
@@ -28,14 +29,22 @@ def outputs(flow: Flow, *offsets: int) -> list[tuple[int, list[tuple[str, bytes]
     return [(0, [("position", f"{flow.source}:0:{n}".encode())]) for n in offsets]
 
 
-def letters(flow: Flow, *offsets: int, style: str) -> list[tuple[int, list[tuple[str, bytes]]]]:
-    """Dead letters made of records of partition 0."""
+def letters(
+    flow: Flow,
+    *offsets: int,
+    style: str = "dlq",
+    group: str | None = None,
+    topic: str | None = None,
+) -> list[tuple[int, list[tuple[str, bytes]]]]:
+    """Dead letters made of records of partition 0, by the flow's group unless told else."""
     prefix = f"__{style}.errors."
+    named = "connector.name" if style == "connect" else "group"
     return [
         (
             0,
             [
-                (f"{prefix}topic", flow.source.encode()),
+                (f"{prefix}{named}", (group or flow.group_id).encode()),
+                (f"{prefix}topic", (topic or flow.source).encode()),
                 (f"{prefix}partition", b"0"),
                 (f"{prefix}offset", b"%d" % n),
                 (f"{prefix}reason", b"error"),
@@ -89,6 +98,65 @@ def test_a_position_that_the_source_record_brought_along(flow: Flow) -> None:
     ((_, own),) = letters(flow, 1, style="connect")
     write(flow, topic, [(0, [*earlier, *own])])
     assert judged(flow, topic).verdict is Verdict.SOUND
+
+
+MATCHINGS: list[dict[str, Any]] = [{}, {"header": "id"}, {"key": True}]
+
+
+@pytest.mark.parametrize("matching", MATCHINGS, ids=["position", "header", "key"])
+@pytest.mark.parametrize("style", ["dlq", "connect"])
+def test_another_query_shares_source_and_dead_letter_topic(
+    flow: Flow, matching: dict[str, Any], style: str
+) -> None:
+    """Only the query's own letters count: another's neither stand in for output nor double it."""
+    topic = letter_topic(flow)
+    fill(flow)
+    writer = Writer(flow)
+    writer.write([(0, n) for n in range(4)], {0: 5, 1: 0})
+
+    def write_letter(group: str, offset: int) -> None:
+        ((_, headers),) = letters(flow, offset, style=style, group=group)
+        writer.begin()
+        identity = {"id": name_of((0, offset)), **dict(headers)}
+        writer.raw(identity, topic=topic, key=name_of((0, offset)))
+        writer.commit()
+
+    def found() -> Findings:
+        return look(flow, dead_letter_topics=[topic], **matching)
+
+    # Of the record that is lost, and of one that is written.
+    write_letter("another", 4)
+    write_letter("another", 0)
+    lost = found()
+    assert {kind: one.count for kind, one in lost.anomalies.items()} == {Kind.LOST: 1}
+    (note,) = [note for note in lost.notes if "another query" in note]
+    assert f"no letters of group '{flow.group_id}'" in note
+    assert note.endswith(": 2")
+    # The query's own, of what it has not written.
+    write_letter(flow.group_id, 4)
+    assert found().verdict is Verdict.SOUND
+    # Without a group it is not known whose letters count.
+    unknown = look(flow, dead_letter_topics=[topic], group_id=None, **matching)
+    assert unknown.unjudged == {
+        "dead letters of several groups, of which --group-id says the query's own": 3
+    }
+
+
+@pytest.mark.parametrize("matching", MATCHINGS, ids=["position", "header", "key"])
+def test_letters_of_topics_that_are_no_inputs(flow: Flow, matching: dict[str, Any]) -> None:
+    topic = letter_topic(flow)
+    fill(flow)
+    writer = Writer(flow)
+    writer.write([(p, n) for p in range(2) for n in range(5)])
+    ((_, headers),) = letters(flow, 1, group="another", topic="elsewhere")
+    writer.begin()
+    writer.raw({"id": b"0-1", **dict(headers)}, topic=topic, key=b"0-1")
+    writer.commit()
+    found = look(flow, dead_letter_topics=[topic], group_id=None, **matching)
+    assert (found.verdict, counts(found)) == (Verdict.SOUND, {})
+    (note,) = found.notes
+    assert "dead letters of topics that are no inputs" in note
+    assert note.endswith(": 1")
 
 
 @pytest.mark.parametrize("number", ["\u00b2", "9" * 5_000, str(1 << 63), "-1", ""])

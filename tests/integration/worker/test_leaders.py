@@ -1,14 +1,28 @@
-"""A broker that does not lead the target partition any more, or not yet; without Spark."""
+"""A broker that does not lead a partition any more, or not yet; without Spark."""
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
+from spark_eos import BatchReport, LostRecords
+from spark_eos._batch.partition_pairs import PartitionPairs
+from spark_eos._batch.plan import BatchRange
+from spark_eos._driver.data_loss_check import DataLossCheck
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.errors import DeadlineExceededError
+from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
+from support.members import writer_settings
+from support.planting import remove
 from support.proxy import KafkaProxy
 from support.proxy_faults import Answer
-from support.runs import running
+from support.runs import Checkpoint, Runs, running
+from support.second_broker import FIRST, SECOND, create_topic_on, second_broker
+from support.sinks import changed
 
 _NOT_LEADER = 6
 
@@ -55,3 +69,91 @@ def test_rows_without_a_leader_for_too_long_are_written_by_a_further_job(
         report = runs.batch(20, 20, in_round=2, while_planned=proxy.reset)
         assert (report.attempts, report.rows_written) == (2, 40)
         runs.written_once(20, 20)
+
+
+# Source partitions, whose first offsets tell what was deleted ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def brokers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
+    """Two brokers of a cluster; Kafka's own topics are on the first."""
+    here = tmp_path_factory.mktemp("first")
+    with EmbeddedKafka() as first:
+        with running(Flow(first, str(here / "checkpoint"), str(here / "workers"))) as runs:
+            runs.batch(1, 1)
+        with second_broker(first) as second:
+            yield first, second
+
+
+@pytest.fixture
+def spread(
+    brokers: tuple[EmbeddedKafka, EmbeddedKafka], tmp_path: Path
+) -> Iterator[tuple[Flow, EmbeddedKafka]]:
+    """A flow with 20 records in source partition 0, and the broker that has this partition only."""
+    first, second = brokers
+    flow = Flow(first, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+    for topic, places in ((flow.source, [SECOND, FIRST]), (flow.target, [FIRST, FIRST])):
+        first.delete_topic(topic)
+        create_topic_on(first, topic, places)
+    flow.produce(range(20), partition=0)
+    yield flow, second
+    if not second.is_running:
+        second.start()
+
+
+def _meanwhile(second: EmbeddedKafka, runs: Runs, *ends: int) -> BatchReport:
+    """Writes a batch that begins without the second broker."""
+    second.stop()
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(runs.batch, *ends)
+        second.start()
+        return written.result(60)
+
+
+@pytest.mark.proves("records-deleted")
+def test_a_source_partition_is_asked_until_it_has_a_leader(
+    spread: tuple[Flow, EmbeddedKafka],
+) -> None:
+    flow, second = spread
+    with running(flow, fail_on_data_loss=False) as runs:
+        remove(flow, flow.source, 0, 3)
+        assert _meanwhile(second, runs, 10, 10).lost == (LostRecords(flow.source, 0, 0, 3),)
+        remove(flow, flow.source, 0, 14)
+        assert runs.batch(20, 20).lost == (LostRecords(flow.source, 0, 10, 14),)
+
+
+@pytest.mark.proves("records-deleted")
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_a_source_partition_without_a_leader_for_too_long_is_named(
+    spread: tuple[Flow, EmbeddedKafka], *, fail_on_data_loss: bool
+) -> None:
+    flow, second = spread
+    settings = changed(
+        writer_settings(flow), group_timeout_ms=1_000, fail_on_data_loss=fail_on_data_loss
+    )
+    led_by_second, led_by_first = (TopicPartition(flow.source, p) for p in range(2))
+    committed = {led_by_second: 5, led_by_first: 5}
+    second.stop()
+    with flow.connections() as connections:
+        check = DataLossCheck(connections, settings)
+        # What has no range need not answer.
+        some = BatchRange(1, committed, {led_by_second: 5, led_by_first: 9})
+        assert check.lost(some, committed, PartitionPairs()) == ()
+        all_ = BatchRange(2, committed, {led_by_second: 9, led_by_first: 9})
+        with pytest.raises(DeadlineExceededError, match=f"has answered for {led_by_second} "):
+            check.lost(all_, committed, PartitionPairs())
+
+
+def test_what_is_left_to_write_is_counted_once_all_partitions_have_a_leader(
+    spread: tuple[Flow, EmbeddedKafka], caplog: pytest.LogCaptureFixture
+) -> None:
+    flow, second = spread
+    with running(flow) as runs:
+        runs.batch(10, 0)
+    another = Checkpoint(flow)
+    another["metadata"] = '{"id": "another"}'
+    with running(flow, checkpoint=another) as runs:
+        _meanwhile(second, runs, 20, 0)
+    assert "up to 10 source records are left to write, and up to 10 before them" in caplog.text

@@ -47,23 +47,33 @@ def test_the_first_millisecond_of_1970_is_written_as_the_second_and_counted(flow
     assert now >= before
 
 
-@pytest.mark.parametrize("compression", ["gzip", "uncompressed"])
-def test_a_record_of_before_1970_that_brokers_would_have_to_compress(
-    flow: Flow, compression: str
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({"compression.type": "gzip"}, [-1_000, -2]),
+        ({"compression.type": "zstd"}, [-1_000, -2]),
+        ({"compression.type": "lz4"}, [-1_000, -2]),
+        ({"compression.type": "uncompressed"}, []),
+        ({"message.timestamp.before.max.ms": "1000"}, [-1_000, -2, 1_000]),
+    ],
+)
+def test_a_record_of_before_1970_and_one_without_timestamp(
+    flow: Flow, config: dict[str, str], refused: list[int]
 ) -> None:
+    """Kafka's NO_TIMESTAMP, -1, is taken by each topic: old producers write it."""
     letters = letter_topic(flow)
-    flow.produce(range(2), partition=0)
-    topic = f"compressed-{flow.name}"
-    flow.broker.create_topic(topic, 1, {"compression.type": compression})
+    given = [-1, -1_000, 1_000, -1, -2]
+    flow.produce(range(len(given)), partition=0)
+    topic = f"judging-{flow.name}"
+    flow.broker.create_topic(topic, 1, config)
     settings: Any = DeadLetterSettings(topic=letters)
     with (
         started(flow) as membership,
         transactions(flow, membership, topic=topic, dead_letters=settings) as writing,
     ):
-        writing.add(_rows(flow, [-1_000, 1_000]))
+        writing.add(_rows(flow, given))
         writing.commit()
-    refused = [-1_000] if compression == "gzip" else []
-    assert _written(flow, topic) == [at for at in (-1_000, 1_000) if at not in refused]
+    assert _written(flow, topic) == [at for at in given if at not in refused]
     told = [headers_of(m)["__dlq.errors.reason"] for m in flow.written(letters)]
     assert told == ["invalid_record"] * len(refused)
 
@@ -72,7 +82,7 @@ def test_a_record_of_before_1970_that_brokers_would_have_to_compress(
 def test_a_dead_letter_tells_its_records_timestamp(flow: Flow, style: str) -> None:
     before = int(time.time() * 1000)
     letters = letter_topic(flow)
-    records = [0, -5, 1_000]
+    records = [0, -5, -1, 1_000]
     # confluent-kafka can't write a timestamp of 0 either.
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
     for milliseconds in records:
@@ -83,10 +93,10 @@ def test_a_dead_letter_tells_its_records_timestamp(flow: Flow, style: str) -> No
         started(flow) as membership,
         transactions(flow, membership, dead_letters=settings) as writing,
     ):
-        writing.add(_rows(flow, [0, 0, 0], ["bad"] * 3))
+        writing.add(_rows(flow, [0] * 4, ["bad"] * 4))
         writing.commit()
         assert writing.counters.timestamps_moved == 0
         writing.close()
     assert min(_written(flow, letters)) >= before
     told = [headers_of(m)[f"__{style}.errors.timestamp"] for m in flow.written(letters)]
-    assert told == ["0", "-5", "1000"]
+    assert told == ["0", "-5", "-1", "1000"]

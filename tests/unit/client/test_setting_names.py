@@ -6,7 +6,7 @@ from confluent_kafka import KafkaException, Producer
 from spark_eos._client import settings
 from spark_eos._client.settings import ClientSettings
 from spark_eos._spark.source import check_source_options, source_settings
-from spark_eos.errors import ConfigurationError
+from spark_eos.errors import ConfigurationError, SparkEosError
 from support.client_settings import SERVERS
 
 _VALUES = {"compression.level": "1", "partitioner": "murmur2"}
@@ -58,6 +58,22 @@ def test_an_unknown_option_of_the_source_is_refused_with_the_nearest(
     with pytest.raises(ConfigurationError) as refused:
         check_source_options("earliest", {option: "1"}, ClientSettings(SERVERS))
     assert f"Spark's Kafka source has no option {option!r}: {advice}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("starting_offsets", "options"),
+    [
+        ("earliest", {"startingOffsetsByTimestamp": '{"in": {"0": 1}}'}),
+        ("earliest", {"startingtimestamp": "1"}),
+        ("earliest", {"startingOffsets": "latest"}),
+        ('{"in": {"0": 7}}', {}),
+    ],
+)
+def test_how_to_begin_elsewhere_is_told(starting_offsets: str, options: dict[str, str]) -> None:
+    with pytest.raises(SparkEosError) as refused:
+        check_source_options(starting_offsets, options, ClientSettings(SERVERS))
+    for tool in ("kafka-consumer-groups.sh --reset-offsets --to-datetime", "progress --set"):
+        assert tool in str(refused.value)
 
 
 def test_options_of_the_source_are_taken_in_any_case() -> None:

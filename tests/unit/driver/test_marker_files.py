@@ -103,6 +103,11 @@ def test_a_run_that_reads_while_another_notes_finds_a_note(
     assert _marker(tmp_path).group_id == "other"
 
 
+def test_a_marker_tells_exactly_which_of_many_partitions_were_read() -> None:
+    marker = Marker("group", {}, partitions={"orders": frozenset(range(0, 20_000, 2))})
+    assert Marker.parse(marker.text()) == marker
+
+
 def test_a_note_from_before_notes_had_numbers_is_read_and_replaced(tmp_path: Path) -> None:
     old = tmp_path / "spark-eos" / "note" / "part-0.txt"
     old.parent.mkdir(parents=True)

@@ -1,8 +1,10 @@
 """What is kept with committed offsets: the partitions the group has known, what is in suspect."""
 
 import json
+import random
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -153,6 +155,9 @@ _FORGED: list[dict[str, Any]] = [
     {"partitions": "3-1"},
     {"partitions": "\u00b2"},
     {"partitions": ["0"]},
+    {"among": 7},
+    {"among": "x"},
+    {"among": "\u00b2AAA"},
     {"topics": ["ab12cd34"]},
     {"topics": "\x1b[1m"},
     {"more": "x" * 4_096},
@@ -240,16 +245,27 @@ def test_texts_stay_short_where_there_are_many_topics() -> None:
     assert max(map(len, texts.values())) < 200
 
 
-def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too() -> None:
-    known = KnownPartitions().including(
-        [TopicPartition("a", index) for index in range(0, 9_000, 2)], {}
-    )
-    text = _with("a", _LARGEST, None, SuspectRange(2**62, 2**62), known)
-    assert (
-        max(len(text), len(_with("a", None, _LONGEST, SuspectRange(2**62, 2**62), known))) < 4_096
-    )
-    # Rather too many are taken for known than too few.
-    assert KnownPartitions.of({_A0: CommittedOffset(1, text)}).partitions >= known.partitions
+@pytest.mark.parametrize(
+    ("indexes", "exactly"),
+    [
+        (range(0, 1_200, 3), True),
+        (range(0, 9_000, 2), True),
+        (sorted(random.Random(1).sample(range(8_000), 500)), True),
+        (range(90_000, 99_000, 2), True),
+        # Rather too many are taken for known than too few.
+        (range(0, 20_000, 2), False),
+    ],
+)
+def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too(
+    indexes: Sequence[int], *, exactly: bool
+) -> None:
+    known = KnownPartitions().including([TopicPartition("a", index) for index in indexes], {})
+    for staged, source in ((_LARGEST, None), (None, _LONGEST)):
+        text = _with("a", staged, source, SuspectRange(2**62, 2**62), known)
+        assert len(text) < 4_096
+        found = KnownPartitions.of({TopicPartition("a", indexes[0]): CommittedOffset(1, text)})
+        assert found.partitions >= known.partitions
+        assert (found.partitions == known.partitions) == exactly
 
 
 def test_requests_hold_everything_once() -> None:

@@ -10,8 +10,9 @@ from confluent_kafka.schema_registry.serde import SchemaId
 from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
+from spark_eos._spark.row_errors import RowErrors
+from spark_eos.errors import SchemaError
 from spark_eos.schemas.client import Client
-from spark_eos.schemas.errors_of_rows import RowErrors
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import header_of, prefix_of
 from spark_eos.schemas.rows import Decoding, Encoding, Member
@@ -41,8 +42,8 @@ def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str
     number, guid = registry.add("orders-value", TEXTS[kind], kind)
     own = Schema(kind, TEXTS[kind], message="Order" if kind == "PROTOBUF" else None)
     column = format_of(own).spark_type(own)
-    member, errors = Member(None, own, "Order"), RowErrors(T.StructType(), "column")
-    others = [T.StructField("headers", HEADERS), *errors.columns()]
+    member, errors = Member(None, own, "Order"), RowErrors.of(T.StructType(), "column", SchemaError)
+    others = [T.StructField("headers", HEADERS), *errors.fields]
     encoding = Encoding(
         "value",
         [member],
@@ -76,13 +77,3 @@ def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str
     (read,) = decoding(iter([written]))
     assert read.column("value").to_pylist() == values
     assert read.column("error").to_pylist() == [None] * 3
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.struct([("message", pa.string())])])
-def test_an_empty_batch_keeps_no_errors(kind: pa.DataType) -> None:
-    batch = pa.RecordBatch.from_arrays([pa.array([], kind)], ["error"])
-    columns = {"error": batch.column(0)}
-    texts = T.StructType().add("error", T.StringType())
-    RowErrors(texts, "column").put(batch, columns, {})
-    assert columns["error"].to_pylist() == []
-    assert [field.name for field in columns["error"].type] == ["message", "exception", "stacktrace"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spark_eos._spark.narrow_plan import check_batch_plan
-from spark_eos.errors import UnsupportedPipelineError
+from spark_eos._spark.narrow_plan import check_batch_plan, whole
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 
 # Of a batch that was joined, persisted and counted.
 PERSISTED = """\
@@ -51,3 +51,23 @@ def test_what_follows_an_initial_plan_counts() -> None:
     assert check_batch_plan(PERSISTED + beside) == 2
     with pytest.raises(UnsupportedPipelineError, match="Sort"):
         check_batch_plan(PERSISTED + "   +- *(3) Sort [id#9L ASC], false, 0\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.spark.sql.AnalysisException: Queries with streaming sources must be executed",
+        "java.lang.StackOverflowError",
+        "",
+    ],
+)
+def test_what_is_no_plan_is_not_read_as_one(text: str) -> None:
+    with pytest.raises(UnsupportedPipelineError, match="can't be checked, since Spark shows no pl"):
+        check_batch_plan(text)
+
+
+def test_a_plan_that_was_cut_short() -> None:
+    for end in ("... 1077 more characters", "Truncated plan of 4321 characters"):
+        with pytest.raises(ConfigurationError, match=r"spark\.sql\.maxPlanStringLength"):
+            whole(PERSISTED[:90] + end)
+    assert whole(PERSISTED) == PERSISTED

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_eos.verify.control_records import Fate, Uncommitted
 from spark_eos.verify.findings import Kind
-from spark_eos.verify.partitions import Partitions
+from spark_eos.verify.partitions import SHIFT, Partitions
 from spark_eos.verify.questions import AHEAD, DONE, DUE, Records
 
 INPUTS = Partitions({"orders": 1})
@@ -109,3 +109,15 @@ def test_what_retention_has_removed() -> None:
         assert records.number("SELECT SUM(visible) FROM unmatched WHERE gone") == 1
         found = records.ask(f"SELECT first, detail FROM {Kind.PHANTOM.value}")  # noqa: S608
         assert found == [(2, "there is no input orders:0:9")]
+
+
+def test_the_first_sources_that_retention_has_left() -> None:
+    """What it removed while outputs were read was read in part: only what is left bounds it."""
+    with Records(Partitions({"orders": 2})) as records:
+        other = 1 << SHIFT
+        # Of a partition whose offsets 2 to 7 were removed between two answers.
+        records.add_outputs(
+            [(0, 0, 0), (other, 1, 0), (other | 8, 8, 0), (8, 9, 0), (b"k", 9, 0)], []
+        )
+        records.add_outputs([(3, other | 5, 0)], [])
+        assert records.first_sources([8, other | 6]) == [{0: 8, 1: 8}, {}]

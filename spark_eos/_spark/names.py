@@ -1,0 +1,103 @@
+"""Columns and fields under the names that spark-eos knows, however the query writes them.
+
+Spark resolves names without regard to case, unless ``spark.sql.caseSensitive`` is set. So each
+frame that enters has its columns renamed here, and all that comes after compares names as they are.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from spark_eos._spark.columns import LETTER_FIELDS, PLACE, SOURCE, WRITTEN
+from spark_eos._spark.dead_letter_columns import ERROR_TEXTS
+from spark_eos._worker.dead_letters import ERROR
+from spark_eos.errors import UnsupportedPipelineError
+
+HEADERS: Final = "headers"
+
+_CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
+_FIELDS: Final = {
+    SOURCE: (*PLACE, *LETTER_FIELDS),
+    HEADERS: ("key", "value"),
+    ERROR: ERROR_TEXTS,
+}
+
+
+def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR)) -> DataFrame:
+    """A frame whose columns of these names, and their fields, have exactly these names.
+
+    Raises:
+        UnsupportedPipelineError: Two columns, or two fields of one, differ by case alone.
+    """
+    # Of one that needs nothing, nothing is asked, and nothing is planned for it.
+    new = {one.name: _renamed(one, names) for one in frame.schema}
+    if all(new[one.name] == one for one in frame.schema) or is_case_sensitive(frame):
+        return frame
+    _check_apart(frame.columns, names, "column")
+    columns = []
+    for old in frame.schema:
+        kind, column = new[old.name].dataType, F.col(f"`{old.name.replace('`', '``')}`")
+        if kind != old.dataType:
+            _check_fields(old.dataType, _FIELDS[new[old.name].name])
+            column = column.cast(kind)
+        columns.append(column.alias(new[old.name].name, metadata=old.metadata))
+    return frame.select(*columns)
+
+
+def known_name(frame: DataFrame, name: str) -> str:
+    """The name in a frame of the column that Spark takes a name for; the name itself if none is."""
+    found = [one for one in frame.columns if one.lower() == name.lower()]
+    if found in ([], [name]) or is_case_sensitive(frame):
+        return name
+    _check_apart(found, [name.lower()], "column")
+    return found[0]
+
+
+def is_case_sensitive(frame: DataFrame) -> bool:
+    """Whether the frame's session tells names apart by case."""
+    return str(frame.sparkSession.conf.get(_CASE_SENSITIVE)).lower() == "true"
+
+
+def _renamed(column: T.StructField, names: Iterable[str]) -> T.StructField:
+    name = _name(column.name, names)
+    kind = column.dataType
+    if name in _FIELDS and name in names:
+        kind = _with_fields(kind, _FIELDS[name])
+    return T.StructField(name, kind, column.nullable, column.metadata)
+
+
+def _name(name: str, known: Iterable[str]) -> str:
+    return next((one for one in known if one == name.lower()), name)
+
+
+def _with_fields(kind: T.DataType, known: Iterable[str]) -> T.DataType:
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_with_fields(kind.elementType, known), kind.containsNull)
+    if not isinstance(kind, T.StructType):
+        return kind
+    fields = []
+    for one in kind:
+        name = _name(one.name, known)
+        own = _with_fields(one.dataType, _FIELDS[name]) if name in _FIELDS else one.dataType
+        fields.append(T.StructField(name, own, one.nullable, one.metadata))
+    return T.StructType(fields)
+
+
+def _check_fields(kind: T.DataType, known: Iterable[str]) -> None:
+    if isinstance(kind, T.ArrayType):
+        kind = kind.elementType
+    if isinstance(kind, T.StructType):
+        _check_apart(kind.names, known, "field")
+
+
+def _check_apart(names: Iterable[str], known: Iterable[str], what: str) -> None:
+    for one in known:
+        found = {name for name in names if name.lower() == one}
+        if len(found) > 1:
+            raise UnsupportedPipelineError(
+                f"the {what}s {' and '.join(f'`{name}`' for name in sorted(found))} differ by case "
+                f"alone, and Spark does not tell them apart: leave all but one out, or rename them"
+            )

@@ -1,0 +1,221 @@
+"""What becomes of rows that `guarded`, `decode` and `encode` can't take.
+
+A row's error is in the field ``error`` of ``source``, where `sink.read` has made one, so that a
+query can't drop it: no row is written directly without its ``source``. Only the sink's own job, if
+it makes dead letters of such rows, lets a task put an error there. In any other one the bad row
+ends the job, since nobody would miss the error: the query may drop ``source``, as staged ones do.
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import types as T
+
+from spark_eos._client.printable import printable
+from spark_eos._pyspark_internals import arrow_schema
+from spark_eos._spark.columns import SOURCE
+from spark_eos._spark.dead_letter_columns import (
+    ERROR_FIELD,
+    ERROR_TEXTS,
+    carries_letter,
+    check_error_column,
+    has_error_column,
+)
+from spark_eos._spark.runtime import ERRORS_CARRIED
+from spark_eos._worker.dead_letters import ERROR
+from spark_eos.errors import ConfigurationError, SparkEosError
+
+_COLUMN_IS_FOR_YOU: Final = (
+    "errors='column' keeps such rows, with nulls and a column `error`, of which you decide"
+)
+
+
+class RowError(NamedTuple):
+    """Why a row can't be taken.
+
+    Attributes:
+        exception: The class's name.
+        cause: What was raised, if it is at hand.
+    """
+
+    message: str
+    exception: str
+    stacktrace: str | None = None
+    cause: Exception | None = None
+
+
+class RowErrors(ABC):
+    """What becomes of bad rows.
+
+    Args:
+        raised: The error that ends a job at a bad row.
+    """
+
+    fields: tuple[T.StructField, ...] = ()
+    """The columns that it adds."""
+
+    def __init__(self, raised: type[SparkEosError]) -> None:
+        self._raised = raised
+
+    @classmethod
+    def of(
+        cls, schema: T.StructType, errors: str | None, raised: type[SparkEosError]
+    ) -> "RowErrors":
+        """What becomes of the bad rows of a frame.
+
+        Args:
+            schema: The columns before.
+            errors: ``column``, ``raise``, or None: as for an earlier function of the query if that
+                has a column, else in ``source`` if this can be, else ``raise``.
+            raised: The error that ends a job at a bad row.
+
+        Raises:
+            ConfigurationError: ``errors`` is none of these.
+            UnsupportedPipelineError: There is an ``error`` column of another type.
+        """
+        if errors is None and has_error_column(schema):
+            errors = "column"
+        if errors == "column":
+            check_error_column(schema)
+            return _InColumn(raised)
+        if errors is None and carries_letter(schema):
+            return _InSource(raised)
+        if errors in {None, "raise"}:
+            return _Raised(raised)
+        raise ConfigurationError(f"errors is {errors!r}; it must be 'column' or 'raise'")
+
+    @abstractmethod
+    def put(
+        self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
+    ) -> None:
+        """Adds errors by row to the columns made of a batch; a row's first error stays."""
+
+    def _end(self, batch: pa.RecordBatch, errors: Mapping[int, RowError], advice: str) -> None:
+        row = min(errors)
+        error = errors[row]
+        own = f"{self._raised.__module__}.{self._raised.__qualname__}"
+        text = error.message if error.exception == own else f"{error.exception}: {error.message}"
+        raise self._raised(f"{position_of(batch, row)}{printable(text)}. {advice}") from error.cause
+
+
+def bad_rows(batch: pa.RecordBatch) -> pa.Array:
+    """Which rows have an error of an earlier function."""
+    bad = pa.repeat(False, batch.num_rows)  # noqa: FBT003 - a value
+    names = batch.schema.names
+    kind = _arrow_type()
+    if ERROR in names and batch.column(ERROR).type == kind:
+        bad = batch.column(ERROR).is_valid()
+    if SOURCE in names and ERROR in _names(batch.column(SOURCE).type):
+        bad = pc.or_(bad, pc.struct_field(batch.column(SOURCE), ERROR).is_valid())
+    return bad
+
+
+class _Raised(RowErrors):
+    def put(
+        self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
+    ) -> None:
+        del columns
+        if errors:
+            self._end(
+                batch,
+                errors,
+                "With dead_letters, rows of sink.read that keep `source` become dead letters; "
+                + _COLUMN_IS_FOR_YOU,
+            )
+
+
+class _InSource(RowErrors):
+    def put(
+        self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
+    ) -> None:
+        if not errors:
+            return
+        source = columns[SOURCE]
+        if not _is_carried() or not all(source[row].is_valid for row in errors):
+            self._end(
+                batch,
+                errors,
+                "The error of a bad row is kept in `source`, and only a direct or mirrored query "
+                "of a sink with dead_letters makes a dead letter of it; this is another query or "
+                f"job. {_COLUMN_IS_FOR_YOU}",
+            )
+        parts = dict(zip(_names(source.type), source.flatten(), strict=True))
+        parts[ERROR] = _joined(parts[ERROR], errors)
+        columns[SOURCE] = pa.StructArray.from_arrays(
+            [*parts.values()], fields=[*source.type], mask=source.is_null()
+        )
+
+
+class _InColumn(RowErrors):
+    fields = (ERROR_FIELD,)
+
+    def put(
+        self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
+    ) -> None:
+        """A column that dead letters can be made of becomes one of these errors, of any type."""
+        kind = _arrow_type()
+        before = columns.get(ERROR)
+        before = pa.nulls(batch.num_rows, kind) if before is None else _as_error(before, kind)
+        columns[ERROR] = _joined(before, errors)
+
+
+def _is_carried() -> bool:
+    context = TaskContext.get()
+    return context is not None and context.getLocalProperty(ERRORS_CARRIED) == "true"
+
+
+@functools.cache
+def _arrow_type() -> pa.DataType:
+    return arrow_schema(T.StructType([ERROR_FIELD])).field(0).type
+
+
+def _names(kind: pa.DataType) -> list[str]:
+    return [field.name for field in kind] if pa.types.is_struct(kind) else []
+
+
+def _joined(before: pa.Array, errors: Mapping[int, RowError]) -> pa.Array:
+    """The errors before, and others where there was none."""
+    if not errors:
+        return before
+    rows = len(before)
+    made = pa.array([_value(errors.get(row)) for row in range(rows)], before.type)
+    kept = enumerate(before.is_valid().to_pylist())
+    both = pa.concat_arrays([before, made])
+    return both.take(pa.array([row if valid else rows + row for row, valid in kept]))
+
+
+def _value(error: RowError | None) -> dict[str, str | None] | None:
+    if error is None:
+        return None
+    # What UTF-8 has no form for, half a pair of surrogates, is escaped.
+    texts = ((name, getattr(error, name)) for name in ERROR_TEXTS)
+    return {
+        name: text and text.encode("utf-8", "backslashreplace").decode() for name, text in texts
+    }
+
+
+def _as_error(before: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Errors that are texts, or lack some of the fields, with all fields."""
+    if before.type == kind:
+        return before
+    nothing = pa.nulls(len(before), pa.string())
+    if pa.types.is_struct(before.type):
+        found = {field.name: before.field(field.name) for field in before.type}
+    else:
+        found = {"message": before}
+    arrays = [found.get(field.name, nothing).cast(field.type) for field in kind]
+    return pa.StructArray.from_arrays(arrays, fields=[*kind], mask=before.is_null())
+
+
+def position_of(batch: pa.RecordBatch, row: int) -> str:
+    """Where a row comes from, as the beginning of a text; empty if the frame does not tell."""
+    names = batch.schema.names
+    source: Any = batch.column(SOURCE)[row].as_py() if SOURCE in names else None
+    if not isinstance(source, dict) or not {"topic", "partition", "offset"} <= source.keys():
+        return ""
+    return f"{source['topic']}-{source['partition']}, offset {source['offset']}: "

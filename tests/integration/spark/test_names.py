@@ -1,0 +1,126 @@
+"""Columns in another case are the columns that Spark takes them for."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import ExactlyOnceSink, guarded
+from spark_eos._spark.names import known_name, with_known_names
+from spark_eos.errors import UnsupportedPipelineError
+from support.apis import started
+from support.connect_server import ConnectService
+from support.dead_letters import letter_topic
+from support.flow import Flow
+from support.pipelines import viewed
+from support.queries import run_available
+from support.sinks import arguments
+
+SQL = """
+    SELECT struct(source.topic AS Topic, source.partition AS PARTITION, source.offset AS Offset)
+           AS SOURCE, KEY, value AS Value, TIMESTAMP, 1 AS PARTITION, '{target}' AS Topic,
+           transform(HEADERS, h -> struct(h.key AS KEY, h.value AS Value)) AS Headers
+    FROM {{view}}
+"""
+AT = 1_600_000_000_000
+
+
+@pytest.mark.parametrize("delivery", ["direct", "staged"])
+def test_what_sql_writes_in_capitals(
+    flow: Flow, spark_eos_session: SparkSession, delivery: str
+) -> None:
+    flow.produce(["a"], partition=0, key=b"k", headers=[("trace", b"t")], timestamp=AT)
+    run_available(
+        spark_eos_session,
+        flow,
+        lambda frame: viewed(frame, SQL.format(target=flow.target)),
+        read={"include_headers": True},
+        delivery=delivery,
+        topic=None,
+        progress_topic=f"progress-{flow.name}",
+        progress_partitions=3,
+    )
+    (found,) = flow.written()
+    assert (found.key(), found.value(), found.partition()) == (b"k", b"a", 1)
+    assert (found.headers(), found.timestamp()[1]) == ([("trace", b"t")], AT)
+
+
+def _judged(frame: DataFrame) -> DataFrame:
+    bad = F.when(F.col("value").cast("string") == "bad", "it is bad").alias("ERROR")
+    return frame.select(F.col("source").alias("Source"), "key", F.col("value").alias("VALUE"), bad)
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+def test_an_error_in_capitals_makes_a_dead_letter(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    in_function: bool,  # noqa: FBT001
+) -> None:
+    letters = letter_topic(flow)
+    flow.produce(["good", "bad"], partition=0)
+    sink = ExactlyOnceSink(**arguments(**flow.options(), dead_letter_topic=letters))
+    frame = sink.read(spark_eos_session, subscribe=flow.source)
+    _run(sink, frame, in_function=in_function)
+    assert flow.values() == ["good"]
+    assert [m.value() for m in flow.written(letters)] == [b"bad"]
+
+
+def _run(sink: ExactlyOnceSink, frame: DataFrame, *, in_function: bool) -> None:
+    writer = sink.write(frame if in_function else _judged(frame))
+    if in_function:
+        writer = writer.foreachBatch(lambda rows, batch_id: sink(_judged(rows), batch_id))
+    assert started(writer.trigger(availableNow=True)).awaitTermination(240)
+    sink.close()
+
+
+def _on_connect(session: SparkSession, options: dict[str, Any], source: str) -> None:
+    sink = ExactlyOnceSink(**arguments(**options))
+    _run(sink, sink.read(session, subscribe=source), in_function=False)
+
+
+@pytest.mark.slow
+def test_on_connect(connect_service: ConnectService, flow: Flow) -> None:
+    letters = letter_topic(flow)
+    flow.produce(["good", "bad"], partition=0)
+    options = {**flow.options(), "dead_letter_topic": letters}
+    connect_service.queries.ask(_on_connect, options, flow.source)
+    assert flow.values() == ["good"]
+    assert [m.value() for m in flow.written(letters)] == [b"bad"]
+
+
+@pytest.fixture
+def case_sensitive(spark_eos_session: SparkSession) -> Iterator[SparkSession]:
+    spark_eos_session.conf.set("spark.sql.caseSensitive", "true")
+    yield spark_eos_session
+    spark_eos_session.conf.unset("spark.sql.caseSensitive")
+
+
+def test_names_that_spark_tells_apart_are_others(case_sensitive: SparkSession) -> None:
+    frame = case_sensitive.sql("SELECT 1 AS VALUE, 2 AS value, 3 AS Key")
+    assert with_known_names(frame) is frame
+    assert known_name(frame, "KEY") == "KEY"
+
+
+def test_a_frame_that_needs_nothing_is_taken_as_it_is(spark_eos_session: SparkSession) -> None:
+    frame = spark_eos_session.sql("SELECT 'a' AS value, 1 AS Other, 2 AS OTHER")
+    assert with_known_names(frame) is frame
+    other = frame.withColumnRenamed("value", "VALUE")
+    assert known_name(other, "value") == "VALUE"
+    with pytest.raises(UnsupportedPipelineError, match="`OTHER` and `Other` differ by case alone"):
+        known_name(frame, "other")
+
+
+def test_metadata_stays(spark_eos_session: SparkSession) -> None:
+    frame = spark_eos_session.sql("SELECT 'a' AS VALUE, 'b' AS topic")
+    marked = frame.withMetadata("topic", {"spark-eos": "source"})
+    assert with_known_names(marked).schema["topic"].metadata == {"spark-eos": "source"}
+
+
+def test_a_guarded_function_sees_its_own_names(spark_eos_session: SparkSession) -> None:
+    frame = spark_eos_session.sql("SELECT 'a' AS VALUE, named_struct('topic', 't') AS Source")
+    made = guarded(frame, lambda row: {"value": row["VALUE"]}, "value string")
+    assert [(row.value, row.source.topic) for row in made.collect()] == [("a", "t")]
+    with pytest.raises(UnsupportedPipelineError, match="include ERROR"):
+        guarded(frame, lambda row: row, "value string, ERROR string")
