@@ -54,7 +54,7 @@ PARALLEL = --numprocesses $(PROCESSES) --dist worksteal
 test: jars ## Run the tests with real brokers and a real Spark; ORDER=seed for an order as before
 	@$(PYTEST) -m "not slow" $(PARALLEL) $(ARGS)
 
-test-unit: $(VENV)/.stamp ## Run the tests that need no broker and no JVM: seconds
+test-unit: $(VENV)/.stamp ## Run the tests that need no broker and no JVM: half a minute, and a minute to set up
 	@$(PYTEST) tests/unit $(ARGS)
 
 test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, Connect
@@ -115,6 +115,7 @@ docs: $(VENV)/.stamp ## Update the generated pages and build the documentation i
 	@PYTHONPATH=tests $(BIN)/python benchmarks/summary.py
 	@$(BIN)/python tools/picture.py
 	@$(MKDOCS)
+	@echo "The site begins at build/docs/index.html"
 
 demo: jars ## Show exactly-once on a real broker
 	@$(BIN)/spark-eos demo

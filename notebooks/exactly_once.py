@@ -107,6 +107,8 @@ written.set(xlabel="batch", ylabel="rows written", title="Rows and lag by batch"
 lag = written.twinx()
 lag.plot(numbers, [row.lag for row in rows], color="tab:orange", marker="o")
 lag.set(ylabel="lag", ylim=(0, None))
+for axis in (written.xaxis, written.yaxis, lag.yaxis):
+    axis.get_major_locator().set_params(integer=True)
 display(figure)
 
 # COMMAND ----------

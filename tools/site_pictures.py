@@ -1,8 +1,8 @@
 """Opens each page of build/docs in Chromium as on a desk and on a phone, in light and dark.
 
-It ends with an error if a page scrolls sideways, or a table's cell lies where nothing scrolls to,
-and leaves a picture of each page's beginning in the directory that is its argument. Needs
-``pip install playwright``, which is not pinned, and a Chromium.
+It ends with an error if a page scrolls sideways, a table's cell lies where nothing scrolls to, or a
+desk cuts a line of code off. It leaves a picture of each page's beginning in the directory that is
+its argument. Needs ``pip install playwright``, which is not pinned, and a Chromium.
 """
 
 import shutil
@@ -25,6 +25,11 @@ _WRONG: Final = """() => {
     while (box !== document.body && !scrolls(box)) box = box.parentElement;
     const hidden = cell.getBoundingClientRect().right - box.getBoundingClientRect().right;
     if (hidden > box.scrollWidth - box.clientWidth + 1) wrong.push(`hides "${cell.textContent}"`);
+  }
+  const phone = matchMedia("(max-width: 37.5em)").matches;
+  for (const line of document.querySelectorAll("article pre > code")) {
+    const cut = line.scrollWidth - line.clientWidth;
+    if (cut > 1 && !phone) wrong.push(`cuts ${cut} off "${line.textContent.slice(0, 60)}"`);
   }
   return wrong;
 }"""

@@ -6,6 +6,11 @@ for (const table of document.querySelectorAll("article table")) {
   }
 }
 
+// Short cells that begin with a figure stay in one line (site.css).
+for (const cell of document.querySelectorAll("article td")) {
+  cell.classList.toggle("figure", /^\d.{0,23}$/.test(cell.textContent));
+}
+
 // Long names may be broken where their words join, and nowhere else.
 for (const code of document.querySelectorAll("article td code")) {
   if (code.textContent.length >= 28) {

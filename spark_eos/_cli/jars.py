@@ -56,8 +56,8 @@ def class_archive() -> None:
     """Print JVM options that let a Spark driver start some seconds sooner.
 
     The driver then takes Spark's classes from an archive (class data sharing) for this Java and the
-    installed pyspark; with others, Spark starts without it. The first call makes the archive in
-    half a minute, in the cache directory (SPARK_EOS_CACHE). Only the options are printed on stdout.
+    installed pyspark; with others, Spark starts without it. The first call makes the archive in a
+    minute or two, in the cache directory (SPARK_EOS_CACHE). Only the options are printed on stdout.
 
     \b
     Example: spark-submit --jars "$(spark-eos jars)" \\

@@ -83,6 +83,7 @@ def _draw(
     largest = max(value for points in series.values() for _number, value in points)
     # Above the largest, room for the legend.
     axis.set_ylim(0, (largest or 1) * (1.3 if len(series) > 1 else 1.1))
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axis.grid(visible=True, axis="y", alpha=0.3)
     if len(series) > 1:

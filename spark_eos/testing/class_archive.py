@@ -105,9 +105,9 @@ class ClassArchive:
 
     def _make(self, exercise: Callable[[list[str]], None]) -> None:
         new = self.file.with_suffix(".new")
-        # Half a minute of silence looks like a program that hangs.
+        # A minute of silence looks like a program that hangs.
         Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"{self.of} are prepared for quick starts, once on this machine: half a minute ..."
+            f"{self.of} are prepared for quick starts, once on this machine: a minute or two ..."
         )
         exercise([f"-XX:ArchiveClassesAtExit={new}", _QUIET])
         # Others may not write there, whatever the umask.

@@ -22,7 +22,7 @@ class ClassArchiveError(PrintableError, RuntimeError):
 
 
 def quick_start_options() -> list[str]:
-    """Return JVM options for the quickest start of Spark; the first call may take half a minute.
+    """Return JVM options for the quickest start of Spark; the first call may take two minutes.
 
     The JVM also compiles less, which makes long-running work slower: for tests and trials.
 
@@ -41,7 +41,7 @@ def driver_options(*, make: bool) -> str | None:
     installed pyspark's, starts without it.
 
     Args:
-        make: Whether to make the archive if it does not exist, which takes half a minute.
+        make: Whether to make the archive if it does not exist, which takes a minute or two.
 
     Returns:
         The options as Spark's settings want them; None if there is no archive, and ``make`` is

@@ -1,6 +1,7 @@
 """The project's documentation, as tests read it."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,12 +23,18 @@ def code_blocks(name: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page(name), re.DOTALL | re.MULTILINE)
 
 
+def commands(code: str) -> list[list[str]]:
+    """The commands of a block; comments and continuation lines as the shell takes them."""
+    lines = code.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
 def readmes_query(flow: Flow) -> str:
     """README's query, with a flow's topics, until all there is was read."""
     found = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )
-    (code,) = found
+    (code,) = (block for block in found if "ExactlyOnceSink" in block)
     instead = {
         '"localhost:9092"': repr(flow.bootstrap_servers),
         '"order-processors"': repr(flow.group_id),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from spark_eos._cli import main
 from spark_eos.testing import EmbeddedKafka
 from support.flow import consume
 from support.jobs import ROOT, job
+from support.pages import commands
 
 DOCS = ROOT / "docs"
 _BLOCK = re.compile(
@@ -34,6 +36,7 @@ _WITHIN = re.compile(r"\$\((spark-eos [^)]+)\)")
 _CRON = re.compile(r"^(?:[*/0-9]+ ){5}")
 _OWN_PROCESS = "in a process of its own"
 _OTHER_TEST = re.compile(r"run by (tests/[\w/]+\.py)")
+_CREATING = {"--topic", "--create"}
 _COUNT = 40
 
 
@@ -51,14 +54,22 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
+    """A page's code, in the order in which its reader runs it."""
     text = (ROOT / page).read_text()
-    return [Block(language, code, note) for note, language, code in _BLOCK.findall(text)]
+    found = [Block(language, code, note) for note, language, code in _BLOCK.findall(text)]
+    if page == "README.md":
+        # Its query is what the commands after it call "the code above".
+        query, set_up, produce, *others = found
+        return [set_up, produce, query, *others]
+    return found
 
 
-def commands(code: str) -> list[list[str]]:
-    """The commands of a block; comments and continuation lines as the shell takes them."""
-    lines = code.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+def created_topics(words: list[str]) -> list[str]:
+    """The topics that a command of ours creates."""
+    if words[:2] not in (["spark-eos", "broker"], ["spark-eos", "topics"]):
+        return []
+    pairs = pairwise(words)
+    return [topic.partition(":")[0] for option, topic in pairs if option in _CREATING]
 
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))]
@@ -182,14 +193,16 @@ class Reader:
 
     def own(self, text: str) -> str:
         text = text.replace("localhost:9092", self.broker.bootstrap_servers)
-        text = text.replace('"checkpoints/', f'"{self.directory}/')
-        return text.replace("/checkpoints/", f"{self.directory}/")
+        return text.replace("checkpoints/", f"{self.directory}/")
 
     def follow(self, block: Block) -> None:
         if block.language == "python":
             exec(compile(self.own(block.code), "block", "exec"), self.names)  # noqa: S102
             return
         for words in commands(self.own(block.code)):
+            if words[:2] == ["spark-eos", "broker"]:  # it is there, but for its topics
+                for name in created_topics(words):
+                    self.broker.create_topic(name, partitions=4)
             _COMMANDS[words[0]](words[1:])
 
 
@@ -226,7 +239,7 @@ def _make(words: list[str]) -> None:
 
 
 def _python(words: list[str]) -> None:
-    if words == ["my_query.py"]:  # the page's own query, which test_starting.py runs
+    if words[0] in {"my_query.py", "produce.py"}:  # a page's own, which are run where it shows them
         return
     subprocess.run([sys.executable, *words], check=True, timeout=240)
 
@@ -300,6 +313,15 @@ def test_each_fence_is_of_a_language_that_tests_know() -> None:
             assert any(taken in test for test in tests), f"no test takes {taken}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_of_code_fit_on_a_page(page: str) -> None:
+    """At 1280 pixels, as site.css has it; tools/site_pictures.py looks at the pages themselves."""
+    lines = [
+        line for _, code in _FENCE.findall((ROOT / page).read_text()) for line in code.split("\n")
+    ]
+    assert not [line for line in lines if len(line) > 90]
+
+
 @pytest.fixture
 def reader(
     page_kafka: EmbeddedKafka,
@@ -320,21 +342,20 @@ def reader(
     return Reader(page_kafka, tmp_path, {"spark": spark_eos_session})
 
 
-def _empty_topics(reader: Reader) -> None:
-    names = ("enriched", "rejected", "copy", "notices", "archive", "positioned")
-    for topic in ("orders", *(f"orders-{name}" for name in names)):
-        reader.broker.create_topic(topic, partitions=4)
-
-
-def _topics(reader: Reader) -> None:
-    """What most pages assume."""
-    _empty_topics(reader)
+def _orders(reader: Reader) -> None:
+    """What most pages assume. All else they create."""
+    reader.broker.create_topic("orders", partitions=4)
     produce(reader.broker, range(_COUNT))
+
+
+def _nothing(_reader: Reader) -> None:
+    """The page makes its orders, too."""
 
 
 def _own_sink(reader: Reader) -> None:
     """The query of docs/moving.md that is to move; it has written some of the orders."""
-    _topics(reader)
+    _orders(reader)
+    reader.broker.create_topic("orders-mailed", partitions=4)
     servers = reader.broker.bootstrap_servers
     frame = (
         reader.names["spark"]
@@ -352,68 +373,58 @@ def _own_sink(reader: Reader) -> None:
         .select("key", "value")
         .writeStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
-        .option("topic", "orders-enriched")
+        .option("topic", "orders-mailed")
         .option("checkpointLocation", str(reader.directory / "old"))
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
-    assert written(reader.broker, "orders-enriched") == orders()
+    assert written(reader.broker, "orders-mailed") == orders()
     produce(reader.broker, range(_COUNT, _COUNT + 9))
 
 
 def _query(reader: Reader) -> None:
     """The query that docs/operations.md is about, README's."""
-    _topics(reader)
-    for block in blocks("README.md"):
-        if block.language == "python":
-            reader.follow(block)
-
-
-def _letters(reader: Reader) -> None:
-    """The topics of docs/dead-letters.md, with one record that is no order."""
-    _topics(reader)
-    reader.broker.create_topic("orders-dlq", partitions=4)
-    producer = Producer({"bootstrap.servers": reader.broker.bootstrap_servers})
-    producer.produce("orders", b"oops", partition=0)
-    assert producer.flush(60) == 0
+    for block in blocks("README.md")[:3]:
+        reader.follow(block)
 
 
 _BEFORE = {
-    "docs/dead-letters.md": _letters,
-    "docs/index.md": _empty_topics,
+    "README.md": _nothing,
+    "docs/dead-letters.md": _nothing,
+    "docs/index.md": _nothing,
     "docs/moving.md": _own_sink,
     "docs/operations.md": _query,
 }
 
 
 def _after_guide(reader: Reader) -> None:
-    enriched = [*map(str.upper, orders())]
-    # By the page's first query, and by the one that makes two rows of each order.
-    assert written(reader.broker, "orders-enriched") == sorted(2 * enriched)
+    in_capitals = sorted(map(str.upper, orders()))
+    for topic in ("orders-upper", "orders-invoices"):
+        assert written(reader.broker, topic) == in_capitals, topic
     notices = written(reader.broker, "orders-notices")
     assert notices == sorted(f"shipped: {order}" for order in orders())
-    for topic in ("orders-rejected", "orders-copy", "orders-archive"):
+    for topic in ("orders-text", "orders-copy", "orders-archive"):
         assert written(reader.broker, topic) == orders(), topic
+    assert written(reader.broker, "orders-json") == []
+    tagged = consume(reader.broker.bootstrap_servers, "orders-tagged")
+    assert sorted((m.value() or b"").decode() for m in tagged) == orders()
+    assert {str(m.headers()) for m in tagged} == {"[('channel', b'web')]"}
 
 
 def _after_moving(reader: Reader) -> None:
-    assert written(reader.broker, "orders-enriched") == orders(_COUNT + 9)
+    assert written(reader.broker, "orders-mailed") == orders(_COUNT + 9)
 
 
 def _in_capitals(reader: Reader) -> None:
-    assert written(reader.broker, "orders-enriched") == sorted(map(str.upper, orders()))
-
-
-def _capitals_of_its_own(reader: Reader) -> None:
     enriched = sorted(map(str.upper, orders(10_000)))
     assert written(reader.broker, "orders-enriched") == enriched
 
 
 def _dead_letter_replayed(reader: Reader) -> None:
-    _in_capitals(reader)
+    assert written(reader.broker, "orders-checked") == sorted(map(str.upper, orders(10)))
     assert written(reader.broker, "orders-dlq") == ["oops"]
-    assert written(reader.broker, "orders") == sorted([*orders(), "oops", "oops"])
+    assert written(reader.broker, "orders-raw") == sorted([*orders(10), "oops", "oops"])
 
 
 def _with_positions(reader: Reader) -> None:
@@ -424,7 +435,7 @@ _AFTER = {
     "README.md": _in_capitals,
     "docs/dead-letters.md": _dead_letter_replayed,
     "docs/guide.md": _after_guide,
-    "docs/index.md": _capitals_of_its_own,
+    "docs/index.md": _in_capitals,
     "docs/moving.md": _after_moving,
     "docs/operations.md": _in_capitals,
     "docs/verify.md": _with_positions,
@@ -440,11 +451,56 @@ def test_what_queries_of_pages_write_is_looked_at() -> None:
     assert with_queries <= _AFTER.keys()
 
 
+def _sinks(page: str) -> Iterator[tuple[str, str]]:
+    """Target and group of the sinks that a page's code makes."""
+    for block in blocks(page):
+        # What runs in a process of its own has a broker of its own.
+        if block.language == "python" and block.note != _OWN_PROCESS:
+            for node in ast.walk(ast.parse(block.code)):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "ExactlyOnceSink":
+                    named = {
+                        k.arg: k.value.value
+                        for k in node.keywords
+                        if isinstance(k.value, ast.Constant) and isinstance(k.value.value, str)
+                    }
+                    if {"topic", "group_id"} <= named.keys():
+                        yield named["topic"], named["group_id"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_directories_are_those_that_an_ordinary_user_can_create(page: str) -> None:
+    for block in blocks(page):
+        at_the_root = re.findall(r"""(?<=[ "'=])/(?!etc/|opt/|var/)[\w/]+""", block.code)
+        assert not at_the_root
+
+
+def test_each_target_is_that_of_one_query() -> None:
+    """Pages are followed one after the other: what two queries write, `verify` calls duplicates."""
+    groups: dict[str, set[str]] = {}
+    for page in PAGES:
+        for topic, group in _sinks(page):
+            groups.setdefault(topic, set()).add(group)
+    assert groups["orders-enriched"] == {"order-processors"}
+    assert not {topic: of_it for topic, of_it in groups.items() if len(of_it) > 1}
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "localhost:9092" in (ROOT / page).read_text()]
+)
+def test_a_page_creates_what_its_queries_write(page: str) -> None:
+    fences = _FENCE.findall((ROOT / page).read_text())
+    lines = [words for name, code in fences if name in {"sh", "text"} for words in commands(code)]
+    made = {topic for words in lines for topic in created_topics(words)}
+    if page == "docs/moving.md":
+        made.add("orders-mailed")  # which the query that moves has written so far
+    assert {topic for topic, _group in _sinks(page)} <= made
+
+
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_what_a_page_shows_runs(
     page: str, reader: Reader, embedded_kafka: EmbeddedKafka, spark_eos_session: SparkSession
 ) -> None:
-    _BEFORE.get(page, _topics)(reader)
+    _BEFORE.get(page, _orders)(reader)
     for block in blocks(page):
         if block.runs_here:
             reader.follow(block)

@@ -38,7 +38,7 @@ def test_the_query(
         "east:9092": flow.source_servers,
         '"orders"': repr(flow.source),
         "orders-to-west": flow.group_id,
-        "/checkpoints/": flow.checkpoint,
+        "checkpoints/": flow.checkpoint,
     }
     names = run_block(QUERY, words, spark=spark_eos_session)
     names["sink"].close()

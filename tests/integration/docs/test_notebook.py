@@ -15,7 +15,7 @@ from support.notebook import Shown, run_notebook
 from support.pages import code_blocks
 from support.queries import until
 
-SINK, RUNNING, REPORT, STATUS, DATABRICKS = code_blocks("notebook", "python")
+SESSION, SINK, RUNNING, REPORT, STATUS, DATABRICKS = code_blocks("notebook", "python")
 
 Run = Callable[[str, Mapping[str, str]], Shown]
 
@@ -67,12 +67,14 @@ def test_the_notebook_writes_and_shows_each_batch(flow: Flow, run: Run) -> None:
 
 def _names(flow: Flow, spark: SparkSession, page: Page) -> dict[str, Any]:
     """What the page's cells have, after the first one."""
-    names: dict[str, Any] = {"spark": spark}
+    names: dict[str, Any] = {}
+    page.run(SESSION, names)
+    assert names["spark"].sparkContext is spark.sparkContext
     words = {
         "localhost:9092": flow.bootstrap_servers,
-        "orders-plotted": flow.group_id,
-        "orders-enriched": flow.target,
-        "/checkpoints/plotted": flow.checkpoint,
+        "order-plotters": flow.group_id,
+        "orders-plotted": flow.target,
+        "checkpoints/plotted": flow.checkpoint,
         'subscribe="orders"': f'subscribe="{flow.source}"',
     }
     code = SINK

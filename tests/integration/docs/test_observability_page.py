@@ -62,8 +62,8 @@ def _running(
     words = {
         "localhost:9092": flow.bootstrap_servers,
         "orders-observed": flow.group_id,
-        "orders-enriched": flow.target,
-        "/checkpoints/observed": flow.checkpoint,
+        "orders-watched": flow.target,
+        "checkpoints/observed": flow.checkpoint,
         **instead,
     }
     names = run_block(code, words, spark=spark)

@@ -101,9 +101,9 @@ class Recipe:
         return {
             "localhost:9092": self.broker.bootstrap_servers,
             '"orders': f'"{self.prefix}-orders',
-            '"/checkpoints/': f'"{self.directory}/',
-            '"/archive/': f'"{self.directory}/archive-',
-            '"/tables/': f'"{self.directory}/table-',
+            '"checkpoints/': f'"{self.directory}/',
+            '"archive/': f'"{self.directory}/archive-',
+            '"tables/': f'"{self.directory}/table-',
             **instead,
         }
 
@@ -130,7 +130,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[BatchReport]:
 
 
 def test_poison_pills(recipe: Recipe) -> None:
-    recipe.topics("orders", "orders-parsed", "orders-dlq")
+    recipe.topics("orders", "orders-parsed", "orders-parsed-dlq")
     recipe.produce([{"customer": f"c{n}", "amount": n + 0.25} for n in range(9)])
     recipe.produce([b"oops", {"customer": "c", "amount": "much"}])
     recipe.run(POISON)
@@ -139,7 +139,7 @@ def test_poison_pills(recipe: Recipe) -> None:
         (f"c{n}".encode(), json.dumps({"cents": 100 * n + 25}).encode()) for n in range(9)
     }
     broken = ["oops", json.dumps({"customer": "c", "amount": "much"})]
-    assert recipe.values("orders-dlq") == sorted(broken)
+    assert recipe.values("orders-parsed-dlq") == sorted(broken)
 
 
 def test_headers(recipe: Recipe) -> None:

@@ -7,19 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
 
 import spark_eos
+from spark_eos._cli import main
 from spark_eos.schemas import SchemaRegistry
 from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
 from support.dead_letters import headers_of
 from support.flow import consume
-from support.pages import code_blocks, run_block
+from support.jobs import job
+from support.pages import code_blocks, commands, run_block
 
 PRODUCE, QUERY, LOOK, SEVERAL, REGISTER = code_blocks("schemas", "python")
+TOPICS, CHECK, COPY = code_blocks("schemas", "sh")
 ID = {"name": "id", "type": "string"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark_eos_session")]
@@ -53,29 +57,46 @@ def test_the_query_and_its_dead_letters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prefix, servers = uuid.uuid4().hex[:8], embedded_kafka.bootstrap_servers
-    for topic in ("orders", "orders-prices", "orders-dlq"):
-        embedded_kafka.create_topic(f"{prefix}-{topic}", 2)
     words = {
         "localhost:9092": servers,
         "http://localhost:8081": schema_registry.url,
-        '"order-prices"': f'"{prefix}"',
-        '"orders': f'"{prefix}-orders',
-        "/checkpoints/prices": str(tmp_path / "checkpoint"),
+        "order-prices": prefix,
+        "orders-": f"{prefix}-orders-",
+        "checkpoints/prices": str(tmp_path / "checkpoint"),
     }
 
     def run(code: str) -> dict[str, Any]:
         return run_block(code, {word: own for word, own in words.items() if word in code})
 
+    def give(code: str) -> str:
+        for word, own in words.items():
+            code = code.replace(word, own)
+        output = ""
+        for command in commands(code):
+            result = CliRunner().invoke(main, command[1:])
+            assert result.exit_code == 0, f"{command}: {result.output}"
+            output += result.output
+        return output
+
+    give(TOPICS)
     run(PRODUCE)
     monkeypatch.setattr(spark_eos, "run", lambda query: query.processAllAvailable())
     names = run(QUERY)
     names["query"].stop()
     names["sink"].close()
     found = run(LOOK)["found"].collect()
-    assert sorted(found) == [(f"o{n}", 100 * n + 25, None) for n in range(10)]
-    (letter,) = consume(servers, f"{prefix}-orders-dlq")
+    assert sorted(found) == [(f"o{n}", 100 * n + 25) for n in range(10)]
+    (letter,) = consume(servers, f"{prefix}-orders-avro-dlq")
     assert letter.value() == b"oops"
     assert "not with the id of a schema" in headers_of(letter)["__dlq.errors.message"]
+    checked = give(CHECK)
+    assert "oops" in checked
+    assert "SOUND" in checked
+
+
+def test_the_job_that_copies() -> None:
+    (words,) = commands(COPY)
+    job("relay").main.make_context("relay", words[words.index("jobs/relay.py") + 1 :])
 
 
 def test_several_subjects_and_a_registration(

@@ -46,7 +46,7 @@ def _count(flow: Flow, spark: SparkSession) -> dict[str, Any]:
         "order-counts": flow.group_id,
         "orders-counts": flow.target,
         '"orders"': repr(flow.source),
-        "/checkpoints/counts": flow.checkpoint,
+        "checkpoints/counts": flow.checkpoint,
     }
     names = run_block(COUNTS, words, spark=spark)
     names["sink"].close()

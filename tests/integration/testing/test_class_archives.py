@@ -180,7 +180,7 @@ def test_an_archive_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     archive.train(exercise)
     archive.train(exercise)
     assert len(trained) == 1
-    told = "Programs are prepared for quick starts, once on this machine: half a minute ...\n"
+    told = "Programs are prepared for quick starts, once on this machine: a minute or two ...\n"
     assert capsys.readouterr().err == told
     assert archive.options[0] == f"-XX:SharedArchiveFile={archive.file}"
     assert archive.file.read_bytes() == b"classes"

@@ -27,16 +27,18 @@ def flow(mirrored_flow: MirroredFlow) -> MirroredFlow:
 def test_the_documented_command(flow: MirroredFlow) -> None:
     (command,) = code_blocks("verify", "bash")
     instead = {
-        "target:9092": flow.bootstrap_servers,
-        "source:9092": flow.source_servers,
+        "west:9092": flow.bootstrap_servers,
+        "east:9092": flow.source_servers,
         "orders-to-west": flow.group_id,
-        "orders-enriched": flow.target,
         "orders": flow.source,
         "source": "src",
     }
     words = shlex.split(command.replace("\\\n", " "))
     assert set(instead) <= set(words)
-    result = CliRunner().invoke(main, [instead.get(word, word) for word in words[1:]])
+    given = [instead.get(word, word) for word in words[1:]]
+    # The page's target has the source's name.
+    given[given.index("--output") + 1] = flow.target
+    result = CliRunner().invoke(main, given)
     assert result.exit_code == 1, result.output
     assert result.stdout.startswith("ANOMALIES: 10 records in, 11 out")
 

@@ -16,7 +16,9 @@ _RULE = re.compile(r"- alert: (\w+)\n +expr: (.+)\n")
 
 
 def _alert(name: str) -> str:
-    rules = dict(_RULE.findall("".join(code_blocks("observability", "yaml"))))
+    text = "".join(code_blocks("observability", "yaml"))
+    # YAML's folded lines are one.
+    rules = dict(_RULE.findall(re.sub(r">-\n +(.+)\n +", r"\1 ", text)))
     return str(rules[name])
 
 

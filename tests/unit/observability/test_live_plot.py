@@ -93,6 +93,15 @@ def test_reports_alone_have_no_lag(figures: list[Figure]) -> None:
     assert image.imread(io.BytesIO(png)).shape[:2] == (400, 800)
 
 
+@pytest.mark.parametrize("largest", [0, 1, 2, 7, 1_000])
+def test_each_tick_is_another_number(figures: list[Figure], largest: int) -> None:
+    picture({0: Batch(rows_written=0, lag=0), 1: Batch(rows_written=largest, lag=largest)})
+    for axes in figures[-1].axes:
+        told = [label.get_text() for label in axes.get_yticklabels()]
+        assert len(told) > 1
+        assert len(set(told)) == len(told)
+
+
 def test_progress_alone(figures: list[Figure]) -> None:
     query = _Query()
     query.add(0, rows=5, lag=12)
