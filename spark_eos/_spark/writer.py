@@ -80,6 +80,8 @@ class ExactlyOnceWriter:
         processingTime: str | None = None,  # noqa: N803 - Spark's names
         availableNow: bool | None = None,  # noqa: N803
         once: bool | None = None,
+        continuous: str | None = None,
+        realTime: str | None = None,  # noqa: N803
     ) -> "ExactlyOnceWriter":
         """Chooses when batches run; by default one follows another.
 
@@ -87,13 +89,22 @@ class ExactlyOnceWriter:
             processingTime: Interval between the starts of two batches, such as ``1 second``.
             availableNow: True to write what is available now, in as many batches as needed.
             once: True to write it in one batch.
+            continuous: Refused, since Spark then makes no batches for the sink.
+            realTime: Refused, likewise.
 
         Returns:
             This writer.
 
         Raises:
-            ConfigurationError: Not exactly one of them is given.
+            ConfigurationError: Not exactly one of them is given, or one that is refused.
         """
+        for name, interval in (("continuous", continuous), ("realTime", realTime)):
+            if interval is not None:
+                raise ConfigurationError(
+                    f"trigger can't take {name}={interval!r}: Spark makes no batches then, and the "
+                    "sink writes batches. Choose processingTime, availableNow or once; without a "
+                    "trigger one batch follows another"
+                )
         given = {"processingTime": processingTime, "availableNow": availableNow, "once": once}
         chosen = {name: value for name, value in given.items() if value is not None}
         if len(chosen) != 1:

@@ -277,7 +277,7 @@ def _named(frame: DataFrame) -> str:
 @contextmanager
 def _printing_little(spark: SparkSession) -> Iterator[None]:
     """With the settings that cut what Spark prints of plans."""
-    settings = {"spark.sql.maxPlanStringLength": "500", "spark.sql.debug.maxToStringFields": "1"}
+    settings = {"spark.sql.maxPlanStringLength": "100", "spark.sql.debug.maxToStringFields": "1"}
     for name, text in settings.items():
         spark.conf.set(name, text)
     try:
