@@ -6,7 +6,9 @@ them. Any release of Spark may change what is used here;
 says what an upgrade takes.
 """
 
+import contextlib
 import inspect
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -20,7 +22,8 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 _CONNECT_WORKER: Final = "SPARK_CONNECT_LOCAL_URL"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _ASYNCHRONOUS: Final = "AsyncProgressTrackingMicroBatchExecution"
-_REFERENCE: Final = "CTERelationRef"
+# Limits of what Spark prints of a plan.
+_PRINTED: Final = ("spark.sql.maxPlanStringLength", "spark.sql.debug.maxToStringFields")
 
 ANY_SINK_ASYNCHRONOUS: Final = "_asyncProgressTrackingOverrideSinkSupportCheck"
 """Query option with which Spark's tests track progress asynchronously with any sink."""
@@ -192,18 +195,45 @@ def plans_text(frame: DataFrame) -> str:
         made: Any = frame
         return str(made._explain_string(extended=True))
     java = java_packages(frame.sparkSession).org.apache.spark.sql.api.python
-    # A frame of SQL, or of a view, is not resolved yet, so Spark does not know that it streams, and
-    # prints an exception in place of the plans. A select resolves it.
-    resolved: Any = frame.select("*")
-    return str(java.PythonSQLUtils.explainString(resolved._jdf.queryExecution(), "extended"))
+    # Spark looks for streams in the plan as it was given, where those of SQL are names still. What
+    # a selection is made of is analyzed.
+    execution: Any = frame.select("*")._jdf.queryExecution()
+    with _printing_all(frame.sparkSession):
+        return str(java.PythonSQLUtils.explainString(execution, "extended"))
 
 
-def plan_and_lineage(frame: DataFrame) -> tuple[str, str]:
-    """A job's physical plan and the lineage of its RDDs, which are those that will run."""
+@contextlib.contextmanager
+def _printing_all(session: SparkSession) -> Iterator[None]:
+    """Lets plans be printed whole in this thread, whatever the user's settings are."""
+    sessions = java_packages(session).org.apache.spark.sql.classic.SparkSession
+    printing: Any = session._jsparkSession.cloneSession()
+    for name in _PRINTED:
+        printing.conf().set(name, str(2**30))
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(printing)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def plan_and_lineage(frame: DataFrame) -> tuple[Any, str]:
+    """A job's physical plan and the lineage of its RDDs, which are those that will run.
+
+    The plan is the tree that Spark's user interface shows, with ``nodeName``, ``simpleString`` and
+    ``children``: a printed one has limits, and a text may look like an operator.
+    """
     execution: Any = frame._jdf.queryExecution()
+    java = java_packages(frame.sparkSession)
     # Before the RDDs, which the plan adapts itself to.
-    plan = str(execution.executedPlan().toString())
-    return plan, str(execution.toRdd().toDebugString())
+    tree = java.org.apache.spark.sql.execution.SparkPlanInfo.fromSparkPlan(execution.executedPlan())
+    # One call in place of several for each operator.
+    mapper = java.com.fasterxml.jackson.databind.ObjectMapper()
+    mapper.registerModule(java.com.fasterxml.jackson.module.scala.DefaultScalaModule())
+    return json.loads(mapper.writeValueAsString(tree)), str(execution.toRdd().toDebugString())
 
 
 def task_count(frame: DataFrame) -> int:
@@ -244,13 +274,12 @@ def stream_relations(frame: DataFrame, options: Iterable[str]) -> list[StreamSou
 def _leaves(plan: Any, options: Iterable[str]) -> list[StreamSource]:
     leaves = plan.collectLeaves()
     found = (leaves.apply(index) for index in range(leaves.size()))
-    # What a reference to a WITH clause reads is a leaf of the clause.
-    own = (leaf for leaf in found if leaf.getClass().getSimpleName() != _REFERENCE)
-    return [_of_leaf(leaf, options) for leaf in own if leaf.isStreaming()]
+    streams = ((leaf, str(leaf.getClass().getSimpleName())) for leaf in found if leaf.isStreaming())
+    # What WITH names is a leaf where it is used, beside the leaves of its definition.
+    return [_of_leaf(leaf, kind, options) for leaf, kind in streams if kind != "CTERelationRef"]
 
 
-def _of_leaf(leaf: Any, names: Iterable[str]) -> StreamSource:
-    kind = str(leaf.getClass().getSimpleName())
+def _of_leaf(leaf: Any, kind: str, names: Iterable[str]) -> StreamSource:
     if kind == "StreamingRelation":
         # Of a source that Spark has in its first API, such as files.
         return StreamSource(str(leaf.dataSource().className()).lower(), {})

@@ -15,7 +15,7 @@ from spark_eos._driver.offset_log import OffsetLog, fingerprint_of, parse_positi
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._run.run import Run
 from spark_eos._spark.narrow_lineage import check_lineage
-from spark_eos._spark.narrow_plan import check_batch_plan, is_cut, whole, whole_plans
+from spark_eos._spark.narrow_plan import check_batch_plan, operators_of_tree
 from spark_eos._spark.runtime import ERRORS_CARRIED, activity, leave_at_exit
 from spark_eos._spark.stopping import as_query_stopped_error
 from spark_eos._spark.stream_sources import sources_of_query
@@ -194,11 +194,8 @@ class ClassicRuntime:
                 "repartition, minPartitions and the like"
             )
         plan, lineage = internals.plan_and_lineage(job)
-        if is_cut(plan):
-            with whole_plans(self._session):
-                plan, _ = internals.plan_and_lineage(job)
         check_lineage(lineage, rows, self._sources)
-        check_batch_plan(whole(plan))
+        check_batch_plan(operators_of_tree(plan))
 
     def cores(self) -> int:
         """Spark's default parallelism, asked each time since executors come and go."""

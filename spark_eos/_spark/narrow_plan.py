@@ -1,28 +1,25 @@
 """Checks that a query's plan keeps each source partition's rows in one task, in offset order."""
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from spark_eos._pyspark_internals import StreamSource, connect_plan, messages, plans_text
 from spark_eos._spark.stream_sources import check_sources, sources_of
 from spark_eos._spark.unlogged import unlogged
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
+from spark_eos.errors import SparkEosError, UnsupportedPipelineError
 
 # Lines without tree branches continue an operator's text.
-_LINE: Final = re.compile(r"(?P<tree>[ :]*[+:]- )?(?:\*\(\d+\) |\* )?[~']?(?P<name>[A-Za-z]\w*)")
+_TREE: Final = re.compile(r"[ :]*[+:]- ")
+_OPERATOR: Final = re.compile(r"(?:\*\(\d+\) |\* )?[~'!]*([A-Za-z]\w*)(?=[\s(\[,]|$)")
+_HEADING: Final = re.compile(r"== \w+ Plan ==$")
 _SECTION: Final = re.compile(r"^== (\w[\w ]*) Plan ==$", re.MULTILINE)
-_SECTIONS: Final = ("Analyzed Logical", "Optimized Logical", "Physical")
-_OPERATOR: Final = re.compile(r"(?:\*\(\d+\) |\* )?[~']?[A-Z]")
-_CUT: Final = re.compile(r"(?:\.\.\. \d+ more characters|Truncated plan of \d+ characters)\s*\Z")
-# How Spark cuts a plan's text short, and what suffices for those of queries.
-_LENGTH: Final = "spark.sql.maxPlanStringLength"
-_FIELDS: Final = "spark.sql.debug.maxToStringFields"
-_ENOUGH: Final = {_LENGTH: 1 << 24, _FIELDS: 25}
+_SECTIONS: Final = ("Parsed Logical", "Analyzed Logical", "Optimized Logical", "Physical")
+# How Spark ends what is longer than its limit.
+_CUT: Final = re.compile(r"(\.\.\. \d+ more characters|Truncated plan of \d+ characters)\s*$")
 
 # Operators known to keep rows in their partition and order.
 _NARROW: Final = {
@@ -52,6 +49,7 @@ _NARROW: Final = {
     "MapPartitions",
     "Project",
     "PythonMapInArrow",
+    "ResultQueryStage",
     "RowToColumnar",
     "Sample",
     "SerializeFromObject",
@@ -89,48 +87,18 @@ class Operator:
 def explained(frame: DataFrame) -> dict[str, str]:
     """The plans as Spark prints them, by name: ``Optimized Logical``, ``Physical`` and so on."""
     # Not logged: plans show source options, including secrets that Spark does not redact.
-    with unlogged(), whole_plans(frame.sparkSession):
-        parts = _SECTION.split(whole(plans_text(frame)))
-    plans = dict(zip(parts[1::2], parts[2::2], strict=True))
-    for name in _SECTIONS:
-        if name not in plans:
-            raise UnsupportedPipelineError(
-                f"the query can't be checked: Spark shows no {name} plan"
-            )
-    return plans
-
-
-@contextlib.contextmanager
-def whole_plans(session: SparkSession) -> Iterator[None]:
-    """Lets Spark print plans as a whole, where the session's settings would cut them short."""
-    before = {name: session.conf.get(name, None) for name in _ENOUGH}
-    # A number may have a unit, such as 4k.
-    cut = {
-        name: text
-        for name, text in before.items()
-        if text and not (text.isdigit() and int(text) >= _ENOUGH[name])
-    }
-    for name in cut:
-        session.conf.set(name, str(_ENOUGH[name]))
-    try:
-        yield
-    finally:
-        for name, text in cut.items():
-            session.conf.set(name, text)
-
-
-def is_cut(text: str) -> bool:
-    """Whether Spark has cut the text of plans short."""
-    return _CUT.search(text) is not None
-
-
-def whole(text: str) -> str:
-    """The text of plans, which must not have been cut short."""
-    if is_cut(text):
-        raise ConfigurationError(
-            f"the query can't be checked, since Spark cuts its plan short: raise {_LENGTH}"
+    with unlogged():
+        text = plans_text(frame)
+    if _CUT.search(text) is not None:
+        raise UnsupportedPipelineError(
+            "the query's plan can't be checked, since Spark cuts it at "
+            "spark.sql.maxPlanStringLength: raise that, or unset it"
         )
-    return text
+    parts = _SECTION.split(text)
+    plans = dict(zip(parts[1::2], parts[2::2], strict=True))
+    if missing := [name for name in _SECTIONS if name not in plans]:
+        raise _unknown(f"no {missing[0]} plan", parts[0])
+    return plans
 
 
 def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows: bool) -> None:
@@ -141,16 +109,11 @@ def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows:
         )
     sources = sources_of(frame)
     check_sources(sources)
-    found = _check_narrow(plans["Physical"], _STREAM)
-    if found > len(sources) and lineage_follows:
-        raise UnsupportedPipelineError(
-            "the query reads its source more than once (as a WITH clause does that is used twice), "
-            "so two tasks would hold rows of one source partition: make several rows of one record "
-            "in one select, explode(array(struct(...), struct(...)))"
-        )
+    found = _check_narrow(operators(plans["Physical"]), _STREAM)
     if found != len(sources):
-        # A client of Spark Connect does not see what a view or SQL reads.
-        check_sources([])
+        # What WITH names is read each time that it is used. A client of Spark Connect does not see
+        # what a view or SQL reads.
+        check_sources([*sources, *sources] if lineage_follows and found > len(sources) else [])
     if not lineage_follows:
         _check_joins(plans["Optimized Logical"], _STREAM)
 
@@ -166,7 +129,7 @@ def check_sources_seen(plan: str, sources: Sequence[StreamSource]) -> None:
         check_sources([])
 
 
-def check_batch_plan(plan: str) -> int:
+def check_batch_plan(plan: Iterable[Operator]) -> int:
     """Refuses the physical plan of a micro-batch's job in which rows may move, or are combined."""
     return _check_narrow(plan, _BATCH)
 
@@ -177,7 +140,7 @@ def check_remote_batch(frame: DataFrame) -> None:
     `remote_relations` shows whether the frame is made of the micro-batch itself.
     """
     plans = explained(frame)
-    found = check_batch_plan(plans["Physical"])
+    found = check_batch_plan(operators(plans["Physical"]))
     if found != 1:
         raise UnsupportedPipelineError(
             f"the batch is not written: its plan reads the micro-batch {found} times (as a union "
@@ -215,26 +178,46 @@ def reads_by_name(frame: Any) -> bool:
     return any(True for name in ("Read", "SQL") for _ in messages(relation, name))
 
 
+def operators_of_tree(plan: Any, depth: int = 0) -> Iterator[Operator]:
+    """The operators of a plan that `spark_eos._pyspark_internals.plan_and_lineage` has read."""
+    yield Operator(depth, plan["nodeName"].split(maxsplit=1)[0], plan["simpleString"])
+    # Spark 4.3 shows what made the rows of an RDD, which is for the lineage to tell.
+    for child in plan["children"] if plan["nodeName"] != _BATCH else ():
+        yield from operators_of_tree(child, depth + 1)
+
+
 def operators(plan: str) -> Iterator[Operator]:
-    """A plan's operators from the root down, each with its depth in the tree."""
+    """A printed plan's operators from the root down, each with its depth in the tree.
+
+    Raises:
+        SparkEosError: It is no plan.
+    """
     root = True
-    first = plan.strip().partition("\n")[0]
-    if not _OPERATOR.match(first):
-        # Spark prints an exception where it has no plan.
-        raise UnsupportedPipelineError(
-            "the query can't be checked, since Spark shows no plan of it, but: "
-            f"{first.partition(':')[0][:100]!r}"
-        )
     # What is persisted and has run shows the plan that ran, and then the one it was made from.
     initial: int | None = None
     for line in plan.strip().splitlines():
         if initial is not None and not line[: initial + 1].strip(" :"):
             continue
         initial = line.find("+-") if line.endswith("+- == Initial Plan ==") else None
-        found = _LINE.match(line)
-        if found is not None and (found["tree"] or root):
-            yield Operator(len(found["tree"] or ""), found["name"], line)
+        tree = _TREE.match(line)
+        depth = tree.end() if tree is not None else 0
+        if (depth or root) and _HEADING.match(line, depth) is None:
+            if (found := _OPERATOR.match(line, depth)) is None:
+                raise _unknown("a line that is no operator", line)
+            yield Operator(depth, found[1], line)
         root = False
+    if root:
+        raise _unknown("nothing", "")
+
+
+def _unknown(what: str, text: str) -> SparkEosError:
+    # Not the text itself, which may hold a source's options.
+    kind = re.match(r"[\s+:-]*([\w.$]*)", text)
+    shown = f" ({kind[1]})" if kind is not None and kind[1] else ""
+    return SparkEosError(
+        f"the query's plan can't be checked: where Spark prints it there is {what}{shown}. "
+        "Please report it with your version of Spark, and what frame.explain(True) shows"
+    )
 
 
 def _aside(operator: Operator) -> bool:
@@ -246,11 +229,11 @@ def _aside(operator: Operator) -> bool:
     )
 
 
-def _check_narrow(plan: str, leaf: str) -> int:
+def _check_narrow(plan: Iterable[Operator], leaf: str) -> int:
     """Refuses a physical plan in which rows may move."""
     kept: list[Operator] = []
     below: int | None = None
-    for operator in operators(plan):
+    for operator in plan:
         if below is None or operator.depth <= below:
             kept.append(operator)
             below = operator.depth if _aside(operator) else None

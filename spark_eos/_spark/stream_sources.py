@@ -56,7 +56,7 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
     """
     if not sources:
         raise UnsupportedPipelineError(
-            "the query's source can't be checked: read with sink.read, and "
+            "the query's source can't be checked: read with sink.read, and on Spark Connect "
             "pass the DataFrame on as it is, not through a view or SQL"
         )
     for source in sources:

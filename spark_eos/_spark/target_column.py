@@ -1,5 +1,6 @@
 """Finds the source's own `topic` column, which would send rows back to where they came from."""
 
+import itertools
 import re
 from typing import Final
 
@@ -10,6 +11,8 @@ from spark_eos._spark.narrow_plan import explained
 
 _KAFKA: Final = "KafkaSourceProvider"
 _TOPIC: Final = re.compile(r"\btopic#(\d+)")
+# A view of SQL gives its columns ids of its own, in the line below it.
+_OF_VIEW: Final = re.compile(r"\bcast\(topic#(\d+) as string\) AS topic#(\d+)")
 
 
 def with_own_topic_marked(frame: DataFrame) -> DataFrame:
@@ -22,8 +25,11 @@ def with_own_topic_marked(frame: DataFrame) -> DataFrame:
         return frame
     # Spark's ids of columns tell; on Connect only the printed plan shows them.
     plan = explained(frame.select("topic"))["Analyzed Logical"].strip().splitlines()
-    chosen = next((_TOPIC.search(line) for line in plan if "Project" in line), None)
+    chosen = next((found[1] for line in plan if (found := _TOPIC.search(line))), "")
+    for line, below in itertools.pairwise(plan):
+        if "- View (" in line:
+            chosen = {own: number for number, own in _OF_VIEW.findall(below)}.get(chosen, chosen)
     read = {number for line in plan if _KAFKA in line for number in _TOPIC.findall(line)}
-    if chosen is None or chosen[1] not in read:
+    if chosen not in read:
         return frame
     return frame.withMetadata("topic", dict(SOURCES_OWN))

@@ -217,6 +217,45 @@ def _joined_without_a_hint(session: SparkSession, options: dict[str, Any], sourc
     return str(failure.value)
 
 
+def _by_sql(session: SparkSession, options: dict[str, Any], source: str) -> dict[str, str]:
+    """The refusals of streams that SQL reads, and of a plan that Spark cuts."""
+    sink = ExactlyOnceSink(**arguments(**options))
+    frame = sink.read(session, subscribe=source).select("source", "value")
+    frame.createOrReplaceTempView("a_stream")
+    told = {}
+
+    def note(name: str, written: DataFrame) -> None:
+        try:
+            sink.write(written)
+        except UnsupportedPipelineError as error:
+            told[name] = str(error)
+
+    note("a view", session.table("a_stream"))
+    note("SQL", session.sql("SELECT * FROM a_stream"))
+    note("a parameter", session.sql("SELECT source, value FROM {v} WHERE value <> 'a'", v=frame))
+    note("UNION", session.sql("SELECT * FROM {v} UNION ALL SELECT * FROM {v}", v=frame))
+    session.conf.set("spark.sql.maxPlanStringLength", "100")
+    try:
+        note("cut", frame)
+    finally:
+        session.conf.unset("spark.sql.maxPlanStringLength")
+    note("as it is", frame)
+    return told
+
+
+@pytest.mark.slow
+def test_what_a_client_does_not_see_is_refused_in_words(
+    connect_service: ConnectService, flow: Flow
+) -> None:
+    options = {**flow.options(), "delivery": "direct"}
+    told = connect_service.queries.ask(_by_sql, options, flow.source)
+    assert "spark.sql.maxPlanStringLength" in told.pop("cut")
+    assert told.keys() == {"a view", "SQL", "UNION"}
+    assert told.pop("UNION")
+    for text in told.values():
+        assert "on Spark Connect pass the DataFrame on as it is, not through a view or SQL" in text
+
+
 def _failure(writer: Writer) -> str:
     query = started(writer.trigger(availableNow=True))
     with pytest.raises(StreamingQueryException) as failure:

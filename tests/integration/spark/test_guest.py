@@ -161,11 +161,6 @@ def test_the_writers_choices_reach_spark(
     flow.produce(["a"])
     sink = ExactlyOnceSink(**flow.options())
     writer = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
-    for name in ("continuous", "realTime"):
-        with pytest.raises(
-            ConfigurationError, match=rf"trigger\({name}='1 second'\) can't be used"
-        ):
-            writer.trigger(**{name: "1 second"})
     with pytest.raises(ConfigurationError, match="exactly one of processingTime"):
         writer.trigger(availableNow=True, once=True)
     with pytest.raises(ConfigurationError, match="the sink's checkpoint_location is"):

@@ -1,8 +1,9 @@
 """Rows of one source partition in two tasks: refused before anything is committed, in any batch."""
 
 import re
-import shutil
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,9 +15,11 @@ from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos._spark.classic import ClassicRuntime
+from spark_eos._spark.columns import SOURCES_OWN
+from spark_eos._spark.narrow_plan import check_stream, explained
+from spark_eos._spark.target_column import with_own_topic_marked
 from spark_eos.testing import process_available
 from support.flow import Flow
-from support.pipelines import viewed
 from support.queries import relay, run_available, until
 
 _EVEN, _ODD = "source.offset % 2 = 0", "source.offset % 2 = 1"
@@ -45,6 +48,13 @@ def _counted(frame: DataFrame) -> DataFrame:
 
 def _foreign(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.createDataFrame([((_topic(frame), 0, 9**9), b"x")], frame.schema)
+
+
+def _by_sql(frame: DataFrame, query: str = "SELECT * FROM {v}") -> DataFrame:
+    """The same rows by the name of a temporary view."""
+    name = f"view_{uuid.uuid4().hex}"
+    frame.createOrReplaceTempView(name)
+    return frame.sparkSession.sql(query.replace("{v}", name))
 
 
 def _topic(frame: DataFrame) -> str:
@@ -145,49 +155,41 @@ def _refusal(write: Callable[[], None], flow: Flow) -> str:
     return "written"
 
 
-def _as_it_is(frame: DataFrame) -> DataFrame:
-    return frame
-
-
-SEEN = pytest.mark.parametrize("seen", [_as_it_is, viewed])
-View = Callable[[DataFrame], DataFrame]
-
-
 @pytest.mark.slow
-@SEEN
-def test_wide_batches_after_a_narrow_one(
-    flow: Flow, spark_eos_session: SparkSession, seen: View
-) -> None:
+def test_wide_batches_after_a_narrow_one(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(16))
     refused: dict[str, str] = {}
 
     def function(sink: ExactlyOnceSink, rows: DataFrame, batch_id: int) -> None:
         if batch_id == 1:
             for name, (transform, _) in WIDE.items():
-                refused[name] = _refusal(partial(sink, seen(transform(rows)), batch_id), flow)
+                refused[name] = _refusal(partial(sink, transform(rows), batch_id), flow)
+                made = _by_sql(transform(_by_sql(rows)))
+                refused[f"{name}, by SQL"] = _refusal(partial(sink, made, batch_id), flow)
         sink(rows, batch_id)
 
     _written_by(spark_eos_session, flow, 8, function)
-    for name, (_, words) in WIDE.items():
-        assert re.search(rf"^\{{0: 4, 1: 4}}: .*(?:{words})", refused[name]), name
+    for name, text in refused.items():
+        words = WIDE[name.removesuffix(", by SQL")][1]
+        assert re.search(rf"^\{{0: 4, 1: 4}}: .*(?:{words})", text), name
     assert sorted(map(int, flow.values())) == list(range(16))
     assert flow.open_transactions() == []
 
 
-@SEEN
-def test_narrow_batches_of_many_kinds(
-    flow: Flow, spark_eos_session: SparkSession, seen: View
-) -> None:
-    flow.produce([n % 10 for n in range(2 * len(NARROW))])
+def test_narrow_batches_of_many_kinds(flow: Flow, spark_eos_session: SparkSession) -> None:
+    batches = 2 * len(NARROW)
+    flow.produce([n % 10 for n in range(2 * batches)])
 
     def function(sink: ExactlyOnceSink, rows: DataFrame, batch_id: int) -> None:
-        sink(seen(NARROW[batch_id](rows)), batch_id)
+        transform = NARROW[batch_id // 2]
+        by_sql = batch_id % 2 == 1
+        sink(_by_sql(transform(_by_sql(rows))) if by_sql else transform(rows), batch_id)
 
     _written_by(spark_eos_session, flow, 2, function)
-    # All but the last batch's.
-    written = [n % 10 for n in range(2 * len(NARROW) - 2)]
+    # All but the last two batches'.
+    written = [n % 10 for n in range(2 * batches - 4)]
     assert sorted(map(int, flow.values())) == sorted(written)
-    assert flow.committed() == {0: len(NARROW), 1: len(NARROW)}
+    assert flow.committed() == {0: batches, 1: batches}
 
 
 def test_a_batch_of_a_query_that_was_not_checked(
@@ -205,66 +207,147 @@ def test_a_batch_of_a_query_that_was_not_checked(
     assert flow.written() == []
 
 
-SQL = {
-    "a view": "SELECT source, upper(CAST(value AS STRING)) AS value FROM {view} WHERE value <> ''",
-    "a WITH clause": "WITH g AS (FROM {view}) SELECT source, value FROM g",
+def test_what_is_done_in_one_partition_is_seen_however_little_spark_prints(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(4))
+    refused: list[str] = []
+
+    def function(sink: ExactlyOnceSink, rows: DataFrame, batch_id: int) -> None:
+        with _printing_little(rows.sparkSession):
+            ordered = rows.coalesce(1).orderBy("value").where("source.offset >= 0")
+            refused.append(_refusal(partial(sink, ordered, batch_id), flow))
+            sink(rows, batch_id)
+
+    _written_by(spark_eos_session, flow, 4, function)
+    assert "a sort" in refused[0]
+    assert len(flow.values()) == 4
+
+
+# Plans of streams ---------------------------------------------------------------------------------
+
+_UPPER = (
+    "SELECT source, key, upper(CAST(value AS STRING)) AS value FROM {v} WHERE value IS NOT NULL"
+)
+STREAMS: Mapping[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "as it is": (lambda f: f, ""),
+    "SELECT": (lambda f: _by_sql(f, _UPPER), ""),
+    "WITH": (
+        lambda f: _by_sql(f, "WITH w AS (SELECT * FROM {v}) SELECT * FROM w WHERE key IS NULL"),
+        "",
+    ),
+    "a parameter": (lambda f: f.sparkSession.sql("SELECT * FROM {v}", v=f), ""),
+    "a table": (lambda f: f.sparkSession.table(_named(f)), ""),
+    "a view of SQL": (lambda f: _by_sql(f, "SELECT * FROM {v}").where("value > 'a'"), ""),
+    "explode": (lambda f: f.select("source", F.explode(F.array("value")).alias("value")), ""),
+    "mapInArrow": (lambda f: f.mapInArrow(lambda batches: batches, f.schema), ""),
+    "coalesce": (lambda f: f.coalesce(1), ""),
+    "a broadcast join": (lambda f: _joined(f, _names(f)), ""),
+    "a hint": (
+        lambda f: _by_sql(
+            f,
+            "SELECT /*+ BROADCAST(t) */ source, value FROM {v} JOIN VALUES ('a') AS t(n) "
+            "ON CAST(value AS STRING) = n",
+        ),
+        "",
+    ),
+    "ORDER BY": (lambda f: _by_sql(f, "SELECT * FROM {v} ORDER BY value"), r"a (shuffle|sort)"),
+    "GROUP BY": (
+        lambda f: _by_sql(f, "SELECT max(source) AS source, value FROM {v} GROUP BY value"),
+        "(StateStore|Aggregate|Exchange)",
+    ),
+    "DISTINCT": (lambda f: _by_sql(f, "SELECT DISTINCT value FROM {v}"), "a shuffle|state|aggr"),
+    "repartition": (lambda f: f.repartition(2), "a shuffle"),
+    "a merge join": (lambda f: _joined(f, _names(f, "merge")), r"F\.broadcast"),
+    "a union": (lambda f: _by_sql(f, "SELECT * FROM {v} UNION ALL SELECT * FROM {v}"), "than once"),
+    "WITH, twice": (
+        lambda f: _by_sql(
+            f, "WITH w AS (SELECT * FROM {v}) SELECT * FROM w UNION ALL SELECT * FROM w"
+        ),
+        "more than once",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", [*SQL, "a table", "an argument"])
-def test_streams_of_sql(flow: Flow, spark_eos_session: SparkSession, name: str) -> None:
-    """They are narrow as the same DataFrames are, so they continue without a checkpoint."""
-
-    def transform(frame: DataFrame) -> DataFrame:
-        if name == "an argument":
-            return frame.sparkSession.sql("SELECT source, value FROM {rows}", rows=frame)
-        if name == "a table":
-            relay(frame).createOrReplaceTempView("of_test_streams_of_sql")
-            return frame.sparkSession.table("of_test_streams_of_sql")
-        return viewed(frame, SQL[name])
-
-    for start in range(2):
-        flow.produce([f"{start}"], partition=0)
-        (report,) = run_available(spark_eos_session, flow, transform)
-        assert report.delivery == "direct"
-        shutil.rmtree(flow.checkpoint)
-    assert sorted(flow.values()) == ["0", "1"]
+def _named(frame: DataFrame) -> str:
+    frame.createOrReplaceTempView("a_stream_of_a_test")
+    return "a_stream_of_a_test"
 
 
-def test_a_clause_that_is_read_twice(flow: Flow, spark_eos_session: SparkSession) -> None:
-    text = "WITH g AS (FROM {view}) SELECT * FROM g WHERE 1 = 1 UNION ALL SELECT * FROM g"
-    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
-    frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
-    with pytest.raises(errors.UnsupportedPipelineError, match="more than once"):
-        sink.write(viewed(frame, text))
-    sink.close()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"spark.sql.maxPlanStringLength": "500"},
-        {"spark.sql.maxPlanStringLength": "4k", "spark.sql.debug.maxToStringFields": "1"},
-    ],
-)
-def test_plans_that_spark_prints_in_part(
-    flow: Flow, spark_eos_session: SparkSession, settings: dict[str, str]
-) -> None:
-    flow.produce(["a"], partition=0)
+@contextmanager
+def _printing_little(spark: SparkSession) -> Iterator[None]:
+    """With the settings that cut what Spark prints of plans."""
+    settings = {"spark.sql.maxPlanStringLength": "100", "spark.sql.debug.maxToStringFields": "1"}
     for name, text in settings.items():
-        spark_eos_session.conf.set(name, text)
+        spark.conf.set(name, text)
     try:
-        (report,) = run_available(spark_eos_session, flow)
-        sink = ExactlyOnceSink(**flow.options(), delivery="direct")
-        frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
-        with pytest.raises(errors.UnsupportedPipelineError, match="a sort"):
-            sink.write(frame.sortWithinPartitions("value"))
-        sink.close()
-        assert {name: spark_eos_session.conf.get(name) for name in settings} == settings
+        yield
+        assert {name: spark.conf.get(name) for name in settings} == settings
     finally:
         for name in settings:
-            spark_eos_session.conf.unset(name)
-    assert (report.delivery, flow.values()) == ("direct", ["a"])
+            spark.conf.unset(name)
+
+
+def _kafka(spark: SparkSession) -> DataFrame:
+    """A stream that is not started, so of no broker."""
+    options = {"subscribe": "t", "kafka.isolation.level": "read_committed"}
+    reader = spark.readStream.format("kafka").options(**options)
+    frame = reader.option("kafka.bootstrap.servers", "127.0.0.1:1").load()
+    return frame.withColumn("source", F.struct("topic", "partition", "offset"))
+
+
+def _judged(frame: DataFrame) -> str:
+    try:
+        check_stream(frame, explained(frame), lineage_follows=True)
+    except errors.UnsupportedPipelineError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("pipeline", STREAMS)
+def test_a_frame_of_sql_is_judged_as_one_by_methods(
+    spark_eos_session: SparkSession, pipeline: str
+) -> None:
+    transform, words = STREAMS[pipeline]
+    rows = _kafka(spark_eos_session).select("source", "key", "value")
+    by_methods = _judged(transform(rows))
+    assert re.search(words, by_methods) if words else by_methods == "", by_methods
+    viewed = _by_sql(transform(_by_sql(rows)))
+    assert _judged(viewed) == by_methods
+    with _printing_little(spark_eos_session):
+        assert _judged(viewed) == by_methods
+
+
+@pytest.mark.parametrize("by", ["methods", "SQL", "a view of SQL", "WITH"])
+def test_the_sources_topic_is_known_by_sql_too(spark_eos_session: SparkSession, by: str) -> None:
+    frame = _kafka(spark_eos_session)
+    if by == "SQL":
+        frame = _by_sql(frame, "SELECT source, value, topic FROM {v}")
+    if by == "WITH":
+        frame = _by_sql(frame, "WITH w AS (SELECT * FROM {v}) SELECT topic, value FROM w")
+    if by == "a view of SQL":
+        create = "CREATE OR REPLACE TEMP VIEW {name} AS SELECT * FROM {v}"
+        for name in ("first_of_a_test", "second_of_a_test"):
+            _by_sql(frame, create.replace("{name}", name))
+            frame = spark_eos_session.table(name)
+    with _printing_little(spark_eos_session):
+        assert with_own_topic_marked(frame).schema["topic"].metadata == SOURCES_OWN
+    chosen = _by_sql(frame, "SELECT value, CAST(topic AS STRING) AS topic FROM {v}")
+    assert with_own_topic_marked(chosen).schema["topic"].metadata == {}
+
+
+def test_a_query_of_sql_goes_on_after_its_checkpoints_loss(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    def upper(frame: DataFrame) -> DataFrame:
+        return _by_sql(frame, _UPPER)
+
+    flow.produce(["a", "b"])
+    run_available(spark_eos_session, flow, upper, delivery="direct")
+    flow.produce(["c", "d"])
+    elsewhere = f"{flow.checkpoint}-lost"
+    run_available(spark_eos_session, flow, upper, checkpoint_location=elsewhere)
+    assert sorted(flow.values()) == ["A", "B", "C", "D"]
 
 
 # What is read -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ once; what the adapter makes of them follows. Of Connect, a real server's client
 
 import importlib
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ METHODS = {
     "Offset": "json",
     "IncrementalExecution": "toRdd",
     "QueryExecution": "analyzed executedPlan toRdd",
-    "SparkPlan": "toString",
+    "SparkPlanInfo": "children nodeName simpleString",
     "RDD": "getNumPartitions id toDebugString",
     "LogicalPlan": "collectLeaves",
     "leaves": "apply size",
@@ -53,6 +54,9 @@ CLASSES = {
     "org.apache.logging.log4j.LogManager": "getRootLogger",
     "org.apache.parquet.hadoop.ParquetFileReader": "readFooters",
     "org.apache.spark.sql.api.python.PythonSQLUtils": "explainString",
+    "org.apache.spark.sql.classic.SparkSession": "clearActiveSession getActiveSession "
+    "setActiveSession",
+    "org.apache.spark.sql.execution.SparkPlanInfo": "fromSparkPlan",
 }
 # Of PySpark itself: the object, and what it has to have.
 ATTRIBUTES = {
@@ -92,7 +96,7 @@ class _Batch:
         self.relations: list[internals.StreamSource] = []
         self.running: tuple[int, list[str], list[str]] = (-1, [], [])
         self.rows = (0, 0)
-        self.plan_and_lineage = ("", "")
+        self.plan_and_lineage: tuple[Any, str] = ("", "")
         writer = self.frame.writeStream.foreachBatch(self._look)
         writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
         self.query = writer.trigger(once=True).start()
@@ -128,7 +132,9 @@ class _Batch:
         java["IncrementalExecution"] = execution.lastExecution()
         java["RDD"] = execution.lastExecution().toRdd()
         java["QueryExecution"] = frame._jdf.queryExecution()
-        java["SparkPlan"] = java["QueryExecution"].executedPlan()
+        plan = java["QueryExecution"].executedPlan()
+        info = jvm.org.apache.spark.sql.execution.SparkPlanInfo
+        java["SparkPlanInfo"] = info.fromSparkPlan(plan)
         java["LogicalPlan"] = execution.analyzedPlan()
         java["leaves"] = leaves = java["LogicalPlan"].collectLeaves()
         for leaf in map(leaves.apply, range(leaves.size())):
@@ -215,7 +221,7 @@ def test_the_query_of_a_batch(batch: _Batch) -> None:
     partitions, number = batch.rows
     assert partitions > 1
     assert f"[{number}] at " in batch.plan_and_lineage[1]
-    assert "Scan ExistingRDD" in batch.plan_and_lineage[0]
+    assert "Scan ExistingRDD" in json.dumps(batch.plan_and_lineage[0])
 
 
 def test_outside_of_a_batch_there_is_no_query(spark_eos_session: SparkSession) -> None:

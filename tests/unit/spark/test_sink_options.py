@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from spark_eos import DeadLetters, ExactlyOnceSink, Transactions, errors
+from spark_eos._spark.writer import ExactlyOnceWriter
 from spark_eos.options import FLAT, GROUPS, flat_options, grouped
 from support.sinks import arguments
 
@@ -39,6 +40,15 @@ def test_options(options: dict[str, Any], words: str) -> None:
     }
     with pytest.raises(errors.ConfigurationError, match=words):
         ExactlyOnceSink(**arguments(**given))
+
+
+@pytest.mark.parametrize("trigger", ["continuous", "realTime"])
+def test_a_trigger_without_batches(trigger: str) -> None:
+    writer: Any = ExactlyOnceWriter
+    with pytest.raises(
+        errors.ConfigurationError, match=rf"trigger\({trigger}='1 second'\) can't be used"
+    ):
+        writer(None).trigger(**{trigger: "1 second"})
 
 
 @pytest.mark.parametrize("argument", ["transactions", "dead_letters", "limits"])
