@@ -31,8 +31,9 @@ class Checker:
     def __init__(self, schema: Any) -> None:
         self._named: dict[str, _Skip] = {}
         self._schemas = schema["__named_schemas"]
-        # Items of no bytes that a record may still have; None if no array has such.
-        self._left: int | None = None
+        # Items of no bytes that a record may still have, and whether an array has such.
+        self._left = 0
+        self._empties = False
         self._booleans = False
         # Of a union or an enum.
         self._members = 1
@@ -44,7 +45,7 @@ class Checker:
         suspect = rb"[%b]|[\x80-\xff]\x00|[\x80-\xff]{9}" % negative
         always = self._booleans or self._members > 0x40
         self._suspect = re.compile(b"" if always else suspect).search
-        self.check_first = None if self._left is None else self._count
+        self.check_first = self._count if self._empties else None
 
     def check(self, payload: bytes, end: int) -> None:
         """Raises ValueError or IndexError; ``end``: where fastavro has stopped reading."""
@@ -65,7 +66,7 @@ class Checker:
                 return at
             if count < 0:
                 count, at = -count, _long(data, at)
-            self._left = (self._left or 0) - count
+            self._left -= count
             if self._left < 0:
                 raise BadValueError(f"it has more than {_EMPTY} items of no bytes")
 
@@ -100,7 +101,7 @@ class Checker:
         elif name == "array":
             empty = self._is_empty(schema["items"])
             made = self._empty_items if empty else _blocks(self._skip_of(schema["items"]))
-            self._left = _EMPTY if empty else self._left
+            self._empties = self._empties or empty
         elif name == "map":
             made = _blocks(_record([_text, self._skip_of(schema["values"])]))
         else:
