@@ -57,8 +57,8 @@ def file_fault(text: str) -> str | None:
     r"""What a file system has refused, from the text of Spark's exception; None of another one.
 
     Example:
-        >>> file_fault("o1.start.\n: java.io.IOException: mkdir of file:/proc/x failed\n\tat ...")
-        'mkdir of file:/proc/x failed'
+        >>> file_fault("o1.start.\n: java.io.IOException: mkdir of file:/orders failed\n\tat ...")
+        'mkdir of file:/orders failed'
     """
     found = _OF_FILES.search(text)
     return None if found is None else found["why"]

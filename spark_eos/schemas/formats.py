@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.errors import ConfigurationError, SchemaError
+from spark_eos.errors import ConfigurationError, PrintableError, SchemaError
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Encoder(Protocol):
         """Payloads, binary."""
 
 
-class BadValueError(ValueError):
+class BadValueError(PrintableError, ValueError):
     """What is wrong with a value, in words that do not quote it."""
 
 
