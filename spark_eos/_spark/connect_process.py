@@ -38,6 +38,9 @@ class RemoteSink(Protocol):
     def begin_remotely(self) -> None:
         """Called in the query's process once it has the sink."""
 
+    def check_written(self, batch_id: int) -> None:
+        """Refuses a batch that the sink has not written."""
+
 
 class RemoteBatches:
     """The function of a query: notes the server's id of each batch before the batch is written.

@@ -148,6 +148,7 @@ class ExactlyOnceSink:
         # When the query was last known to have no batch in progress, in ms since the epoch.
         self._prepared_ms = time.time_ns() // 1_000_000
         self._batch_relation: str | None = None
+        self._written = -1
 
     def __repr__(self) -> str:
         settings = self._settings
@@ -372,7 +373,18 @@ class ExactlyOnceSink:
             run.begin(batch_id)
         # A later run of this sink may find this batch begun.
         self._prepared_ms = called_ms
-        announce(run.write(frame, batch_id, self._batch_relation), self._observers)
+        report = run.write(frame, batch_id, self._batch_relation)
+        self._written = batch_id
+        announce(report, self._observers)
+
+    def check_written(self, batch_id: int) -> None:
+        """Called after a function of the user's own; refuses a batch that is not written."""
+        if self._written != batch_id:
+            raise UnsupportedPipelineError(
+                f"the function for foreachBatch has returned, and batch {batch_id} is not written: "
+                "the function has not called the sink, or has caught its error. Call the sink once "
+                "in each batch, even an empty one; the next start writes this one"
+            )
 
     def _start_run(self, frame: DataFrame, batch_id: int) -> SinkRun:
         if self._query is None:

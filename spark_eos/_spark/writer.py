@@ -222,7 +222,9 @@ class ExactlyOnceWriter:
             check_target(stream.frame.schema)
             check_error_column(stream.frame.schema, dead_letters=stream.dead_letters)
         rows = stream.frame if own is not None or stream.quick is None else stream.quick
-        function: BatchFunction = own or stream.sink
+        function: BatchFunction = stream.sink
+        if own is not None:
+            function = _CallsSink(own, stream.sink)
         options = dict(self._options)
         log = None
         if is_connect(rows):
@@ -265,6 +267,22 @@ def _checkpoint_at(location: str) -> Iterator[None]:
         if why is None:
             raise
         raise CheckpointError(f"checkpoint_location {location!r} can't be created: {why}") from None
+
+
+class _CallsSink:
+    """A function of the user's own, which must write each batch with the sink.
+
+    Without it the offsets of a batch's records are not committed. The next batch would find that,
+    but there may be none.
+    """
+
+    def __init__(self, function: BatchFunction, sink: RemoteSink) -> None:
+        self._function = function
+        self._sink = sink
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self._function(frame, batch_id)
+        self._sink.check_written(batch_id)
 
 
 class ActiveQuery:

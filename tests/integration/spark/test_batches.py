@@ -3,14 +3,16 @@
 import datetime
 import itertools
 import os
+import re
 import shutil
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,11 +22,15 @@ from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.errors import QueryStoppedError
+from spark_eos._spark.failed_query import cause_of
+from spark_eos.errors import QueryStoppedError, SparkEosError
 from support import groups
+from support.apis import started
+from support.connect_server import ConnectService
 from support.flow import Flow
 from support.mirroring import MirroredFlow
 from support.queries import relay, run_available, slot_holders, until
+from support.sinks import arguments
 from support.versions import OFFSET_COMMIT
 
 
@@ -476,6 +482,66 @@ def test_a_function_may_name_its_own_jobs(flow: Flow, spark_eos_session: SparkSe
         assert flow.members() == members
         assert len(members) == 1
         query.stop()
+
+
+def _ended_without_the_sink(
+    session: SparkSession, options: dict[str, Any], source: str, how: str
+) -> str:
+    """What ends a query whose function does not write its last batch."""
+    sink = ExactlyOnceSink(**arguments(**options))
+
+    def batch(rows: DataFrame, batch_id: int) -> None:
+        if how == "its error is caught":
+            with suppress(SparkEosError):
+                sink(rows.drop("value"), batch_id)
+        elif batch_id == 0:
+            sink(rows, batch_id)
+
+    frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "2"})
+    writer = sink.write(frame.select("source", "value")).foreachBatch(batch)
+    try:
+        started(writer.trigger(availableNow=True)).awaitTermination(240)
+    except StreamingQueryException as error:
+        return cause_of(str(error))
+    finally:
+        sink.close()
+    return "nothing"
+
+
+@pytest.mark.parametrize(
+    ("how", "delivery", "number"),
+    [
+        ("it is left out", "direct", 1),
+        ("it is left out", "staged", 1),
+        ("its error is caught", "direct", 0),
+    ],
+)
+def test_a_function_that_does_not_write_its_last_batch(
+    flow: Flow, spark_eos_session: SparkSession, how: str, delivery: str, number: int
+) -> None:
+    flow.produce(range(4))
+    options = {
+        **flow.options(),
+        "delivery": delivery,
+        "progress_topic": f"progress-{flow.name}",
+        "progress_partitions": 3,
+    }
+    cause = _ended_without_the_sink(spark_eos_session, options, flow.source, how)
+    words = f"UnsupportedPipelineError: .* batch {number} is not written: .* Call the sink once"
+    assert re.match(words, cause), cause
+    # The next start has no gap.
+    run_available(spark_eos_session, flow, **{**options, "delivery": delivery})
+    assert sorted(flow.values()) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.slow
+def test_a_function_on_connect_that_does_not_write_its_last_batch(
+    connect_service: ConnectService, flow: Flow
+) -> None:
+    flow.produce(range(4))
+    ask = connect_service.queries.ask
+    cause = ask(_ended_without_the_sink, flow.options(), flow.source, "it is left out")
+    assert "batch 1 is not written" in cause
 
 
 def test_a_query_stopped_in_a_batch_says_so_briefly(
