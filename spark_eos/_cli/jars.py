@@ -1,7 +1,5 @@
 """``spark-eos jars`` and ``spark-eos class-archive``: what a Spark of your own needs."""
 
-from pathlib import Path
-
 import click
 
 from spark_eos._jars.ivy import DownloadError
@@ -21,8 +19,8 @@ def jars(pyspark: str | None, name: str | None) -> None:
     """Print the jars of Spark's Kafka source, joined by commas.
 
     Missing jars are downloaded, verified and kept in the cache directory (SPARK_EOS_CACHE). Only
-    the jars are printed on stdout. If they are of another Spark version than pyspark, a note on
-    stderr says so.
+    the jars are printed on stdout. They may be of another version than pyspark: docs/versions.md has
+    those that are tested with each other.
 
     \b
     Example: spark-submit --jars "$(spark-eos jars)" job.py
@@ -30,25 +28,10 @@ def jars(pyspark: str | None, name: str | None) -> None:
     if name is not None and pyspark is not None:
         raise click.UsageError("--pyspark and --set both choose a set of jars: give only one.")
     try:
-        if name is None:
-            wanted = pyspark or installed_pyspark()
-            files = spark_kafka_jars(wanted)
-            _note_other_version(files[0], wanted)
-        else:
-            files = jar_set(name)
+        files = jar_set(name) if name else spark_kafka_jars(pyspark or installed_pyspark())
     except (JarError, DownloadError, JavaError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(",".join(map(str, files)))
-
-
-def _note_other_version(kafka_source: Path, pyspark: str) -> None:
-    version = kafka_source.stem.rpartition("-")[2]
-    if version != pyspark:
-        click.echo(
-            f"pyspark {pyspark} is tested with the Kafka source of Spark {version}, so this is "
-            "that one.",
-            err=True,
-        )
 
 
 @click.command("class-archive")

@@ -9,6 +9,7 @@ from spark_eos._batch.dead_letters import allowances
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import OVER_LIMIT, JobOutcome, dead_letters_of
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.printable import counted
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import WriteError, warn
 
@@ -134,10 +135,10 @@ class DeadLetterLimit:
         warn(
             logger,
             "EOS55",
-            "batch %d of group %s: %d dead letters in topic %s: %s",
+            "batch %d of group %s: %s in topic %s: %s",
             self._batch.batch_id,
             self._settings.group_id,
-            dead.total,
+            counted(dead.total, "dead letter"),
             letters.topic,
             kinds,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_eos._batch.plan import Positions
+from spark_eos._client.printable import counted
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._kafka.deadline import Deadline
@@ -94,7 +95,9 @@ class _Beginning:
             waiting = self._waiting(read, reached, latest=given == {"latest"})
         if waiting is None:
             return [where]
-        return [where, f"up to {waiting:,} records wait" if waiting else "no records wait"]
+        if not waiting:
+            return [where, "no records wait"]
+        return [where, f"up to {counted(waiting, 'record')} wait{'s' if waiting == 1 else ''}"]
 
     def _read(self) -> set[TopicPartition]:
         """What ``sink.read`` reads."""

@@ -8,6 +8,7 @@ import logging
 import sys
 
 from spark_eos._batch.batch_report import BatchReport
+from spark_eos._client.printable import counted
 
 logger = logging.getLogger("spark_eos")
 
@@ -58,15 +59,15 @@ def print_batch(report: BatchReport) -> None:
 def batch_line(report: BatchReport) -> str:
     """A batch in a few words: ``group orders, batch 7: 10,000 rows in 0.31 s, 2 attempts``."""
     lost = sum(one.after - one.first for one in report.lost)
-    counts = {
-        "rows skipped": report.rows_skipped,
-        "dead letters": sum(report.dead_letters.values()),
-        "source records lost": lost,
-        "attempts": report.attempts if report.attempts > 1 else 0,
-    }
+    counts = (
+        (report.rows_skipped, "row", "skipped"),
+        (sum(report.dead_letters.values()), "dead letter", ""),
+        (lost, "source record", "lost"),
+        (report.attempts if report.attempts > 1 else 0, "attempt", ""),
+    )
     seconds = report.milliseconds.get("total", 0.0) / 1000
     parts = [
-        f"{report.rows_written:,} rows in {seconds:.2f} s",
-        *(f"{count:,} {what}" for what, count in counts.items() if count),
+        f"{counted(report.rows_written, 'row')} in {seconds:.2f} s",
+        *(counted(number, *words) for number, *words in counts if number),
     ]
     return f"group {report.group_id}, batch {report.batch_id}: {', '.join(parts)}"

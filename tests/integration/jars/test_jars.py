@@ -149,14 +149,10 @@ def test_the_locks_name_no_spark_that_the_tests_are_not_run_on() -> None:
     assert sorted(locked) == sorted(pins)
 
 
-def test_the_command_says_where_the_jars_are_another_sparks(genuine: list[Path]) -> None:
-    def told(version: str) -> str:
+def test_the_command_prints_jars_of_another_spark_alone(genuine: list[Path]) -> None:
+    for version in ("4.2.0", "4.3.0"):
         result = CliRunner().invoke(main, ["jars", "--pyspark", version])
-        assert result.stdout == ",".join(map(str, genuine)) + "\n"
-        return result.stderr
-
-    assert told("4.2.0") == ""
-    assert told("4.3.0").startswith("pyspark 4.3.0 is tested with the Kafka source of Spark 4.2.0,")
+        assert (result.stdout, result.stderr) == (",".join(map(str, genuine)) + "\n", "")
 
 
 def _plant(directory: Path) -> None:

@@ -9,7 +9,7 @@ from support.reports import REPORT
 def test_all_that_there_may_be() -> None:
     report = replace(REPORT, rows_written=10_000)
     assert batch_line(report) == (
-        "group orders and more, batch 7: 10,000 rows in 0.08 s, 1 rows skipped, 3 dead letters, "
+        "group orders and more, batch 7: 10,000 rows in 0.08 s, 1 row skipped, 3 dead letters, "
         "2 source records lost, 2 attempts"
     )
 
