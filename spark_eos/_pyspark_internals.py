@@ -220,20 +220,30 @@ def _printing_all(session: SparkSession) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
-def plan_and_lineage(frame: DataFrame) -> tuple[Any, str]:
-    """A job's physical plan and the lineage of its RDDs, which are those that will run.
+class PlanReader:
+    """Reads the plans of classic Spark's jobs.
 
-    The plan is the tree that Spark's user interface shows, with ``nodeName``, ``simpleString`` and
-    ``children``: a printed one has limits, and a text may look like an operator.
+    Made once for all jobs of a run: each part of a Java class's name is a call to the JVM.
     """
-    execution: Any = frame._jdf.queryExecution()
-    java = java_packages(frame.sparkSession)
-    # Before the RDDs, which the plan adapts itself to.
-    tree = java.org.apache.spark.sql.execution.SparkPlanInfo.fromSparkPlan(execution.executedPlan())
-    # One call in place of several for each operator.
-    mapper = java.com.fasterxml.jackson.databind.ObjectMapper()
-    mapper.registerModule(java.com.fasterxml.jackson.module.scala.DefaultScalaModule())
-    return json.loads(mapper.writeValueAsString(tree)), str(execution.toRdd().toDebugString())
+
+    def __init__(self, session: SparkSession) -> None:
+        java = java_packages(session)
+        self._info = java.org.apache.spark.sql.execution.SparkPlanInfo
+        # JSON is one call, in place of several for each operator.
+        self._mapper = java.com.fasterxml.jackson.databind.ObjectMapper()
+        self._mapper.registerModule(java.com.fasterxml.jackson.module.scala.DefaultScalaModule())
+
+    def plan_and_lineage(self, frame: DataFrame) -> tuple[Any, str]:
+        """A job's physical plan and the lineage of its RDDs, which are those that will run.
+
+        The plan is the tree that Spark's user interface shows, with ``nodeName``, ``simpleString``
+        and ``children``: a printed one has limits, and a text may look like an operator.
+        """
+        execution: Any = frame._jdf.queryExecution()
+        # Before the RDDs, which the plan adapts itself to.
+        tree = self._info.fromSparkPlan(execution.executedPlan())
+        lineage = str(execution.toRdd().toDebugString())
+        return json.loads(self._mapper.writeValueAsString(tree)), lineage
 
 
 def task_count(frame: DataFrame) -> int:

@@ -147,6 +147,7 @@ class ClassicRuntime:
                 "the sink was called outside of a query: start one with sink.write(...).start()"
             )
         self._query = query
+        self._plans = internals.PlanReader(self._session)
         self.run_id = query.run_id
         self.asynchronous = query.is_asynchronous
         self.files: Files = HadoopFiles(self._session, location)
@@ -193,7 +194,7 @@ class ClassicRuntime:
                 "records, so rows of a source partition are split over tasks: leave out "
                 "repartition, minPartitions and the like"
             )
-        plan, lineage = internals.plan_and_lineage(job)
+        plan, lineage = self._plans.plan_and_lineage(job)
         check_lineage(lineage, rows, self._sources)
         check_batch_plan(operators_of_tree(plan))
 

@@ -179,7 +179,7 @@ def reads_by_name(frame: Any) -> bool:
 
 
 def operators_of_tree(plan: Any, depth: int = 0) -> Iterator[Operator]:
-    """The operators of a plan that `spark_eos._pyspark_internals.plan_and_lineage` has read."""
+    """The operators of a plan that `spark_eos._pyspark_internals.PlanReader` has read."""
     yield Operator(depth, plan["nodeName"].split(maxsplit=1)[0], plan["simpleString"])
     # Spark 4.3 shows what made the rows of an RDD, which is for the lineage to tell.
     for child in plan["children"] if plan["nodeName"] != _BATCH else ():

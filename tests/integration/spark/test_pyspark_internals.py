@@ -115,7 +115,7 @@ class _Batch:
         running = execution.running_batch()
         self.running = (running.batch_id, running.starts(), running.ends())
         self.rows = execution.batch_rows()
-        self.plan_and_lineage = internals.plan_and_lineage(frame)
+        self.plan_and_lineage = internals.PlanReader(session).plan_and_lineage(frame)
 
     def _names(self, session: Any, context: Any, frame: Any) -> None:
         java = self.java
