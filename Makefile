@@ -113,12 +113,12 @@ docs: $(VENV)/.stamp ## Update the generated pages and build the documentation i
 	@$(BIN)/python tools/evidence.py
 	@PYTHONPATH=tests $(BIN)/python tools/reliability.py
 	@PYTHONPATH=tests $(BIN)/python benchmarks/summary.py
-	@$(BIN)/python tools/picture.py
+	@PYTHONPATH=.:tests $(BIN)/python tools/picture.py
 	@$(MKDOCS)
 	@echo "The site begins at build/docs/index.html"
 
 demo: jars ## Show exactly-once on a real broker
-	@$(BIN)/spark-eos demo
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m demo
 
 clean: ## Remove everything built here; downloads stay in the user's cache
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

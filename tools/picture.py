@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.terminal_theme import MONOKAI
 
-from spark_eos._demo.report import add_numbers, side_by_side
-from spark_eos._demo.scenario import COPIES, COUNTS
+from demo.report import add_numbers, side_by_side
+from demo.scenario import COPIES, COUNTS
 
 _ROOT: Final = Path(__file__).parent.parent
 PICTURE: Final = _ROOT / "docs" / "assets" / "demo.svg"

@@ -13,7 +13,6 @@ COMMANDS = {
     "class-archive": "spark_eos._cli.jars:class_archive",
     "consume": "spark_eos._cli.consume:consume",
     "dead-letters": "spark_eos._cli.dead_letters:dead_letters",
-    "demo": "spark_eos._cli.demo:demo",
     "jars": "spark_eos._cli.jars:jars",
     "progress": "spark_eos._cli.progress:progress",
     "registry": "spark_eos._cli.servers:registry",
@@ -41,8 +40,6 @@ def main() -> None:
     """Exactly-once PySpark Structured Streaming from Kafka to Kafka.
 
     \b
-    See a query survive being killed, compared with Spark's own sink:
-      spark-eos demo
     Read from Kafka with your own Spark:
       spark-submit --jars "$(spark-eos jars)" job.py
     Show the state of a query:

@@ -14,9 +14,10 @@ from spark_eos._driver.marker_files import Files
 from spark_eos._driver.offset_log import OffsetLog, fingerprint_of, parse_positions
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._run.run import Run
+from spark_eos._spark.dead_letter_columns import ERRORS_CARRIED
 from spark_eos._spark.narrow_lineage import check_lineage
 from spark_eos._spark.narrow_plan import check_batch_plan, operators_of_tree
-from spark_eos._spark.runtime import ERRORS_CARRIED, activity, leave_at_exit
+from spark_eos._spark.runtime import activity, leave_at_exit
 from spark_eos._spark.stopping import as_query_stopped_error
 from spark_eos._spark.stream_sources import sources_of_query
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError

@@ -18,6 +18,7 @@ from spark_eos._pyspark_internals import release_connect_session
 from spark_eos._run.run import Run
 from spark_eos._spark.connect_files import own_checkpoint
 from spark_eos._spark.connect_process import ProcessEnd
+from spark_eos._spark.dead_letter_columns import ERRORS_CARRIED
 from spark_eos._spark.narrow_plan import (
     check_remote_batch,
     explained,
@@ -25,7 +26,7 @@ from spark_eos._spark.narrow_plan import (
     remote_relations,
     remote_shape,
 )
-from spark_eos._spark.runtime import ERRORS_CARRIED, activity, leave_at_exit
+from spark_eos._spark.runtime import activity, leave_at_exit
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 
 _SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")

@@ -18,6 +18,10 @@ ERROR_FIELD: Final = T.StructField(
 """As a column that was asked for, and as a field of ``source``."""
 
 
+ERRORS_CARRIED: Final = "spark.eos.errorsCarried"
+"""The local property of jobs that make dead letters of the errors in ``source``: ``true``."""
+
+
 def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:
     """Refuses an ``error`` column that dead letters can't be made of."""
     if not dead_letters:

@@ -22,11 +22,11 @@ from spark_eos._spark.columns import SOURCE
 from spark_eos._spark.dead_letter_columns import (
     ERROR_FIELD,
     ERROR_TEXTS,
+    ERRORS_CARRIED,
     carries_letter,
     check_error_column,
     has_error_column,
 )
-from spark_eos._spark.runtime import ERRORS_CARRIED
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import ConfigurationError, SparkEosError
 

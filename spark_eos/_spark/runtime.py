@@ -15,9 +15,6 @@ from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._run.run import Run
 from spark_eos.errors import QueryStoppedError
 
-ERRORS_CARRIED: Final = "spark.eos.errorsCarried"
-"""The local property of jobs that make dead letters of the errors in ``source``: ``true``."""
-
 # Consecutive failures to ask Spark whether the query is active, before it counts as ended.
 _UNANSWERED: Final = 3
 
@@ -70,7 +67,7 @@ class QueryRuntime(Protocol):
     ) -> list[Row]:
         """Runs a job and returns its rows; raises any error if the query is stopped meanwhile.
 
-        ``errors_carried``: see `ERRORS_CARRIED`.
+        ``errors_carried``: whether the job makes dead letters of the errors in ``source``.
         """
 
     def tasks(self, job: DataFrame) -> int | None:

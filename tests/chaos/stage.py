@@ -27,7 +27,6 @@ from chaos.reports import reports_of
 from chaos.schedule import Schedule
 from chaos.staged_files import StagedFiles
 from spark_eos._client.settings import ClientSettings
-from spark_eos._demo.process import session_members
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset
@@ -36,6 +35,7 @@ from spark_eos._kafka.open_transactions import lingering_transactions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import SparkEosError
 from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
+from support.killable_process import session_members
 from support.proxy import KafkaProxy
 
 TRANSACTION_TIMEOUT_MS = 12_000

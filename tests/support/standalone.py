@@ -11,9 +11,9 @@ from urllib.error import URLError
 
 import pyspark
 
-from spark_eos._demo.process import KillableProcess
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.testing.broker_properties import free_ports
+from support.killable_process import KillableProcess
 from support.queries import until
 
 _HOME = Path(pyspark.__file__).parent

@@ -13,10 +13,11 @@ import spark_eos.schemas
 import spark_eos.testing
 import spark_eos.verify
 
-_PACKAGE = Path(spark_eos.__file__).parent
+_ROOT = Path(spark_eos.__file__).parent.parent
 _MODULES = [
-    ".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts)
-    for path in sorted(_PACKAGE.rglob("*.py"))
+    ".".join(path.relative_to(_ROOT).with_suffix("").parts)
+    for package in ("spark_eos", "demo")
+    for path in sorted((_ROOT / package).rglob("*.py"))
     if ">>> " in path.read_text(encoding="utf-8")
 ]
 

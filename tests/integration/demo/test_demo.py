@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from spark_eos._demo.orders import make_orders, produce_orders
-from spark_eos._demo.report import Report
-from spark_eos._demo.watching import TargetReader
+from demo.orders import make_orders, produce_orders
+from demo.report import Report
+from demo.watching import TargetReader
 from spark_eos.verify import Difference, compare
 from support.flow import Flow
+from support.jobs import ROOT
 from support.queries import until
 
-COMMAND = [sys.executable, "-c", "from spark_eos._cli import main; main()", "demo"]
+COMMAND = [sys.executable, "-m", "demo"]
+PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
 
 
 def report(flow: Flow, timeout: float = 30) -> Report:
@@ -84,7 +86,7 @@ def start_demo(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "TMPDIR": str(temporary), **environment},
+            env={**os.environ, "PYTHONPATH": PATHS, "TMPDIR": str(temporary), **environment},
             start_new_session=True,
         )
 

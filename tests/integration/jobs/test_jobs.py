@@ -23,7 +23,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos._demo.orders import make_orders
+from demo.orders import make_orders
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.errors import without_address
 from spark_eos.jobs.job import run_job

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_eos._demo.orders import make_orders
-from spark_eos._demo.report import Report
+from demo.orders import make_orders
+from demo.report import Report
 from spark_eos.verify import Comparison, Difference, Finding
 
 SOUND = Comparison(rows_expected=3, records_out=3, by_key=False, found={})

@@ -14,11 +14,11 @@ import pytest
 
 import spark_eos
 from spark_eos._client.kafka_python import closed_by_peer
-from spark_eos._demo import process
 from spark_eos._host.private_paths import private_directory
 from spark_eos._jars.java import JavaError, find_java
 from spark_eos._worker import worker_tuning
 from spark_eos._worker.spark_connection import SparkConnection
+from support import killable_process as process
 from support.jobs import ROOT
 
 # What Linux alone has, and Python's names of it.

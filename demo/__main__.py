@@ -1,4 +1,4 @@
-"""``spark-eos demo``."""
+"""``make demo``."""
 
 import signal
 import tempfile
@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from demo.orders import produce_orders
+from demo.scenario import COPIES, COUNTS, PARTITIONS, SOURCE, DemoError, Stage, run
+from demo.step import Step
 from spark_eos._cli.query import end_at
-from spark_eos._demo.orders import produce_orders
-from spark_eos._demo.scenario import COPIES, COUNTS, PARTITIONS, SOURCE, DemoError, Stage, run
-from spark_eos._demo.step import Step
 from spark_eos._jars.ivy import DownloadError
 from spark_eos._jars.jar_sets import JarError, spark_kafka_jars
 from spark_eos._jars.java import JavaError
@@ -85,3 +85,7 @@ def _run(orders: int, seed: int, directory: Path, keep_logs: Path | None, consol
             return run(COUNTS, stage) and copied
         finally:
             (logs / "kafka.log").write_text(kafka.log(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    demo(prog_name="make demo")

@@ -16,18 +16,18 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import OffsetSpec
 from rich.console import Console
 
-from spark_eos._demo.process import KillableProcess
-from spark_eos._demo.report import Report, table
-from spark_eos._demo.step import Step
-from spark_eos._demo.watching import Checkpoint, RunningBatch, TargetReader
+from demo.report import Report, table
+from demo.step import Step
+from demo.watching import Checkpoint, RunningBatch, TargetReader
 from spark_eos._host.python_module import python_module
 from spark_eos.errors import PrintableError
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.verify import compare
+from support.killable_process import KillableProcess
 
 PARTITIONS: Final = 4
 SOURCE: Final = "orders"
-# By their names in `spark_eos._demo.query` and in files, what people call them.
+# By their names in `demo.query` and in files, what people call them.
 _OURS: Final = "exactly-once"
 _SPARKS: Final = "spark"
 _TITLES: Final = {_OURS: "spark-eos", _SPARKS: "Spark's own sink"}
@@ -195,7 +195,7 @@ class _Query:
             "expected": self._expected if last and self._sink == _SPARKS else None,
         }
         return KillableProcess(
-            python_module("spark_eos._demo.query", json.dumps(arguments)),
+            python_module("demo.query", json.dumps(arguments)),
             log=self._stage.logs / f"{self._target}-{self._starts}.log",
             directory=self._directory,
             environment={"PYTHONUNBUFFERED": "1"},

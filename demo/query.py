@@ -1,4 +1,4 @@
-"""The queries that are killed, each in a process: ``python -m spark_eos._demo.query``.
+"""The queries that are killed, each in a process: ``python -m demo.query``.
 
 They copy orders, or count them by customer in windows of event time, with `ExactlyOnceSink` or with
 Spark's own Kafka sink, and end when they have processed everything available. The one argument is
