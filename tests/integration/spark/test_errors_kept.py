@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, guarded
 from spark_eos._spark.failed_query import cause_of
-from spark_eos.testing import process_available
 from support.apis import started
 from support.connect_server import ConnectService
 from support.dead_letters import headers_of, letter_topic
@@ -94,7 +93,7 @@ def _run(
     else:
         writer = sink.write(made(frame))
     try:
-        process_available(writer, timeout=240)
+        assert started(writer.trigger(availableNow=True)).awaitTermination(240)
     finally:
         sink.close()
 
@@ -107,17 +106,8 @@ def _on_connect(
     in_function: bool,  # noqa: FBT001 - sent to another process
 ) -> str:
     """The same on Spark Connect; what has ended the query, or nothing."""
-    sink = ExactlyOnceSink(**arguments(**options))
-    frame = sink.read(session, subscribe=source)
-    made = PLAIN[name]
-    if in_function:
-        writer = sink.write(frame.select(*WRITTEN)).foreachBatch(
-            lambda rows, batch_id: sink(made(rows), batch_id)
-        )
-    else:
-        writer = sink.write(made(frame))
     try:
-        started(writer.trigger(availableNow=True)).awaitTermination(240)
+        _run(session, options, source, PLAIN[name], in_function=in_function)
     except StreamingQueryException as error:
         return cause_of(str(error))
     return ""
