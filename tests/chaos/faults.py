@@ -389,11 +389,12 @@ def _target_refuses(stage: Stage, fault: Fault) -> None:
     A task that begins meanwhile knows it; one that has begun learns it from the broker.
     """
     topic = stage.targets[int(fault.choice * len(stage.targets))]
+    before = stage.largest_message(topic) or 10_000_000
     _once_the_broker_is_back(_set_largest_message, stage, topic, 100)
     try:
         time.sleep(fault.seconds)
     finally:
-        _once_the_broker_is_back(_set_largest_message, stage, topic, 10_000_000)
+        _once_the_broker_is_back(_set_largest_message, stage, topic, before)
 
 
 def _set_largest_message(stage: Stage, topic: str, size: int) -> None:

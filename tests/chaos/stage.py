@@ -117,8 +117,8 @@ class Stage:
             for topic in self.sources:
                 self.source_broker.create_topic(topic, self.partitions)
             for topic in (*self.targets, *self.letters):
-                small = self.load.small and topic == self.targets[-1]
-                config = {"max.message.bytes": str(MAX_BYTES)} if small else {}
+                largest = self.largest_message(topic)
+                config = {} if largest is None else {"max.message.bytes": str(largest)}
                 self.broker.create_topic(topic, self.partitions, config)
             self.servers = self.broker.direct_servers
             self.source_servers = self.source_broker.direct_servers
@@ -150,6 +150,10 @@ class Stage:
     def mirrored(self) -> bool:
         """Whether the query reads another cluster."""
         return self.plan.front == "mirrored"
+
+    def largest_message(self, topic: str) -> int | None:
+        """What a topic takes; None for as much as brokers take by default."""
+        return MAX_BYTES if self.load.small and topic == self.targets[-1] else None
 
     def _new_broker(self, proxy: KafkaProxy) -> EmbeddedKafka:
         self._stack.enter_context(proxy)
