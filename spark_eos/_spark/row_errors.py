@@ -107,8 +107,8 @@ def bad_rows(batch: pa.RecordBatch) -> pa.Array:
     """Which rows have an error of an earlier function."""
     bad = pa.repeat(False, batch.num_rows)  # noqa: FBT003 - a value
     names = batch.schema.names
-    kind = _arrow_type()
-    if ERROR in names and batch.column(ERROR).type == kind:
+    # By names: the texts may be large ones.
+    if ERROR in names and _names(batch.column(ERROR).type) == [*ERROR_TEXTS]:
         bad = batch.column(ERROR).is_valid()
     if SOURCE in names and ERROR in _names(batch.column(SOURCE).type):
         bad = pc.or_(bad, pc.struct_field(batch.column(SOURCE), ERROR).is_valid())

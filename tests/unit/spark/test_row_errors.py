@@ -115,6 +115,10 @@ def test_errors_of_either_place_are_bad_rows() -> None:
     errors = pa.array([None, None, FIRST], ARROW_ERROR)
     both = pa.RecordBatch.from_arrays([batch.column(0), errors], ["source", "error"])
     assert row_errors.bad_rows(both).to_pylist() == [False, True, True]
+    # As Spark has them with spark.sql.execution.arrow.useLargeVarTypes.
+    large = pa.struct([(name, pa.large_string()) for name in ERROR_TEXTS])
+    of_large = pa.RecordBatch.from_arrays([errors.cast(large)], ["error"])
+    assert row_errors.bad_rows(of_large).to_pylist() == [False, False, True]
     own = pa.RecordBatch.from_arrays([pa.array(["E42"])], ["error"])
     assert row_errors.bad_rows(own).to_pylist() == [False]
     assert row_errors.bad_rows(_batch(_at(0), kind=ARROW_SOURCE)).to_pylist() == [False]
