@@ -16,12 +16,10 @@ from spark_eos._spark.dead_letter_columns import ERROR_TEXTS
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import UnsupportedPipelineError
 
-HEADERS: Final = "headers"
-
 _CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
 _FIELDS: Final = {
     SOURCE: (*PLACE, *LETTER_FIELDS),
-    HEADERS: ("key", "value"),
+    "headers": ("key", "value"),
     ERROR: ERROR_TEXTS,
 }
 
@@ -37,14 +35,15 @@ def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR
     if all(new[one.name] == one for one in frame.schema) or is_case_sensitive(frame):
         return frame
     _check_apart(frame.columns, names, "column")
-    columns = []
+    fields = {}
     for old in frame.schema:
-        kind, column = new[old.name].dataType, F.col(f"`{old.name.replace('`', '``')}`")
+        name, kind = new[old.name].name, new[old.name].dataType
         if kind != old.dataType:
-            _check_fields(old.dataType, _FIELDS[new[old.name].name])
-            column = column.cast(kind)
-        columns.append(column.alias(new[old.name].name, metadata=old.metadata))
-    return frame.select(*columns)
+            _check_fields(old.dataType, _FIELDS[name])
+            fields[name] = F.col(name).cast(kind)
+    # Not a select of all: others may differ by case, which would be ambiguous.
+    renamed = frame.withColumnsRenamed({old: one.name for old, one in new.items()})
+    return renamed.withColumns(fields) if fields else renamed
 
 
 def known_name(frame: DataFrame, name: str) -> str:
