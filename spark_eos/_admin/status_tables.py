@@ -10,7 +10,7 @@ from rich.text import Text
 from spark_eos._admin.fitting_table import FittingTable
 from spark_eos._admin.group_progress import MirroredPartition, StagedStatus
 from spark_eos._client.html_tables import html_line
-from spark_eos._client.printable import printable
+from spark_eos._client.printable import counted, printable
 from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.held_back import HeldBack
@@ -65,11 +65,6 @@ def _html(tables: Group) -> Iterator[str]:
             yield html_line(part.plain)
 
 
-def count(number: int, noun: str) -> str:
-    """Returns a number with its noun: ``1 member``, ``1,200 members``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def host(member: DescribedMember) -> str:
     """Returns the member's host, without the slash that Java puts before an address."""
     return printable(member.client_host.removeprefix("/"))
@@ -83,7 +78,7 @@ def silent_brokers(names: Sequence[str]) -> Text:
 
 
 def _open(status: "Status") -> Text:
-    text = Text(f"{count(len(status.transactions), 'open transaction')}", style="bold")
+    text = Text(f"{counted(len(status.transactions), 'open transaction')}", style="bold")
     if status.group.state is not None and not status.group.members:
         text.append(
             "; no query is running: the next start ends them, spark-eos abort ends them now",
@@ -151,7 +146,7 @@ def _headline(status: "Status") -> Text:
         line.append(f", delivery {status.delivery}")
     least = "at least " if status.silent else ""
     lag = "unknown" if status.lag is None else f"{least}{status.lag:,}"
-    line.append(f", {count(len(group.members), 'member')}, lag {lag}")
+    line.append(f", {counted(len(group.members), 'member')}, lag {lag}")
     if status.mirrored and all(partition.lag is None for partition in status.partitions):
         line.append(" (of the source only with --source-bootstrap-servers)")
     return line
@@ -222,7 +217,7 @@ def _staged(staged: StagedStatus) -> Group:
 
 def _foreign(partitions: Sequence[TopicPartition]) -> Text:
     names = ranges(partitions[:_NAMED]) + (", ..." if len(partitions) > _NAMED else "")
-    what = count(len(partitions), "offset")
+    what = counted(len(partitions), "offset")
     return Text(f"{what} with a text that is not spark-eos', set by another client: {names}")
 
 

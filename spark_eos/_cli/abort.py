@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import click
 from rich.text import Text
 
-from spark_eos._admin.status_tables import count, host, silent_brokers, transactions
+from spark_eos._admin.status_tables import host, silent_brokers, transactions
 from spark_eos._cli.query import Query, connected, query_options, terminal
-from spark_eos._client.printable import printable
+from spark_eos._client.printable import counted, printable
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.groups import UNKNOWN, DescribedMember, describe_if_known
 from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
@@ -52,7 +52,7 @@ def abort(*, query: Query, yes: bool) -> None:
                     "nothing was ended: there is no terminal to ask for confirmation. Give --yes "
                     "to end them without"
                 )
-            if not _agreed(f"End {count(len(found), 'open transaction')}?"):
+            if not _agreed(f"End {counted(len(found), 'open transaction')}?"):
                 click.echo("Nothing was ended.")
                 raise SystemExit(1)
             found = _unchanged(connections, query, found)
@@ -84,7 +84,7 @@ def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
         Counter((m.client_id, host(m)) for m in members).items()
     ):
         text.append(
-            f"  client id {printable(client_id)} on host {where}: {count(number, 'member')}\n"
+            f"  client id {printable(client_id)} on host {where}: {counted(number, 'member')}\n"
         )
     return text
 
@@ -101,9 +101,9 @@ def _end(connections: Connections, query: Query, found: Sequence[OpenTransaction
     failed = [one for one in found if not _ended(connections, query, one)]
     if failed:
         raise click.ClickException(
-            f"not ended: {len(failed)} of {count(len(found), 'open transaction')}"
+            f"not ended: {len(failed)} of {counted(len(found), 'open transaction')}"
         )
-    click.echo(f"Ended {count(len(found), 'open transaction')}.")
+    click.echo(f"Ended {counted(len(found), 'open transaction')}.")
 
 
 def _ended(connections: Connections, query: Query, one: OpenTransaction) -> bool:

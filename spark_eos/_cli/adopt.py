@@ -3,8 +3,8 @@
 import click
 
 from spark_eos._admin import migration
-from spark_eos._admin.status_tables import count
 from spark_eos._cli.query import Query, connected, query_options
+from spark_eos._client.printable import counted
 from spark_eos._driver.checkpoint_files import ArrowFiles
 from spark_eos._driver.offset_log import FinishedBatches, OffsetLog
 from spark_eos._kafka.offset_metadata import KnownPartitions
@@ -51,7 +51,7 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
 
 def _outcome(group_id: str, finished: FinishedBatches, *, unset: bool, dry_run: bool) -> str:
     where = "the start" if finished.last is None else f"the end of batch {finished.last}"
-    partitions = count(len(finished.ends), "partition")
+    partitions = counted(len(finished.ends), "partition")
     if not unset:
         return f"Group {group_id} has these offsets already: {where}, {partitions}."
     verb = "would continue" if dry_run else "continues"

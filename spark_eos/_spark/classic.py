@@ -211,15 +211,12 @@ class ClassicRuntime:
         self, frame: DataFrame, description: str, *, errors_carried: bool = False
     ) -> list[Row]:
         """Runs a job; Spark's ``stop()`` interrupts it."""
-        context = self._session.sparkContext
-        with described(context, description):
-            if not errors_carried:
-                return frame.collect()
-            context.setLocalProperty(ERRORS_CARRIED, "true")
-            try:
-                return frame.collect()
-            finally:
-                context.setLocalProperty(ERRORS_CARRIED, cast("str", None))
+        with contextlib.ExitStack() as properties:
+            context = self._session.sparkContext
+            properties.enter_context(described(context, description))
+            if errors_carried:
+                properties.enter_context(local_property(context, ERRORS_CARRIED, "true"))
+            return frame.collect()
 
     def run_job(
         self,
@@ -273,12 +270,22 @@ def described(context: SparkContext, text: str) -> Iterator[None]:
     at the end of the block.
     """
     before = context.getLocalProperty(_DESCRIPTION)
-    context.setLocalProperty(_DESCRIPTION, text if before is None else f"{text}\n{before}")
+    whole = text if before is None else f"{text}\n{before}"
+    with local_property(context, _DESCRIPTION, whole, before):
+        yield
+
+
+@contextmanager
+def local_property(
+    context: SparkContext, name: str, text: str, before: str | None = None
+) -> Iterator[None]:
+    """Gives the jobs that this thread starts a property, which is ``before`` again at the end."""
+    context.setLocalProperty(name, text)
     try:
         yield
     finally:
         # None removes it.
-        context.setLocalProperty(_DESCRIPTION, cast("str", before))
+        context.setLocalProperty(name, cast("str", before))
 
 
 def footer_rows(session: SparkSession, path: str) -> int | None:

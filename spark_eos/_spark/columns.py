@@ -93,7 +93,7 @@ def _check_value(types: Mapping[str, T.DataType]) -> None:
         raise UnsupportedPipelineError(
             f"there is no `value` column to write; the columns are {', '.join(types) or 'none'}"
         )
-    _check_not_void(types, "value", "binary")
+    check_not_void(types, "value", "binary")
     if not isinstance(types["value"], _BYTES):
         raise UnsupportedPipelineError(
             f"`value` is {types['value'].simpleString()}, not binary or string; encode it, for "
@@ -101,7 +101,8 @@ def _check_value(types: Mapping[str, T.DataType]) -> None:
         )
 
 
-def _check_not_void(types: Mapping[str, T.DataType], name: str, wanted: str) -> None:
+def check_not_void(types: Mapping[str, T.DataType], name: str, wanted: str) -> None:
+    """Refuses a column that is a null without a type, with the cast that it needs."""
     if isinstance(types.get(name), T.NullType):
         raise UnsupportedPipelineError(
             f"`{name}` is void, a null without a type: give it one, "
@@ -115,10 +116,10 @@ def _check_others(types: Mapping[str, T.DataType], default_topic: str | None) ->
             "no target topic: give the sink one (topic=) or the rows a `topic` column"
         )
     for name, (allowed, words) in _OPTIONAL.items():
-        _check_not_void(types, name, words.partition(" ")[0])
+        check_not_void(types, name, words.partition(" ")[0])
         if name in types and not isinstance(types[name], allowed):
             raise UnsupportedPipelineError(f"`{name}` is {types[name].simpleString()}, not {words}")
-    _check_not_void(types, "headers", _HEADERS)
+    check_not_void(types, "headers", _HEADERS)
     if "headers" in types and not header_type_fits(types["headers"]):
         raise UnsupportedPipelineError(
             f"`headers` is {types['headers'].simpleString()}, not {_HEADERS}"

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_eos._spark.columns import LETTER_FIELDS, SOURCE, payload
+from spark_eos._spark.columns import LETTER_FIELDS, SOURCE, check_not_void, payload
 from spark_eos._worker.dead_letters import ERROR, FOR_LETTERS, LETTER
 from spark_eos.errors import UnsupportedPipelineError
 
@@ -16,8 +16,6 @@ ERROR_FIELD: Final = T.StructField(
     ERROR, T.StructType([T.StructField(name, T.StringType()) for name in ERROR_TEXTS])
 )
 """As a column that was asked for, and as a field of ``source``."""
-
-
 ERRORS_CARRIED: Final = "spark.eos.errorsCarried"
 """The local property of jobs that make dead letters of the errors in ``source``: ``true``."""
 
@@ -39,11 +37,7 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
     kind = schema[ERROR].dataType
     fields = kind.fields if isinstance(kind, T.StructType) else []
     texts = {f.name for f in fields if isinstance(f.dataType, T.StringType)}
-    if isinstance(kind, T.NullType):
-        raise UnsupportedPipelineError(
-            f"`{ERROR}` is void, a null without a type: give it one, "
-            f"F.lit(None).cast('string').alias({ERROR!r})"
-        )
+    check_not_void({ERROR: kind}, ERROR, "string")
     if "message" not in texts or not texts <= set(ERROR_TEXTS) or len(texts) < len(fields):
         raise UnsupportedPipelineError(
             f"`{ERROR}` is {kind.simpleString()}: with dead_letters it must be a string, or "
