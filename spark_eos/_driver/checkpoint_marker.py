@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from spark_eos._client.persisted import FORMAT, check_format
-from spark_eos._kafka.offset_metadata import SourcePartition, numbers_in, ranges_of
+from spark_eos._kafka.stored_text import (
+    SourcePartition,
+    check_text_format,
+    encode,
+    numbers_in,
+    ranges_of,
+)
 from spark_eos._kafka.topic_partition import TopicPartition
 
 DIRECT: Final = "direct"
@@ -30,8 +35,8 @@ class Marker:
         sources: The source partitions of a mirrored query, by number of the progress partition
             that stands for each.
         partitions: The partitions of each topic that a direct query has ever read.
-        log_may_lag: Whether the checkpoint's logs may lie behind what is written, since Spark wrote
-            them asynchronously.
+        checkpoint_may_lag: Whether the checkpoint's logs may lie behind what is written, since
+            Spark wrote them asynchronously.
 
     Example:
         >>> marker = Marker("orders", {"in": uuid.UUID(int=7)})
@@ -47,14 +52,15 @@ class Marker:
     progress_partitions: int = 0
     sources: Mapping[int, SourcePartition] = field(default_factory=dict)
     partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    log_may_lag: bool = False
+    checkpoint_may_lag: bool = False
 
     def names(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
         """Whether rows of a partition may have been written."""
         topic, index = partition
         if self.topic_ids.get(topic) != topic_id:
             return False
-        return index in self.sources or index in self.partitions.get(topic, ())
+        staged = index < self.progress_partitions
+        return staged or index in self.sources or index in self.partitions.get(topic, ())
 
     def following(self, before: "Marker") -> "Marker":
         """This marker with what an earlier one of the checkpoint tells beyond it.
@@ -77,7 +83,7 @@ class Marker:
         try:
             fields = json.loads(text)
             if "group_id" in fields:
-                check_format(fields.get("format"), "the checkpoint's marker")
+                check_text_format(fields, "the checkpoint's marker")
             ids = {topic: uuid.UUID(text) for topic, text in fields["topic_ids"].items()}
             return cls(
                 str(fields["group_id"]),
@@ -86,7 +92,7 @@ class Marker:
                 int(fields.get("progress_partitions", 0)),
                 {int(k): SourcePartition.parse(s) for k, s in fields.get("sources", {}).items()},
                 {t: frozenset(numbers_in(r)) for t, r in fields.get("partitions", {}).items()},
-                log_may_lag=fields.get("behind") is True,
+                checkpoint_may_lag=fields.get("behind") is True,
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls()
@@ -94,16 +100,16 @@ class Marker:
     def text(self) -> str:
         """The marker as a line of JSON."""
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
-        fields: dict[str, Any] = {"format": FORMAT, "group_id": self.group_id, "topic_ids": ids}
+        fields: dict[str, Any] = {"group_id": self.group_id, "topic_ids": ids}
         if self.delivery != DIRECT:
             fields["delivery"] = self.delivery
-        if self.delivery == STAGED:
+        if self.progress_partitions:
             fields["progress_partitions"] = self.progress_partitions
-        if self.delivery == MIRRORED:
+        if self.sources:
             fields["sources"] = {k: source.as_json() for k, source in sorted(self.sources.items())}
         if self.partitions:
             read = sorted(self.partitions.items())
             fields["partitions"] = {topic: ranges_of(numbers) for topic, numbers in read}
-        if self.log_may_lag:
+        if self.checkpoint_may_lag:
             fields["behind"] = True
-        return json.dumps(fields)
+        return encode(fields)

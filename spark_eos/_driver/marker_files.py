@@ -13,7 +13,8 @@ from typing import Final, Protocol
 
 from spark_eos._driver.checkpoint_marker import Marker
 
-_DIRECTORY: Final = "spark-eos/note"
+_DIRECTORY: Final = "spark-eos/marker"
+_DIRECTORY_BEFORE: Final = "spark-eos/note"
 _NAME: Final = re.compile(r"(\d{1,18})-[0-9a-f]{8}")
 
 
@@ -49,53 +50,56 @@ class MarkerFiles:
     def read(self) -> Marker:
         """The marker as this run last read or wrote it; an empty one if there is none."""
         if self._marker is None:
-            names = self._names()
-            found = self._latest(names)
+            paths = self._paths()
+            found = self._latest(paths)
             # Another run may remove a marker between listing and reading, once its own is there.
-            while found is None and names != (again := self._names()):
-                names, found = again, self._latest(again)
+            while found is None and paths != (again := self._paths()):
+                paths, found = again, self._latest(again)
             self._marker = found or Marker()
         return self._marker
 
     def write(self, marker: Marker) -> None:
         """Replaces the marker, unless it is the same."""
         # A run's mark must be its own, or an older run that was frozen would clear it.
-        if marker == self.read() and (self._written or not marker.log_may_lag):
+        if marker == self.read() and (self._written or not marker.checkpoint_may_lag):
             return
         self._last += 1
-        name = f"{self._last}-{uuid.uuid4().hex[:8]}"
-        self._files.write(f"{_DIRECTORY}/{name}", marker.text())
-        replaced, self._seen = self._seen, [name]
+        path = f"{_DIRECTORY}/{self._last}-{uuid.uuid4().hex[:8]}"
+        self._files.write(path, marker.text())
+        replaced, self._seen = self._seen, [path]
         self._marker, self._written = marker, True
         for old in replaced:
-            self._files.delete(f"{_DIRECTORY}/{old}")
+            self._files.delete(old)
 
-    def _names(self) -> list[str]:
-        return self._files.names(_DIRECTORY)
+    def _paths(self) -> list[str]:
+        found = self._files.names
+        return [f"{d}/{name}" for d in (_DIRECTORY, _DIRECTORY_BEFORE) for name in found(d)]
 
-    def _latest(self, names: list[str]) -> Marker | None:
+    def _latest(self, paths: list[str]) -> Marker | None:
         """The whole marker with the highest number; None if none is whole."""
-        self._seen = [name for name in names if _number(name)]
-        self._last = max(map(_number, names), default=0)
-        for number in sorted(set(map(_number, names)), reverse=True):
-            found = [self._parsed(name) for name in names if _number(name) == number]
+        self._seen = [path for path in paths if _number(path)]
+        self._last = max(map(_number, paths), default=0)
+        for number in sorted(set(map(_number, paths)), reverse=True):
+            found = [self._parsed(path) for path in paths if _number(path) == number]
             whole = [marker for marker in found if marker.group_id is not None]
             if whole:
-                # Two, if a run was frozen while a newer one came: which is newer, nothing tells.
+                # Two, if a run was frozen while a newer one came: which is newer, nothing tells. A
+                # takeover leaves the members' epochs as they are.
                 return reduce(_both, whole)
         return None
 
-    def _parsed(self, name: str) -> Marker:
-        path = f"{_DIRECTORY}/{name}"
-        paths = [f"{path}/{part}" for part in self._files.names(path)] if _number(name) else [path]
+    def _parsed(self, path: str) -> Marker:
+        paths = [f"{path}/{part}" for part in self._files.names(path)] if _number(path) else [path]
         return Marker.parse(next(filter(None, map(self._files.read, paths)), ""))
 
 
-def _number(name: str) -> int:
+def _number(path: str) -> int:
     """A marker's number; 0 of another file: unless it is refused, it is none."""
-    found = _NAME.fullmatch(name)
+    found = _NAME.fullmatch(path.rpartition("/")[2])
     return int(found[1]) if found else 0
 
 
 def _both(one: Marker, other: Marker) -> Marker:
-    return replace(other.following(one), log_may_lag=one.log_may_lag or other.log_may_lag)
+    return replace(
+        other.following(one), checkpoint_may_lag=one.checkpoint_may_lag or other.checkpoint_may_lag
+    )

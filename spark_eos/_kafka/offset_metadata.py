@@ -11,47 +11,38 @@ same. ``kafka-consumer-groups.sh --reset-offsets`` clears the text: an offset th
 is taken as it is.
 """
 
-import base64
-import json
-import re
 import uuid
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress, groupby
 from typing import Any, Final, NamedTuple
 
-from spark_eos._client.header_values import MAX_OFFSET, MAX_PARTITION, TOPIC_NAME
-from spark_eos._client.persisted import FORMAT, check_format
-from spark_eos._client.strict_json import matched, strict_object, whole
+from spark_eos._client.strict_json import matched, strict_object
 from spark_eos._kafka.cluster import NO_ID
-from spark_eos._kafka.copy_names import batch_of_copy
 from spark_eos._kafka.offset_owner import Owner
+from spark_eos._kafka.stored_text import (
+    FORMAT_KEY,
+    SHORT_IDS,
+    SourcePartition,
+    StagedBatch,
+    SuspectRange,
+    check_text_format,
+    compact,
+    encode,
+    index_fields,
+    indexes_in,
+)
 from spark_eos._kafka.topic_partition import TopicPartition
 
-_FORMAT_KEY: Final = "spark-eos"
 # Leading digits of the random topic id, enough to tell a group's topics apart.
 _ID_DIGITS: Final = 8
 # Each topic's id is in the texts of so many topics, or of all if there are fewer: it is forgotten
 # only if all their offsets are lost. More would make long texts where there are many topics.
 _TOLD_BY: Final = 16
-# Limits that keep the text within offset.metadata.max.bytes, 4096 by default.
+# So many keep the text within offset.metadata.max.bytes, 4096 by default.
 _MAX_TOPICS: Final = 200
-_MAX_LIST: Final = 1_500
-_MAX_BITS: Final = _MAX_LIST // 4 * 3  # bytes before they are text
-# What a text may tell: a topic has fewer partitions by far.
-_MAX_PARTITIONS: Final = 100_000
-_RANGES: Final = re.compile(r"[0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*|")
-_BITS: Final = re.compile(r"[0-9A-Za-z+/]*={0,2}")
-_TOPICS: Final = re.compile(r"[0-9a-z ]*")
-_CLUSTER: Final = re.compile(r"[ -~]{0,255}")
-_UUID: Final = re.compile(r"[0-9a-f]{32}")
-_QUERY: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
-_FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
-
-
-_POSITION_BEGINS: Final = f'{{"{_FORMAT_KEY}":{FORMAT},"position":'
+_POSITION_BEGINS: Final = f'{encode({"position": None})[:-1]},"position":'
 
 
 def position_metadata(progress_topic: str) -> str:
@@ -59,9 +50,7 @@ def position_metadata(progress_topic: str) -> str:
 
     Nothing that decides reads such an offset: the query's progress is the staged commit.
     """
-    return _json(
-        {_FORMAT_KEY: FORMAT, "position": "for monitoring only", "progress": progress_topic}
-    )
+    return encode({"position": "for monitoring only", "progress": progress_topic})
 
 
 def is_position(text: str) -> bool:
@@ -90,90 +79,6 @@ def has_text(committed: CommittedOffset) -> bool:
     return bool(committed.metadata.strip("\0"))
 
 
-class SuspectRange(NamedTuple):
-    """A range of source offsets below the committed one that may not have been written.
-
-    Attributes:
-        after: Offset after the last one of the range.
-    """
-
-    first: int
-    after: int
-
-
-class StagedBatch(NamedTuple):
-    """The last staged batch of a query, as the offset of progress partition 0 tells.
-
-    The file of progress partition ``n`` is written when the group's offset there has reached
-    ``(batch + 1) << 32``; before, the offset is ``batch << 32 | row``, the next row to write.
-
-    Attributes:
-        query: Spark's id of the query.
-        batch: Number of the batch.
-        directory: Holds the batch's files; None for a batch without rows.
-        rows: Number of rows in all files.
-        files: The most files it may have, for the progress partitions from 1 on.
-        fingerprint: 16 hexadecimal digits that tell one range of source offsets from another.
-
-    Example:
-        >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 32, "00d1e4a77b3c9f52")
-        >>> partition = TopicPartition("spark-eos-progress", 0)
-        >>> text = KnownPartitions(staged={partition: batch}).texts([partition])[partition]
-        >>> KnownPartitions.of({partition: CommittedOffset(7, text)}).staged[partition] == batch
-        True
-    """
-
-    query: str
-    batch: int
-    directory: str | None
-    rows: int
-    files: int
-    fingerprint: str
-
-
-class SourcePartition(NamedTuple):
-    """The source partition, in another cluster, that a progress partition stands for.
-
-    Attributes:
-        cluster: Id of the source cluster.
-        topic: Name of the topic.
-        topic_id: Id of the topic; `NO_ID` of a cluster that has none (KIP-516).
-        partition: Number of the partition.
-
-    Example:
-        >>> source = SourcePartition("9dZ-cluster", "orders", uuid.UUID(int=7), 3)
-        >>> partition = TopicPartition("spark-eos-progress", 0)
-        >>> text = KnownPartitions(sources={partition: source}).texts([partition])[partition]
-        >>> KnownPartitions.of({partition: CommittedOffset(120, text)}).sources[partition] == source
-        True
-    """
-
-    cluster: str
-    topic: str
-    topic_id: uuid.UUID
-    partition: int
-
-    @classmethod
-    def parse(cls, fields: Any) -> "SourcePartition":
-        """Reads what `as_json` has made."""
-        cluster, topic, topic_id, partition = fields
-        return cls(
-            matched(cluster, _CLUSTER),
-            matched(topic, TOPIC_NAME),
-            uuid.UUID(matched(topic_id, _UUID)),
-            whole(partition, MAX_PARTITION),
-        )
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """Topic and number, as its own cluster knows it."""
-        return TopicPartition(self.topic, self.partition)
-
-    def as_json(self) -> list[str | int]:
-        """The partition as a value of JSON."""
-        return [self.cluster, self.topic, self.topic_id.hex, self.partition]
-
-
 @dataclass(frozen=True)
 class _Metadata:
     partitions: frozenset[int]
@@ -189,8 +94,9 @@ def _parse(partition: TopicPartition, committed: CommittedOffset) -> _Metadata |
     offset, text = committed
     try:
         fields = strict_object(text)
-        found = fields[_FORMAT_KEY]
-    except (ValueError, KeyError):
+    except ValueError:
+        return None
+    if FORMAT_KEY not in fields:
         return None
     cure = (
         "; or, if no other version has used the group, another client has written the text of its "
@@ -198,84 +104,19 @@ def _parse(partition: TopicPartition, committed: CommittedOffset) -> _Metadata |
         f"--reset-offsets --topic {partition.topic}:{partition.partition} --to-offset {offset}), "
         "which clears the text"
     )
-    check_format(found, f"the offset of {partition} in the group", otherwise=cure)
+    check_text_format(fields, f"the offset of {partition} in the group", otherwise=cure)
     try:
         suspect, staged, source, owner = map(fields.get, ("suspect", "staged", "source", "owner"))
         return _Metadata(
-            frozenset(_indexes(fields)),
-            frozenset(matched(fields["topics"], _TOPICS).split()),
-            None if suspect is None else _suspect(*suspect),
-            None if staged is None else _staged(staged),
+            frozenset(indexes_in(fields)),
+            frozenset(matched(fields["topics"], SHORT_IDS).split()),
+            None if suspect is None else SuspectRange.parse(suspect),
+            None if staged is None else StagedBatch.parse(staged),
             None if source is None else SourcePartition.parse(source),
             None if owner is None else Owner.parse(owner),
         )
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _suspect(first: object, after: object) -> SuspectRange:
-    return SuspectRange(whole(first, MAX_OFFSET), whole(after, MAX_OFFSET))
-
-
-def _staged(fields: dict[str, Any]) -> StagedBatch:
-    batch, directory = whole(fields["batch"], MAX_PARTITION), fields["directory"]
-    if directory is not None and (
-        not isinstance(directory, str) or batch_of_copy(directory) != batch
-    ):
-        raise ValueError("not the name of a copy of the batch")
-    return StagedBatch(
-        query=matched(fields["query"], _QUERY),
-        batch=batch,
-        directory=directory,
-        rows=whole(fields["rows"], MAX_OFFSET),
-        files=whole(fields["files"], MAX_PARTITION),
-        fingerprint=matched(fields["fingerprint"], _FINGERPRINT),
-    )
-
-
-def ranges_of(numbers: Iterable[int]) -> str:
-    """Formats numbers as ranges: ``{0, 1, 2, 5}`` as ``0-2,5``."""
-    runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    found = [[number for _, number in run] for _, run in runs]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)
-
-
-def numbers_in(ranges: str) -> Iterable[int]:
-    """Yields the numbers of ranges as `ranges_of` formats them."""
-    after = 0
-    for part in filter(None, matched(ranges, _RANGES).split(",")):
-        first, _, last = part.partition("-")
-        begin, end = int(first), int(last or first)
-        if not after <= begin <= end < _MAX_PARTITIONS:
-            raise ValueError("not ranges of partitions")
-        yield from range(begin, end + 1)
-        after = end + 1
-
-
-def _index_fields(numbers: Collection[int]) -> dict[str, str]:
-    """Formats partitions' numbers for a text, in which many ranges would have no room.
-
-    ``among`` then has a bit for each number in ``partitions``: whether the partition is known.
-    """
-    ranges = ranges_of(numbers)
-    if len(ranges) <= _MAX_LIST:
-        return {"partitions": ranges}
-    first, last = min(numbers), max(numbers)
-    fields = {"partitions": f"{first}-{last}"}
-    size = (last - first) // 8 + 1
-    # Better too many: a partition wrongly listed as known is refused, never lost.
-    if size <= _MAX_BITS:
-        bits = sum(1 << number - first for number in numbers)
-        fields["among"] = base64.b64encode(bits.to_bytes(size, "big")).decode()
-    return fields
-
-
-def _indexes(fields: Mapping[str, Any]) -> Iterable[int]:
-    numbers = numbers_in(fields["partitions"])
-    if "among" not in fields:
-        return numbers
-    bits = int.from_bytes(base64.b64decode(matched(fields["among"], _BITS)), "big")
-    return compress(numbers, map(int, reversed(f"{bits:b}")))
 
 
 def _short(topic_id: uuid.UUID | None) -> str:
@@ -397,25 +238,24 @@ class KnownPartitions:
             staged, source = self.staged.get(partition), self.sources.get(partition)
             own = {
                 "suspect": self.suspects.get(partition),
-                "staged": None if staged is None else staged._asdict(),
+                "staged": None if staged is None else staged.as_json(),
                 "source": None if source is None else source.as_json(),
             }
             given = {name: value for name, value in own.items() if value is not None}
             found[partition] = shared[topic]
             if given:
-                found[partition] = f"{shared[topic][:-1]},{_json(given)[1:]}"
+                found[partition] = f"{shared[topic][:-1]},{compact(given)[1:]}"
         return found
 
     def metadata(self, topic: str) -> str:
         """Formats what the metadata of all of a topic's partitions have in common."""
         fields: dict[str, Any] = {
-            _FORMAT_KEY: FORMAT,
-            **_index_fields(self._indexes.get(topic, ())),
+            **index_fields(self._indexes.get(topic, ())),
             "topics": " ".join(self._told_by(topic)),
         }
         if self.owner is not None:
             fields["owner"] = self.owner.as_json()
-        return _json(fields)
+        return encode(fields)
 
     @cached_property
     def _indexes(self) -> dict[str, list[int]]:
@@ -441,7 +281,3 @@ def mirrored_positions(
     """A mirrored group's offsets, by the source partitions that they stand for."""
     sources = KnownPartitions.of(committed).sources
     return {source.topic_partition: committed[p].offset for p, source in sources.items()}
-
-
-def _json(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, separators=(",", ":"))

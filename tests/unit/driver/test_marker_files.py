@@ -13,7 +13,7 @@ from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos.errors import FormatVersionError
 
-_ASYNCHRONOUS = Marker("group", log_may_lag=True)
+_ASYNCHRONOUS = Marker("group", checkpoint_may_lag=True)
 _SYNCHRONOUS = Marker("group")
 
 
@@ -67,7 +67,7 @@ def test_a_process_that_is_killed_while_it_notes_leaves_the_old_note_or_the_new_
         OffsetLog(ArrowFiles(str(place))).set_marker(Marker("other"))
         assert _marker(place).group_id == "other"
     assert _marker(place) == _SYNCHRONOUS
-    assert len(list(place.glob("spark-eos/note/*"))) == 1
+    assert len(list(place.glob("spark-eos/marker/*"))) == 1
 
 
 @pytest.mark.proves("driver-killed-asynchronous")
@@ -77,14 +77,14 @@ def test_a_frozen_run_does_not_clear_the_mark_of_a_newer_one(tmp_path: Path) -> 
 
     log().set_marker(_ASYNCHRONOUS)
     frozen, newer = log(), log()
-    assert frozen.marker().log_may_lag
+    assert frozen.marker().checkpoint_may_lag
     newer.set_marker(_ASYNCHRONOUS)
     # Its batch has reached the offsets that it has read, so the log would lie behind no more.
     frozen.set_marker(_SYNCHRONOUS)
-    assert _marker(tmp_path).log_may_lag
+    assert _marker(tmp_path).checkpoint_may_lag
     # The next one that has caught up clears both.
     log().set_marker(_SYNCHRONOUS)
-    assert not _marker(tmp_path).log_may_lag
+    assert not _marker(tmp_path).checkpoint_may_lag
 
 
 def test_a_run_that_reads_while_another_notes_finds_a_note(
@@ -108,6 +108,17 @@ def test_a_marker_tells_exactly_which_of_many_partitions_were_read() -> None:
     assert Marker.parse(marker.text()) == marker
 
 
+def test_a_marker_of_the_directory_before_is_read_and_replaced(tmp_path: Path) -> None:
+    old = tmp_path / "spark-eos" / "note" / "7-00000000" / "part-0.txt"
+    old.parent.mkdir(parents=True)
+    old.write_text(_ASYNCHRONOUS.text())
+    assert _marker(tmp_path) == _ASYNCHRONOUS
+    OffsetLog(ArrowFiles(str(tmp_path))).set_marker(_SYNCHRONOUS)
+    assert _marker(tmp_path) == _SYNCHRONOUS
+    (new,) = tmp_path.glob("spark-eos/*/*")
+    assert new.match("spark-eos/marker/8-*")
+
+
 def test_a_note_from_before_notes_had_numbers_is_read_and_replaced(tmp_path: Path) -> None:
     old = tmp_path / "spark-eos" / "note" / "part-0.txt"
     old.parent.mkdir(parents=True)
@@ -117,10 +128,11 @@ def test_a_note_from_before_notes_had_numbers_is_read_and_replaced(tmp_path: Pat
     assert _marker(tmp_path) == _SYNCHRONOUS
 
 
+@pytest.mark.parametrize("key", ["spark-eos", "format"])
 @pytest.mark.parametrize("format_", [None, 1, FORMAT + 1, "2", True])
-def test_a_marker_of_another_format_is_refused(format_: object) -> None:
-    fields = {**json.loads(Marker("group").text()), "format": format_}
-    if format_ is None:
-        del fields["format"]
+def test_a_marker_of_another_format_is_refused(format_: object, key: str) -> None:
+    fields = {**json.loads(Marker("group").text()), key: format_}
+    if format_ is None or key == "format":
+        del fields["spark-eos"]
     with pytest.raises(FormatVersionError, match=f"reads format {FORMAT} alone"):
         Marker.parse(json.dumps(fields))

@@ -9,15 +9,9 @@ import pytest
 
 from spark_eos._client.letter_headers import read_letter_headers
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
-from spark_eos._kafka.offset_metadata import (
-    CommittedOffset,
-    KnownPartitions,
-    SourcePartition,
-    StagedBatch,
-    SuspectRange,
-    is_position,
-)
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, is_position
 from spark_eos._kafka.offset_owner import Owner
+from spark_eos._kafka.stored_text import SourcePartition, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
 
 _KEPT: dict[str, Any] = json.loads(Path(__file__).with_name("format-2.json").read_text())
@@ -62,7 +56,7 @@ def test_a_published_position() -> None:
 @pytest.mark.parametrize(
     ("delivery", "expected"),
     [
-        (DIRECT, {"partitions": {"orders": frozenset({0, 1})}, "log_may_lag": True}),
+        (DIRECT, {"partitions": {"orders": frozenset({0, 1})}, "checkpoint_may_lag": True}),
         (MIRRORED, {"delivery": MIRRORED, "sources": {0: _SOURCE}}),
         (STAGED, {"delivery": STAGED, "progress_partitions": 33}),
     ],
