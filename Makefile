@@ -37,7 +37,7 @@ $(VENV)/.stamp: $(VENV)/.dependencies pyproject.toml
 	@touch $@
 
 # Else the first test that needs Spark would make the archive, and all others wait for it. One
-# that can't be made is in nobody's way.
+# that can't be made is no fault of the tests.
 jars: $(VENV)/.stamp ## Download Kafka, a schema registry and Spark's Kafka source, and archive Spark's classes
 	@$(BIN)/spark-eos jars > /dev/null
 	@$(BIN)/spark-eos class-archive > /dev/null || true

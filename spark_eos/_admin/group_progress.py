@@ -7,15 +7,9 @@ from functools import cached_property
 from spark_eos._batch.progress import COMMIT_PARTITION, first_position
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.offset_metadata import (
-    CommittedOffset,
-    KnownPartitions,
-    SourcePartition,
-    StagedBatch,
-    has_text,
-    is_position,
-)
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text, is_position
 from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.stored_text import SourcePartition, StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import ConfigurationError
 

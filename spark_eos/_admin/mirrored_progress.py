@@ -10,8 +10,8 @@ from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.groups import describe_group
-from spark_eos._kafka.offset_metadata import SourcePartition
 from spark_eos._kafka.offsets import group_offsets
+from spark_eos._kafka.stored_text import SourcePartition
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import ConfigurationError, TopicNotFoundError
 from spark_eos.options import ProgressTopic

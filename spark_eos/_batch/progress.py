@@ -55,7 +55,7 @@ def progress_range(topic: str, partitions: int, batch_id: int, known: int) -> Ba
     )
 
 
-def rows_relayed(outcomes: Sequence[JobOutcome]) -> int:
+def rows_read(outcomes: Sequence[JobOutcome]) -> int:
     """How many rows of the copy the tasks have read and committed, now or in an earlier attempt."""
     last = {p: part for outcome in outcomes for p, part in outcome.partitions.items()}
     return sum(part.rows + part.skipped + part.dead_letters for part in last.values())

@@ -17,7 +17,7 @@ OVER_LIMIT: Final = "over limit"
 AFTER_OVER_LIMIT: Final = "after over limit"
 RETRIED: Final = "retried"
 FAILED: Final = "failed"
-MISPLACED: Final = "misplaced"
+OUT_OF_ORDER: Final = "misplaced"
 
 # A row for each task, of one column: Spark plans and runs eighteen columns, one for each field,
 # in 10 % more time of a small job.
@@ -58,7 +58,7 @@ class PartitionOutcome:
             smaller transactions may); OVER_LIMIT (more dead letters than this attempt allows, or
             held back: see `PartitionPlan.holds_back`); AFTER_OVER_LIMIT (its task has stopped at
             such a partition); RETRIED (a repeated Spark task, which leaves it to an attempt);
-            FAILED (it can't be written); MISPLACED (its rows were out of order).
+            FAILED (it can't be written); OUT_OF_ORDER (its rows were out of order).
         next_offset: Offset after the last committed row; None if no row was committed.
         skipped: Rows below the committed offset, already written by an earlier attempt.
         dead_letters: Rows committed as dead letters; they are not among ``rows``.
@@ -105,7 +105,7 @@ class JobOutcome:
     Attributes:
         reason: The first reason why rows were not written, or None.
         failed: Whether another attempt can't help.
-        misplaced: Partitions whose rows came out of order, or in two tasks: some may not be
+        out_of_order: Partitions whose rows came out of order, or in two tasks: some may not be
             written although later ones are.
         retried: Whether a task was a retry or a speculative copy.
         dead_over_limit: Dead letters of transactions that were aborted because of their number, and
@@ -117,7 +117,7 @@ class JobOutcome:
     counters: Counters = field(default_factory=Counters)
     reason: str | None = None
     failed: bool = False
-    misplaced: set[TopicPartition] = field(default_factory=set)
+    out_of_order: set[TopicPartition] = field(default_factory=set)
     retried: bool = False
     dead: DeadLetterTally = field(default_factory=DeadLetterTally)
     dead_over_limit: DeadLetterTally = field(default_factory=DeadLetterTally)
@@ -168,13 +168,13 @@ def job_outcome(reports: Iterable[str]) -> JobOutcome:
         )
         partition = TopicPartition(row["topic"], row["partition"])
         known = job.partitions.setdefault(partition, outcome)
-        if row["status"] == MISPLACED:
-            job.misplaced.add(partition)
+        if row["status"] == OUT_OF_ORDER:
+            job.out_of_order.add(partition)
         if known is not outcome:
             # Two tasks got rows of one partition: one's offset must not make the other's rows
             # count as written.
             job.failed = True
-            job.misplaced.add(partition)
+            job.out_of_order.add(partition)
             # The group's offset is that of the task that committed last.
             known.next_offset = max(known.next_offset or 0, outcome.next_offset or 0) or None
             job.reason = (

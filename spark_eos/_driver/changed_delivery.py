@@ -5,12 +5,20 @@ commit only, and that stays in the offset of the commit partition from then on.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from spark_eos._batch.progress import COMMIT_PARTITION, first_position
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError
+
+# What beside `delivery` makes a query what it was.
+_KEPT: Final = {
+    DIRECT: ", without source_kafka",
+    MIRRORED: ", with source_kafka",
+    STAGED: ", with the checkpoint it had",
+}
 
 
 def check_marker(marker: Marker, delivery: str, why: str = "") -> None:
@@ -42,30 +50,9 @@ def nothing_staged(
     )
 
 
-def check_offsets(
-    known: KnownPartitions, delivery: str, progress_topic: str | None = None, why: str = ""
-) -> None:
-    """Refuses a group that was begun with another delivery, whatever became of the marker."""
-    if known.sources and delivery != MIRRORED:
-        raise changed_delivery(MIRRORED, delivery, why)
-    # Of whichever checkpoint: without one a query would else begin anew, and write all again.
-    if known.staged and delivery != STAGED:
-        raise changed_delivery(STAGED, delivery, why)
-    if delivery != STAGED:
-        return
-    if topics := sorted({topic for topic, _ in known.staged} - {progress_topic}):
-        raise CheckpointError(
-            f"the group's staged batches are noted in topic {topics[0]!r}, and progress_topic is "
-            f"{progress_topic!r}: set progress_topic={topics[0]!r}; or, to begin anew knowingly, "
-            "take another group_id"
-        )
-    if other := sorted({topic for topic, _ in known.partitions} - {progress_topic}):
-        raise changed_delivery(DIRECT, delivery, why, perhaps_staged=other)
-
-
-def delivery_of(known: KnownPartitions) -> str:
-    """The delivery that a group's offsets are of."""
-    return MIRRORED if known.sources else STAGED if known.staged else DIRECT
+def delivery_of(known: KnownPartitions) -> str | None:
+    """The delivery that a group's offsets are of; None if they may be direct, or are none."""
+    return MIRRORED if known.sources else STAGED if known.staged else None
 
 
 def changed_delivery(
@@ -76,14 +63,9 @@ def changed_delivery(
     ``why``: what the query has that it can't keep the one it began with, if that is the reason.
     ``perhaps_staged``: topics with offsets of which one may be the progress topic it began with.
     """
-    if MIRRORED in (noted, wanted) and STAGED not in (noted, wanted):
-        cure = f"set delivery={noted!r}, {'with' if noted == MIRRORED else 'without'} source_kafka"
-    elif noted == STAGED:
-        cure = f"set delivery={STAGED!r}, with the checkpoint it had"
-    elif why:
+    cure = f"set delivery={noted!r}{_KEPT.get(noted, '')}"
+    if why:
         cure = f"change the query back, so that its delivery can be {noted!r}"
-    else:
-        cure = f"set delivery={noted!r}" + (", with source_kafka" if noted == MIRRORED else "")
     if len(perhaps_staged) == 1:
         [topic] = perhaps_staged
         cure += f"; or, if {topic!r} is the progress topic it began with, progress_topic={topic!r}"

@@ -94,7 +94,7 @@ class DeadLetterLimit:
                 f"dead_letters.limit={letters.limit} allows {self._limit} in this batch. "
                 f"The first is {next(iter(dead.first.values()))}. Most frequent: "
                 f"{dead.most_frequent()}. {written} of them are in the dead-letter topic "
-                f"{letters.topic!r}; the rest is not written, nor what follows it. Mend the query, "
+                f"{letters.topic!r}; the rest is not written, nor what follows it. Fix the query, "
                 "or raise dead_letters.limit, and start again: the query continues where it stopped"
             )
         all_known = not last.unwritten or (last.over_limit and not last.left_out_others)
@@ -103,7 +103,7 @@ class DeadLetterLimit:
                 f"{batch}: all {dead.total} rows of the batch are dead letters with one error: "
                 f"{dead.most_frequent()}. The first is {next(iter(dead.first.values()))}. "
                 f"{written or 'None'} of them are in the dead-letter topic {letters.topic!r}. "
-                "That is seldom bad data: a service is away, or the query is broken. Mend that and "
+                "That is seldom bad data: a service is away, or the query is broken. Fix it and "
                 "start again: the query continues where it stopped. If such rows are to become "
                 "dead letters, set dead_letters.limit=1.0"
             )

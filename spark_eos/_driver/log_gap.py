@@ -27,7 +27,7 @@ def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
     offsets of the one before it, as Spark itself reads them in its asynchronous mode; what was
     written since, the group's offsets tell.
     """
-    if not OffsetLog(files).marker().log_may_lag:
+    if not OffsetLog(files).marker().checkpoint_may_lag:
         return None
     logged, finished = numbers(files, "offsets"), numbers(files, "commits")
     if not logged:

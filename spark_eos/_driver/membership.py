@@ -267,7 +267,7 @@ class GroupMembership:
                 self._fence(next(holders, None))
             elif answer.code in _SESSION_LOST:
                 self._session_lost = True
-                # Its partitions are another member's by now, or nobody's.
+                # Its partitions are assigned to another member by now, or to none.
                 self._members[member.instance_id] = replace(
                     member, assignment_epochs={}, acknowledged=frozenset()
                 )

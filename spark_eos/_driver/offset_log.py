@@ -225,7 +225,7 @@ class OffsetLog:
     def finished(self) -> FinishedBatches:
         """How far the query has finished its batches; for a stopped query."""
         self.query_id()
-        if self.marker().log_may_lag:
+        if self.marker().checkpoint_may_lag:
             raise CheckpointError(
                 f"the logs of {_place(self._files)} may lie behind what is written, since "
                 "spark-eos wrote from it with asynchronous_progress: only its group's offsets "

@@ -61,7 +61,7 @@ def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) ->
         features = cluster.broker_features(start.target, deadline)
         return offset_commit_version(features, settings.client.bootstrap_servers)
 
-    return start.once("version", ask)
+    return start.cached("version", ask)
 
 
 def check_target_topic(
@@ -85,7 +85,7 @@ def check_target_topic(
             what = "target topic" if option == "topic" else "dead-letter topic"
             raise TopicNotFoundError(f"{what} {topic!r} does not exist; create it first")
 
-    start.once(("topic", topic), look)
+    start.cached(("topic", topic), look)
 
 
 def check_transactions(
@@ -129,8 +129,8 @@ def check_authorization(
     codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
 
     for code in (
-        _denied(lambda: start.once("membership", join)),
-        _denied(lambda: start.once("transactions", begin)),
+        _denied(lambda: start.cached("membership", join)),
+        _denied(lambda: start.cached("transactions", begin)),
     ):
         if code is not None:
             missing += [acl for acl in needed if acl.resource is DENIED[code]]
@@ -143,13 +143,13 @@ def check_authorization(
 
 def _lacking(start: Start, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
     """Which ACLs on topics this client lacks; nothing of topics that do not exist."""
-    unknown = [acl for acl in wanted if not start.knows(acl)]
+    unknown = [acl for acl in wanted if not start.remembers(acl)]
     if not unknown:
         return []
     found = cluster.granted_acls(start.target, unknown, deadline)
     for acl in unknown:
         if found.get(acl):
-            start.know(acl)
+            start.remember(acl)
     return [acl for acl in unknown if found.get(acl) is False]
 
 

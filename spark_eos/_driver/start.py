@@ -1,13 +1,21 @@
 """A start of a query: connections to each of its clusters, and what was found out by them."""
 
+import contextlib
+import logging
 import os
+import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable
+from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
+from spark_eos.errors import SparkEosError
+
+logger = logging.getLogger(__name__)
 
 # Seconds for which what was found out need not be asked again: as long as Kafka's clients rely on
 # metadata (metadata.max.age.ms). Spark runs no batch before there are records, maybe for days.
@@ -17,47 +25,89 @@ Result = TypeVar("Result")
 
 
 class Start:
-    """Begins before the query's first request, and is closed when its run ends."""
+    """Open from the query's first request to the end of its run, which takes it over.
+
+    ``with start:`` is a step of it. It begins anew in a step that finds it too old, or another
+    process's, and is closed if a step fails, or when its owner goes away without a run.
+    """
 
     def __init__(self, settings: WriterSettings) -> None:
-        source = settings.source_client
-        self.target = Connections(settings.client)
-        self.source = self.target if source is None else Connections(source)
         self._settings = settings
+        self._open()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark Connect pickles the sink to the process where batches run, which begins its own.
+        return Start, (self._settings,)
+
+    def _open(self) -> None:
+        source = self._settings.source_client
+        self.target = Connections(self._settings.client)
+        self.source = self.target if source is None else Connections(source)
         self._found: dict[Hashable, Any] = {}
         self._process = os.getpid()
         self._until = time.monotonic() + _VALID
+        self._abandoned = weakref.finalize(
+            self, _close_in_background, self._process, self.source, self.target
+        )
+        # When the process exits, its connections end with it.
+        self._abandoned.atexit = False
 
-    @property
-    def here(self) -> bool:
-        """Whether this process has begun it: a fork has no thread that serves its connections."""
-        return self._process == os.getpid()
+    def __enter__(self) -> "Start":
+        if time.monotonic() >= self._until or self._process != os.getpid():
+            self.close()
+            self._open()
+        return self
 
-    @property
-    def valid(self) -> bool:
-        """Whether a run may rely on what was found out."""
-        return self.here and time.monotonic() < self._until
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.close()
+        if isinstance(error, SparkEosError):
+            # Without the frames that it came through: a script's last lines are its own place and
+            # the text.
+            logger.debug("the query does not start", exc_info=error.with_traceback(trace))
+            raise error.with_traceback(None) from None
 
     def deadline(self) -> Deadline:
         """The time limit of a call before the run, from now on."""
         return self._settings.connect_deadline()
 
-    def once(self, what: Hashable, find_out: Callable[[], Result]) -> Result:
+    def cached(self, what: Hashable, find_out: Callable[[], Result]) -> Result:
         """What was found out before, or else is found out now."""
         if what not in self._found:
-            self.know(what, find_out())
+            self.remember(what, find_out())
         found: Result = self._found[what]
         return found
 
-    def know(self, what: Hashable, result: object = None) -> None:
+    def remember(self, what: Hashable, result: object = None) -> None:
         """Keeps what was found out."""
         self._found[what] = result
 
-    def knows(self, what: Hashable) -> bool:
+    def remembers(self, what: Hashable) -> bool:
         """Whether something was found out."""
         return what in self._found
 
     def close(self) -> None:
-        """Closes all connections. May be called again."""
-        self.source.close()
-        self.target.close()
+        """Closes all connections; the next step opens others. May be called again."""
+        self._until = 0.0
+        self._abandoned.detach()
+        # A fork has no thread that serves its parent's connections.
+        if self._process == os.getpid():
+            self.source.close()
+            self.target.close()
+
+
+def _close_in_background(process: int, *connections: Connections) -> None:
+    # Python may collect the owner in any thread: also in one that the connections need, or hold.
+    def close() -> None:
+        for each in connections:
+            each.close()
+
+    if process != os.getpid():
+        return
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending
+        threading.Thread(target=close, name="spark-eos-closing", daemon=True).start()

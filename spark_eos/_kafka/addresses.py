@@ -9,7 +9,7 @@ from spark_eos._kafka.deadline import Deadline
 _Address = tuple[str, str]
 
 
-def leads_here(connections: Connections, servers: str, deadline: Deadline) -> bool:
+def same_cluster(connections: Connections, servers: str, deadline: Deadline) -> bool:
     """Whether one of ``bootstrap.servers`` is a broker of the cluster that is connected."""
     theirs = _split(servers)
     ours = _split(connections.bootstrap_servers) | set(

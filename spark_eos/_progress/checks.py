@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
-from spark_eos._kafka.offset_metadata import KnownPartitions, SuspectRange
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.stored_text import SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.state import Expected, State
 from spark_eos.errors import (

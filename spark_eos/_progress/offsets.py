@@ -2,35 +2,45 @@
 
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, batch_plan
+from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code, Verdict, code_names, verdict
-from spark_eos._driver.assigned_partitions import by_member
 from spark_eos._driver.changed_delivery import nothing_staged
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
-from spark_eos._driver.source_positions import SourcePositions
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch, SuspectRange
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.offset_owner import Owner
-from spark_eos._kafka.offsets import commit_offsets
+from spark_eos._kafka.stored_text import StagedBatch, SuspectRange
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._progress import checks
+from spark_eos._progress.committing import OffsetCommits
 from spark_eos._progress.reading import OffsetReader
 from spark_eos._progress.state import State
 from spark_eos.acls import query_acls
 
+Members = Mapping[TopicPartition, MemberIdentity]
+
+RENEWED_AFTER = 3600.0
+"""Seconds after which offsets that have not moved are committed again. By default the brokers let
+them expire after seven days (``offsets.retention.minutes``), at the shortest after one minute."""
+
 
 class GroupOffsets:
-    """A group's offsets. All that changes `state` is here, and each change follows an answer."""
+    """A group's offsets. All that changes `state` is here, and each change follows an answer.
+
+    Tasks see source partitions. In a mirrored query another partition of the group stands for
+    each; only here is the one translated to the other.
+    """
 
     def __init__(
         self,
@@ -43,8 +53,8 @@ class GroupOffsets:
         self._settings = settings
         self._membership = membership
         self._topics = TopicCache(connections, settings.limits)
-        self._reader = OffsetReader(connections, settings, membership, transactions)
-        self._positions = SourcePositions(connections, settings, membership)
+        self.commits = OffsetCommits(connections, settings.group_id, membership)
+        self._reader = OffsetReader(connections, settings, membership, transactions, self.commits)
         # Whether brokers may accept offsets by topic name, so that a recreated topic has to be
         # noticed here.
         self._by_name = False
@@ -64,8 +74,8 @@ class GroupOffsets:
         names = {topic for topic, _ in partitions}
         return source_topics(self._topics, names, known, self._settings.group_id)
 
-    def look(self) -> None:
-        """Reads what the metadata tells now; nobody is fenced."""
+    def refresh_metadata(self) -> None:
+        """Reads what the texts of the group's offsets tell now; fences nobody."""
         self.state = self.state.knowing(self._reader.known())
 
     def join(
@@ -75,9 +85,9 @@ class GroupOffsets:
         self._by_name = by_name
         self._membership.start(topics, partitions)
         self._read(partitions)
-        self.state = self.state.knowing(self._reader.known())
+        self.refresh_metadata()
 
-    def narrow(self, partitions: Partitions) -> None:
+    def restrict_to(self, partitions: Partitions) -> None:
         """Forgets the offsets of partitions that the run does not need."""
         self.held = frozenset(partitions)
         self.state = self.state.only(partitions)
@@ -86,7 +96,7 @@ class GroupOffsets:
         """Fences every task that knows the run's current members, then reads the offsets."""
         self._fence(self.held)
 
-    def keep_up(self, partitions: Partitions) -> None:
+    def refence_if_changed(self, partitions: Partitions) -> None:
         """Fences and reads again if the group or the partitions have changed."""
         membership = self._membership
         if not (
@@ -99,7 +109,7 @@ class GroupOffsets:
         self._fence(partitions)
         self._needs_reading = False
         # A newer run may have come and gone, and written records.
-        self.look()
+        self.refresh_metadata()
         state = self.state
         self._know(set(partitions) & state.committed.keys() - state.by_hand - state.foreign)
         # New partitions may be marked as well.
@@ -137,18 +147,28 @@ class GroupOffsets:
         known = self.state.known.including(partitions, self._membership.topic_ids)
         self.state = self.state.with_known(known)
 
-    # Write ------------------------------------------------------------------------------------
+    # Plan -------------------------------------------------------------------------------------
 
-    def plan(self, held: BatchRange) -> BatchPlan:
-        """What to do with each of a batch's partitions, by the group's partitions."""
+    def plan(self, group_range: BatchRange, batch: BatchRange) -> BatchPlan:
+        """What tasks are to do with each partition of a batch.
+
+        ``group_range``: the batch's range by the group's partitions.
+        """
         membership, state = self._membership, self.state
-        return batch_plan(
-            held, state.committed, membership.identities(), membership.topic_ids, state.known
+        planned = batch_plan(
+            group_range, state.committed, membership.identities(), membership.topic_ids, state.known
         )
+        return {p: one for p, one in state.pairs.task_plan(planned).items() if p in batch.ends}
 
-    def written(self, offsets: Positions) -> None:
+    def members(self) -> Members:
+        """The member that each partition is assigned to, by the partitions that tasks see."""
+        return self.state.pairs.by_source(self._membership.identities())
+
+    def take(self, outcome: JobOutcome) -> None:
         """Takes note of what tasks have committed."""
-        self.state = self.state.moved(offsets)
+        found = outcome.partitions.items()
+        moved = {p: o.next_offset for p, o in found if o.next_offset is not None}
+        self.state = self.state.moved(self.state.pairs.by_progress(moved))
 
     # Commit -----------------------------------------------------------------------------------
 
@@ -170,11 +190,15 @@ class GroupOffsets:
             if unassigned := sorted(pending.keys() - members.keys()):
                 self.fence()
                 raise RetriableError(f"{unassigned[0]} is not assigned")
-            for member, own in by_member(pending, members).items():
-                codes = self._send(member, own, self._settings.group_deadline())
-                left.difference_update(p for p, code in codes.items() if code == Code.NONE)
+            texts = self.state.known.texts(pending)
+            offsets = {p: CommittedOffset(offset, texts[p]) for p, offset in pending.items()}
+            deadline = self._settings.group_deadline()
+            for codes in self.commits.send(offsets, members, deadline, self._on_lost):
+                done = {p for p, code in codes.items() if code == Code.NONE}
+                self.state = self.state.moved({p: pending[p] for p in done})
+                left.difference_update(done)
                 if refused := {code for code in codes.values() if code}:
-                    self._refused(own, refused)
+                    self._refused(codes.keys(), refused)
 
         deadline = self._settings.group_deadline()
         deadline.attempts("committing offsets of the batch")(attempt)
@@ -184,29 +208,12 @@ class GroupOffsets:
             self.fence()
             self._needs_reading = False
 
-    def _send(
-        self, member: MemberIdentity, own: Positions, deadline: Deadline
-    ) -> dict[TopicPartition, int]:
-        """Commits as one member; returns the error codes."""
-        codes = commit_offsets(
-            self._connections,
-            self._settings.group_id,
-            member,
-            own,
-            self._membership.topic_ids,
-            deadline,
-            metadata=self.state.known.texts(own),
-            on_lost=self._on_lost,
-        )
-        self.written({p: own[p] for p, code in codes.items() if code == Code.NONE})
-        return codes
-
     def _on_lost(self) -> None:
         self._needs_reading = True
 
-    def _refused(self, own: Positions, codes: set[int]) -> None:
+    def _refused(self, partitions: Partitions, codes: set[int]) -> None:
         if codes == {Code.UNKNOWN_TOPIC_ID}:
-            self.topics(own)
+            self.topics(partitions)
             raise RetriableError(code_names(codes))
         if verdict(codes) is Verdict.REJECTED:
             self.fence()
@@ -215,8 +222,15 @@ class GroupOffsets:
         raise self._connections.refusal(
             f"committing offsets of group {settings.group_id!r}",
             min(codes),
-            query_acls(settings.group_id, settings.id_prefix, {t for t, _ in own}, []),
+            query_acls(settings.group_id, settings.id_prefix, {t for t, _ in partitions}, []),
         )
+
+    def commit_end(self, ends: Positions) -> None:
+        """Commits a batch's end, and all held offsets if they were last committed long ago."""
+        if self.overdue:
+            self._commit_all(ends)
+        else:
+            self.commit(ends)
 
     def initialize(self, initial: Positions) -> None:
         """Gives held partitions their first offsets, and commits the others again.
@@ -227,31 +241,30 @@ class GroupOffsets:
         # not take partitions without an offset for lost ones.
         self.commit(initial)
         self._know(self.held)
-        self.commit_all()
+        self._commit_all({})
 
-    def commit_all(self, wanted: Mapping[TopicPartition, int] | None = None) -> None:
+    def _commit_all(self, wanted: Positions) -> None:
         """Commits all held offsets, moved or not, since each expires by its own age."""
         committed = self.state.committed
-        self.commit({p: committed[p] for p in self.held} | {**(wanted or {})}, again=self.held)
+        self.commit({p: committed[p] for p in self.held} | wanted, again=self.held)
         self._committed_all = time.monotonic()
 
-    def older_than(self, seconds: float) -> bool:
-        """Whether it is so many seconds since all offsets were committed."""
+    @property
+    def overdue(self) -> bool:
+        """Whether all offsets were last committed so long ago that they may expire."""
         since = self._committed_all
-        return since is not None and time.monotonic() - since >= seconds
+        return since is not None and time.monotonic() - since >= RENEWED_AFTER
 
     def renew(self, deadline: Deadline) -> None:
         """Commits all held offsets again between batches; nothing is repeated if that fails."""
         if self._may_renew(deadline):
             # Brokers may still be ending the last batch's transactions.
-            found = self._reader.fetch(self.held, deadline, wait=True)
+            found = self.commits.fetch(self.held, deadline, wait=True)
             # Nobody else should commit between batches; if somebody did, don't undo it.
             committed = self.state.committed
-            unmoved = {p: o.offset for p, o in found.items() if o.offset == committed.get(p)}
-            for member, own in by_member(unmoved, self._membership.identities()).items():
-                self._send(member, own, deadline)
+            unmoved = {p: one for p, one in found.items() if one.offset == committed.get(p)}
+            self.commits.renew(unmoved, deadline)
         self._committed_all = time.monotonic()
-        self._positions.renew()
 
     def _may_renew(self, deadline: Deadline) -> bool:
         """Whether the partitions' topics are those that the members have joined with."""
@@ -261,19 +274,15 @@ class GroupOffsets:
         now = cluster.topics(self._connections, {topic for topic, _ in self.held}, deadline)
         return all(name in now and now[name].topic_id == ids[name] for name in ids)
 
-    def publish(self, progress_topic: str, ranges: Iterable[BatchRange]) -> None:
-        """Publishes where a finished batch ends in its sources, for monitoring only."""
-        self._positions.publish(progress_topic, ranges)
-
     # What the offsets mean --------------------------------------------------------------------
 
     def stage(self, partition: TopicPartition, staged: StagedBatch) -> None:
         """Commits which staged files count."""
         self.state = self.state.staging(partition, staged)
         self.commit({partition: self.state.committed[partition]}, again=[partition])
-        self.state = self.state.expecting(partition)
+        self.expect_staged_commit(partition)
 
-    def watch(self, partition: TopicPartition) -> None:
+    def expect_staged_commit(self, partition: TopicPartition) -> None:
         """From now on, whoever reads notices if a newer run has moved the staged commit."""
         self.state = self.state.expecting(partition)
 
@@ -281,7 +290,7 @@ class GroupOffsets:
         """Takes offsets that an operator has set for what they mean."""
         self.state = self.state.moved(offsets)
 
-    def claim(self, owner: Owner) -> None:
+    def set_owner(self, owner: Owner) -> None:
         """From now on, the texts of offsets tell that they are this query's."""
         self.state = self.state.with_known(replace(self.state.known, owner=owner))
 
@@ -289,16 +298,29 @@ class GroupOffsets:
         """Takes over what progress partitions stand for."""
         self.state = self.state.with_known(known)
 
-    def mark(self, starts: Positions, partitions: Partitions) -> dict[TopicPartition, SuspectRange]:
+    def mark(self, starts: Positions, sources: Partitions) -> dict[str, SuspectRange]:
         """Marks ranges that may not be written although the group's offsets are past them.
 
         The marks are part of the committed offsets until an operator resets these.
         """
+        pairs = self.state.pairs
+        partitions = {pairs.progress(source) for source in sources}
         seen = {p: self.state.committed.get(p, 0) for p in partitions}
         # A later commit may lie below an earlier one: the read would take it for a reset.
-        self.state = self.state.only(self.state.committed.keys() - set(partitions))
+        self.state = self.state.only(self.state.committed.keys() - partitions)
         self.fence()
         found = checks.suspects(starts, seen, self.state.committed)
         self.state = self.state.suspecting(found)
         self.commit({p: self.state.committed[p] for p in found}, again=found)
-        return found
+        return {pairs.name(partition): found[partition] for partition in sorted(found)}
+
+    # Words ------------------------------------------------------------------------------------
+
+    def name(self, source: TopicPartition) -> str:
+        """How to call a partition that tasks see."""
+        return self.state.pairs.name(self.state.pairs.progress(source))
+
+    def command(self, sources: Partitions) -> str:
+        """How an operator sets the offsets of partitions that tasks see."""
+        pairs = self.state.pairs
+        return checks.command(self._settings.group_id, pairs, [pairs.progress(p) for p in sources])

@@ -51,10 +51,10 @@ def check_owner(
         >>> check(Owner("0d9e11b2", "another"), moved_from="5f1c0a7e")
         >>> check(Owner("0d9e11b2", "another"))
         Traceback (most recent call last):
-        spark_eos.errors.ConfigurationError: group_id 'g' is query 5f1c0a7e's, which writes ...
+        spark_eos.errors.ConfigurationError: group_id 'g' is owned by query ...
         >>> check(Owner("0d9e11b2", "copy"), "payments")
         Traceback (most recent call last):
-        spark_eos.errors.ConfigurationError: group_id 'g' is query 5f1c0a7e's, which reads ...
+        spark_eos.errors.ConfigurationError: group_id 'g' is owned by query ...
     """
     every = {owner for owners in known.owners.values() for owner in owners}
     moved = (moved_from or "").replace(",", " ").split()
@@ -67,7 +67,7 @@ def check_owner(
             f"writes to {min(one.written_to for one in elsewhere)}. What its offsets have passed "
             f"would never be written to {own.written_to}"
         )
-        raise _anothers(group_id, elsewhere, what)
+        raise _group_owned_error(group_id, elsewhere, what)
     if begun_with == group_id:
         return
     if strangers and begun_with is not None:
@@ -75,24 +75,26 @@ def check_owner(
             f"has a checkpoint of its own, and this one is of group {begun_with!r}. What its "
             "offsets have passed would never be written by this query"
         )
-        raise _anothers(group_id, strangers, what)
+        raise _group_owned_error(group_id, strangers, what)
     before = {pairs.source(p) for p in (*known.partitions, *known.set_by_others)}
     if before.isdisjoint(read) and all(owner.query != own.query for owner in every):
         what = f"reads {_topics(before)}, and not {_topics(read)}. Each would stop the other"
-        raise _anothers(group_id, [one for one in every if one.query not in admitted], what)
+        raise _group_owned_error(
+            group_id, [one for one in every if one.query not in admitted], what
+        )
 
 
-def what_is_new(own: Owner, owners: Collection[Owner], *, new: bool) -> str:
+def ownership_change(own: Owner, owners: Collection[Owner], *, new: bool) -> str:
     """What a query that may continue from offsets should say of itself; "" if nothing.
 
     ``new``: whether it has not written from its checkpoint before.
 
     Example:
-        >>> what_is_new(Owner("0d9e", "out"), {Owner("5f1c", "out")}, new=True)
+        >>> ownership_change(Owner("0d9e", "out"), {Owner("5f1c", "out")}, new=True)
         "the checkpoint is new, and the group has offsets of query 5f1c, which wrote to 'out'"
-        >>> what_is_new(Owner("5f1c", "other"), {Owner("5f1c", "out")}, new=False)
+        >>> ownership_change(Owner("5f1c", "other"), {Owner("5f1c", "out")}, new=False)
         "the topic is 'other' now, and was 'out'"
-        >>> what_is_new(Owner("5f1c", "out"), {Owner("5f1c", "out")}, new=True)
+        >>> ownership_change(Owner("5f1c", "out"), {Owner("5f1c", "out")}, new=True)
         ''
     """
     mine = {one.written_to for one in owners if one.query == own.query}
@@ -106,12 +108,13 @@ def what_is_new(own: Owner, owners: Collection[Owner], *, new: bool) -> str:
     return f"the checkpoint is new, and the group has offsets of {of}"
 
 
-def _anothers(group_id: str, owners: Collection[Owner], what: str) -> ConfigurationError:
+def _group_owned_error(group_id: str, owners: Collection[Owner], what: str) -> ConfigurationError:
     ids = sorted({owner.query for owner in owners})
     return ConfigurationError(
-        f"group_id {group_id!r} is query {', '.join(ids)}'s, which {what}; so nothing is written. "
-        "If this is a query of its own, give it another group_id and another checkpoint_location. "
-        "If it has moved on purpose, and is to continue from the group's offsets, set "
+        f"group_id {group_id!r} is owned by query {', '.join(ids)}, which {what}; so nothing is "
+        "written. If this is a query of its own, give it another group_id and another "
+        "checkpoint_location. If it has moved on purpose, and is to continue from the group's "
+        "offsets, set "
         f"moved_from={','.join(ids)!r}"
     )
 

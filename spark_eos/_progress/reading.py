@@ -10,16 +10,14 @@ from spark_eos._driver.open_transactions import ABORT_INTERVAL, OpenTransactions
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.hanging_transactions import holder_of_offsets
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
-from spark_eos._kafka.offsets import all_group_offsets, group_offsets
-from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._progress.committing import Committed, OffsetCommits
 from spark_eos.errors import DeadlineExceededError, KafkaResponseError
 
 # Seconds to wait for stable offsets before looking for open transactions again.
 _SETTLING: Final = 5.0
 _EPOCH_MOVED: Final = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
-
-Committed = dict[TopicPartition, CommittedOffset]
 
 
 class OffsetReader:
@@ -31,11 +29,13 @@ class OffsetReader:
         settings: WriterSettings,
         membership: GroupMembership,
         transactions: OpenTransactions,
+        commits: OffsetCommits,
     ) -> None:
         self._connections = connections
         self._settings = settings
         self._membership = membership
         self._transactions = transactions
+        self._commits = commits
         self._next_look = Deadline(_SETTLING, "")
 
     def stable(self, partitions: Partitions) -> Committed:
@@ -55,7 +55,7 @@ class OffsetReader:
 
         def attempt() -> Committed:
             try:
-                return self.fetch(partitions, self._settings.group_deadline())
+                return self._commits.fetch(partitions, self._settings.group_deadline())
             except KafkaResponseError as error:
                 if error.code == Code.UNKNOWN_MEMBER_ID:
                     # The broker dropped the member. If a newer run holds it now, this raises.
@@ -86,18 +86,6 @@ class OffsetReader:
         # Another broker may coordinate the transaction by now, and list it.
         self._transactions.end()
         self._next_look = Deadline(_SETTLING, "")
-
-    def fetch(self, partitions: Partitions, deadline: Deadline, *, wait: bool = False) -> Committed:
-        """The partitions' offsets now; raises, or waits, if a transaction holds some."""
-        return group_offsets(
-            self._connections,
-            self._settings.group_id,
-            partitions,
-            self._membership.topic_ids,
-            deadline,
-            member=self._membership.any_member(),
-            wait=wait,
-        )
 
     def all(self) -> Committed:
         """All offsets of the group."""

@@ -1,45 +1,52 @@
-"""Staged offsets: each stands for a file of the batch, and partition 0 says which files count.
+"""Staged: each offset stands for a file of the batch, and partition 0 says which files count.
 
 A batch's rows are first staged in files. Then an offset commit, which the broker accepts from the
 group's current member alone, names them. From then on those files, and no others, are what is
 written for the batch, however often it is repeated.
 """
 
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from spark_eos._batch.data_loss import LostRecords
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
-from spark_eos._batch.progress import COMMIT_PARTITION, first_position, progress_range, rows_relayed
+from spark_eos._batch.progress import COMMIT_PARTITION, first_position, progress_range, rows_read
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_marker import STAGED, Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.progress_topic import ensure_progress_topic
-from spark_eos._kafka.offset_metadata import StagedBatch
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._progress.batch import Batch, PlannedBatch, RunContext, StagedFiles
+from spark_eos._progress.delivery import Progress
 from spark_eos._progress.missing import Evidence, initial_offsets
+from spark_eos._progress.source_positions import SourcePositions
 from spark_eos._progress.staged_checks import StagedChecks
 from spark_eos._progress.staged_sources import StagedSources
-from spark_eos._progress.strategy import Batch, Query, StagedFiles, Work
 from spark_eos.errors import OffsetsLostError, warn
 from spark_eos.options import ProgressTopic
 
 logger = logging.getLogger(__name__)
 
 
-class StagedOffsets:
-    """See `spark_eos._progress.strategy.Strategy`."""
+class StagedProgress(Progress):
+    """See `Progress`."""
 
     delivery = STAGED
 
-    def __init__(self, query: Query, topic: ProgressTopic, reads: Callable[[str], bool]) -> None:
-        self._query = query
-        self._offsets = query.offsets
+    def __init__(
+        self, context: RunContext, topic: ProgressTopic, reads: Callable[[str], bool]
+    ) -> None:
+        self._context = context
+        self._offsets = context.offsets
         self._topic = topic
-        self._sources = StagedSources(query, reads)
-        self._checks = StagedChecks(query.settings.group_id, topic.name)
+        self._sources = StagedSources(context, reads)
+        self._positions = SourcePositions(
+            context.start.target, context.settings, context.offsets.commits
+        )
+        self._checks = StagedChecks(context.settings.group_id, topic.name)
         self._commit_partition = TopicPartition(topic.name, COMMIT_PARTITION)
         # Of the progress topic, once the run has begun.
         self._partitions = 0
@@ -50,9 +57,13 @@ class StagedOffsets:
     # The start --------------------------------------------------------------------------------
 
     def first(self, batch: Batch) -> Partitions:
-        connections, deadline = self._query.start.target, self._query.deadline()
+        connections, deadline = self._context.start.target, self._context.deadline()
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()
+
+    def check_offsets(self, known: KnownPartitions, why: str) -> None:
+        super().check_offsets(known, why)
+        self._checks.check_topic(known, why)
 
     def check_owner(self, batch: Batch) -> None:
         """Refuses the staged commit of another query, which may be running."""
@@ -66,7 +77,7 @@ class StagedOffsets:
         ``kafka-consumer-groups.sh`` sets no other offset in a topic without records.
         """
         del marker
-        self._offsets.watch(self._commit_partition)
+        self._offsets.expect_staged_commit(self._commit_partition)
         held, state = self._held(batch).ends.keys(), self._offsets.state
         if state.by_hand >= held and not any(state.committed[p] for p in held):
             self._offsets.accept(dict.fromkeys(held, first_position(batch.id)))
@@ -74,19 +85,19 @@ class StagedOffsets:
                 logger,
                 "EOS63",
                 "group %s: the offsets of %s were set by hand, so batch %d is written as it comes",
-                self._query.settings.group_id,
+                self._context.settings.group_id,
                 self._topic.name,
                 batch.id,
             )
 
     # One batch --------------------------------------------------------------------------------
 
-    def work(self, batch: Batch) -> Work:
-        held, settings = self._held(batch), self._query.settings
+    def plan(self, batch: Batch) -> PlannedBatch:
+        held, settings = self._held(batch), self._context.settings
         if (letters := settings.dead_letters) is not None:
             # A staged row has no position in a source.
             settings = replace(settings, dead_letters=replace(letters, positions=False))
-        return Work(batch, held, held, settings, functools.partial(self._initial, held))
+        return PlannedBatch(batch, held, held, settings)
 
     def _held(self, batch: Batch) -> BatchRange:
         known = self._used_before(batch)
@@ -98,29 +109,30 @@ class StagedOffsets:
             return self._partitions
         return batch.checkpoint.marker().progress_partitions or self._partitions
 
-    def _initial(self, held: BatchRange, evidence: Evidence) -> Positions:
+    def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
         try:
-            return initial_offsets(held, self._offsets.state.committed, evidence)
+            return initial_offsets(planned.group_range, self._offsets.state.committed, evidence)
         except OffsetsLostError as error:
-            raise self._checks.lost(held.batch_id, error) from error
+            raise self._checks.lost(planned.batch.id, error) from error
 
-    def prepare(self, work: Work, marker: Marker) -> Work:
-        batch = work.batch
+    def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
+        batch = planned.batch
         with batch.clock.step("stage"):
-            files, found = _files(batch), self._find(work.held, batch.checkpoint)
+            files, found = _files(batch), self._find(planned.group_range, batch.checkpoint)
             # Partitions that are new in this batch stay new until its end is committed.
             used = self._used_before(batch)
             batch.checkpoint.set_marker(replace(marker, delivery=STAGED, progress_partitions=used))
             self._last = batch.id
             if found is not None:
                 self._open(found, files)
-                staged, lost = found, tuple[LostRecords, ...]()
-                work = replace(work, after_end=functools.partial(self._replay, batch, files, found))
+                planned = replace(planned, staged=found, repeated=True)
             else:
-                stage = functools.partial(files.stage, batch.id, self._partitions - 1)
-                (name, rows), lost = self._sources.running(batch, stage)
+                (name, rows), lost = self._sources.running(
+                    batch, lambda: files.stage(batch.id, self._partitions - 1)
+                )
                 staged = self._commit(batch, files, name, rows)
-        return replace(work, staged=staged, lost=lost, before=dict(self._offsets.state.committed))
+                planned = replace(planned, staged=staged, lost=lost)
+        return replace(planned, before=dict(self._offsets.state.committed))
 
     def _find(self, held: BatchRange, checkpoint: OffsetLog) -> StagedBatch | None:
         """The batch's staged commit, if an earlier run has made one."""
@@ -140,7 +152,7 @@ class StagedOffsets:
     def _open(self, found: StagedBatch, files: StagedFiles) -> None:
         logger.info(
             "group %s: batch %d is staged already, in %s; its %d rows are written from there",
-            self._query.settings.group_id,
+            self._context.settings.group_id,
             found.batch,
             found.directory or "no file",
             found.rows,
@@ -164,32 +176,34 @@ class StagedOffsets:
         files.remove_old(batch.id)
         return staged
 
-    def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
+    def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
         """As many rows were read as were staged."""
-        read = rows_relayed(outcomes)
-        if work.staged is not None and read != work.staged.rows:
-            raise self._checks.damaged(work.staged, read)
-        return replace(work, after_end=functools.partial(self._finish, work))
+        read = rows_read(outcomes)
+        if planned.staged is not None and read != planned.staged.rows:
+            raise self._checks.damaged(planned.staged, read)
+        return planned
 
-    def _finish(self, work: Work) -> tuple[LostRecords, ...]:
-        lost = work.after_end()
-        start = self._query.start
+    def on_committed(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
+        lost = self._replay(planned) if planned.repeated else ()
+        start = self._context.start
         # Only the target's cluster has the group.
         if start.source is start.target:
-            with work.batch.clock.step("commit_end"):
-                self._offsets.publish(self._topic.name, self._sources.ranges(work.batch))
+            with planned.batch.clock.step("commit_end"):
+                self._positions.publish(self._topic.name, self._sources.ranges(planned.batch))
         return lost
 
-    def _replay(
-        self, batch: Batch, files: StagedFiles, found: StagedBatch
-    ) -> tuple[LostRecords, ...]:
+    def renew(self) -> None:
+        self._positions.renew()
+
+    def _replay(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
         """Computes the state of a batch staged before: the files need no source, which may be gone.
 
         Only after all is written.
         """
+        batch, found = planned.batch, planned.staged
         with batch.clock.step("stage"):
-            rows, lost = self._sources.running(batch, files.replay, repeated=True)
-        if not lost and rows != found.rows:
+            rows, lost = self._sources.running(batch, _files(batch).replay, repeated=True)
+        if found is not None and not lost and rows != found.rows:
             self._warn_of_other_rows(found, rows)
         return lost
 
@@ -203,7 +217,7 @@ class StagedOffsets:
             "differ from here on. If they must not, start over with another group_id and "
             "another checkpoint_location; and let sources keep records for longer than a query "
             "may be stopped (min.compaction.lag.ms)",
-            self._query.settings.group_id,
+            self._context.settings.group_id,
             staged.batch,
             rows,
             staged.rows,

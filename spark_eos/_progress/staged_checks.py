@@ -4,9 +4,12 @@ from collections.abc import Collection
 
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.progress import COMMIT_PARTITION, first_position
+from spark_eos._driver.changed_delivery import changed_delivery
+from spark_eos._driver.checkpoint_marker import DIRECT, STAGED
 from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._kafka.offset_metadata import StagedBatch
+from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offset_owner import Owner
+from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError, FencedByNewerRunError, OffsetsLostError
 
@@ -39,6 +42,17 @@ class StagedChecks:
             "to write the batch anew, those of its rows too that are written already, "
             f"{self._write_anew(staged.batch)}"
         )
+
+    def check_topic(self, known: KnownPartitions, why: str) -> None:
+        """Refuses a group whose progress is in another topic, or may be."""
+        if topics := sorted({topic for topic, _ in known.staged} - {self._topic}):
+            raise CheckpointError(
+                f"the group's staged batches are noted in topic {topics[0]!r}, and progress_topic "
+                f"is {self._topic!r}: set progress_topic={topics[0]!r}; or, to begin anew "
+                "knowingly, take another group_id"
+            )
+        if other := sorted({topic for topic, _ in known.partitions} - {self._topic}):
+            raise changed_delivery(DIRECT, STAGED, why, perhaps_staged=other)
 
     def check_belongs(
         self, last: StagedBatch, batch_id: int, log: OffsetLog, owners: Collection[Owner]

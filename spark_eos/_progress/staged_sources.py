@@ -14,7 +14,7 @@ from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._driver.data_loss_check import DataLossCheck
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
-from spark_eos._progress.strategy import Batch, Query
+from spark_eos._progress.batch import Batch, RunContext
 
 Result = TypeVar("Result")
 
@@ -28,11 +28,11 @@ _NOT_IN_STATE: Final = (
 class StagedSources:
     """Looks after the sources whose topics ``sink.read`` reads."""
 
-    def __init__(self, query: Query, reads: Callable[[str], bool]) -> None:
-        self._settings = settings = query.settings
-        self._data_loss = DataLossCheck(query.start.source, settings, staged=True)
+    def __init__(self, context: RunContext, reads: Callable[[str], bool]) -> None:
+        self._settings = settings = context.settings
+        self._data_loss = DataLossCheck(context.start.source, settings, staged=True)
         self._reads = reads
-        self._topics = TopicCache(query.start.source, settings.limits)
+        self._topics = TopicCache(context.start.source, settings.limits)
         self._ids: dict[str, uuid.UUID] = {}
         self._ranges: tuple[int, list[BatchRange]] | None = None
 

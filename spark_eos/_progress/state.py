@@ -6,13 +6,8 @@ from functools import cached_property
 
 from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import Partitions, Positions
-from spark_eos._kafka.offset_metadata import (
-    CommittedOffset,
-    KnownPartitions,
-    StagedBatch,
-    SuspectRange,
-    has_text,
-)
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text
+from spark_eos._kafka.stored_text import StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
 
 Expected = Mapping[TopicPartition, Collection[StagedBatch | None]]

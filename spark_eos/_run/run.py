@@ -1,19 +1,44 @@
-"""One run of a query, on the driver: from the first batch after its start to its end."""
+"""One run of a query, on the driver: from the first batch after its start to its end.
 
+`Run.write` is the page to read first: with `spark_eos._worker.task` and
+`spark_eos._worker.transaction` it is the whole guarantee.
+"""
+
+import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from spark_eos._batch.batch_report import BatchReport, batch_report
+from spark_eos._batch.plan import Partitions
+from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver import preflight
+from spark_eos._driver.changed_delivery import (
+    changed_delivery,
+    check_marker,
+    delivery_of,
+    may_become_direct,
+)
+from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
+from spark_eos._driver.dead_letter_limit import DeadLetterLimit
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
+from spark_eos._driver.replication import warn_of_replication
 from spark_eos._driver.start import Start
-from spark_eos._progress.offsets import GroupOffsets
-from spark_eos._progress.progress import Progress
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.transactions import BY_ID
+from spark_eos._progress import checks
+from spark_eos._progress.batch import Batch, PlannedBatch, RunContext
+from spark_eos._progress.delivery import ProgressOf
+from spark_eos._progress.missing import Evidence, warn_of_restored
+from spark_eos._progress.offsets import GroupOffsets, Members
 from spark_eos._progress.renewal import IdleRenewal
-from spark_eos._progress.strategy import Batch, Query, StrategyOf
-from spark_eos._run.attempts import Attempts, TransactionSize
-from spark_eos.errors import FencedByNewerRunError
+from spark_eos._run.attempts import check_attempts, check_outcome
+from spark_eos._run.transaction_size import TransactionSize
+from spark_eos.errors import CheckpointError, ConfigurationError, FencedByNewerRunError
+
+logger = logging.getLogger(__name__)
 
 
 class Run:
@@ -24,7 +49,7 @@ class Run:
         run_id: str,
         start: Start,
         settings: WriterSettings,
-        strategy: StrategyOf,
+        progress: ProgressOf,
         *,
         watch: Callable[[], bool],
         prepared_ms: int | None = None,
@@ -34,64 +59,213 @@ class Run:
         self.run_id = run_id
         self.leaving = False
         self._settings = settings
-        limits = settings.limits
-        self._max_attempts = limits.max_attempts
+        self._group_id = settings.group_id
         self._start = start
+        self._prepared_ms = prepared_ms
+        self._asynchronous = asynchronous
+        self._why = why
         self._membership = GroupMembership(
             start.target,
             settings.group_id,
-            max_members=limits.max_members,
-            group_timeout_ms=limits.group_timeout_ms,
+            max_members=settings.limits.max_members,
+            group_timeout_ms=settings.limits.group_timeout_ms,
             watch=watch,
             each_heartbeat=self._renew_if_due,
             at_end=self.leave,
         )
         self._transactions = OpenTransactions(start.target, settings)
-        offsets = GroupOffsets(start.target, settings, self._membership, self._transactions)
-        self._renewal = IdleRenewal(settings, self._membership, offsets)
-        query = Query(settings, start, offsets)
-        self._progress = Progress(
-            query,
-            strategy(query),
-            self._membership,
-            prepared_ms,
-            asynchronous=asynchronous,
-            why=why,
+        self._offsets = GroupOffsets(start.target, settings, self._membership, self._transactions)
+        self._progress = progress(RunContext(settings, start, self._offsets))
+        self._renewal = IdleRenewal(
+            settings, overdue=lambda: self._offsets.overdue, renew=self._renew
         )
         self._size = TransactionSize(settings)
+        self._version = 0
+        self._begun = False
         self._ending = threading.Lock()
         self._sweeping = False
 
+    # One batch --------------------------------------------------------------------------------
+
     def write(self, batch: Batch) -> BatchReport:
-        """Writes one micro-batch exactly once."""
-        progress = self._progress
-        with self._renewal.batch(), batch.clock.step("total"):
-            work = progress.recover(batch)
-            outcomes, members = Attempts(progress, self._size, work, self._max_attempts).run()
-            work = progress.finish(work, outcomes)
+        """Writes one micro-batch exactly once.
+
+        The group's offset moves past a record only in the transaction that holds its output. So
+        all who might still write are fenced before the offsets are read, and rows are written from
+        these offsets on.
+        """
+        progress, offsets, step = self._progress, self._offsets, batch.clock.step
+        with self._renewal.paused(), step("total"):
+            # Fence and read: from here on nobody else moves the offsets.
+            if self._begun:
+                with step("range"):
+                    planned = progress.plan(batch)
+            else:
+                with step("start"):
+                    planned = self._begin(batch)
+            self._membership.check()
+            offsets.refence_if_changed(planned.group_range.ends)
+            # Check: while this run was cut off, another may have begun, and left other offsets.
+            self._check_group(batch)
+            if planned.group_range.ends.keys() - offsets.state.committed.keys():
+                self._initialize(planned, batch.checkpoint.marker(), begun_now=True)
+            # Stage, if the delivery does; refuse what would be lost or written twice.
+            planned = progress.prepare(planned, self._marker(planned))
+            # Write: rows and their offsets in the same transactions, in as many jobs as it takes.
+            outcomes, members = self._write_rows(planned)
+            # Commit the end: past the records that have no rows.
+            with step("commit_end"):
+                planned = progress.check_written(planned, outcomes)
+                offsets.commit_end(planned.group_range.ends)
+            planned = replace(planned, lost=planned.lost + progress.on_committed(planned))
         return batch_report(
             self._settings,
             batch.checkpoint.query_id(),
             self.run_id,
-            progress.version,
-            work.range,
+            self._version,
+            planned.range,
             outcomes,
             members,
             batch.clock.milliseconds,
-            work.lost,
+            planned.lost,
             progress.delivery,
         )
+
+    def _begin(self, batch: Batch) -> PlannedBatch:
+        """The run's first batch: fences all older runs, and learns what the offsets mean."""
+        progress, offsets = self._progress, self._offsets
+        marker = batch.checkpoint.marker()
+        was_staged = may_become_direct(marker, self._group_id, progress.delivery, batch.id)
+        if not was_staged:
+            check_marker(marker, progress.delivery, self._why)
+        partitions = progress.first(batch)
+        topics = offsets.topics(partitions, marker.topic_ids)
+        # The cluster must support what is needed, and allow the settings.
+        deadline = self._settings.group_deadline()
+        self._version = preflight.check_cluster(self._start, self._settings, topics, deadline)
+        warn_of_replication(self._start.target, self._settings.target_topics, deadline)
+        preflight.warn_of_unknown_limits(self._start, self._settings, deadline)
+        # Check ownership before fencing: a mistyped group_id must not stop another query.
+        offsets.refresh_metadata()
+        self._check_group(batch)
+        # Fence all older runs, end what they left open, and read the offsets.
+        offsets.join(topics, partitions, by_name=self._version < BY_ID)
+        # Learn what they mean, and refuse what is suspect or was lost.
+        self._check_group(batch)
+        if was_staged:
+            marker = self._without_staged()
+        progress.learn(batch, marker)
+        planned = progress.plan(batch)
+        held = planned.group_range.ends
+        offsets.restrict_to(held)
+        offsets.refuse_suspects()
+        # From here on no partition is without an offset, and all are this query's.
+        offsets.set_owner(RunContext(self._settings, self._start, offsets).owner(batch))
+        begun_now = self._prepared_ms is not None and batch.began_ms >= self._prepared_ms
+        self._initialize(planned, marker, begun_now=begun_now)
+        self._begun = True
+        logger.info(
+            "group %s: %d source partitions are assigned to this run; TxnOffsetCommit up to v%d",
+            self._group_id,
+            len(held),
+            self._version,
+        )
+        return planned
+
+    def _write_rows(self, planned: PlannedBatch) -> tuple[list[JobOutcome], Members]:
+        """Writes the rows; returns each attempt's outcome, and each partition's member."""
+        progress, offsets, batch = self._progress, self._offsets, planned.batch
+        self._size.follow(planned.settings)
+        limit = DeadLetterLimit(planned.settings, planned.range, planned.before, planned.rows)
+        outcomes: list[JobOutcome] = []
+        only: Partitions | None = None
+        members = offsets.members()
+        # Of a staged batch without rows there is nothing to read.
+        while planned.rows != 0:
+            with batch.clock.step("plan"):
+                parts = offsets.plan(planned.group_range, planned.range)
+                parts = limit.plan(parts, only, outcomes)
+            with batch.clock.step("job"), progress.reading(planned):
+                outcome = batch.rows(self._size.settings, planned.range, parts, only)
+            outcomes.append(outcome)
+            offsets.take(outcome)
+            check_outcome(planned, outcomes, only, offsets)
+            limit.check(outcomes)
+            only = outcome.unwritten
+            if only or outcome.retried:
+                with batch.clock.step("fence"):
+                    # The job is over, so whoever still writes is a zombie: it loses its members
+                    # and its transaction before anybody reads the offsets or writes again.
+                    offsets.fence()
+                members = offsets.members()
+            if not only:
+                break
+            if outcome.too_slow:
+                self._size.shrink()
+            check_attempts(planned, outcomes, offsets)
+        self._size.after(outcomes)
+        limit.log(outcomes)
+        return outcomes, members
+
+    # Parts of it ------------------------------------------------------------------------------
+
+    def _check_group(self, batch: Batch) -> None:
+        known = self._offsets.state.known
+        try:
+            self._progress.check_offsets(known, self._why)
+            self._progress.check_owner(batch)
+        except (CheckpointError, ConfigurationError):
+            # The checkpoint begins at the group's offsets by now, unless these are of staged files.
+            # With the marker it is refused with another group, and once they are deleted.
+            noted, marker = delivery_of(known) or DIRECT, batch.checkpoint.marker()
+            if noted != STAGED and batch.id == 0 and marker.group_id is None:
+                batch.checkpoint.set_marker(Marker(self._group_id, {}, noted))
+            raise
+
+    def _without_staged(self) -> Marker:
+        """The marker of a query that was staged and has not written, which is none."""
+        delivery = self._progress.delivery
+        if not self._offsets.nothing_staged(self._progress.progress_topic):
+            raise changed_delivery(STAGED, delivery)
+        logger.info(
+            "group %s: delivery=%s from now on; it was %s, and no batch has been staged yet",
+            self._group_id,
+            delivery,
+            STAGED,
+        )
+        return Marker()
+
+    def _initialize(self, planned: PlannedBatch, marker: Marker, *, begun_now: bool) -> None:
+        """Gives partitions without an offset their first one; refuses those that had one."""
+        state, ids = self._offsets.state, self._membership.topic_ids
+        evidence = Evidence(self._group_id, state.known, ids, marker, begun_now, state.pairs)
+        initial = self._progress.initial(planned, evidence)
+        warn_of_restored(planned.group_range, initial, evidence)
+        self._offsets.initialize(initial)
+
+    def _marker(self, planned: PlannedBatch) -> Marker:
+        """What the checkpoint is to say of the group before any row is written."""
+        held, committed = planned.group_range, self._offsets.state.committed
+        noted = planned.batch.checkpoint.marker().checkpoint_may_lag
+        lags = noted and checks.log_lags(held.starts, committed, held.ends)
+        ids = dict(self._membership.topic_ids)
+        return Marker(self._group_id, ids, checkpoint_may_lag=self._asynchronous or lags)
+
+    def _renew_if_due(self) -> None:
+        self._renewal.renew_if_due()
+
+    def _renew(self, deadline: Deadline) -> None:
+        if not self._membership.ended:
+            self._offsets.renew(deadline)
+            self._progress.renew()
+
+    # The end ----------------------------------------------------------------------------------
 
     def newer_run(self) -> FencedByNewerRunError | None:
         """The error of the newer run that has the group by now, if any; asks the brokers."""
         return self._membership.newer_run()
 
-    def _renew_if_due(self) -> None:
-        self._renewal.renew_if_due()
-
-    # The end ----------------------------------------------------------------------------------
-
-    def leave(self, tasks_outlive_stop: float = 0.0, *, aside: bool = False) -> None:
+    def leave(self, task_kill_grace_s: float = 0.0, *, background: bool = False) -> None:
         """Ends the run cleanly: its members leave the group. May be called again."""
         sweeps = False
         self.leaving = True
@@ -100,15 +274,15 @@ class Run:
             self._renewal.renew()
             self._membership.leave()
             with self._ending:
-                sweeps = bool(tasks_outlive_stop) and not self._sweeping
+                sweeps = bool(task_kill_grace_s) and not self._sweeping
                 self._sweeping = self._sweeping or sweeps
             if sweeps:
-                name = f"spark-eos-sweep-{self._settings.group_id}"
+                name = f"spark-eos-sweep-{self._group_id}"
                 thread = threading.Thread(
-                    target=self._sweep, args=(tasks_outlive_stop,), name=name, daemon=False
+                    target=self._sweep, args=(task_kill_grace_s,), name=name, daemon=False
                 )
                 thread.start()
-                if not aside:
+                if not background:
                     thread.join()
         finally:
             if not self._sweeping:

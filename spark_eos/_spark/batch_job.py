@@ -91,7 +91,7 @@ class BatchJobs:
             own = as_own_error(error)
             raise own or as_write_error(error, group, batch.batch_id, batch_plan, only) from error
 
-    def run_copy(
+    def run_staged(
         self,
         copies: StagedCopies,
         settings: WriterSettings,
@@ -111,7 +111,7 @@ class BatchJobs:
             )
         else:
             rows = rows.where(F.col(FILE_NUMBER).isin([index - 1 for _topic, index in only]))
-            rows = self._uncopied(rows)
+            rows = self._single_task(rows)
         task = write_task(
             settings, batch_plan, discard_producer=only is not None, arrange=copies.arrange
         )
@@ -135,7 +135,7 @@ class BatchJobs:
     ) -> DataFrame:
         if only is not None:
             # One task each: what was too much for one task may be too much again.
-            rows = self._uncopied(rows.where(self._is_one_of(only)))
+            rows = self._single_task(rows.where(self._is_one_of(only)))
         task = write_task(
             settings, batch_plan, discard_producer=only is not None, arrange=self._arrange
         )
@@ -146,7 +146,7 @@ class BatchJobs:
         topic, partition = topic_and_partition(self._schema)
         return F.concat_ws("/", topic, partition.cast("string")).isin(chosen)
 
-    def _uncopied(self, rows: DataFrame) -> DataFrame:
+    def _single_task(self, rows: DataFrame) -> DataFrame:
         """Rows in one task, if Spark has repeated tasks of a further attempt.
 
         Those that have none of its rows end at once, so with ``spark.speculation`` Spark takes the

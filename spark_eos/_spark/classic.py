@@ -129,7 +129,7 @@ class ClassicRuntime:
     """Classic Spark as a `spark_eos._spark.runtime.QueryRuntime`."""
 
     # Spark cancels tasks and kills their workers spark.python.task.killTimeout (2 s) later.
-    tasks_outlive_stop = 5.0
+    task_kill_grace_s = 5.0
     stop_waits = True
 
     def __init__(

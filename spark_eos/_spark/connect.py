@@ -41,7 +41,7 @@ class ConnectRuntime:
 
     # Spark cancels tasks some time later, and kills their workers spark.python.task.killTimeout
     # (2 s) after that.
-    tasks_outlive_stop = 5.0
+    task_kill_grace_s = 5.0
     stop_waits = False
     # `spark_eos._spark.asynchronous` refuses it: without the JVM, only the log has a batch's range.
     asynchronous = False
@@ -191,7 +191,7 @@ class ConnectRuntime:
         """Makes the run end on SIGTERM, with the interpreter, or with the server."""
         self._run = run
         leave_at_exit(run)
-        ended = functools.partial(run.leave, self.tasks_outlive_stop)
+        ended = functools.partial(run.leave, self.task_kill_grace_s)
         self._told_by_signal = ProcessEnd(self._stop, ended).told_by_signal
 
     def _stop(self) -> bool:

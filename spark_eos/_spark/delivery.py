@@ -1,125 +1,133 @@
-"""Chooses a query's delivery: direct, mirrored from another cluster, or staged in files."""
+"""What a delivery is to Spark's part of a query, and what a sink gives to its runs."""
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from pyspark.sql import DataFrame
 
+from spark_eos._batch.plan import Positions
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.changed_delivery import may_become_direct, nothing_staged
-from spark_eos._driver.checkpoint_marker import Marker
+from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._driver.start import Start
-from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.addresses import same_cluster
+from spark_eos._kafka.offset_metadata import CommittedOffset
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._progress.batch import Batch
+from spark_eos._progress.delivery import ProgressOf
 from spark_eos._pyspark_internals import StreamSource
-from spark_eos._spark.batches import DELIVERIES, SinkDelivery, SinkQuery
-from spark_eos._spark.columns import source_fault
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, warn, without_address
-from spark_eos.observability.speaking import say
+from spark_eos._spark.batch_job import BatchJobs
+from spark_eos._spark.runtime import QueryRuntime
+from spark_eos.acls import read_topic
+from spark_eos.options import ProgressTopic
 
-logger = logging.getLogger(__name__)
-
-AUTO: Final = "auto"
+Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
-class Choice(NamedTuple):
-    """The delivery of a stream, what to fall back to, and why; see `SinkQuery`."""
+@dataclass(frozen=True)
+class SinkQuery:
+    """What a sink gives to its runs.
 
-    delivery: SinkDelivery
-    fallback: SinkDelivery | None
+    Attributes:
+        selections: What ``sink.read`` has read.
+        starting_offsets: Where ``sink.read`` begins for a new group.
+        fallback: How else, if the first batch or the checkpoint shows that they can't.
+        forced: Whether that is because the stream can't be written by one that costs less.
+    """
+
+    settings: WriterSettings
+    location: str
+    progress_topic: ProgressTopic
+    selections: tuple[Mapping[str, str], ...]
+    sources: tuple[StreamSource, ...]
+    starting_offsets: frozenset[str]
+    delivery: "Delivery"
+    fallback: "Delivery | None"
     why: str
     forced: bool
 
-
-def check_delivery(wanted: str, *, other_cluster: bool) -> None:
-    """Refuses a value of ``delivery`` that is none, or is not for this source."""
-    if wanted == AUTO:
-        return
-    if wanted not in DELIVERIES:
-        raise ConfigurationError(
-            f"delivery is {wanted!r}; it must be 'auto', 'direct', 'mirrored' or 'staged'"
-        )
-    if (reason := DELIVERIES[wanted].unsuited(other_cluster=other_cluster)) is not None:
-        raise ConfigurationError(reason)
+    def jobs(self, runtime: QueryRuntime) -> BatchJobs:
+        """What runs the Spark jobs of a run."""
+        letters = self.settings.dead_letters is not None
+        return BatchJobs(self.settings.topic, runtime, dead_letters=letters)
 
 
-def delivery_of_stream(
-    frame: DataFrame,
-    plans: Mapping[str, str],
-    sources: Sequence[StreamSource],
-    wanted: str,
-    settings: WriterSettings,
-    start: Start,
-) -> Choice:
-    """Checks a streaming DataFrame, and chooses how its rows get to Kafka."""
-    other_cluster = settings.source_client is not None
-    suited = [
-        each for each in DELIVERIES.values() if each.unsuited(other_cluster=other_cluster) is None
-    ]
-    wished = suited if wanted == AUTO else [DELIVERIES[wanted]]
-    reason = wished[0].why if wanted == AUTO else f"delivery={wanted!r} is set"
-    for found, fallback in zip(wished, [*wished[1:], None], strict=True):
-        try:
-            found.check_stream(frame, plans, settings.topic)
-            found.check_clusters(start, sources)
-            break
-        except UnsupportedPipelineError as error:
-            if fallback is None or not frame.isStreaming:
-                raise
-            reason = without_address(str(error))
-    if reason == source_fault(frame.schema):
-        warn(
-            logger,
-            "EOS65",
-            "group %s: delivery=%s, and with the column `source` it would be %s: %s. Decide before "
-            "the first batch, since a query keeps the delivery it has begun with: keep the column, "
-            "or, if files are what you want, set delivery=%r",
-            settings.group_id,
-            found.name,
-            suited[0].name,
-            reason,
-            found.name,
-        )
-    return Choice(found, fallback, _without_advice(reason), found is not wished[0])
+class Batches(Protocol):
+    """Makes a run's batches of Spark's."""
+
+    def of(self, frame: DataFrame, batch_id: int) -> Batch:
+        """The batch of a frame."""
+
+    def close(self) -> None:
+        """Ends what the batches have opened in Spark."""
 
 
-def _without_advice(reason: str) -> str:
-    return reason.partition(". ")[0]
+class Delivery:
+    """All that depends on the delivery: one object each, in `spark_eos._spark.deliveries`.
 
+    What it means to the group's offsets is in the `Progress` that it makes for each run.
 
-def delivery_of_run(
-    query: SinkQuery,
-    marker: Marker,
-    check_first: Callable[[], None],
-    may_change: Callable[[], bool] = lambda: False,
-) -> tuple[SinkDelivery, str]:
-    """The delivery of a run, and what of the query is why it can't be one that costs less, if any.
-
-    A query keeps the delivery with which its checkpoint was begun.
-
-    ``may_change``: whether one that was begun as the fallback has written nothing.
+    Attributes:
+        name: As in ``delivery``.
+        why: Why a query is written so, if nothing else is wanted.
+        continues_from: What tells where it continues.
+        in_progress_topic: Whether its progress is in the progress topic, so that its sources may
+            be in any cluster.
     """
-    delivery, fallback = query.delivery, query.fallback
-    why = query.why if query.forced else ""
-    if fallback is None:
-        return delivery, why
-    if marker.group_id is not None and (marker.delivery != fallback.name or not may_change()):
-        # Among the others source_kafka decides, and nothing else: the run refuses a checkpoint of
-        # another one.
-        return (fallback if marker.delivery == fallback.name else delivery), why
-    try:
-        check_first()
-    except UnsupportedPipelineError as error:
-        reason = without_address(str(error))
-        say(f"group {query.settings.group_id}: delivery={fallback.name}, since {reason}")
-        return fallback, _without_advice(reason)
-    return delivery, why
 
+    name: str
+    why: str
+    continues_from: str
+    in_progress_topic = True
 
-def may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) -> bool:
-    """Whether a query that was begun staged may be written directly: its run checks it again."""
-    group_id, topic = query.settings.group_id, query.progress_topic.name
-    if not may_become_direct(marker, group_id, query.delivery.name, batch_id):
-        return False
-    offsets = all_group_offsets(start.target, group_id, start.deadline())
-    return nothing_staged(offsets, topic)
+    def rejection(self, *, other_cluster: bool) -> str | None:
+        """Why the source may not be in another cluster, or in the target's; None if it may."""
+        raise NotImplementedError
+
+    def check_stream(
+        self, frame: DataFrame, plans: Mapping[str, str], default_topic: str | None
+    ) -> None:
+        """Refuses a streaming DataFrame that it can't write; ``plans`` as Spark prints them."""
+        raise NotImplementedError
+
+    def check_sources(self, sources: Sequence[StreamSource]) -> None:
+        """Refuses sources of the plan that Spark runs."""
+        raise NotImplementedError
+
+    def check_logged(self) -> None:
+        """Refuses asynchronous progress tracking, if Spark must repeat batches as they were."""
+
+    def check_losses_seen(self, query: SinkQuery) -> None:
+        """Refuses sources whose deleted records nobody would miss."""
+
+    def check_batch(self, frame: DataFrame, default_topic: str | None) -> None:
+        """Refuses a run's first batch before anything is noted."""
+
+    def check_clusters(self, start: Start, sources: Sequence[StreamSource]) -> None:
+        """Refuses sources in a cluster that it can't commit offsets of."""
+
+    def reads_here(self, start: Start, servers: str) -> bool:
+        """Whether a source of the stream is in the target's cluster."""
+        # Without a progress topic, it commits the offsets of what it reads there.
+        return not self.in_progress_topic or same_cluster(start.target, servers, start.deadline())
+
+    def progress_topics(self, start: Start, topic: ProgressTopic) -> set[str]:
+        """The topics beside the sources' whose offsets are committed; they exist then."""
+        if not self.in_progress_topic:
+            return set()
+        ensure_progress_topic(start.target, topic, start.deadline())
+        start.remember(read_topic(topic.name))
+        return {topic.name}
+
+    def positions(self, offsets: Offsets) -> Positions:
+        """How far the query has come in its sources, by the group's offsets."""
+        raise NotImplementedError
+
+    def flattened(self, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
+        """The same rows in columns that suit the sink, if there are any."""
+        del frame, query
+        return None
+
+    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, Batches]:
+        """What a run needs."""
+        raise NotImplementedError

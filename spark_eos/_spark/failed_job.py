@@ -95,7 +95,7 @@ def as_write_error(
     return WriteError(
         f"batch {batch_id} of group {group_id!r}: a Python function of the query failed with "
         f"{lines[-1].strip()!r}. Spark does not tell on which row; the batch reads {named}. Every "
-        "start reads these again: mend the function, or let it set such rows aside "
+        "start reads these again: fix the function, or let it set such rows aside "
         "(dead_letters, and guarded of spark_eos)"
     )
 

@@ -42,7 +42,8 @@ def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR
             _check_fields(old.dataType, _FIELDS[name])
             fields[name] = F.col(name).cast(kind)
     # Not a select of all: others may differ by case, which would be ambiguous.
-    renamed = frame.withColumnsRenamed({old: one.name for old, one in new.items()})
+    changed = {old: one.name for old, one in new.items() if one.name != old}
+    renamed = frame.withColumnsRenamed(changed)
     return renamed.withColumns(fields) if fields else renamed
 
 

@@ -24,7 +24,7 @@ class QueryRuntime(Protocol):
 
     Attributes:
         run_id: Spark's id of the query's run; "" if the sink was called outside of one.
-        tasks_outlive_stop: Seconds that tasks may keep running after the query is stopped. For as
+        task_kill_grace_s: Seconds that tasks may keep running after the query is stopped. For as
             long, the run ends the transactions that they leave open.
         stop_waits: Whether the caller of ``stop()`` waits for the sink, which must then return
             sooner than that.
@@ -34,7 +34,7 @@ class QueryRuntime(Protocol):
     run_id: str
     files: Files
     offset_log: OffsetLog
-    tasks_outlive_stop: float
+    task_kill_grace_s: float
     stop_waits: bool
     asynchronous: bool
 
@@ -93,7 +93,7 @@ class QueryRuntime(Protocol):
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         """The error to raise if an error is due to the query's stop; None if it is not.
 
-        From then on, tasks run for no longer than ``tasks_outlive_stop``.
+        From then on, tasks run for no longer than ``task_kill_grace_s``.
         """
 
 

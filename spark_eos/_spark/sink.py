@@ -1,7 +1,7 @@
 """`ExactlyOnceSink`: exactly-once writing through foreachBatch."""
 
-import contextlib
 import functools
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,18 +15,22 @@ from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.html_tables import html_table
 from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._driver.offset_renewal import end_renewal, renew_hourly
 from spark_eos._driver.start import Start
+from spark_eos._progress.renewal import end_renewal, renew_hourly
 from spark_eos._spark.asynchronous import check_classic
-from spark_eos._spark.batches import SinkQuery
 from spark_eos._spark.dead_letter_columns import check_error_column
-from spark_eos._spark.delivery import AUTO, check_delivery, delivery_of_stream
+from spark_eos._spark.deliveries import (
+    AUTO,
+    check_delivery,
+    checked_by_cluster,
+    delivery_of_stream,
+)
+from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.narrow_plan import explained
 from spark_eos._spark.sink_run import SinkRun, begin_run
 from spark_eos._spark.source import read_from_offsets, source_settings
 from spark_eos._spark.start_line import say_start
-from spark_eos._spark.starting import Starting, checked_by_cluster
 from spark_eos._spark.stream_sources import check_read_for, sources_of
 from spark_eos._spark.target_column import with_own_topic_marked
 from spark_eos._spark.writer import ActiveQuery, ExactlyOnceWriter, Stream
@@ -137,7 +141,8 @@ class ExactlyOnceSink:
             else ProgressTopic(progress_topic)
         )
         self._observers = as_observers(on_batch)
-        self._starting = Starting(self._settings)
+        self._start = Start(self._settings)
+        self._turn = threading.Lock()
         self._selections: list[dict[str, str]] = []
         self._starting_offsets: set[str] = set()
         self._spark: SparkSession | None = None
@@ -248,7 +253,7 @@ class ExactlyOnceSink:
         """
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
-        with self._starting.step() as start:
+        with self._start as start:
             frame = read_from_offsets(
                 spark,
                 start,
@@ -292,7 +297,7 @@ class ExactlyOnceSink:
             AuthenticationError: A broker and this client do not accept each other.
         """
         frame = with_known_names(frame)
-        with self._starting.step() as start:
+        with self._start as start:
             self._query = query = checked_by_cluster(self._checked(frame, start), start)
         self._spark = frame.sparkSession
         self._prepared_ms = time.time_ns() // 1_000_000
@@ -301,7 +306,7 @@ class ExactlyOnceSink:
             Stream(
                 sink=self,
                 frame=frame,
-                quick=query.delivery.quick(frame, query),
+                flattened=query.delivery.flattened(frame, query),
                 location=self._checkpoint_location,
                 asynchronous=self._asynchronous_progress,
                 dead_letters=query.settings.dead_letters is not None,
@@ -339,11 +344,11 @@ class ExactlyOnceSink:
 
     def _say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
         """Says what a query is about to do; ``log``: its checkpoint, None on Spark Connect."""
-        with self._starting.step() as start:
+        with self._start as start:
             say_start(query, start, log)
         if log is None:
             # The run is in another process.
-            self._starting.close()
+            self._start.close()
 
     def note_relation(self, relation: str) -> None:
         """On Spark Connect, called before each batch with the server's id of it."""
@@ -366,7 +371,7 @@ class ExactlyOnceSink:
         called_ms = time.time_ns() // 1_000_000
         frame = with_known_names(frame)
         # A function of the user's own may call the sink in two threads.
-        with self._starting.turn:
+        with self._turn:
             run = self._run
             if run is None or not run.holds(frame):
                 run = self._start_run(frame, batch_id)
@@ -392,18 +397,15 @@ class ExactlyOnceSink:
                 "start the query from sink.write(...), which checks its plan; set a function of "
                 "your own with sink.write(...).foreachBatch(function)"
             )
-        with self._starting.step() as start:
+        with self._start as start:
             delivery, why, runtime = begin_run(
                 self._query, frame, batch_id, self._spark, self._batch_relation, start
             )
-        if self._run is not None:
-            self._run.abandon()
-            self._run = None
-        with contextlib.ExitStack() as if_it_fails:
-            start = self._starting.take()
-            if_it_fails.callback(start.close)
+            if self._run is not None:
+                self._run.abandon()
             self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms, why)
-            if_it_fails.pop_all()
+            # The run closes it.
+            self._start = Start(self._settings)
         return self._run
 
     def close(self) -> None:
@@ -414,7 +416,7 @@ class ExactlyOnceSink:
         of a start that led to no batch, as does the sink's end. May be called again.
         """
         end_renewal(self._settings)
-        self._starting.close()
+        self._start.close()
         run, self._run = self._run, None
         if run is not None:
             run.leave()
@@ -422,4 +424,9 @@ class ExactlyOnceSink:
     def __getstate__(self) -> dict[str, Any]:
         # Spark Connect pickles the sink to the process where batches run; a run lives only there.
         # A session is pickled by name and becomes the active session of that process.
-        return {**self.__dict__, "_run": None}
+        state = {**self.__dict__, "_run": None}
+        del state["_turn"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _turn=threading.Lock())

@@ -9,11 +9,11 @@ from spark_eos._batch.batch_report import BatchReport
 from spark_eos._driver.start import Start
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._run.run import Run
-from spark_eos._spark.batches import SinkDelivery, SinkQuery
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.connect import ConnectRuntime
-from spark_eos._spark.delivery import delivery_of_run, may_change
+from spark_eos._spark.deliveries import delivery_of_run, may_change
+from spark_eos._spark.delivery import Delivery, SinkQuery
 from spark_eos._spark.failed_job import as_own_error
 from spark_eos._spark.flat_source import with_struct
 from spark_eos._spark.runtime import QueryRuntime
@@ -28,19 +28,19 @@ class SinkRun:
     def __init__(
         self,
         query: SinkQuery,
-        delivery: SinkDelivery,
+        delivery: Delivery,
         runtime: QueryRuntime,
         start: Start,
         prepared_ms: int,
         why: str,
     ) -> None:
         self._runtime = runtime
-        strategy, self._batches = delivery.of_run(query, runtime)
+        progress, self._batches = delivery.create_run(query, runtime)
         self._run = Run(
             runtime.run_id,
             start,
             query.settings,
-            strategy,
+            progress,
             watch=runtime.active,
             prepared_ms=prepared_ms,
             asynchronous=runtime.asynchronous,
@@ -74,8 +74,8 @@ class SinkRun:
         except BaseException as error:
             # Spark ends the query; the next run takes the members over or joins again.
             stopped = runtime.stopped(error)
-            outliving = runtime.tasks_outlive_stop if stopped is not None else 0.0
-            self.leave(outliving, aside=runtime.stop_waits)
+            outliving = runtime.task_kill_grace_s if stopped is not None else 0.0
+            self.leave(outliving, background=runtime.stop_waits)
             if stopped is not None:
                 logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
                 raise stopped from None
@@ -105,12 +105,12 @@ class SinkRun:
             self.ended = True
             self._run.abandon()
 
-    def leave(self, tasks_outlive_stop: float = 0.0, *, aside: bool = False) -> None:
+    def leave(self, task_kill_grace_s: float = 0.0, *, background: bool = False) -> None:
         """Ends the run, unless it has ended: its members leave the group. See `Run.leave`."""
         if not self.ended:
             self.ended = True
             self._batches.close()
-            self._run.leave(tasks_outlive_stop, aside=aside)
+            self._run.leave(task_kill_grace_s, background=background)
 
 
 def begin_run(
@@ -120,7 +120,7 @@ def begin_run(
     spark: SparkSession | None,
     relation: str | None,
     start: Start,
-) -> tuple[SinkDelivery, str, QueryRuntime]:
+) -> tuple[Delivery, str, QueryRuntime]:
     """The delivery, why not another, and the runtime of the run that a batch begins."""
     runtime = _runtime_of(query, frame, spark, relation)
 

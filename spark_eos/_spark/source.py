@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.settings import QUICK_SOURCE, ClientSettings
 from spark_eos._driver import preflight
-from spark_eos._driver.offset_renewal import renew_hourly, renew_unattended
 from spark_eos._driver.start import Start
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
@@ -21,6 +20,7 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import KnownPartitions, mirrored_positions
 from spark_eos._kafka.offsets import all_group_offsets, group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._progress.renewal import renew_hourly, renew_unattended
 from spark_eos._spark.dead_letter_columns import with_letter_fields
 from spark_eos._spark.session import check_session
 from spark_eos._spark.stream_sources import READ_BY_US
@@ -160,7 +160,7 @@ def source_topics(start: Start, selections: Iterable[Mapping[str, str]]) -> set[
             topics, _ = source_partitions(start.target, selection, start.deadline())
             return {*topics}
 
-        found |= start.once(_question(selection), look)
+        found |= start.cached(_question(selection), look)
     return found
 
 
@@ -293,7 +293,7 @@ def read_from_offsets(
         deadline := start.deadline(),
         target=None if settings.source_client is None else target,
     )
-    start.know(_question(selection), {*starting})
+    start.remember(_question(selection), {*starting})
     # Without records Spark runs no batch, and nothing else would renew the offsets.
     renew_unattended(target, group_id, deadline)
     renew_hourly(settings)

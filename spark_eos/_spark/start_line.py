@@ -15,8 +15,8 @@ from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._spark.batches import SinkDelivery, SinkQuery
-from spark_eos._spark.delivery import delivery_of_run, may_change
+from spark_eos._spark.deliveries import delivery_of_run, may_change
+from spark_eos._spark.delivery import Delivery, SinkQuery
 from spark_eos._spark.source import source_partitions
 from spark_eos.observability.speaking import say
 
@@ -50,7 +50,7 @@ def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
     say(text, event="start", group_id=group, delivery=delivery.name)
 
 
-def _chosen(query: SinkQuery, start: Start, log: OffsetLog) -> SinkDelivery:
+def _chosen(query: SinkQuery, start: Start, log: OffsetLog) -> Delivery:
     """The delivery of the run to come, as far as the first batch doesn't change it."""
     marker = log.marker()
     changes = functools.partial(may_change, query, marker, log.next_batch(), start)
@@ -66,22 +66,24 @@ class _Beginning:
     """
 
     query: SinkQuery
-    delivery: SinkDelivery
+    delivery: Delivery
     start: Start
     begun: bool
     deadline: Deadline = field(default_factory=lambda: Deadline(_SECONDS, "connect_timeout_ms"))
 
     def words(self) -> list[str]:
-        """By whose word it begins where, and how many records wait, if that is known."""
+        """Where the query starts, and its lag, as far as these are known."""
         group_id = self.query.settings.group_id
         offsets = all_group_offsets(self.start.target, group_id, self.deadline, positions=True)
         known = KnownPartitions.of(offsets)
-        reached = self.delivery.reached(offsets)
+        reached = self.delivery.positions(offsets)
         read = self._read()
         if read:
             reached = {p: offset for p, offset in reached.items() if p in read}
         if reached or known.staged or self.begun:
-            where = f"continues from {self.delivery.progress if reached else 'its checkpoint'}"
+            where = (
+                f"continues from {self.delivery.continues_from if reached else 'its checkpoint'}"
+            )
             waiting = self._waiting(read, reached) if reached and read else None
         elif not read:
             return ["begins where its source does"]

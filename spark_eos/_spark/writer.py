@@ -37,7 +37,7 @@ class Stream:
 
     Attributes:
         sink: Called with each batch.
-        quick: The same rows in columns that suit the sink, but no function of the user's own.
+        flattened: The same rows in columns that suit the sink, but no function of the user's own.
         asynchronous: Whether the query's progress is to be tracked asynchronously.
         dead_letters: Whether rows with an error have a topic.
         say_start: Called before it starts, with its checkpoint unless on Spark Connect.
@@ -46,7 +46,7 @@ class Stream:
 
     sink: RemoteSink
     frame: DataFrame
-    quick: DataFrame | None
+    flattened: DataFrame | None
     location: str
     asynchronous: bool
     dead_letters: bool
@@ -221,7 +221,7 @@ class ExactlyOnceWriter:
         if own is None:
             check_target(stream.frame.schema)
             check_error_column(stream.frame.schema, dead_letters=stream.dead_letters)
-        rows = stream.frame if own is not None or stream.quick is None else stream.quick
+        rows = stream.frame if own is not None or stream.flattened is None else stream.flattened
         function: BatchFunction = stream.sink
         if own is not None:
             function = _CallsSink(own, stream.sink)

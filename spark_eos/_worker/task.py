@@ -156,7 +156,7 @@ class _TaskWriter:
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
         # Checked even after a failure: rows that should have come later may be committed.
         if not self._follow(found):
-            self._misplace(found)
+            self._report_out_of_order(found)
             return
         plan = self._plan.get(partition)
         if self._status != task_report.WRITTEN:
@@ -328,7 +328,7 @@ class _TaskWriter:
         self._seen[partition] = found.last_offset
         return True
 
-    def _misplace(self, found: SourceRows) -> None:
+    def _report_out_of_order(self, found: SourceRows) -> None:
         """Reports that committed rows of the partition may follow rows that are missing."""
         if self._status == task_report.WRITTEN:
             after = self._seen.get(found.source)
@@ -339,8 +339,8 @@ class _TaskWriter:
                 f"on {what}: the order of rows must not change between sink.read and sink.write",
             )
         outcome = self._outcomes[found.source]
-        outcome.status, outcome.reason = task_report.MISPLACED, self._reason
+        outcome.status, outcome.reason = task_report.OUT_OF_ORDER, self._reason
 
     def _leave_out(self, outcome: PartitionOutcome) -> None:
-        if outcome.status not in (task_report.MISPLACED, task_report.OVER_LIMIT):
+        if outcome.status not in (task_report.OUT_OF_ORDER, task_report.OVER_LIMIT):
             outcome.status, outcome.reason = self._status, self._reason

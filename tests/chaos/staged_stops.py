@@ -14,7 +14,7 @@ from chaos.staged_places import (
     BEFORE_SWEEP,
     obeys,
 )
-from spark_eos._progress.progress import Progress
+from spark_eos._progress.staged import StagedProgress
 from spark_eos._spark.sink_run import SinkRun
 from spark_eos._spark.staged_copies import StagedCopies
 
@@ -33,7 +33,7 @@ def stop_at_places(control: Path) -> None:
         before=lambda: come_to(BEFORE_SWEEP),
         after=lambda: come_to(BEFORE_RELAY),
     )
-    _around(Progress, "finish", before=lambda: come_to(BEFORE_END))
+    _around(StagedProgress, "check_written", before=lambda: come_to(BEFORE_END))
     _around(SinkRun, "write", after=lambda: come_to(BEFORE_COMMIT))
 
 

@@ -11,7 +11,8 @@ from chaos.invariants import Category, Rule, Violation
 from chaos.staged_files import StagedFiles
 from chaos.staged_judging import differences, not_ended, not_of_one_copy, not_swept, out_of_order
 from chaos.staged_places import BEFORE_SWEEP, ask, is_reached, obeys, take_back
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, StagedBatch
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.verify import Comparison, Difference, Finding
 

@@ -12,7 +12,7 @@ from spark_eos._kafka import cluster, offsets
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import CommittedOffset, mirrored_positions
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.paired import PairedOffsets
+from spark_eos._progress.mirrored import MirroredProgress
 from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
@@ -98,8 +98,8 @@ def mirrored_run(
     **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block; ``partitions`` of the progress topic, if it is missing."""
-    strategy = partial(PairedOffsets, topic=ProgressTopic(flow.progress, partitions))
+    strategy = partial(MirroredProgress, topic=ProgressTopic(flow.progress, partitions))
     source = ClientSettings(flow.source_kafka)
     options = {"source_client": source, **options}
-    with running(flow, checkpoint=checkpoint, strategy=strategy, **options) as runs:
+    with running(flow, checkpoint=checkpoint, progress=strategy, **options) as runs:
         yield runs

@@ -15,9 +15,10 @@ from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
+from spark_eos._progress.batch import Batch
+from spark_eos._progress.delivery import ProgressOf
+from spark_eos._progress.direct import DirectProgress
 from spark_eos._progress.offsets import GroupOffsets
-from spark_eos._progress.own import OwnOffsets
-from spark_eos._progress.strategy import Batch, StrategyOf
 from spark_eos._run.run import Run
 from spark_eos._worker import task
 from spark_eos._worker.producer import TransactionalProducer
@@ -104,7 +105,7 @@ class Runs:
     @property
     def offsets(self) -> GroupOffsets:
         """What the run knows of the group's offsets."""
-        return self.run._progress._offsets
+        return self.run._offsets
 
     @property
     def coordinator_changed(self) -> bool:
@@ -240,7 +241,7 @@ def running(
     *,
     checkpoint: Checkpoint | None = None,
     group_timeout_ms: int = 60_000,
-    strategy: StrategyOf = OwnOffsets,
+    progress: ProgressOf = DirectProgress,
     **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block.
@@ -250,7 +251,7 @@ def running(
         max_members: maximum number of group members.
         checkpoint: what an earlier run has left; None for an empty one.
         group_timeout_ms: milliseconds that calls to the group may take.
-        strategy: what the group's offsets stand for.
+        progress: what the group's offsets stand for.
         options: replace fields of the writer's settings.
     """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
@@ -264,7 +265,7 @@ def running(
         "",
         Start(settings),
         settings,
-        strategy,
+        progress,
         watch=lambda: True,
         prepared_ms=_now_ms(),
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._progress.offsets import GroupOffsets
-from spark_eos._progress.progress import Progress
+from spark_eos._progress.staged import StagedProgress
 from spark_eos._spark.sink_run import SinkRun
 from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos.testing import spark_session
@@ -40,7 +40,7 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
     stage, commit, finish, write = (
         StagedCopies.stage,
         GroupOffsets.stage,
-        Progress.finish,
+        StagedProgress.check_written,
         SinkRun.write,
     )
 
@@ -62,9 +62,9 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
         commit(self, partition, files)
         reached("staged-commit", files.batch)
 
-    def finished(self: Any, work: Any, outcomes: Any) -> Any:
-        reached("written", work.batch.id)
-        return finish(self, work, outcomes)
+    def finished(self: Any, planned: Any, outcomes: Any) -> Any:
+        reached("written", planned.batch.id)
+        return finish(self, planned, outcomes)
 
     def wrote(self: Any, frame: Any, batch_id: int, relation: str | None) -> BatchReport:
         report = write(self, frame, batch_id, relation)
@@ -73,7 +73,7 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
 
     StagedCopies.stage = staged  # type: ignore[method-assign]
     GroupOffsets.stage = committed  # type: ignore[method-assign, assignment]
-    Progress.finish = finished  # type: ignore[method-assign]
+    StagedProgress.check_written = finished  # type: ignore[method-assign]
     SinkRun.write = wrote  # type: ignore[method-assign]
 
 

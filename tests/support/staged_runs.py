@@ -13,9 +13,9 @@ from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
-from spark_eos._kafka.offset_metadata import StagedBatch
-from spark_eos._progress.staged import StagedOffsets
-from spark_eos._progress.strategy import Batch
+from spark_eos._kafka.stored_text import StagedBatch
+from spark_eos._progress.batch import Batch
+from spark_eos._progress.staged import StagedProgress
 from spark_eos._run.run import Run
 from spark_eos._worker import task
 from spark_eos.options import ProgressTopic
@@ -53,7 +53,7 @@ class Copies:
     empty: bool = False
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
-        """See `spark_eos._progress.strategy.StagedFiles`."""
+        """See `spark_eos._progress.batch.StagedFiles`."""
         name = f"{batch_id}-{len(self.rows):08x}"
         each = 0 if self.empty else 3 + len(self.rows)
         self.rows[name] = [each] * files
@@ -61,19 +61,19 @@ class Copies:
         return name, each * files
 
     def replay(self) -> int:
-        """See `spark_eos._progress.strategy.StagedFiles`."""
+        """See `spark_eos._progress.batch.StagedFiles`."""
         self.while_drained()
         self.drained += 1
         assert self.opened is not None
         return self.opened.rows - self.rows_less
 
     def open(self, copy: StagedBatch) -> bool:
-        """See `spark_eos._progress.strategy.StagedFiles`."""
+        """See `spark_eos._progress.batch.StagedFiles`."""
         self.opened = copy
         return copy.directory is None or copy.directory in self.rows
 
     def remove_old(self, batch_id: int) -> None:
-        """See `spark_eos._progress.strategy.StagedFiles`."""
+        """See `spark_eos._progress.batch.StagedFiles`."""
         for name in [name for name in self.rows if int(name.partition("-")[0]) < batch_id]:
             self.rows[name] = []
 
@@ -91,7 +91,9 @@ class StagedRuns:
 
     def publish(self, *ranges: BatchRange) -> None:
         """Publishes positions as the run does behind each batch."""
-        self.run._progress._offsets.publish(self.topic, ranges)
+        progress = self.run._progress
+        assert isinstance(progress, StagedProgress)
+        progress._positions.publish(self.topic, ranges)
 
     def batch(
         self,
@@ -181,7 +183,7 @@ def staged_run(
         "",
         Start(settings),
         settings,
-        partial(StagedOffsets, topic=ProgressTopic(topic), reads=lambda name: name == flow.source),
+        partial(StagedProgress, topic=ProgressTopic(topic), reads=lambda name: name == flow.source),
         watch=lambda: True,
     )
     try:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from spark_eos._kafka import cluster
-from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch, position_metadata
+from spark_eos._kafka.offset_metadata import KnownPartitions, position_metadata
 from spark_eos._kafka.offsets import commit_offsets
+from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
 from support.flow import Flow
 from support.groups import set_offsets

@@ -17,10 +17,11 @@ from kafka.protocol.consumer import OffsetFetchRequest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
-from spark_eos._driver import offset_renewal
 from spark_eos._kafka import cluster, offsets
-from spark_eos._kafka.offset_metadata import KnownPartitions, StagedBatch
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._progress import committing
 from spark_eos._progress import offsets as group_offsets
 from spark_eos.errors import CheckpointError, OffsetsLostError, WriteError
 from spark_eos.testing import EmbeddedKafka
@@ -421,7 +422,7 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
             _fail()
         return commit(connections, group, member, *more, **named)
 
-    monkeypatch.setattr(group_offsets, "commit_offsets", dying)
+    monkeypatch.setattr(committing, "commit_offsets", dying)
     with (
         running(flow, max_members=2, checkpoint=checkpoint) as runs,
         pytest.raises(ConnectionError),
@@ -500,7 +501,7 @@ def _commits_seen(
 def test_offsets_are_renewed_between_batches_and_within(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = _commits_seen(monkeypatch, group_offsets)
+    seen = _commits_seen(monkeypatch, committing)
 
     def committed() -> list[dict[int, int]]:
         return [offsets for _, offsets in seen]
@@ -512,18 +513,18 @@ def test_offsets_are_renewed_between_batches_and_within(
         assert committed() == [{0: 0, 1: 0}] * 2
         runs.batch(9, 5)
         assert len(seen) == 2
-        monkeypatch.setattr(offset_renewal, "SECONDS", 0.1)
+        monkeypatch.setattr(group_offsets, "RENEWED_AFTER", 0.1)
         until(lambda: {0: 9, 1: 5} in committed(), lambda: f"a renewal: {seen}")
-        monkeypatch.setattr(offset_renewal, "SECONDS", 3600.0)
+        monkeypatch.setattr(group_offsets, "RENEWED_AFTER", 3600.0)
         runs.batch(12, 5)
-        monkeypatch.setattr(offset_renewal, "SECONDS", 0.0)
+        monkeypatch.setattr(group_offsets, "RENEWED_AFTER", 0.0)
         seen.clear()
 
         # While a batch is in hand, only with its end: tasks may commit meanwhile.
         runs.batch(14, 5, while_planned=lambda: time.sleep(2.5))
         assert {0: 14, 1: 5} in committed()
         assert {0: 12, 1: 5} not in committed()[1:]
-        monkeypatch.setattr(offset_renewal, "SECONDS", 3600.0)
+        monkeypatch.setattr(group_offsets, "RENEWED_AFTER", 3600.0)
         # Waits for a renewal that is under way, which would stand for the one at the end.
         runs.batch(15, 5)
         seen.clear()
@@ -538,7 +539,7 @@ def test_after_a_batch_that_failed_nothing_is_renewed(
         # Its tasks may still commit, and a renewal must not come after them.
         raise RuntimeError("the batch")
 
-    seen = _commits_seen(monkeypatch, group_offsets)
+    seen = _commits_seen(monkeypatch, committing)
     with running(flow) as runs:
         runs.batch(5, 5)
         seen.clear()
@@ -550,7 +551,7 @@ def test_after_a_batch_that_failed_nothing_is_renewed(
 def test_a_renewal_waits_for_the_end_of_the_last_batchs_transactions(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = _commits_seen(monkeypatch, group_offsets)
+    seen = _commits_seen(monkeypatch, committing)
     with running(proxied_flow) as runs:
         runs.batch(5, 5)
         seen.clear()
@@ -567,12 +568,12 @@ def test_offsets_are_renewed_where_no_batch_is_run(
     flow.produce(range(10))
     run_available(spark_eos_session, flow)
     before = _known(flow)
-    committed = _commits_seen(monkeypatch, offset_renewal)
+    committed = _commits_seen(monkeypatch, committing)
     # There is nothing to read, so Spark runs no batch.
     assert run_available(spark_eos_session, flow) == []
     assert committed == [("spark-eos-renewal", {0: 5, 1: 5})]
     assert _known(flow) == before
-    monkeypatch.setattr(offset_renewal, "SECONDS", 0.2)
+    monkeypatch.setattr(group_offsets, "RENEWED_AFTER", 0.2)
     sink = ExactlyOnceSink(**flow.options())
     frame = sink.read(spark_eos_session, subscribe=flow.source)
     query = sink.write(frame.select("source", "value")).start()

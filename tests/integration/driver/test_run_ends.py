@@ -29,7 +29,7 @@ def test_what_cancelled_tasks_leave_open_is_ended(flow: Flow, aside: bool) -> No
             writing.commit()
             writing.add(rows(flow, 0, 2))
             until(flow.open_transactions, lambda: "an open transaction")
-            older.run.leave(tasks_outlive_stop=0.5, aside=aside)
+            older.run.leave(task_kill_grace_s=0.5, background=aside)
             name = f"spark-eos-sweep-{flow.group_id}"
             sweeps = [thread for thread in threading.enumerate() if thread.name == name]
             # Python, if it ends now, waits for one that goes on aside.
@@ -47,7 +47,7 @@ def test_what_a_newer_run_has_open_is_left_alone(flow: Flow) -> None:
         with started(flow) as newer, transactions(flow, newer) as writing:
             writing.add(rows(flow, 0, 1))
             until(flow.open_transactions, lambda: "an open transaction")
-            older.run.leave(tasks_outlive_stop=0.5)
+            older.run.leave(task_kill_grace_s=0.5)
             assert flow.open_transactions() != []
             writing.commit()
     assert flow.committed() == {0: 2, 1: 1}
@@ -62,7 +62,7 @@ def test_what_can_not_be_ended_is_left_to_time_out(
     with caplog.at_level(logging.INFO, "spark_eos"), running(proxied_flow) as runs:
         runs.batch(1, 1)
         proxy.on(ConsumerGroupDescribeRequest, faults.Rewrite(refused), times=None)
-        runs.run.leave(tasks_outlive_stop=0.5)
+        runs.run.leave(task_kill_grace_s=0.5)
     assert "are left to time out: describing group" in caplog.text
 
 
@@ -82,7 +82,7 @@ def test_a_transaction_that_can_not_be_ended_in_time_is_left_to_brokers(
         writing.add(rows(proxied_flow, 0, 1))
         (name,) = until(proxied_flow.open_transactions, lambda: "an open transaction")
         proxy.on(InitProducerIdRequest, faults.DropRequest(), times=None)
-        runs.run.leave(tasks_outlive_stop=0.1)
+        runs.run.leave(task_kill_grace_s=0.1)
         proxy.reset()
     assert f"the open transaction of {name} is left to the brokers: " in caplog.text
     assert "open transactions are left" not in caplog.text

@@ -124,7 +124,7 @@ def test_a_batch_that_was_staged_and_not_written_is_none_of_direct(
     api = Api(Queries())
     flow.produce(["a", "b"])
     with monkeypatch.context() as patch:
-        patch.setattr("spark_eos._run.run.Attempts.run", _fail)
+        patch.setattr("spark_eos._run.run.Run._write_rows", _fail)
         error = api.start(flow, "forgotten").error()
     assert error is not None
     assert "before the first row" in error

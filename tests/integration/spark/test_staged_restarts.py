@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._run.attempts import Attempts
+from spark_eos._run.run import Run
 from spark_eos._spark import classic
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.staged_copies import StagedCopies
@@ -52,7 +52,7 @@ def _broken() -> Iterator[None]:
         raise RuntimeError("out of order")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Attempts, "run", run)
+        patch.setattr(Run, "_write_rows", run)
         with pytest.raises(Exception, match="out of order"):
             yield
 
@@ -232,7 +232,7 @@ def test_rows_that_are_not_written_are_named_although_a_newer_run_has_the_group(
             raise error("offsets 5 to 8 may not be written")
 
         _produced(flow, range(1))
-        monkeypatch.setattr(Attempts, "run", run)
+        monkeypatch.setattr(Run, "_write_rows", run)
         with pytest.raises(Exception, match=f"{error.__name__}: offsets 5 to 8") as ended:
             _run(spark, flow)
     assert "FencedByNewerRunError" not in str(ended.value)
@@ -263,7 +263,7 @@ def test_a_staged_batch_is_not_written_directly_without_its_note(
 
     with _broken():
         run_staged(spark, flow, narrow, delivery="staged", **_options(flow))
-    shutil.rmtree(Path(flow.checkpoint) / "spark-eos" / "note")
+    shutil.rmtree(Path(flow.checkpoint) / "spark-eos" / "marker")
     with pytest.raises(Exception, match="has written with delivery='staged'"):
         run_staged(spark, flow, narrow)
     run_staged(spark, flow, narrow, delivery="staged", **_options(flow))

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_eos import ExactlyOnceSink, LostRecords
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._run.attempts import Attempts
+from spark_eos._run.run import Run
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.testing import EmbeddedKafka
 from support import staging
@@ -50,7 +50,7 @@ def _staged_only() -> Iterator[None]:
         raise RuntimeError("out of order")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Attempts, "run", run)
+        patch.setattr(Run, "_write_rows", run)
         with pytest.raises(Exception, match="out of order"):
             yield
 

@@ -21,7 +21,6 @@ from spark_eos._driver.start import Start
 from spark_eos._kafka.cluster import cluster_id
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos._spark.classic import ClassicRuntime
-from spark_eos._spark.starting import Starting
 from spark_eos.errors import TopicNotFoundError, UnsupportedPipelineError
 from support import staging
 from support.flow import Flow
@@ -201,14 +200,14 @@ def test_a_run_that_can_not_begin_leaves_no_thread(
     until(lambda: not _open(starts), lambda: "the connections' end")
 
 
-def _cluster(starting: Starting) -> str:
-    with starting.step() as begun:
+def _cluster(starting: Start) -> str:
+    with starting as begun:
         return cluster_id(begun.target, deadline())
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_begins_its_own(flow: Flow) -> None:
-    starting = Starting(writer_settings(flow))
+    starting = Start(writer_settings(flow))
     known = _cluster(starting)
     receiver, sender = multiprocessing.Pipe(duplex=False)
 

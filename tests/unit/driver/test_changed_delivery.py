@@ -7,12 +7,12 @@ import pytest
 from spark_eos._driver.changed_delivery import (
     changed_delivery,
     check_marker,
-    check_offsets,
     may_become_direct,
 )
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._progress.staged_checks import StagedChecks
 from spark_eos.errors import CheckpointError
 
 _DELIVERIES = (DIRECT, MIRRORED, STAGED)
@@ -24,7 +24,7 @@ _SHUFFLE = "the query holds a shuffle (Exchange in its plan)"
     [
         # Setting delivery='direct' would help none that the stream does not let be direct.
         (DIRECT, STAGED, _SHUFFLE, "change the query back, so that its delivery can be 'direct';"),
-        (DIRECT, STAGED, "", "set delivery='direct';"),
+        (DIRECT, STAGED, "", "set delivery='direct', without source_kafka;"),
         (DIRECT, MIRRORED, "", "set delivery='direct', without source_kafka;"),
         (MIRRORED, DIRECT, "", "set delivery='mirrored', with source_kafka;"),
         (MIRRORED, STAGED, "", "set delivery='mirrored', with source_kafka;"),
@@ -42,9 +42,9 @@ def test_the_cure_is_one_that_helps(noted: str, wanted: str, why: str, cure: str
 
 def test_another_progress_topic_before_the_first_staged_batch_is_named() -> None:
     known = KnownPartitions().including([TopicPartition("a", 0), TopicPartition("a", 1)], {})
-    check_offsets(known, STAGED, "a")
+    StagedChecks("group", "a").check_topic(known, "")
     with pytest.raises(CheckpointError, match=r"if 'a' is the progress topic .*progress_topic='a'"):
-        check_offsets(known, STAGED, "b")
+        StagedChecks("group", "b").check_topic(known, "")
 
 
 @pytest.mark.parametrize(("noted", "wanted"), [*product(_DELIVERIES, repeat=2)])

@@ -8,10 +8,11 @@ from spark_eos.errors import CheckpointError
 from support.checkpoint_texts import CheckpointTexts
 
 
-def _files(offsets: list[int], commits: list[int], *, log_may_lag: bool = True) -> CheckpointTexts:
+def _files(offsets: list[int], commits: list[int], *, lags: bool = True) -> CheckpointTexts:
+    marker = Marker("group", checkpoint_may_lag=lags)
     return CheckpointTexts(
         {
-            "spark-eos/note/1-00000000/part-0.txt": Marker("group", log_may_lag=log_may_lag).text(),
+            "spark-eos/note/1-00000000/part-0.txt": marker.text(),
             **{f"offsets/{number}": f"ends of {number}" for number in offsets},
             **{f"commits/{number}": "" for number in commits},
         }
@@ -35,7 +36,7 @@ def test_the_last_but_one_gets_the_offsets_of_the_one_before_it() -> None:
 
 
 def test_logs_of_another_kind_are_left_alone() -> None:
-    files = _files([0, 9, 17], [0, 18], log_may_lag=False)
+    files = _files([0, 9, 17], [0, 18], lags=False)
     before = dict(files)
     assert complete_logs(files, every_batch=True) is None
     assert files == before

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
-from spark_eos._spark.batches import DELIVERIES
-from spark_eos._spark.delivery import AUTO, delivery_of_run
+from spark_eos._spark.deliveries import AUTO, DELIVERIES, delivery_of_run
 from spark_eos.errors import UnsupportedPipelineError
 
 

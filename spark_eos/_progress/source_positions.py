@@ -11,11 +11,10 @@ from typing import Final
 
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver import offset_renewal
-from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.offset_metadata import position_metadata
-from spark_eos._kafka.offsets import commit_offsets
+from spark_eos._kafka.offset_metadata import CommittedOffset, position_metadata
+from spark_eos._progress import offsets
+from spark_eos._progress.committing import OffsetCommits
 from spark_eos.acls import query_acls
 from spark_eos.errors import AuthorizationError, SparkEosError
 
@@ -29,14 +28,14 @@ class SourcePositions:
     """Publishes one run's positions in its sources."""
 
     def __init__(
-        self, connections: Connections, settings: WriterSettings, membership: GroupMembership
+        self, connections: Connections, settings: WriterSettings, commits: OffsetCommits
     ) -> None:
         self._connections = connections
         self._settings = settings
-        self._membership = membership
+        self._commits = commits
         self._text = ""
         self._published: Positions = {}
-        self._all_published = -offset_renewal.SECONDS
+        self._all_published = -offsets.RENEWED_AFTER
         self._failed = False
 
     def publish(self, progress_topic: str, ranges: Iterable[BatchRange]) -> None:
@@ -48,7 +47,7 @@ class SourcePositions:
             for partition, end in one.ends.items():
                 ends[partition] = min(end, ends.get(partition, end))
         # Each offset expires by its own age.
-        renewed = time.monotonic() - self._all_published >= offset_renewal.SECONDS
+        renewed = time.monotonic() - self._all_published >= offsets.RENEWED_AFTER
         moved = {p: end for p, end in ends.items() if renewed or self._published.get(p) != end}
         if not self._publish(moved):
             return
@@ -71,27 +70,17 @@ class SourcePositions:
         return True
 
     def _commit(self, positions: Positions) -> None:
-        members = self._membership.identities().values()
-        # As a member, so that an older run's request is refused.
-        member = next(iter(members), None)
-        if member is None:
-            return
-        group_id = self._settings.group_id
-        codes = commit_offsets(
-            self._connections,
-            group_id,
-            member,
-            positions,
-            {},
-            self._settings.group_deadline(at_most=_AT_MOST),
-            metadata=dict.fromkeys(positions, self._text),
-        )
-        if refused := {code for code in codes.values() if code}:
-            topics = {topic for (topic, _), code in codes.items() if code}
-            needed = query_acls(group_id, self._settings.id_prefix, topics, [])
-            raise self._connections.refusal(
-                f"positions of group {group_id!r} in its sources", min(refused), needed
-            )
+        found = {p: CommittedOffset(at, self._text) for p, at in positions.items()}
+        deadline = self._settings.group_deadline(at_most=_AT_MOST)
+        for codes in self._commits.send_as_any(found, deadline):
+            if refused := {code for code in codes.values() if code}:
+                topics = {topic for (topic, _), code in codes.items() if code}
+                group_id, prefix = self._settings.group_id, self._settings.id_prefix
+                raise self._connections.refusal(
+                    f"positions of group {group_id!r} in its sources",
+                    min(refused),
+                    query_acls(group_id, prefix, topics, []),
+                )
 
     def _log(self, error: SparkEosError) -> None:
         if self._failed:

@@ -1,4 +1,4 @@
-"""Paired offsets: a progress partition's offset is that of a source partition elsewhere (mirrored).
+"""Mirrored: a progress partition's offset is that of a source partition in another cluster.
 
 A transaction can only move offsets of its own cluster. Pairs never change: after fencing and
 reading the offsets, a run knows all of them.
@@ -18,11 +18,11 @@ from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, Marker
 from spark_eos._driver.progress_topic import ensure_progress_topic, free_partitions
 from spark_eos._kafka.cluster import NO_ID, TopicInfo, cluster_id
 from spark_eos._kafka.cluster import topics as cluster_topics
-from spark_eos._kafka.offset_metadata import SourcePartition
+from spark_eos._kafka.stored_text import SourcePartition
 from spark_eos._kafka.topic_cache import TopicCache, recreated, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.own import OwnOffsets
-from spark_eos._progress.strategy import Batch, Query, Work
+from spark_eos._progress.batch import Batch, PlannedBatch, RunContext
+from spark_eos._progress.direct import DirectProgress
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
 from spark_eos.options import ProgressTopic
 
@@ -30,15 +30,15 @@ from spark_eos.options import ProgressTopic
 _NAMED: Final = 5
 
 
-class PairedOffsets(OwnOffsets):
-    """Own offsets of source partitions, which others in the target's cluster stand for."""
+class MirroredProgress(DirectProgress):
+    """Progress of source partitions, which others in the target's cluster stand for."""
 
     delivery = MIRRORED
 
-    def __init__(self, query: Query, topic: ProgressTopic) -> None:
-        super().__init__(query)
+    def __init__(self, context: RunContext, topic: ProgressTopic) -> None:
+        super().__init__(context)
         self._topic = topic
-        self._topics = TopicCache(query.start.source, query.settings.limits)
+        self._topics = TopicCache(context.start.source, context.settings.limits)
         self._cluster = ""
         self._ids: dict[str, uuid.UUID] = {}
         # Progress partitions in use of which nobody knows what they stand for.
@@ -49,16 +49,16 @@ class PairedOffsets(OwnOffsets):
     def first(self, batch: Batch) -> Partitions:
         """All progress partitions: to be fenced and read before any pair is known."""
         del batch
-        connections, deadline = self._query.start.target, self._query.deadline()
+        connections, deadline = self._context.start.target, self._context.deadline()
         topic = ensure_progress_topic(connections, self._topic, deadline)
         return {TopicPartition(topic.name, index) for index in range(topic.partitions)}
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Learns the pairs from the group's offsets, or else from the checkpoint."""
-        self._cluster = cluster_id(self._query.start.source, self._query.deadline())
+        self._cluster = cluster_id(self._context.start.source, self._context.deadline())
         known = self._offsets.state.known
         sources = dict(known.sources)
-        if marker.group_id == self._query.settings.group_id:
+        if marker.group_id == self._context.settings.group_id:
             paired = {source.topic_partition for source in sources.values()}
             for number, source in marker.sources.items():
                 if source.topic_partition not in paired:
@@ -74,7 +74,7 @@ class PairedOffsets(OwnOffsets):
         super().learn(batch, marker)
 
     def _check_pair(self, partition: TopicPartition, source: SourcePartition) -> None:
-        group = self._query.settings.group_id
+        group = self._context.settings.group_id
         if partition.topic != self._topic.name:
             raise ConfigurationError(
                 f"the progress of group {group!r} is in topic {partition.topic!r}, not in "
@@ -91,7 +91,7 @@ class PairedOffsets(OwnOffsets):
 
     # One batch --------------------------------------------------------------------------------
 
-    def work(self, batch: Batch) -> Work:
+    def plan(self, batch: Batch) -> PlannedBatch:
         """New source partitions get a progress partition each; idle ones are renewed with all."""
         source, pairs = batch.source, self._offsets.state.pairs
         topics = self._check_source(batch)
@@ -104,17 +104,17 @@ class PairedOffsets(OwnOffsets):
             if read not in source.ends and partition in state.committed
         }
         starts, ends = map(state.pairs.by_progress, (source.starts, source.ends))
-        work = self._work(batch, BatchRange(batch.id, starts | idle, ends | idle))
-        if (letters := work.settings.dead_letters) is None:
-            return work
-        # Dead letters name the cluster of their records.
-        letters = replace(letters, cluster=self._cluster)
-        return replace(work, settings=replace(work.settings, dead_letters=letters))
+        settings = self._context.settings
+        if (letters := settings.dead_letters) is not None:
+            # Dead letters name the cluster of their records.
+            settings = replace(settings, dead_letters=replace(letters, cluster=self._cluster))
+        group_range = BatchRange(batch.id, starts | idle, ends | idle)
+        return PlannedBatch(batch, source, group_range, settings)
 
     def _check_source(self, batch: Batch) -> dict[str, TopicInfo]:
         """Refuses recreated source topics: Kafka itself checks only the progress topic's id."""
         names = {topic for topic, _ in batch.source.ends}
-        group = self._query.settings.group_id
+        group = self._context.settings.group_id
         topics = source_topics(self._topics, names, self._ids, group)
         self._ids |= {name: topic.topic_id for name, topic in topics.items()}
         for source in self._offsets.state.known.sources.values():
@@ -124,12 +124,12 @@ class PairedOffsets(OwnOffsets):
                 raise recreated(source.topic, source.topic_id, now.topic_id, group)
         return topics
 
-    def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
-        self._check_source(work.batch)
-        return super().check(work, outcomes)
+    def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
+        self._check_source(planned.batch)
+        return super().check_written(planned, outcomes)
 
-    def _marker(self, work: Work, marker: Marker) -> Marker:
-        del work
+    def _marker(self, planned: PlannedBatch, marker: Marker) -> Marker:
+        del planned
         known = self._offsets.state.known.sources
         sources = {number: source for (_, number), source in known.items()}
         return replace(marker, delivery=MIRRORED, sources=sources)
@@ -147,17 +147,17 @@ class PairedOffsets(OwnOffsets):
             for (source, partition), number in zip(new, free, strict=True)
         }
         needed = 1 + max(number for _, number in pairs)
-        deadline = self._query.deadline()
-        ensure_progress_topic(self._query.start.target, self._topic, deadline, partitions=needed)
+        deadline = self._context.deadline()
+        ensure_progress_topic(self._context.start.target, self._topic, deadline, partitions=needed)
         self._offsets.pair(replace(known, sources={**known.sources, **pairs}))
 
     def _check_other_cluster(self, new: Mapping[str, TopicInfo]) -> None:
         """Refuses the target's cluster as the source: a copy could feed itself for ever."""
-        deadline = self._query.deadline()
+        deadline = self._context.deadline()
         here: dict[str, TopicInfo] = {}
         # Topics that may not even be described are not written.
         with contextlib.suppress(AuthorizationError):
-            here = cluster_topics(self._query.start.target, new, deadline)
+            here = cluster_topics(self._context.start.target, new, deadline)
         for name, topic in sorted(here.items()):
             if NO_ID != topic.topic_id == new[name].topic_id:
                 raise ConfigurationError(
@@ -167,7 +167,7 @@ class PairedOffsets(OwnOffsets):
                 )
 
     def _ambiguous(self, new: Iterable[TopicPartition]) -> OffsetsLostError:
-        group = self._query.settings.group_id
+        group = self._context.settings.group_id
         lost = ", ".join(map(str, sorted(self._unknown)[:_NAMED]))
         first, any_ = min(new), TopicPartition("", 0)
         wanted = PartitionPairs({any_: first}).how_to_set(group, {any_: "N"})

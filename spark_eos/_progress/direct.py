@@ -1,43 +1,44 @@
-"""Own offsets: a source partition's own offset in the group is its progress (direct)."""
+"""Direct: a source partition's own offset in the group is its progress."""
 
-import functools
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from spark_eos._batch.data_loss import LostRecords, deleted_meanwhile
-from spark_eos._batch.plan import BatchRange, Partitions, Positions
+from spark_eos._batch.plan import Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_marker import DIRECT, Marker
 from spark_eos._driver.data_loss_check import DataLossCheck
 from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.list_offsets import FirstOffsets, end_offsets
+from spark_eos._progress.batch import Batch, PlannedBatch, RunContext
 from spark_eos._progress.checks import check_no_gap, check_not_cut
+from spark_eos._progress.delivery import Progress
 from spark_eos._progress.missing import Evidence, initial_offsets
-from spark_eos._progress.owners import check_owner, owners_of, what_is_new
-from spark_eos._progress.strategy import Batch, Query, Work
+from spark_eos._progress.owners import check_owner, owners_of, ownership_change
 from spark_eos.errors import warn
 
 logger = logging.getLogger(__name__)
 
 
-class OwnOffsets:
-    """See `spark_eos._progress.strategy.Strategy`."""
+class DirectProgress(Progress):
+    """See `Progress`."""
 
     delivery = DIRECT
 
-    def __init__(self, query: Query, progress_topic: str | None = None) -> None:
+    def __init__(self, context: RunContext, progress_topic: str | None = None) -> None:
         self.progress_topic = progress_topic
-        self._query = query
-        self._offsets = query.offsets
-        self._data_loss = DataLossCheck(query.start.source, query.settings)
+        self._context = context
+        self._offsets = context.offsets
+        self._data_loss = DataLossCheck(context.start.source, context.settings)
 
     def first(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()
 
     def check_owner(self, batch: Batch) -> None:
-        state, settings = self._offsets.state, self._query.settings
-        group, own, moved_from = settings.group_id, self._query.owner(batch), settings.moved_from
+        state, settings = self._offsets.state, self._context.settings
+        group, own, moved_from = settings.group_id, self._context.owner(batch), settings.moved_from
         marker, read = batch.checkpoint.marker(), batch.source.ends.keys()
         begun_with = marker.group_id if marker.topic_ids else None
         check_owner(group, own, state.known, state.pairs, read, moved_from, begun_with=begun_with)
@@ -47,8 +48,8 @@ class OwnOffsets:
         state, read = self._offsets.state, batch.source.ends.keys()
         begun = not state.known.partitions.isdisjoint(map(state.pairs.progress, read))
         owners = owners_of(state.known, state.pairs, read)
-        what = what_is_new(
-            self._query.owner(batch),
+        what = ownership_change(
+            self._context.owner(batch),
             owners,
             # A run that was refused the group has left a marker.
             new=begun and batch.id == 0 and (bool(owners) or marker.group_id is None),
@@ -62,7 +63,7 @@ class OwnOffsets:
             "group %s: %s. The query continues from the group's offsets: up to %s source records "
             "are left to write, and up to %s before them are not written again. To write them all, "
             "use another group_id and another checkpoint_location",
-            self._query.settings.group_id,
+            self._context.settings.group_id,
             what,
             f"{left:,}",
             f"{done:,}",
@@ -71,7 +72,7 @@ class OwnOffsets:
     def _left(self, read: Partitions) -> tuple[int, int]:
         """How many offsets of some source partitions are not committed, and how many are."""
         topics = {topic for topic, _ in read}
-        connections, deadline = self._query.start.source, self._query.deadline()
+        connections, deadline = self._context.start.source, self._context.deadline()
         starts = FirstOffsets(connections).of(read, deadline)
         ends = end_offsets(connections, topics, deadline, needed=read)
         committed = self._committed()
@@ -83,33 +84,27 @@ class OwnOffsets:
                 left += max(0, end.last_stable - at)
         return left, done
 
-    def work(self, batch: Batch) -> Work:
-        return self._work(batch, batch.source)
+    def plan(self, batch: Batch) -> PlannedBatch:
+        return PlannedBatch(batch, batch.source, batch.source, self._context.settings)
 
-    def _work(self, batch: Batch, held: BatchRange) -> Work:
-        return Work(
-            batch,
-            batch.source,
-            held,
-            self._query.settings,
-            functools.partial(self._initial, held),
-            lambda: self._data_loss.explaining(lambda: self._lost(batch, self._committed())),
-        )
+    def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
+        return initial_offsets(planned.group_range, self._offsets.state.committed, evidence)
 
-    def _initial(self, held: BatchRange, evidence: Evidence) -> Positions:
-        return initial_offsets(held, self._offsets.state.committed, evidence)
-
-    def prepare(self, work: Work, marker: Marker) -> Work:
-        state, batch = self._offsets.state, work.batch
-        group = self._query.settings.group_id
-        check_not_cut(group, work.held, state.pairs)
-        check_no_gap(group, work.held, state.committed, state.pairs)
-        batch.checkpoint.set_marker(self._marker(work, marker))
+    def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
+        state, batch = self._offsets.state, planned.batch
+        group = self._context.settings.group_id
+        check_not_cut(group, planned.group_range, state.pairs)
+        check_no_gap(group, planned.group_range, state.committed, state.pairs)
+        batch.checkpoint.set_marker(self._marker(planned, marker))
         with batch.clock.step("range"):
             before = self._committed()
             lost = self._lost(batch, before)
             self._data_loss.warn(batch.id, lost)
-        return replace(work, before=before, lost=lost)
+        return replace(planned, before=before, lost=lost)
+
+    def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
+        batch = planned.batch
+        return self._data_loss.explaining(lambda: self._lost(batch, self._committed()))
 
     def _committed(self) -> Positions:
         return self._offsets.state.pairs.by_source(self._offsets.state.committed)
@@ -117,14 +112,14 @@ class OwnOffsets:
     def _lost(self, batch: Batch, committed: Positions) -> tuple[LostRecords, ...]:
         return self._data_loss.lost(batch.source, committed, self._offsets.state.pairs)
 
-    def _marker(self, work: Work, marker: Marker) -> Marker:
-        partitions = {topic: frozenset(own) for topic, own in by_topic(work.range.ends).items()}
-        return replace(marker, partitions=partitions)
+    def _marker(self, planned: PlannedBatch, marker: Marker) -> Marker:
+        read = by_topic(planned.range.ends).items()
+        return replace(marker, partitions={topic: frozenset(own) for topic, own in read})
 
-    def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
+    def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
         del outcomes
-        if self._query.settings.fail_on_data_loss:
-            return work
-        more = deleted_meanwhile(work.lost, self._lost(work.batch, work.before))
-        self._data_loss.warn(work.batch.id, more)
-        return replace(work, lost=work.lost + more)
+        if self._context.settings.fail_on_data_loss:
+            return planned
+        more = deleted_meanwhile(planned.lost, self._lost(planned.batch, planned.before))
+        self._data_loss.warn(planned.batch.id, more)
+        return replace(planned, lost=planned.lost + more)

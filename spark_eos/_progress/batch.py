@@ -1,9 +1,8 @@
-"""What a delivery is made of: a batch, the work that is left of it, and a strategy."""
+"""A micro-batch, as Spark hands it over and as it is planned; what a run's parts have in common."""
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -12,18 +11,12 @@ from spark_eos._batch.data_loss import LostRecords
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.offset_metadata import StagedBatch
 from spark_eos._kafka.offset_owner import Owner
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos._progress.missing import Evidence
+from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._progress.offsets import GroupOffsets
-
-Members = Mapping[TopicPartition, MemberIdentity]
 
 
 class StepClock:
@@ -102,28 +95,26 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Work:
+class PlannedBatch:
     """A batch, and what the group's offsets say of it.
 
     Attributes:
         range: Its range by the partitions that tasks see.
-        held: The same by the group's partitions, and those that are only renewed with it.
-        initial: The offsets to commit for partitions that have none; refuses those lost.
-        reading: Surrounds a job, and explains one that fails since source records were deleted.
+        group_range: The same by the group's partitions, and those that are only renewed with it.
         before: Committed offsets before its rows, by the partitions that tasks see.
-        after_end: What is left to do once its end is committed; returns what else was lost.
+        staged: The files that its rows are read from.
+        repeated: Whether these were staged before this run wrote the batch.
+        lost: Records that were deleted before they were read.
     """
 
     batch: Batch
     range: BatchRange
-    held: BatchRange
+    group_range: BatchRange
     settings: WriterSettings
-    initial: Callable[[Evidence], Positions]
-    reading: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     before: Positions = field(default_factory=dict)
     staged: StagedBatch | None = None
+    repeated: bool = False
     lost: tuple[LostRecords, ...] = ()
-    after_end: Callable[[], tuple[LostRecords, ...]] = tuple
 
     @property
     def rows(self) -> int | None:
@@ -132,7 +123,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Query:
+class RunContext:
     """What all parts of a run have in common."""
 
     settings: WriterSettings
@@ -146,37 +137,3 @@ class Query:
     def deadline(self) -> Deadline:
         """The time limit of a call to the group, from now on."""
         return self.settings.group_deadline()
-
-
-class Strategy(Protocol):
-    """One meaning of a group's offsets, in the order in which a batch comes to its methods.
-
-    Attributes:
-        delivery: Its name, for checkpoint markers and reports.
-        progress_topic: The topic whose offsets are staged, or may have been; None if there is none.
-    """
-
-    delivery: str
-    progress_topic: str | None
-
-    def first(self, batch: Batch) -> Partitions:
-        """The group's partitions to fence and read before anything is known."""
-
-    def check_owner(self, batch: Batch) -> None:
-        """Refuses offsets of another query, unless this one may continue from them."""
-
-    def learn(self, batch: Batch, marker: Marker) -> None:
-        """Learns what the offsets mean; all older runs are fenced, and all offsets read."""
-
-    def work(self, batch: Batch) -> Work:
-        """The batch by the group's partitions and by those that tasks see."""
-
-    def prepare(self, work: Work, marker: Marker) -> Work:
-        """Checks that the rows may be written, marks the checkpoint; stages them."""
-
-    def check(self, work: Work, outcomes: Sequence[JobOutcome]) -> Work:
-        """Checks that all rows are written, before the batch's end is committed."""
-
-
-StrategyOf = Callable[[Query], Strategy]
-"""Makes the strategy of one run."""

@@ -1,0 +1,151 @@
+"""The deliveries, and the choice of a query's: direct, mirrored or staged."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame
+
+from spark_eos._batch.writer_settings import SourceTopics, WriterSettings
+from spark_eos._driver import preflight
+from spark_eos._driver.changed_delivery import may_become_direct, nothing_staged
+from spark_eos._driver.checkpoint_marker import Marker
+from spark_eos._driver.start import Start
+from spark_eos._kafka.groups import own_group
+from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._pyspark_internals import StreamSource
+from spark_eos._spark.columns import source_fault
+from spark_eos._spark.delivery import Delivery, SinkQuery
+from spark_eos._spark.direct import DirectDelivery
+from spark_eos._spark.mirrored import MirroredDelivery
+from spark_eos._spark.source import source_topics
+from spark_eos._spark.staged import StagedDelivery
+from spark_eos._spark.stream_sources import topics_read
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, warn, without_address
+from spark_eos.observability.speaking import say
+
+logger = logging.getLogger(__name__)
+
+_ALL: Final[tuple[Delivery, ...]] = (DirectDelivery(), MirroredDelivery(), StagedDelivery())
+DELIVERIES: Final = {each.name: each for each in _ALL}
+"""The deliveries by name, those first that cost least."""
+AUTO: Final = "auto"
+
+
+class Choice(NamedTuple):
+    """The delivery of a stream, what to fall back to, and why; see `SinkQuery`."""
+
+    delivery: Delivery
+    fallback: Delivery | None
+    why: str
+    forced: bool
+
+
+def check_delivery(wanted: str, *, other_cluster: bool) -> None:
+    """Refuses a value of ``delivery`` that is none, or is not for this source."""
+    if wanted == AUTO:
+        return
+    if wanted not in DELIVERIES:
+        *names, last = map(repr, [AUTO, *DELIVERIES])
+        raise ConfigurationError(f"delivery is {wanted!r}; it must be {', '.join(names)} or {last}")
+    if (reason := DELIVERIES[wanted].rejection(other_cluster=other_cluster)) is not None:
+        raise ConfigurationError(reason)
+
+
+def delivery_of_stream(
+    frame: DataFrame,
+    plans: Mapping[str, str],
+    sources: Sequence[StreamSource],
+    wanted: str,
+    settings: WriterSettings,
+    start: Start,
+) -> Choice:
+    """Checks a streaming DataFrame, and chooses how its rows get to Kafka."""
+    other_cluster = settings.source_client is not None
+    suited = [
+        each for each in DELIVERIES.values() if each.rejection(other_cluster=other_cluster) is None
+    ]
+    wished = suited if wanted == AUTO else [DELIVERIES[wanted]]
+    reason = wished[0].why if wanted == AUTO else f"delivery={wanted!r} is set"
+    for found, fallback in zip(wished, [*wished[1:], None], strict=True):
+        try:
+            found.check_stream(frame, plans, settings.topic)
+            found.check_clusters(start, sources)
+            break
+        except UnsupportedPipelineError as error:
+            if fallback is None or not frame.isStreaming:
+                raise
+            reason = without_address(str(error))
+    if reason == source_fault(frame.schema):
+        warn(
+            logger,
+            "EOS65",
+            "group %s: delivery=%s, and with the column `source` it would be %s: %s. Decide before "
+            "the first batch, since a query keeps the delivery it has begun with: keep the column, "
+            "or, if files are what you want, set delivery=%r",
+            settings.group_id,
+            found.name,
+            suited[0].name,
+            reason,
+            found.name,
+        )
+    return Choice(found, fallback, _without_advice(reason), found is not wished[0])
+
+
+def _without_advice(reason: str) -> str:
+    return reason.partition(". ")[0]
+
+
+def delivery_of_run(
+    query: SinkQuery,
+    marker: Marker,
+    check_first: Callable[[], None],
+    may_change: Callable[[], bool] = lambda: False,
+) -> tuple[Delivery, str]:
+    """The delivery of a run, and what of the query is why it can't be one that costs less, if any.
+
+    A query keeps the delivery with which its checkpoint was begun.
+
+    ``may_change``: whether one that was begun as the fallback has written nothing.
+    """
+    delivery, fallback = query.delivery, query.fallback
+    why = query.why if query.forced else ""
+    if fallback is None:
+        return delivery, why
+    if marker.group_id is not None and (marker.delivery != fallback.name or not may_change()):
+        # Among the others source_kafka decides, and nothing else: the run refuses a checkpoint of
+        # another one.
+        return (fallback if marker.delivery == fallback.name else delivery), why
+    try:
+        check_first()
+    except UnsupportedPipelineError as error:
+        reason = without_address(str(error))
+        say(f"group {query.settings.group_id}: delivery={fallback.name}, since {reason}")
+        return fallback, _without_advice(reason)
+    return delivery, why
+
+
+def may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) -> bool:
+    """Whether a query that was begun staged may be written directly: its run checks it again."""
+    group_id, topic = query.settings.group_id, query.progress_topic.name
+    if not may_become_direct(marker, group_id, query.delivery.name, batch_id):
+        return False
+    offsets = all_group_offsets(start.target, group_id, start.deadline())
+    return nothing_staged(offsets, topic)
+
+
+def checked_by_cluster(query: SinkQuery, start: Start) -> SinkQuery:
+    """The query, once the cluster can run it; with the topics that its rows may not be for."""
+    settings, progress = query.settings, query.progress_topic
+
+    def here(servers: str) -> bool:
+        return query.delivery.reads_here(start, servers)
+
+    refused = topics_read(query.sources, here) | SourceTopics((progress.name,))
+    settings = replace(settings, source_topics=refused)
+    topics = set[str]() if settings.source_client else source_topics(start, query.selections)
+    topics |= query.delivery.progress_topics(start, progress)
+    preflight.check_cluster(start, settings, topics, start.deadline())
+    own_group(start.target, settings.group_id, start.deadline())
+    return replace(query, settings=settings)

@@ -1,0 +1,78 @@
+"""A delivery is one class in one file and a line in one table: a fourth one, of a test's own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from spark_eos import BatchReport
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._driver.checkpoint_marker import Marker
+from spark_eos._progress.batch import PlannedBatch
+from spark_eos._progress.delivery import ProgressOf
+from spark_eos._progress.direct import DirectProgress
+from spark_eos._spark.deliveries import DELIVERIES
+from spark_eos._spark.delivery import Batches, SinkQuery
+from spark_eos._spark.direct import DirectDelivery, NarrowBatches
+from spark_eos._spark.runtime import QueryRuntime
+from support.flow import Flow
+from support.queries import run_available
+
+TOY = "toy"
+
+
+class _ToyProgress(DirectProgress):
+    """Notes the delivery, and counts the rows of its batches."""
+
+    delivery = TOY
+    rows = 0
+
+    def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
+        return super().prepare(planned, replace(marker, delivery=TOY))
+
+    def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
+        type(self).rows += sum(p.rows for one in outcomes for p in one.partitions.values())
+        return super().check_written(planned, outcomes)
+
+
+class _ToyDelivery(DirectDelivery):
+    """As direct, in its own name."""
+
+    name = TOY
+    why = "a test wants it"
+
+    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, Batches]:
+        return _ToyProgress, NarrowBatches(runtime, query.jobs(runtime))
+
+
+@pytest.fixture(autouse=True)
+def _in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DELIVERIES, TOY, _ToyDelivery())
+    _ToyProgress.rows = 0
+
+
+def _run(spark: SparkSession, flow: Flow, delivery: str = TOY) -> list[BatchReport]:
+    return run_available(spark, flow, delivery=delivery)
+
+
+def test_a_fourth_delivery_is_exactly_once_across_restarts(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(10))
+    (first,) = _run(spark_eos_session, flow)
+    flow.produce(range(10, 15))
+    (second,) = _run(spark_eos_session, flow)
+    assert (first.delivery, second.delivery) == (TOY, TOY)
+    assert (first.rows_written, second.rows_written, _ToyProgress.rows) == (10, 5, 15)
+    assert sorted(map(int, flow.values())) == list(range(15))
+
+
+def test_a_query_of_it_keeps_its_delivery(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(4))
+    _run(spark_eos_session, flow)
+    flow.produce(range(4, 6))
+    with pytest.raises(StreamingQueryException, match="has written with delivery='toy'"):
+        _run(spark_eos_session, flow, "direct")
+    assert len(flow.values()) == 4
