@@ -2,7 +2,8 @@
 
 A broker that refuses a record batch dooms its transaction, and names none of the records of a batch
 that is too large. So rows are judged before they are sent, and no batch is larger than the smallest
-limit of the topics that are written to.
+limit of the topics that are written to. Sizes count before compression, as Kafka's own producer
+counts a record against its max.request.size.
 """
 
 import math
@@ -31,15 +32,11 @@ _BATCH_HEADER: Final = 61
 _LIBRDKAFKAS: Final = 36
 # More than a record adds to its key, value and headers, and a header to its own.
 _RECORD_HEADER: Final = 40
-# Compressed here, a record's size differs by up to 5 % from what librdkafka or the broker makes.
-_INEXACT: Final = 1.05
 # More than a batch grows by that a broker compresses although that makes it larger: bytes, and one
 # in so many. librdkafka sends such a batch as it is.
 _GROWTH: Final = 64
 _GROWTH_SHARE: Final = 1_000
 _UNCOMPRESSED: Final = frozenset({"none", "uncompressed"})
-# The default levels of librdkafka and of brokers; pyarrow has others.
-_LEVELS: Final = {"gzip": 6, "zstd": 3}
 # Seconds after which a topic is asked for again before a row is refused by its config.
 _FRESH: Final = 5.0
 
@@ -230,10 +227,11 @@ class TopicRules:
             return Fault(reasons.TOO_LARGE, text)
         size = batch_size(key, value, headers)
         if config is not None and size > _most_sent(config):
-            size = self._largest(config, size, key, value, headers)
-            if size > config.max_message_bytes:
-                text = f"{size} bytes are more than topic {topic!r} takes (its max.message.bytes)"
-                return Fault(reasons.TOO_LARGE, text)
+            text = (
+                f"its {size} bytes before compression are more than topic {topic!r} takes "
+                "(its max.message.bytes)"
+            )
+            return Fault(reasons.TOO_LARGE, text)
         return None
 
     def _checked(self, topic: str, judge: Callable[[], _Judgement]) -> _Judgement:
@@ -258,41 +256,14 @@ class TopicRules:
         before, after = config.before_max_ms, config.after_max_ms
         return (before is not None and age > before) or (after is not None and -age > after)
 
-    def _largest(
-        self,
-        config: TopicConfig,
-        size: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers,
-    ) -> int:
-        """Bytes of a record's batch as it is sent or stored: brokers check both."""
-        texts = [part for name, content in headers for part in (name.encode(), content or b"")]
-        whole = b"".join([key or b"", value or b"", *texts])
-
-        def compressed(codec: str, most: int) -> int:
-            if codec in _UNCOMPRESSED:
-                return size
-            found = len(pa.Codec(codec, _LEVELS.get(codec)).compress(whole, asbytes=True))
-            return min(most, int((_BATCH_HEADER + found) * _INEXACT))
-
-        sent = compressed(self._codec, size)
-        if not _compresses(config):
-            return sent if config.compression == "producer" else size
-        return max(sent, compressed(config.compression, _grown(size)))
-
 
 def _compresses(config: TopicConfig) -> bool:
     """Whether the broker compresses batches itself."""
     return config.compression not in {"producer", *_UNCOMPRESSED}
 
 
-def _grown(size: int) -> int:
-    return size + size // _GROWTH_SHARE + _GROWTH
-
-
 def _most_sent(config: TopicConfig) -> int:
-    """The largest batch that fits whatever it holds."""
+    """The largest uncompressed batch that fits whatever it holds."""
     limit = config.max_message_bytes
     return limit - limit // _GROWTH_SHARE - _GROWTH if _compresses(config) else limit
 
