@@ -23,7 +23,7 @@ from spark_eos.errors import SchemaError
 from spark_eos.schemas.avro_bytes import Checker
 from spark_eos.schemas.avro_changes import check_changes, exact_first
 from spark_eos.schemas.avro_types import kind_of, tag_of, without_invalid
-from spark_eos.schemas.formats import Coded, Decoder, Schema, halved, said
+from spark_eos.schemas.formats import CodecResult, Decoder, Schema, bisect_failures, said
 from spark_eos.schemas.kinds import Kind
 
 _VALUE: Final = "value"
@@ -232,7 +232,7 @@ class _Decoder:
         self._added = None if self._kind.tagged else _added_fields(self._writer, resolved)
         self._reader = resolved if self._added is None else None
 
-    def __call__(self, payloads: pa.Array) -> Coded:
+    def __call__(self, payloads: pa.Array) -> CodecResult:
         values: list[Any] = []
         errors: dict[int, str] = {}
         read, writer, reader, wrapped = _read, self._writer, self._reader, self._wrapped
@@ -253,11 +253,11 @@ class _Decoder:
             except Exception as error:  # noqa: BLE001 - whatever bytes lead to
                 errors[row], value = _told(error), None
             values.append(value)
-        made = halved(self._array, values, self._kind.arrow)
-        return Coded(made.array, made.errors | errors)
+        made = bisect_failures(self._array, values, self._kind.arrow)
+        return CodecResult(made.array, made.errors | errors)
 
     def _array(self, values: list[Any]) -> pa.Array:
-        return self._kind.refined(pa.array(values, self._kind.raw))
+        return self._kind.from_wire(pa.array(values, self._kind.raw))
 
 
 def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:
@@ -299,8 +299,8 @@ class _Encoder:
         self._wrapped = not schema.is_record
         self._schema = schema.plain(wrapped=self._wrapped)
 
-    def __call__(self, values: pa.Array) -> Coded:
-        raw = halved(self._kind.coarsened, values, self._kind.raw)
+    def __call__(self, values: pa.Array) -> CodecResult:
+        raw = bisect_failures(self._kind.to_wire, values, self._kind.raw)
         errors = raw.errors
         for rows, text in self._kind.faults(values, ""):
             errors |= {row: text for row in rows.tolist() if row not in errors}
@@ -322,4 +322,4 @@ class _Encoder:
         whole = pa.Array.from_buffers(pa.binary(), len(values), buffers)
         written = np.array(values.is_valid())
         written[[*errors]] = False
-        return Coded(pc.if_else(pa.array(written), whole, None), errors)
+        return CodecResult(pc.if_else(pa.array(written), whole, None), errors)

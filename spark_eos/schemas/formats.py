@@ -34,14 +34,14 @@ class Schema:
     message: str | None = None
 
 
-class Coded(NamedTuple):
+class CodecResult(NamedTuple):
     """An array with one value for each row, null for those with an error; and errors by row."""
 
     array: pa.Array
     errors: dict[int, str]
 
 
-Decoder = Callable[[pa.Array], Coded]
+Decoder = Callable[[pa.Array], CodecResult]
 """Makes values of payloads: binary, without nulls, without magic byte and id."""
 
 
@@ -54,7 +54,7 @@ class Encoder(Protocol):
 
     prefix: bytes
 
-    def __call__(self, values: pa.Array) -> Coded:
+    def __call__(self, values: pa.Array) -> CodecResult:
         """Payloads, binary."""
 
 
@@ -118,26 +118,28 @@ def format_of(schema: Schema) -> Format:
         ) from error
 
 
-def halved(function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType) -> Coded:
+def bisect_failures(
+    function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType
+) -> CodecResult:
     """Makes an array of rows; if that fails, of each half, until the rows at fault are alone."""
-    made = _halved(function, rows)
-    return Coded(_typed(made.array, empty), made.errors)
+    made = _bisected(function, rows)
+    return CodecResult(_typed(made.array, empty), made.errors)
 
 
-def _halved(function: Callable[[Any], pa.Array], rows: Any) -> Coded:
+def _bisected(function: Callable[[Any], pa.Array], rows: Any) -> CodecResult:
     try:
-        return Coded(function(rows), {})
+        return CodecResult(function(rows), {})
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError, LookupError) as error:
         if not len(rows):
             raise
         if len(rows) == 1:
-            return Coded(pa.nulls(1), {0: said(error)})
+            return CodecResult(pa.nulls(1), {0: said(error)})
         middle = len(rows) // 2
-        first = _halved(function, _part(rows, 0, middle))
-        second = _halved(function, _part(rows, middle, len(rows)))
+        first = _bisected(function, _part(rows, 0, middle))
+        second = _bisected(function, _part(rows, middle, len(rows)))
         errors = first.errors | {middle + row: text for row, text in second.errors.items()}
         one, other = _typed(first.array, second.array.type), second.array
-        return Coded(pa.concat_arrays([one, _typed(other, one.type)]), errors)
+        return CodecResult(pa.concat_arrays([one, _typed(other, one.type)]), errors)
 
 
 def _part(rows: Any, begin: int, end: int) -> Any:

@@ -14,7 +14,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.schemas.formats import BadValueError, Coded, Decoder, Schema, halved, said
+from spark_eos.schemas.formats import (
+    BadValueError,
+    CodecResult,
+    Decoder,
+    Schema,
+    bisect_failures,
+    said,
+)
 from spark_eos.schemas.json_types import Document, document_of, shape_validator
 
 
@@ -84,7 +91,7 @@ class _Decoder:
         # The writer's own may leave open what the columns' types are inferred from.
         self._validators = [document_of(writer).validator(), shape_validator(column.shape)]
 
-    def __call__(self, payloads: pa.Array) -> Coded:
+    def __call__(self, payloads: pa.Array) -> CodecResult:
         values: list[Any] = []
         errors: dict[int, str] = {}
         checks = [validator.validate for validator in self._validators]
@@ -100,11 +107,11 @@ class _Decoder:
             except (ValueError, RecursionError) as error:
                 errors[row], value = f"it is no JSON: {said(error)}", None
             values.append(value)
-        made = halved(self._array, values, self._kind.arrow)
-        return Coded(made.array, made.errors | errors)
+        made = bisect_failures(self._array, values, self._kind.arrow)
+        return CodecResult(made.array, made.errors | errors)
 
     def _array(self, values: list[Any]) -> pa.Array:
-        return self._kind.refined(pa.array(values, self._kind.raw))
+        return self._kind.from_wire(pa.array(values, self._kind.raw))
 
 
 def _told(error: jsonschema_rs.ValidationError) -> str:
@@ -126,8 +133,8 @@ class _Encoder:
         self.kind = document.column().kind
         self._validator = document.validator()
 
-    def __call__(self, values: pa.Array) -> Coded:
-        raw = halved(self.kind.coarsened, values, self.kind.raw)
+    def __call__(self, values: pa.Array) -> CodecResult:
+        raw = bisect_failures(self.kind.to_wire, values, self.kind.raw)
         errors = raw.errors
         made: list[bytes | None] = []
         check, to_write = self._validator.validate, self.kind.to_write
@@ -144,4 +151,4 @@ class _Encoder:
                 except ValueError as error:
                     errors[row] = said(error)
             made.append(written)
-        return Coded(pa.array(made, pa.binary()), errors)
+        return CodecResult(pa.array(made, pa.binary()), errors)

@@ -297,7 +297,7 @@ class Date(Kind):
     def __init__(self) -> None:
         super().__init__(T.DateType(), pa.string())
 
-    def coarsened(self, array: pa.Array) -> pa.Array:
+    def to_wire(self, array: pa.Array) -> pa.Array:
         """Texts."""
         return _of_four_digits(array.cast(pa.string()), len("2026-01-01"))
 
@@ -310,13 +310,13 @@ class DateTime(Kind):
     def __init__(self) -> None:
         super().__init__(T.TimestampType(), pa.string())
 
-    def refined(self, array: pa.Array) -> pa.Array:
+    def from_wire(self, array: pa.Array) -> pa.Array:
         """Timestamps, rounded down to microseconds."""
         # RFC 3339 allows small letters, too.
         micros = pc.replace_substring_regex(pc.utf8_upper(array), r"(\.\d{6})\d+", r"\1")
         return micros.cast(pa.timestamp("us", "UTC")).cast(self.arrow)
 
-    def coarsened(self, array: pa.Array) -> pa.Array:
+    def to_wire(self, array: pa.Array) -> pa.Array:
         """Texts in UTC."""
         texts = array.cast(pa.timestamp("us", "UTC")).cast(pa.string())
         texts = pc.replace_substring(texts, " ", "T")

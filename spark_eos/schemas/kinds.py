@@ -52,11 +52,11 @@ class Kind(Column):
         super().__init__(spark, raw, **parts)
         self.nullable = isinstance(spark, T.NullType)
 
-    def refined(self, array: pa.Array) -> pa.Array:
+    def from_wire(self, array: pa.Array) -> pa.Array:
         """The column of a raw array."""
         return array if array.type == self.arrow else array.cast(self.arrow)
 
-    def coarsened(self, array: pa.Array) -> pa.Array:
+    def to_wire(self, array: pa.Array) -> pa.Array:
         """The raw array of a column."""
         return array if array.type == self.raw else array.cast(self.raw)
 
@@ -93,10 +93,10 @@ class Timestamp(Kind):
         super().__init__(T.TimestampNTZType() if local else T.TimestampType(), pa.int64())
         self._micros, self._own = UNITS[unit]
 
-    def refined(self, array: pa.Array) -> pa.Array:
+    def from_wire(self, array: pa.Array) -> pa.Array:
         return _times(array, self._micros, self._own).cast(self.arrow)
 
-    def coarsened(self, array: pa.Array) -> pa.Array:
+    def to_wire(self, array: pa.Array) -> pa.Array:
         # Rounded down to milliseconds, as the sink's own timestamps.
         return _times(array.cast(pa.int64()), self._own, self._micros)
 
@@ -119,7 +119,7 @@ class Decimal(Kind):
         super().__init__(T.DecimalType(precision, scale), pa.binary())
         self._size = size
 
-    def refined(self, array: pa.Array) -> pa.Array:
+    def from_wire(self, array: pa.Array) -> pa.Array:
         limit = 10**self.spark.precision  # type: ignore[attr-defined]
         numbers = []
         for raw in array.to_pylist():
@@ -130,7 +130,7 @@ class Decimal(Kind):
         buffers = [_validity(array), pa.py_buffer(b"".join(numbers))]
         return pa.Array.from_buffers(self.arrow, len(array), buffers)
 
-    def coarsened(self, array: pa.Array) -> pa.Array:
+    def to_wire(self, array: pa.Array) -> pa.Array:
         numbers = array.cast(self.arrow)
         numbers = memoryview(numbers.buffers()[1] or b"")[16 * numbers.offset :]
         made = []
@@ -162,11 +162,11 @@ class FixedUuid(Kind):
     def __init__(self) -> None:
         super().__init__(T.StringType(), pa.binary())
 
-    def refined(self, array: pa.Array) -> pa.Array:
+    def from_wire(self, array: pa.Array) -> pa.Array:
         found = (raw and str(uuid.UUID(bytes=raw)) for raw in array.to_pylist())
         return pa.array(list(found), self.arrow)
 
-    def coarsened(self, array: pa.Array) -> pa.Array:
+    def to_wire(self, array: pa.Array) -> pa.Array:
         try:
             found = [text and uuid.UUID(text).bytes for text in array.to_pylist()]
         except ValueError:

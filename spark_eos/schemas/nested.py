@@ -17,11 +17,11 @@ class List(Kind):
         self.plain, self.tagged, self.converted = item.plain, item.tagged, item.converted
         self._item = item
 
-    def refined(self, array: pa.Array) -> pa.Array:
-        return _with_child(array, self.arrow, self._item.refined(array.values))
+    def from_wire(self, array: pa.Array) -> pa.Array:
+        return _with_child(array, self.arrow, self._item.from_wire(array.values))
 
-    def coarsened(self, array: pa.Array) -> pa.Array:
-        child = self._item.coarsened(array.values)
+    def to_wire(self, array: pa.Array) -> pa.Array:
+        child = self._item.to_wire(array.values)
         return _with_child(array, pa.list_(child.type), child)
 
     def faults(self, array: pa.Array, path: str) -> Faults:
@@ -44,11 +44,11 @@ class Map(Kind):
         self.plain, self.tagged = item.plain, item.tagged
         self._item = item
 
-    def refined(self, array: pa.Array) -> pa.Array:
-        return _with_items(array, self.arrow, self._item.refined(array.items))
+    def from_wire(self, array: pa.Array) -> pa.Array:
+        return _with_items(array, self.arrow, self._item.from_wire(array.items))
 
-    def coarsened(self, array: pa.Array) -> pa.Array:
-        child = self._item.coarsened(array.items)
+    def to_wire(self, array: pa.Array) -> pa.Array:
+        child = self._item.to_wire(array.items)
         return _with_items(array, pa.map_(array.type.key_type, child.type), child)
 
     def faults(self, array: pa.Array, path: str) -> Faults:
@@ -111,16 +111,16 @@ class Record(Kind):
         self._converted = [name for name, kind in kinds if kind.converted]
         self.converted = bool(self._converted)
 
-    def refined(self, array: pa.Array) -> pa.Array:
+    def from_wire(self, array: pa.Array) -> pa.Array:
         if self.plain and array.type == self.arrow:
             return array
         parts = zip(self._fields.values(), array.flatten(), strict=True)
-        return _struct(array, [kind.refined(part) for kind, part in parts], [*self.arrow])
+        return _struct(array, [kind.from_wire(part) for kind, part in parts], [*self.arrow])
 
-    def coarsened(self, array: pa.Array) -> pa.Array:
+    def to_wire(self, array: pa.Array) -> pa.Array:
         names = [field.name for field in array.type]
         parts = zip(names, array.flatten(), strict=True)
-        children = [self._fields[name].coarsened(part) for name, part in parts]
+        children = [self._fields[name].to_wire(part) for name, part in parts]
         pairs = zip(names, children, strict=True)
         return _struct(array, children, [pa.field(name, one.type) for name, one in pairs])
 
@@ -178,11 +178,11 @@ class Union(Kind):
         for tag, kind in members.values():
             kind.nullable, kind.tag = True, tag
 
-    def refined(self, array: pa.Array) -> pa.Array:
-        return self._struct.refined(array)
+    def from_wire(self, array: pa.Array) -> pa.Array:
+        return self._struct.from_wire(array)
 
-    def coarsened(self, array: pa.Array) -> pa.Array:
-        return self._struct.coarsened(array)
+    def to_wire(self, array: pa.Array) -> pa.Array:
+        return self._struct.to_wire(array)
 
     def faults(self, array: pa.Array, path: str) -> Faults:
         members = array.flatten()

@@ -19,7 +19,14 @@ from google.protobuf.message import DecodeError, EncodeError
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.formats import BadValueError, Coded, Decoder, Schema, halved, said
+from spark_eos.schemas.formats import (
+    BadValueError,
+    CodecResult,
+    Decoder,
+    Schema,
+    bisect_failures,
+    said,
+)
 from spark_eos.schemas.protobuf_files import file_of
 from spark_eos.schemas.protobuf_kinds import Fault
 from spark_eos.schemas.protobuf_nested import Message
@@ -156,7 +163,7 @@ class _Decoder:
         self._make = message_factory.GetMessageClass(descriptor)
         self._may_lack = _requires(descriptor)
 
-    def __call__(self, payloads: pa.Array) -> Coded:
+    def __call__(self, payloads: pa.Array) -> CodecResult:
         messages: list[Any] = []
         errors: dict[int, str] = {}
         make, prefix, begin, check = self._make, self._prefix, len(self._prefix), self._may_lack
@@ -177,8 +184,8 @@ class _Decoder:
             except DecodeError as error:
                 errors[row] = f"it is truncated, or not of its schema: {error}"
             messages.append(message)
-        made = halved(self._kind.array, messages, self._kind.arrow)
-        return Coded(made.array, made.errors | errors)
+        made = bisect_failures(self._kind.array, messages, self._kind.arrow)
+        return CodecResult(made.array, made.errors | errors)
 
     def _rest(self, payload: bytes) -> bytes:
         """What follows indexes that are not written as they mostly are."""
@@ -210,7 +217,7 @@ class _Encoder:
         self._kind = schema.kind
         self.prefix = _prefix(schema.indexes(schema.name) or (0,))
 
-    def __call__(self, values: pa.Array) -> Coded:
+    def __call__(self, values: pa.Array) -> CodecResult:
         made: list[bytes | None] = []
         errors: dict[int, str] = {}
         for row, message in enumerate(self._kind.messages(values, "")):
@@ -224,4 +231,4 @@ class _Encoder:
                 except EncodeError as error:
                     errors[row] = str(error)
             made.append(written)
-        return Coded(pa.array(made, pa.binary()), errors)
+        return CodecResult(pa.array(made, pa.binary()), errors)

@@ -15,7 +15,7 @@ from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.row_errors import RowError, RowErrors
 from spark_eos.errors import SchemaError, without_address
 from spark_eos.schemas.client import Client
-from spark_eos.schemas.formats import Coded, Decoder, Encoder, Schema, format_of
+from spark_eos.schemas.formats import CodecResult, Decoder, Encoder, Schema, format_of
 from spark_eos.schemas.framing import (
     Group,
     SchemaKey,
@@ -68,7 +68,7 @@ class _Mapping:
             names = self._whole.names
             yield pa.RecordBatch.from_arrays([columns[name] for name in names], names)
 
-    def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> Coded:
+    def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> CodecResult:
         raise NotImplementedError
 
     def _once(self, key: object, make: Callable[[], Any]) -> Any:
@@ -101,7 +101,7 @@ class Decoding(_Mapping):
         super().__init__(column, members, whole, errors)
         self._client = client
 
-    def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> Coded:
+    def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> CodecResult:
         values = columns[self._column]
         values = values if pa.types.is_large_binary(values.type) else values.cast(pa.binary())
         found = framed(values, columns.get(HEADERS), self._column)
@@ -119,7 +119,7 @@ class Decoding(_Mapping):
                 errors[int(group.rows[row])] = f"schema id {group.key}: {text}"
             parts.append(_as_member(made.array, member, kind))
             places.append(group.rows)
-        return Coded(_placed(parts, places, len(values), kind), errors)
+        return CodecResult(_placed(parts, places, len(values), kind), errors)
 
     def _by_record(
         self, groups: Sequence[Group], schemas: Mapping[SchemaKey, Schema | None]
@@ -205,7 +205,7 @@ class Encoding(_Mapping):
         self._headers = list(headers)
         self._kinds = list(kinds)
 
-    def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> Coded:
+    def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> CodecResult:
         values = columns[self._column]
         errors: dict[int, str] = {}
         parts: list[pa.Array] = []
@@ -227,7 +227,7 @@ class Encoding(_Mapping):
         if HEADERS in self._whole.names:
             name = header_name(self._column)
             columns[HEADERS] = with_header(columns.get(HEADERS), name, ids)
-        return Coded(_placed(parts, places, len(values), kind), errors)
+        return CodecResult(_placed(parts, places, len(values), kind), errors)
 
     def _encoder(self, number: int) -> Encoder:
         schema = self._members[number].schema

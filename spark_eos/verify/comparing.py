@@ -15,7 +15,7 @@ from spark_eos.errors import ConfigurationError, VerificationError
 from spark_eos.verify.brokers import Brokers
 from spark_eos.verify.cluster import Cluster, reason_of
 from spark_eos.verify.findings import Comparison, Difference, Finding, RowExample
-from spark_eos.verify.group_offsets import GroupOffsets
+from spark_eos.verify.group_offsets import CommittedOffsets
 from spark_eos.verify.open_transactions import Settled, settle
 from spark_eos.verify.parquet_rows import ParquetRows
 from spark_eos.verify.partitions import Partitions, name_of
@@ -158,7 +158,7 @@ class _Comparing:
         self.settled = settle(self.cluster, everything, brokers, prefix, self.timeout)
         unstable: set[TopicPartition] = set()
         if group_id is not None:
-            offsets, unstable = GroupOffsets(brokers, group_id, self.timeout).read(stable=True)
+            offsets, unstable = CommittedOffsets(brokers, group_id, self.timeout).read(stable=True)
             if not offsets and not unstable:
                 raise VerificationError(
                     f"group {group_id!r} has no committed offset in any topic that may be "

@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 Offsets = dict[TopicPartition, Stored]
 
 
-class GroupOffsets:
+class CommittedOffsets:
     """The committed offsets of one group."""
 
     def __init__(self, brokers: Brokers, group_id: str, timeout: float) -> None:

@@ -17,7 +17,7 @@ from kafka import TopicPartition
 
 from spark_eos.errors import VerificationError
 from spark_eos.verify.cluster import NO_ID, Cluster, Identity
-from spark_eos.verify.group_offsets import GroupOffsets, Offsets
+from spark_eos.verify.group_offsets import CommittedOffsets, Offsets
 from spark_eos.verify.partitions import Partitions, name_of
 
 _FORMAT: Final = "spark-eos"
@@ -36,7 +36,7 @@ class InputOffsets:
     unstable: tuple[str, ...] = ()
 
 
-def check_not_staged(group: GroupOffsets) -> None:
+def check_not_staged(group: CommittedOffsets) -> None:
     """Raises VerificationError for a staged query's group, which has no offsets of its inputs.
 
     What it publishes for monitoring is no progress. The text of one of its offsets names the batch
@@ -59,7 +59,7 @@ def _is_staged(text: str) -> bool:
 class DirectProgress:
     """By the group's offsets of the inputs themselves."""
 
-    def __init__(self, group: GroupOffsets, inputs: Partitions) -> None:
+    def __init__(self, group: CommittedOffsets, inputs: Partitions) -> None:
         self._group = group
         self._inputs = inputs
         self.nothing = (
@@ -68,7 +68,7 @@ class DirectProgress:
         )
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Reads the offsets; as `GroupOffsets.read`."""
+        """Reads the offsets; as `CommittedOffsets.read`."""
         found, unstable = self._group.read(self._inputs, stable=stable)
         return InputOffsets(
             {partition: stored.offset for partition, stored in _progress(found).items()},
@@ -80,7 +80,7 @@ class MirroredProgress:
     """By the group's offsets of a progress topic, of which each stands for a source partition."""
 
     def __init__(
-        self, group: GroupOffsets, inputs: Partitions, target: Cluster, source: Cluster
+        self, group: CommittedOffsets, inputs: Partitions, target: Cluster, source: Cluster
     ) -> None:
         self._group = group
         self._inputs = inputs
@@ -94,7 +94,7 @@ class MirroredProgress:
         )
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Reads the offsets; as `GroupOffsets.read`.
+        """Reads the offsets; as `CommittedOffsets.read`.
 
         Raises:
             VerificationError: They are those of another cluster or of a recreated topic, or nothing

@@ -25,7 +25,7 @@ _FATES: Final = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Reconciled:
     """What is known once all records have been read and matched; offsets are those of the end."""
 
     records: Records
@@ -42,39 +42,39 @@ class Evidence:
     others: int  # records of dead-letter topics that do not
 
 
-def judge(evidence: Evidence, notes: Iterable[str], *, examples: int, complete: bool) -> Findings:
+def judge(reconciled: Reconciled, notes: Iterable[str], *, examples: int, complete: bool) -> Findings:
     """Counts each kind of anomaly, and picks examples; adds its notes to those given."""
-    return _Judgement(evidence, examples).findings(notes, complete=complete)
+    return _Judgement(reconciled, examples).findings(notes, complete=complete)
 
 
 class _Judgement:
-    def __init__(self, evidence: Evidence, most: int) -> None:
-        self._evidence = evidence
-        self._records = evidence.records
+    def __init__(self, reconciled: Reconciled, most: int) -> None:
+        self._reconciled = reconciled
+        self._records = reconciled.records
         self._most = most
 
     def findings(self, notes: Iterable[str], *, complete: bool) -> Findings:
-        evidence, records = self._evidence, self._records
+        reconciled, records = self._reconciled, self._records
         by_sql = [Kind.LOST, Kind.DUPLICATE, Kind.PHANTOM, Kind.ABORTED_READ, Kind.DIRTY_READ]
-        if evidence.matching.by_position:
+        if reconciled.matching.by_position:
             by_sql.append(Kind.REORDERED)
-        if evidence.group_id is not None:
+        if reconciled.group_id is not None:
             by_sql += [Kind.WITHOUT_OFFSET, Kind.UNPROCESSED]
         found = {kind: self._asked(kind) for kind in by_sql}
         found[Kind.OPEN] = self._listed(
             Example(outputs=outputs, detail=detail)
-            for outputs, detail in evidence.settled.held_up(
-                evidence.group_id, evidence.offsets.unstable
+            for outputs, detail in reconciled.settled.held_up(
+                reconciled.group_id, reconciled.offsets.unstable
             )
         )
-        if evidence.group_id is not None:
+        if reconciled.group_id is not None:
             found[Kind.BEYOND_END] = self._listed(self._beyond_end())
         return Findings(
             records_in=records.number("SELECT COUNT(*) FROM inputs"),
             records_out=records.number(
                 "SELECT (SELECT COUNT(*) FROM outputs) + (SELECT COUNT(*) FROM without_source)"
             ),
-            isolation_level=evidence.isolation_level,
+            isolation_level=reconciled.isolation_level,
             found={kind: found[kind] for kind in Kind if kind in found},
             complete=complete,
             input_gone=records.number("SELECT SUM(visible) FROM unmatched WHERE gone"),
@@ -99,9 +99,9 @@ class _Judgement:
     def _example(self, id_: Any, source: int | None, *outputs_and_detail: Any) -> Example:
         *outputs, detail = outputs_and_detail
         return Example(
-            None if source is None else self._evidence.inputs.position(source),
+            None if source is None else self._reconciled.inputs.position(source),
             id_ if isinstance(id_, bytes) else None,
-            self._evidence.outputs.positions(*outputs),
+            self._reconciled.outputs.positions(*outputs),
             detail,
         )
 
@@ -110,24 +110,24 @@ class _Judgement:
         return Finding(len(found), found[: self._most])
 
     def _beyond_end(self) -> Iterator[Example]:
-        for partition, end in self._evidence.input_ends.items():
-            offset = self._evidence.offsets.committed.get(partition, 0)
+        for partition, end in self._reconciled.input_ends.items():
+            offset = self._reconciled.offsets.committed.get(partition, 0)
             if offset > end:
                 yield Example(position_in(partition, offset), detail=f"the input ends at {end}")
 
     def _unjudged(self) -> dict[str, int]:
-        number, matching = self._records.number, self._evidence.matching
+        number, matching = self._records.number, self._reconciled.matching
         # By position it is known whether retention removed the input, but not what it had expected.
         known = matching.by_position and matching.expect_header is None
-        removed = not known and any(self._evidence.input_lows.values())
+        removed = not known and any(self._reconciled.input_lows.values())
         missing = "SELECT SUM(number) FROM missing WHERE unsure"
         if matching.at_most_once_each:
             missing += " AND NOT visible AND id IN (SELECT id FROM attempts)"
         unmatched = "SELECT SUM(visible) FROM unmatched WHERE gone OR typeof(id) <> 'integer'"
-        letters = self._evidence.letters
-        several = self._evidence.group_id is None and len(letters) > 1
+        letters = self._reconciled.letters
+        several = self._reconciled.group_id is None and len(letters) > 1
         return {
-            **self._evidence.settled.unjudged(),
+            **self._reconciled.settled.unjudged(),
             _SEVERAL: sum(letters.values()) if several else 0,
             _OUTPUTS_REMOVED: number(missing),
             _INPUTS_REMOVED: number(unmatched) if removed else 0,
@@ -135,27 +135,27 @@ class _Judgement:
         }
 
     def _group(self) -> tuple[GroupOffset, ...]:
-        evidence = self._evidence
-        if evidence.group_id is None:
+        evidence = self._reconciled
+        if reconciled.group_id is None:
             return ()
-        committed, ends = evidence.offsets.committed, evidence.input_ends
+        committed, ends = reconciled.offsets.committed, reconciled.input_ends
         return tuple(
             GroupOffset(one.topic, one.partition, committed.get(one), ends[one])
-            for one in evidence.inputs
+            for one in reconciled.inputs
         )
 
     def _notes(self) -> Iterator[str]:
-        yield from self._evidence.settled.notes()
-        if self._evidence.group_id is not None:
-            committed = self._evidence.offsets.committed
+        yield from self._reconciled.settled.notes()
+        if self._reconciled.group_id is not None:
+            committed = self._reconciled.offsets.committed
             removed = sum(
                 max(0, low - committed.get(partition, 0))
-                for partition, low in self._evidence.input_lows.items()
+                for partition, low in self._reconciled.input_lows.items()
             )
             if removed:
                 yield f"retention removed {removed:,} input offsets before they were processed"
-        if others := self._evidence.others:
-            group_id = self._evidence.group_id
+        if others := self._reconciled.others:
+            group_id = self._reconciled.group_id
             what = (
                 "dead letters of topics that are no inputs"
                 if group_id is None
@@ -166,7 +166,7 @@ class _Judgement:
 
     def _notes_on_numbers(self) -> Iterator[str]:
         """What a query that filters or explodes has done, and how to say that it may."""
-        ask, matching = self._records.number, self._evidence.matching
+        ask, matching = self._records.number, self._reconciled.matching
         if matching.at_most_once_each:
             missing = ask("SELECT COUNT(*) FROM missing WHERE NOT visible")
             missing -= ask("SELECT COUNT(*) FROM lost_writes")

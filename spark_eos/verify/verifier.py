@@ -15,14 +15,14 @@ from spark_eos.verify.brokers import Brokers
 from spark_eos.verify.cluster import Cluster, reason_of
 from spark_eos.verify.control_records import ControlRecords
 from spark_eos.verify.findings import Findings
-from spark_eos.verify.group_offsets import GroupOffsets
+from spark_eos.verify.group_offsets import CommittedOffsets
 from spark_eos.verify.input_offsets import (
     DirectProgress,
     InputOffsets,
     MirroredProgress,
     check_not_staged,
 )
-from spark_eos.verify.judgement import Evidence, judge
+from spark_eos.verify.judgement import Reconciled, judge
 from spark_eos.verify.matching import Inputs, Matching, Outputs
 from spark_eos.verify.open_transactions import settle
 from spark_eos.verify.partitions import OFFSETS, SHIFT, Partitions, Spans, size
@@ -197,7 +197,7 @@ class _Verification:
     timeout: float
     watch: Watch
 
-    def gather(self, group_id: str | None, prefix: str | None, isolation_level: str) -> Evidence:
+    def gather(self, group_id: str | None, prefix: str | None, isolation_level: str) -> Reconciled:
         """Collects the evidence, in an order that is safe while a query runs.
 
         Input committed before the outputs' ends are taken has its output below those ends; and
@@ -244,7 +244,7 @@ class _Verification:
         # 8. Find out why outputs are missing.
         if records.number("SELECT COUNT(*) FROM missing"):
             self._read_attempts(group_id)
-        return Evidence(
+        return Reconciled(
             records=records,
             matching=self.matching,
             inputs=self.inputs,
@@ -260,7 +260,7 @@ class _Verification:
         )
 
     def _progress(self, group_id: str) -> DirectProgress | MirroredProgress:
-        group = GroupOffsets(self.brokers, group_id, self.timeout)
+        group = CommittedOffsets(self.brokers, group_id, self.timeout)
         check_not_staged(group)
         if self.source is self.target:
             return DirectProgress(group, self.inputs)

@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.avro import Avro
-from spark_eos.schemas.formats import Coded, Schema
+from spark_eos.schemas.formats import CodecResult, Schema
 
 FORMAT = Avro()
 DAY = datetime.date(2026, 2, 28)
@@ -47,7 +47,7 @@ def payload(text: Any, value: Any) -> bytes:
     return out.getvalue()
 
 
-def decoded(payloads: list[bytes], writer: Any, reader: Any = None) -> Coded:
+def decoded(payloads: list[bytes], writer: Any, reader: Any = None) -> CodecResult:
     """What payloads hold."""
     own = schema(writer)
     decoder = FORMAT.decoder(own, own if reader is None else schema(reader))
@@ -59,7 +59,7 @@ def column(values: list[Any], kind: T.DataType) -> pa.Array:
     return pa.array(values, arrow_schema(T.StructType([T.StructField("c", kind)])).field(0).type)
 
 
-def encoded(values: list[Any], text: Any, kind: T.DataType | None = None) -> Coded:
+def encoded(values: list[Any], text: Any, kind: T.DataType | None = None) -> CodecResult:
     """What a schema's encoder makes of values."""
     own = schema(text)
     kind = kind or FORMAT.spark_type(own)

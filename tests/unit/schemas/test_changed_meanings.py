@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.avro import Avro
-from spark_eos.schemas.formats import Coded, Schema
+from spark_eos.schemas.formats import CodecResult, Schema
 from spark_eos.schemas.json_schema import JsonSchema
 from spark_eos.schemas.protobuf import Protobuf
 
@@ -184,7 +184,7 @@ def test_what_has_no_logical_type_may_get_one() -> None:
     Avro().decoder(_avro("long"), _avro(MICROS))
 
 
-def _encoded(schema: Schema, kind: T.StructType, rows: list[Any]) -> Coded:
+def _encoded(schema: Schema, kind: T.StructType, rows: list[Any]) -> CodecResult:
     arrow = arrow_schema(T.StructType([T.StructField("v", kind)])).field(0).type
     return Avro().encoder(schema, kind)(pa.array(rows, arrow))
 

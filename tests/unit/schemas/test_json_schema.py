@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos.errors import ConfigurationError, SchemaError
-from spark_eos.schemas.formats import Coded, Schema, format_of
+from spark_eos.schemas.formats import CodecResult, Schema, format_of
 from spark_eos.schemas.json_schema import JsonSchema
 
 FORMAT = JsonSchema()
@@ -34,7 +34,7 @@ def record(required: str = "", **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required.split()}
 
 
-def decoded(payloads: list[Any], writer: Any, reader: Any = None) -> Coded:
+def decoded(payloads: list[Any], writer: Any, reader: Any = None) -> CodecResult:
     """What payloads hold: bytes, or values."""
     own = writer if isinstance(writer, Schema) else schema(writer)
     decoder = FORMAT.decoder(own, own if reader is None else schema(reader))
@@ -42,7 +42,7 @@ def decoded(payloads: list[Any], writer: Any, reader: Any = None) -> Coded:
     return decoder(pa.array(raw, pa.binary()))
 
 
-def encoded(values: list[Any], text: Any, kind: T.DataType | None = None) -> Coded:
+def encoded(values: list[Any], text: Any, kind: T.DataType | None = None) -> CodecResult:
     """What a schema's encoder makes of values."""
     own = text if isinstance(text, Schema) else schema(text)
     kind = kind or FORMAT.spark_type(own)

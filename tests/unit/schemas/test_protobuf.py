@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos.errors import ConfigurationError, SchemaError
-from spark_eos.schemas.formats import Coded, Schema
+from spark_eos.schemas.formats import CodecResult, Schema
 from spark_eos.schemas.protobuf import Protobuf
 from spark_eos.schemas.protobuf_files import file_of
 
@@ -114,12 +114,12 @@ def make(own: Schema) -> Any:
     return message_factory.GetMessageClass(file_of(own).pool.FindMessageTypeByName(name))
 
 
-def decoded(payloads: list[bytes], writer: Schema, reader: Schema | None = None) -> Coded:
+def decoded(payloads: list[bytes], writer: Schema, reader: Schema | None = None) -> CodecResult:
     """What payloads hold."""
     return FORMAT.decoder(writer, reader or writer)(pa.array(payloads, pa.binary()))
 
 
-def encoded(values: list[Any], own: Schema, kind: T.DataType | None = None) -> Coded:
+def encoded(values: list[Any], own: Schema, kind: T.DataType | None = None) -> CodecResult:
     """What a schema's encoder makes of values, as Spark hands them over."""
     kind = kind or FORMAT.spark_type(own)
     arrow = arrow_schema(T.StructType([T.StructField("c", kind)])).field(0).type
