@@ -42,7 +42,9 @@ class Reconciled:
     others: int  # records of dead-letter topics that do not
 
 
-def judge(reconciled: Reconciled, notes: Iterable[str], *, examples: int, complete: bool) -> Findings:
+def judge(
+    reconciled: Reconciled, notes: Iterable[str], *, examples: int, complete: bool
+) -> Findings:
     """Counts each kind of anomaly, and picks examples; adds its notes to those given."""
     return _Judgement(reconciled, examples).findings(notes, complete=complete)
 
@@ -135,7 +137,7 @@ class _Judgement:
         }
 
     def _group(self) -> tuple[GroupOffset, ...]:
-        evidence = self._reconciled
+        reconciled = self._reconciled
         if reconciled.group_id is None:
             return ()
         committed, ends = reconciled.offsets.committed, reconciled.input_ends
