@@ -587,7 +587,7 @@ def test_offsets_are_renewed_where_no_batch_is_run(
         committed.clear()
         time.sleep(1)
         assert flow.members() == [member]
-        assert committed == []
+        assert {who for who, _ in committed} <= {"spark-eos-0"}
     finally:
         query.stop()
         sink.close()

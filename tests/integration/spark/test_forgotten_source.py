@@ -70,7 +70,7 @@ def test_a_query_that_only_lacks_the_column_is_told(
 ) -> None:
     with closing(ExactlyOnceSink(**flow.options(), delivery=delivery)) as sink:
         sink.write(pipeline(sink.read(spark_eos_session, subscribe=flow.source)))
-    warnings = [r.getMessage() for r in caplog.records if r.name == "spark_eos._spark.delivery"]
+    warnings = [r.getMessage() for r in caplog.records if r.name == "spark_eos._spark.deliveries"]
     assert len(warnings) == warned
     for warning in warnings:
         assert "with the column `source` it would be direct" in warning
