@@ -15,7 +15,7 @@ from spark_eos.errors import CheckpointError
 
 # What beside `delivery` makes a query what it was.
 _KEPT: Final = {
-    DIRECT: ", without source_kafka",
+    DIRECT: ", and no source_kafka",
     MIRRORED: ", with source_kafka",
     STAGED: ", with the checkpoint it had",
 }
@@ -50,9 +50,9 @@ def nothing_staged(
     )
 
 
-def delivery_of(known: KnownPartitions) -> str | None:
-    """The delivery that a group's offsets are of; None if they may be direct, or are none."""
-    return MIRRORED if known.sources else STAGED if known.staged else None
+def deliveries_of(known: KnownPartitions) -> list[str]:
+    """The deliveries that a group's offsets are of; none if they may be direct, or are none."""
+    return [*([MIRRORED] if known.sources else []), *([STAGED] if known.staged else [])]
 
 
 def changed_delivery(

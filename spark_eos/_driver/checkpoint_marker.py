@@ -59,8 +59,13 @@ class Marker:
         topic, index = partition
         if self.topic_ids.get(topic) != topic_id:
             return False
-        staged = index < self.progress_partitions
-        return staged or index in self.sources or index in self.partitions.get(topic, ())
+        return index in self.sources or index in self.partitions.get(topic, ())
+
+    def has_begun(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
+        """Whether rows of a partition may have been written that the checkpoint has offsets of."""
+        # All progress partitions that a staged query has are its own.
+        staged = bool(self.progress_partitions) and self.topic_ids.get(partition.topic) == topic_id
+        return staged or self.names(partition, topic_id)
 
     def following(self, before: "Marker") -> "Marker":
         """This marker with what an earlier one of the checkpoint tells beyond it.

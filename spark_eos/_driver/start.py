@@ -33,6 +33,8 @@ class Start:
 
     def __init__(self, settings: WriterSettings) -> None:
         self._settings = settings
+        # A user's thread may take a step while the query's first batch takes over.
+        self._lock = threading.Lock()
         self._open()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -46,6 +48,9 @@ class Start:
         self._found: dict[Hashable, Any] = {}
         self._process = os.getpid()
         self._until = time.monotonic() + _VALID
+        self._close_if_abandoned()
+
+    def _close_if_abandoned(self) -> None:
         self._abandoned = weakref.finalize(
             self, _close_in_background, self._process, self.source, self.target
         )
@@ -53,10 +58,14 @@ class Start:
         self._abandoned.atexit = False
 
     def __enter__(self) -> "Start":
-        if time.monotonic() >= self._until or self._process != os.getpid():
-            self.close()
-            self._open()
+        with self._lock:
+            self._renew_if_too_old()
         return self
+
+    def _renew_if_too_old(self) -> None:
+        if time.monotonic() >= self._until or self._process != os.getpid():
+            self._close()
+            self._open()
 
     def __exit__(
         self,
@@ -91,8 +100,24 @@ class Start:
         """Whether something was found out."""
         return what in self._found
 
+    def handed_over(self) -> "Start":
+        """A start with these connections and findings, for a run; this one opens others."""
+        taken = Start(self._settings)
+        with self._lock:
+            self._renew_if_too_old()
+            taken.target, taken.source = self.target, self.source
+            taken._found, taken._until = self._found, self._until
+            taken._close_if_abandoned()
+            self._abandoned.detach()
+            self._open()
+        return taken
+
     def close(self) -> None:
         """Closes all connections; the next step opens others. May be called again."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         self._until = 0.0
         self._abandoned.detach()
         # A fork has no thread that serves its parent's connections.
@@ -107,7 +132,7 @@ def _close_in_background(process: int, *connections: Connections) -> None:
         for each in connections:
             each.close()
 
-    if process != os.getpid():
+    if process != os.getpid() or not any(each.is_open for each in connections):
         return
     with contextlib.suppress(RuntimeError):  # the interpreter is ending
         threading.Thread(target=close, name="spark-eos-closing", daemon=True).start()

@@ -77,6 +77,11 @@ class Connections:
         """The ``bootstrap.servers`` of the cluster."""
         return self._settings.bootstrap_servers
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there are connections to close."""
+        return self._open is not None
+
     def close(self) -> None:
         """Closes all connections and ends the event loop thread. May be called again."""
         with self._lock:

@@ -1,6 +1,6 @@
 """The one place that commits a query's offsets outside its transactions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 
 from spark_eos._batch.plan import Partitions
 from spark_eos._driver.assigned_partitions import by_member
@@ -16,10 +16,6 @@ Committed = dict[TopicPartition, CommittedOffset]
 Codes = dict[TopicPartition, int]
 
 
-def _nothing() -> None:
-    pass
-
-
 class OffsetCommits:
     """Reads and commits a group's offsets as a member, so that a late request is refused."""
 
@@ -32,28 +28,25 @@ class OffsetCommits:
 
     def send(
         self,
+        member: MemberIdentity,
         offsets: Committed,
-        members: Mapping[TopicPartition, MemberIdentity],
         deadline: Deadline,
-        on_lost: Callable[[], None] = _nothing,
-    ) -> Iterator[Codes]:
-        """Commits each offset as the member that has its partition; yields each answer's codes."""
-        for member, own in by_member(offsets, members).items():
-            yield commit_offsets(
-                self._connections,
-                self._group_id,
-                member,
-                {partition: one.offset for partition, one in own.items()},
-                self._membership.topic_ids,
-                deadline,
-                metadata={partition: one.metadata for partition, one in own.items()},
-                on_lost=on_lost,
-            )
+        on_lost: Callable[[], None],
+    ) -> Codes:
+        """Commits offsets as a member; returns their error codes.
 
-    def send_as_any(self, offsets: Committed, deadline: Deadline) -> Iterator[Codes]:
-        """Commits offsets of partitions that no member has, as one of the members, if any."""
-        for member in [*self._membership.identities().values()][:1]:
-            yield from self.send(offsets, dict.fromkeys(offsets, member), deadline)
+        ``on_lost``: called if an answer is lost, so that the request may still be carried out.
+        """
+        return commit_offsets(
+            self._connections,
+            self._group_id,
+            member,
+            {partition: one.offset for partition, one in offsets.items()},
+            self._membership.topic_ids,
+            deadline,
+            metadata={partition: one.metadata for partition, one in offsets.items()},
+            on_lost=on_lost,
+        )
 
     def fetch(self, partitions: Partitions, deadline: Deadline, *, wait: bool = False) -> Committed:
         """The partitions' offsets now; raises, or waits, if a transaction holds some."""
@@ -67,7 +60,14 @@ class OffsetCommits:
             wait=wait,
         )
 
-    def renew(self, found: Committed, deadline: Deadline) -> set[int]:
+    def renew(self, found: Committed, deadline: Deadline, on_lost: Callable[[], None]) -> set[int]:
         """Commits offsets again with their texts, which may be an operator's; returns refusals."""
-        answers = self.send(found, self._membership.identities(), deadline)
-        return {code for codes in answers for code in codes.values() if code}
+        members = self._membership.identities()
+        codes: Codes = {}
+        for member, own in by_member(found, members).items():
+            codes |= self.send(member, own, deadline, on_lost)
+        return {code for code in codes.values() if code}
+
+    def any_member(self) -> MemberIdentity | None:
+        """One of the members, for offsets of partitions that none of them has."""
+        return next(iter(self._membership.identities().values()), None)

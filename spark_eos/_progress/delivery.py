@@ -1,6 +1,7 @@
 """What depends on a delivery in a run: the meaning of the group's offsets."""
 
 import contextlib
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -8,7 +9,7 @@ from typing import Protocol
 from spark_eos._batch.data_loss import LostRecords
 from spark_eos._batch.plan import Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._driver.changed_delivery import changed_delivery, delivery_of
+from spark_eos._driver.changed_delivery import changed_delivery, deliveries_of
 from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._progress.batch import Batch, PlannedBatch, RunContext
@@ -26,32 +27,38 @@ class Progress(Protocol):
     delivery: str
     progress_topic: str | None
 
-    def first(self, batch: Batch) -> Partitions:
-        """The group's partitions to fence and read before anything is known."""
+    @abstractmethod
+    def partitions_to_fence(self, batch: Batch) -> Partitions:
+        """The group's partitions to take over and read before anything is known."""
 
     def check_offsets(self, known: KnownPartitions, why: str) -> None:
         """Refuses a group that was begun with another delivery, whatever became of the marker.
 
         ``why``: what of the query is why it has this one.
         """
-        noted = delivery_of(known)
         # Whichever checkpoint they are of: without one the query would begin anew, and write all
         # again.
-        if noted not in (None, self.delivery):
-            raise changed_delivery(noted, self.delivery, why)
+        for noted in deliveries_of(known):
+            if noted != self.delivery:
+                raise changed_delivery(noted, self.delivery, why)
 
     def check_owner(self, batch: Batch) -> None:
         """Refuses offsets of another query, unless this one may continue from them."""
+        del batch
 
+    @abstractmethod
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Learns what the offsets mean; all older runs are fenced, and all offsets read."""
 
+    @abstractmethod
     def plan(self, batch: Batch) -> PlannedBatch:
         """The batch by the group's partitions and by those that tasks see."""
 
+    @abstractmethod
     def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
         """The offsets to commit for partitions that have none; refuses those lost."""
 
+    @abstractmethod
     def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
         """Checks that the rows may be written, marks the checkpoint; stages them."""
 
@@ -60,6 +67,7 @@ class Progress(Protocol):
         del planned
         return contextlib.nullcontext()
 
+    @abstractmethod
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
         """Checks that all rows are written, before the batch's end is committed."""
 

@@ -33,7 +33,7 @@ class DirectProgress(Progress):
         self._offsets = context.offsets
         self._data_loss = DataLossCheck(context.start.source, context.settings)
 
-    def first(self, batch: Batch) -> Partitions:
+    def partitions_to_fence(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()
 
     def check_owner(self, batch: Batch) -> None:

@@ -46,7 +46,7 @@ class MirroredProgress(DirectProgress):
 
     # The start --------------------------------------------------------------------------------
 
-    def first(self, batch: Batch) -> Partitions:
+    def partitions_to_fence(self, batch: Batch) -> Partitions:
         """All progress partitions: to be fenced and read before any pair is known."""
         del batch
         connections, deadline = self._context.start.target, self._context.deadline()

@@ -9,6 +9,7 @@ from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, 
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code, Verdict, code_names, verdict
+from spark_eos._driver.assigned_partitions import by_member
 from spark_eos._driver.changed_delivery import nothing_staged
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
@@ -164,7 +165,7 @@ class GroupOffsets:
         """The member that each partition is assigned to, by the partitions that tasks see."""
         return self.state.pairs.by_source(self._membership.identities())
 
-    def take(self, outcome: JobOutcome) -> None:
+    def note_committed(self, outcome: JobOutcome) -> None:
         """Takes note of what tasks have committed."""
         found = outcome.partitions.items()
         moved = {p: o.next_offset for p, o in found if o.next_offset is not None}
@@ -192,13 +193,14 @@ class GroupOffsets:
                 raise RetriableError(f"{unassigned[0]} is not assigned")
             texts = self.state.known.texts(pending)
             offsets = {p: CommittedOffset(offset, texts[p]) for p, offset in pending.items()}
-            deadline = self._settings.group_deadline()
-            for codes in self.commits.send(offsets, members, deadline, self._on_lost):
+            for member, own in by_member(offsets, members).items():
+                deadline = self._settings.group_deadline()
+                codes = self.commits.send(member, own, deadline, self._on_lost)
                 done = {p for p, code in codes.items() if code == Code.NONE}
                 self.state = self.state.moved({p: pending[p] for p in done})
                 left.difference_update(done)
                 if refused := {code for code in codes.values() if code}:
-                    self._refused(codes.keys(), refused)
+                    self._refused(own.keys(), refused)
 
         deadline = self._settings.group_deadline()
         deadline.attempts("committing offsets of the batch")(attempt)
@@ -263,7 +265,7 @@ class GroupOffsets:
             # Nobody else should commit between batches; if somebody did, don't undo it.
             committed = self.state.committed
             unmoved = {p: one for p, one in found.items() if one.offset == committed.get(p)}
-            self.commits.renew(unmoved, deadline)
+            self.commits.renew(unmoved, deadline, self._on_lost)
         self._committed_all = time.monotonic()
 
     def _may_renew(self, deadline: Deadline) -> bool:

@@ -56,7 +56,7 @@ class StagedProgress(Progress):
 
     # The start --------------------------------------------------------------------------------
 
-    def first(self, batch: Batch) -> Partitions:
+    def partitions_to_fence(self, batch: Batch) -> Partitions:
         connections, deadline = self._context.start.target, self._context.deadline()
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()

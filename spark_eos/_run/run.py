@@ -1,7 +1,7 @@
 """One run of a query, on the driver: from the first batch after its start to its end.
 
-`Run.write` is the page to read first: with `spark_eos._worker.task` and
-`spark_eos._worker.transaction` it is the whole guarantee.
+`Run.write` is the page to read first: with `spark_eos._progress.offsets`, `spark_eos._worker.task`
+and `spark_eos._worker.transaction` it is the whole guarantee.
 """
 
 import logging
@@ -17,7 +17,7 @@ from spark_eos._driver import preflight
 from spark_eos._driver.changed_delivery import (
     changed_delivery,
     check_marker,
-    delivery_of,
+    deliveries_of,
     may_become_direct,
 )
 from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
@@ -75,7 +75,8 @@ class Run:
         )
         self._transactions = OpenTransactions(start.target, settings)
         self._offsets = GroupOffsets(start.target, settings, self._membership, self._transactions)
-        self._progress = progress(RunContext(settings, start, self._offsets))
+        self._context = RunContext(settings, start, self._offsets)
+        self._progress = progress(self._context)
         self._renewal = IdleRenewal(
             settings, overdue=lambda: self._offsets.overdue, renew=self._renew
         )
@@ -96,7 +97,8 @@ class Run:
         """
         progress, offsets, step = self._progress, self._offsets, batch.clock.step
         with self._renewal.paused(), step("total"):
-            # Fence and read: from here on nobody else moves the offsets.
+            # Fence and read, at the run's start and whenever the group has changed since: from
+            # here on nobody else moves the offsets.
             if self._begun:
                 with step("range"):
                     planned = progress.plan(batch)
@@ -105,15 +107,18 @@ class Run:
                     planned = self._begin(batch)
             self._membership.check()
             offsets.refence_if_changed(planned.group_range.ends)
-            # Check: while this run was cut off, another may have begun, and left other offsets.
+            # Check: another run may have begun while this one was cut off, and may have left
+            # offsets of another delivery or query.
             self._check_group(batch)
             if planned.group_range.ends.keys() - offsets.state.committed.keys():
+                # This run has read the topics before, so these partitions are new in this batch.
                 self._initialize(planned, batch.checkpoint.marker(), begun_now=True)
-            # Stage, if the delivery does; refuse what would be lost or written twice.
-            planned = progress.prepare(planned, self._marker(planned))
+            # Refuse a range that would lose or repeat records; write the checkpoint's marker;
+            # stage the rows in files, if that is the delivery.
+            planned = progress.prepare(planned, self._new_marker(planned))
             # Write: rows and their offsets in the same transactions, in as many jobs as it takes.
             outcomes, members = self._write_rows(planned)
-            # Commit the end: past the records that have no rows.
+            # Commit the end, past the records that have no rows.
             with step("commit_end"):
                 planned = progress.check_written(planned, outcomes)
                 offsets.commit_end(planned.group_range.ends)
@@ -135,10 +140,10 @@ class Run:
         """The run's first batch: fences all older runs, and learns what the offsets mean."""
         progress, offsets = self._progress, self._offsets
         marker = batch.checkpoint.marker()
-        was_staged = may_become_direct(marker, self._group_id, progress.delivery, batch.id)
-        if not was_staged:
+        becomes_direct = may_become_direct(marker, self._group_id, progress.delivery, batch.id)
+        if not becomes_direct:
             check_marker(marker, progress.delivery, self._why)
-        partitions = progress.first(batch)
+        partitions = progress.partitions_to_fence(batch)
         topics = offsets.topics(partitions, marker.topic_ids)
         # The cluster must support what is needed, and allow the settings.
         deadline = self._settings.group_deadline()
@@ -149,25 +154,26 @@ class Run:
         offsets.refresh_metadata()
         self._check_group(batch)
         # Fence all older runs, end what they left open, and read the offsets.
+        # By name, brokers take them for whichever topic has the name: the run checks its id.
         offsets.join(topics, partitions, by_name=self._version < BY_ID)
-        # Learn what they mean, and refuse what is suspect or was lost.
+        # Learn what they mean, and refuse what is suspect.
         self._check_group(batch)
-        if was_staged:
+        if becomes_direct:
             marker = self._without_staged()
         progress.learn(batch, marker)
         planned = progress.plan(batch)
-        held = planned.group_range.ends
-        offsets.restrict_to(held)
+        offsets.restrict_to(planned.group_range.ends)
         offsets.refuse_suspects()
-        # From here on no partition is without an offset, and all are this query's.
-        offsets.set_owner(RunContext(self._settings, self._start, offsets).owner(batch))
+        # Give each partition an offset that is known to be this query's; refuse those lost. Nothing
+        # of a batch is written yet that Spark has begun since this run was prepared.
+        offsets.set_owner(self._context.owner(batch))
         begun_now = self._prepared_ms is not None and batch.began_ms >= self._prepared_ms
         self._initialize(planned, marker, begun_now=begun_now)
         self._begun = True
         logger.info(
-            "group %s: %d source partitions are assigned to this run; TxnOffsetCommit up to v%d",
+            "group %s: %d partitions are assigned to this run; TxnOffsetCommit up to v%d",
             self._group_id,
-            len(held),
+            len(planned.group_range.ends),
             self._version,
         )
         return planned
@@ -178,31 +184,33 @@ class Run:
         self._size.follow(planned.settings)
         limit = DeadLetterLimit(planned.settings, planned.range, planned.before, planned.rows)
         outcomes: list[JobOutcome] = []
+        # The partitions that a further attempt is to write; None for all of them.
         only: Partitions | None = None
         members = offsets.members()
-        # Of a staged batch without rows there is nothing to read.
+        # Of a staged batch without rows there is nothing to read; None if they were not counted.
         while planned.rows != 0:
             with batch.clock.step("plan"):
-                parts = offsets.plan(planned.group_range, planned.range)
-                parts = limit.plan(parts, only, outcomes)
+                plan = offsets.plan(planned.group_range, planned.range)
+                plan = limit.plan(plan, only, outcomes)
             with batch.clock.step("job"), progress.reading(planned):
-                outcome = batch.rows(self._size.settings, planned.range, parts, only)
+                outcome = batch.rows(self._size.settings, planned.range, plan, only)
             outcomes.append(outcome)
-            offsets.take(outcome)
+            offsets.note_committed(outcome)
             check_outcome(planned, outcomes, only, offsets)
             limit.check(outcomes)
             only = outcome.unwritten
             if only or outcome.retried:
                 with batch.clock.step("fence"):
-                    # The job is over, so whoever still writes is a zombie: it loses its members
-                    # and its transaction before anybody reads the offsets or writes again.
+                    # The job is over, so a task that still writes is one that Spark has repeated
+                    # or given up: it loses its members and its transaction before the offsets are
+                    # read, and before anything is written again.
                     offsets.fence()
                 members = offsets.members()
             if not only:
                 break
+            check_attempts(planned, outcomes, offsets)
             if outcome.too_slow:
                 self._size.shrink()
-            check_attempts(planned, outcomes, offsets)
         self._size.after(outcomes)
         limit.log(outcomes)
         return outcomes, members
@@ -217,7 +225,7 @@ class Run:
         except (CheckpointError, ConfigurationError):
             # The checkpoint begins at the group's offsets by now, unless these are of staged files.
             # With the marker it is refused with another group, and once they are deleted.
-            noted, marker = delivery_of(known) or DIRECT, batch.checkpoint.marker()
+            noted, marker = next(iter(deliveries_of(known)), DIRECT), batch.checkpoint.marker()
             if noted != STAGED and batch.id == 0 and marker.group_id is None:
                 batch.checkpoint.set_marker(Marker(self._group_id, {}, noted))
             raise
@@ -243,7 +251,7 @@ class Run:
         warn_of_restored(planned.group_range, initial, evidence)
         self._offsets.initialize(initial)
 
-    def _marker(self, planned: PlannedBatch) -> Marker:
+    def _new_marker(self, planned: PlannedBatch) -> Marker:
         """What the checkpoint is to say of the group before any row is written."""
         held, committed = planned.group_range, self._offsets.state.committed
         noted = planned.batch.checkpoint.marker().checkpoint_may_lag

@@ -1,5 +1,6 @@
 """What a delivery is to Spark's part of a query, and what a sink gives to its runs."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -62,7 +63,7 @@ class Batches(Protocol):
         """Ends what the batches have opened in Spark."""
 
 
-class Delivery:
+class Delivery(ABC):
     """All that depends on the delivery: one object each, in `spark_eos._spark.deliveries`.
 
     What it means to the group's offsets is in the `Progress` that it makes for each run.
@@ -80,31 +81,35 @@ class Delivery:
     continues_from: str
     in_progress_topic = True
 
+    @abstractmethod
     def rejection(self, *, other_cluster: bool) -> str | None:
         """Why the source may not be in another cluster, or in the target's; None if it may."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_stream(
         self, frame: DataFrame, plans: Mapping[str, str], default_topic: str | None
     ) -> None:
         """Refuses a streaming DataFrame that it can't write; ``plans`` as Spark prints them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_sources(self, sources: Sequence[StreamSource]) -> None:
         """Refuses sources of the plan that Spark runs."""
-        raise NotImplementedError
 
     def check_logged(self) -> None:
         """Refuses asynchronous progress tracking, if Spark must repeat batches as they were."""
+        return
 
     def check_losses_seen(self, query: SinkQuery) -> None:
         """Refuses sources whose deleted records nobody would miss."""
+        del query
 
     def check_batch(self, frame: DataFrame, default_topic: str | None) -> None:
         """Refuses a run's first batch before anything is noted."""
+        del frame, default_topic
 
     def check_clusters(self, start: Start, sources: Sequence[StreamSource]) -> None:
         """Refuses sources in a cluster that it can't commit offsets of."""
+        del start, sources
 
     def reads_here(self, start: Start, servers: str) -> bool:
         """Whether a source of the stream is in the target's cluster."""
@@ -119,15 +124,15 @@ class Delivery:
         start.remember(read_topic(topic.name))
         return {topic.name}
 
+    @abstractmethod
     def positions(self, offsets: Offsets) -> Positions:
         """How far the query has come in its sources, by the group's offsets."""
-        raise NotImplementedError
 
     def flattened(self, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
         """The same rows in columns that suit the sink, if there are any."""
         del frame, query
         return None
 
+    @abstractmethod
     def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, Batches]:
         """What a run needs."""
-        raise NotImplementedError

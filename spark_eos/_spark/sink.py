@@ -1,5 +1,6 @@
 """`ExactlyOnceSink`: exactly-once writing through foreachBatch."""
 
+import contextlib
 import functools
 import threading
 import time
@@ -401,11 +402,14 @@ class ExactlyOnceSink:
             delivery, why, runtime = begin_run(
                 self._query, frame, batch_id, self._spark, self._batch_relation, start
             )
-            if self._run is not None:
-                self._run.abandon()
+        if self._run is not None:
+            self._run.abandon()
+            self._run = None
+        with contextlib.ExitStack() as if_it_fails:
+            start = self._start.handed_over()
+            if_it_fails.callback(start.close)
             self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms, why)
-            # The run closes it.
-            self._start = Start(self._settings)
+            if_it_fails.pop_all()
         return self._run
 
     def close(self) -> None:

@@ -12,13 +12,14 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from spark_eos._client.error_codes import Code, code_name
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
-from spark_eos._progress import reading
+from spark_eos._progress import offsets, reading
 from spark_eos.errors import DeadlineExceededError
 from support import proxy_faults as faults
 from support.flow import Flow
 from support.members import started
 from support.proxied_worker import answered, unstable
 from support.proxy import KafkaProxy
+from support.queries import until
 from support.runs import running
 from support.writing import take_over
 
@@ -195,3 +196,20 @@ def test_an_end_that_is_settled_late_takes_no_offset_back(
             Code.UNKNOWN_MEMBER_ID
         }
         assert proxied_flow.committed() == {0: 6, 1: 4}
+
+
+@pytest.mark.proves("group-offsetcommit-late")
+def test_a_renewal_that_arrives_late_takes_no_offset_back(
+    proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(proxied_flow) as runs:
+        runs.batch(3, 2)
+        lost = proxy.on(OffsetCommitRequest, faults.CutBefore())
+        monkeypatch.setattr(offsets, "RENEWED_AFTER", 0.1)
+        until(lambda: lost.hits, lambda: "a renewal")
+        monkeypatch.setattr(offsets, "RENEWED_AFTER", 3600.0)
+        runs.batch(6, 4)
+        answer = proxy.deliver(lost.await_hit())
+        codes = {p.error_code for t in answer.topics for p in t.partitions}
+        assert codes == {Code.UNKNOWN_MEMBER_ID}
+        runs.written_once(6, 4)

@@ -24,8 +24,8 @@ _SHUFFLE = "the query holds a shuffle (Exchange in its plan)"
     [
         # Setting delivery='direct' would help none that the stream does not let be direct.
         (DIRECT, STAGED, _SHUFFLE, "change the query back, so that its delivery can be 'direct';"),
-        (DIRECT, STAGED, "", "set delivery='direct', without source_kafka;"),
-        (DIRECT, MIRRORED, "", "set delivery='direct', without source_kafka;"),
+        (DIRECT, STAGED, "", "set delivery='direct', and no source_kafka;"),
+        (DIRECT, MIRRORED, "", "set delivery='direct', and no source_kafka;"),
         (MIRRORED, DIRECT, "", "set delivery='mirrored', with source_kafka;"),
         (MIRRORED, STAGED, "", "set delivery='mirrored', with source_kafka;"),
         (MIRRORED, STAGED, _SHUFFLE, "change the query back, so that its delivery can be 'mir"),
