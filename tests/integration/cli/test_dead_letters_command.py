@@ -424,6 +424,7 @@ def _command(flow: Flow, *more: str) -> list[str]:
     return [command, "dead-letters", "replay", *where, *more]
 
 
+@pytest.mark.proves("replay-killed")
 @pytest.mark.usefixtures("spark_eos_session")
 def test_a_replay_that_is_killed_doubles_and_loses_nothing(
     proxied_flow: Flow, proxy: KafkaProxy
