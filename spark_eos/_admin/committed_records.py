@@ -26,10 +26,6 @@ _OF_GROUP: Final = {
 }
 
 
-class FencedError(SparkEosError):
-    """Another producer has the transactional id now."""
-
-
 class CommittedRecords:
     """The committed records of a topic; ``timeout`` is seconds, for each answer of the cluster."""
 
@@ -124,8 +120,6 @@ def as_our_errors(advice: str) -> Iterator[None]:
         yield
     except KafkaException as error:
         found = error.args[0]
-        if found.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED):
-            raise FencedError(found.str()) from error
         if found.code() in DENIED:
             raise AuthorizationError(f"{found.str()}. {advice}", found.code(), ()) from error
         raise SparkEosError(found.str()) from error

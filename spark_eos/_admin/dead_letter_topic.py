@@ -5,15 +5,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_eos._admin.committed_records import CommittedRecords, FencedError, as_our_errors
+from spark_eos._admin.committed_records import CommittedRecords, as_our_errors
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.header_values import MAX_OFFSET, MAX_PARTITION, header_number, topic_name
-from spark_eos._client.letter_headers import Header, read_letter_headers
+from spark_eos._client.letter_headers import OTHER_FORMAT, Header, read_letter_headers
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.errors import WriteError
 
 # message.timestamp.after.max.ms, unless set.
 _AHEAD_MS: Final = 3_600_000
+# Spark has microseconds.
+_EARLIEST_MS: Final = -MAX_OFFSET // 1000
+# What Java reads for bytes that are not UTF-8.
+_REPLACED: Final = "\ufffd"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,23 @@ class DeadLetter:
         return None if topic is None or partition is None else TopicPartition(topic, partition)
 
     @property
+    def home(self) -> str | None:
+        """The source topic that it can be replayed to.
+
+        "" if it is for another topic alone: it tells no source; or one in another cluster, whose
+        topics may be others than those here; or it holds a row, and not the source record. None if
+        it can't be replayed: its headers can't be read, or are of another version.
+        """
+        headers, told = self.headers, self.error_headers
+        if headers is None or any(_REPLACED in name for name, _ in headers):
+            return None
+        if self.reason == OTHER_FORMAT:
+            return None
+        if self.source is None or "cluster" in told or "record" in told:
+            return ""
+        return self.source.topic
+
+    @property
     def written(self) -> int | None:
         """When it was written, in milliseconds since 1970; None if it tells only of its record.
 
@@ -59,11 +79,11 @@ class DeadLetter:
     def record_timestamp(self) -> int:
         """Milliseconds since 1970 of the record itself; the letter's, if the headers don't tell.
 
-        A later one than brokers take by default
-        is not believed: it would end each replay.
+        A later one than brokers take by default is not believed, nor an earlier one than Spark has:
+        it would end each replay.
         """
         most = min(MAX_OFFSET, self.timestamp + _AHEAD_MS)
-        written = header_number(self.error_headers.get("timestamp"), most, -MAX_OFFSET)
+        written = header_number(self.error_headers.get("timestamp"), most, _EARLIEST_MS)
         return self.timestamp if written is None else written
 
     @property
@@ -73,16 +93,25 @@ class DeadLetter:
 
 
 def dead_letter(message: Any) -> DeadLetter:
-    """A dead letter as librdkafka has read it, with headers in any of the known styles."""
-    headers = headers_of(message)
+    """A dead letter as librdkafka has read it."""
+    position = message.topic(), message.partition(), message.offset()
+    return letter_of(
+        headers_of(message), message.timestamp()[1], position, (message.key(), message.value())
+    )
+
+
+def letter_of(
+    headers: tuple[Header, ...] | None,
+    timestamp: int,
+    position: tuple[str, int, int] = ("", -1, -1),
+    content: tuple[bytes | None, bytes | None] = (None, None),
+) -> DeadLetter:
+    """A dead letter with headers in any of the known styles; ``content`` is key and value."""
     found = read_letter_headers(headers or ())
     return DeadLetter(
-        message.topic(),
-        message.partition(),
-        message.offset(),
-        message.timestamp()[1],
-        message.key(),
-        message.value(),
+        *position,
+        timestamp,
+        *content,
         headers,
         tuple(found.own),
         {name: text.decode(errors="replace") for name, text in found.error_headers.items()},
@@ -121,11 +150,8 @@ class DeadLetterTopic(CommittedRecords):
 @contextmanager
 def explained() -> Iterator[None]:
     """Raises what librdkafka raises as an error of spark-eos."""
-    try:
-        with as_our_errors(
-            "`spark-eos acls --for replay` prints what is needed to replay; to list, count and "
-            "show, Read on the dead-letter topic"
-        ):
-            yield
-    except FencedError as error:
-        raise WriteError("another replay of the topic has begun, and goes on") from error
+    with as_our_errors(
+        "`spark-eos acls --for replay` prints what is needed to replay; to list, count and "
+        "show, Read on the dead-letter topic"
+    ):
+        yield

@@ -30,6 +30,7 @@ class Cluster:
 
     client: ClientSettings
     timeout: float  # seconds, per step of the command
+    kafka: Mapping[str, str]  # what the client was made of
 
     def deadline(self) -> Deadline:
         """Returns a deadline that begins now."""
@@ -82,7 +83,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_cluster(*, kafka: Mapping[str, str], timeout: float, **rest: Any) -> None:
         try:
-            command(cluster=Cluster(ClientSettings(kafka), timeout), **rest)
+            command(cluster=Cluster(ClientSettings(kafka), timeout, kafka), **rest)
         except SparkEosError as error:
             raise click.ClickException(str(error)) from error
 
@@ -97,7 +98,9 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
         check_text("--group-id", group_id)
         # By its name in Python, which the check has special rules for.
         check_text("transactions.id_prefix", prefix)
-        command(query=Query(cluster.client, cluster.timeout, group_id, prefix), **rest)
+        command(
+            query=Query(cluster.client, cluster.timeout, cluster.kafka, group_id, prefix), **rest
+        )
 
     return cluster_options(decorated(with_query, _QUERY))
 

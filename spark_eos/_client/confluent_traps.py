@@ -56,11 +56,11 @@ def flush_records(producer: Any, seconds: float) -> int:
             return unacknowledged
 
 
-def leave_transaction(producer: Any, seconds: float = _PIECE) -> None:
+def leave_transaction(producer: Any) -> None:
     """Gives up a transactional producer's open transaction, if there is one, so that it can close.
 
-    Waits at most the given seconds for the brokers to end the transaction. Raises no error, which
-    would replace the one that is the reason. Use it before such a producer is closed:
+    Raises no error, which would replace the one that is the reason. Use it before such a producer
+    is closed:
 
     - While librdkafka 2.16 closes, it may begin to add a partition to the transaction, and then an
       assertion ends the process (txn_req_cnt in rdkafka_txnmgr.c). After an abort has begun, which
@@ -70,14 +70,14 @@ def leave_transaction(producer: Any, seconds: float = _PIECE) -> None:
     """
     # In a thread, where no exception is being handled: confluent-kafka 2.16 keeps such a one, and
     # with it the producer, if it raises another (PyErr_SetObject takes KafkaError for one).
-    thread = threading.Thread(target=_leave_transaction, args=(producer, seconds))
+    thread = threading.Thread(target=_leave_transaction, args=(producer,))
     thread.start()
     thread.join()
 
 
-def _leave_transaction(producer: Any, seconds: float) -> None:
+def _leave_transaction(producer: Any) -> None:
     with contextlib.suppress(Exception):
-        producer.abort_transaction(seconds)
+        producer.abort_transaction(_PIECE)
     with contextlib.suppress(Exception):
         producer.purge()
     end = time.monotonic() + _CALLBACKS

@@ -49,6 +49,9 @@ STYLES: Final[Mapping[str, Mapping[str, str]]] = {
 """Names of headers by style: those of share groups (Kafka 4.4, KIP-1191), of Kafka Streams
 (KIP-1034) and of Kafka Connect (KIP-298)."""
 
+OTHER_FORMAT: Final = "written in another format, by another version of spark-eos"
+"""What is told as the reason of a letter that this version can't read."""
+
 _BY_REASON: Final = {
     names["reason"]: {header: name for name, header in names.items()} for names in STYLES.values()
 }
@@ -123,5 +126,5 @@ def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
         begin -= 1
     error_headers = {names[name]: content or b"" for name, content in found[begin:end]}
     if error_headers.pop("format", None) != _FORMAT:
-        error_headers = {"reason": b"written in another format, by another version of spark-eos"}
+        error_headers = {"reason": OTHER_FORMAT.encode()}
     return LetterHeaders(found[:begin] + found[end:], error_headers)

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from click.testing import CliRunner, Result
 from confluent_kafka import Message
 from kafka import KafkaProducer
 
+from spark_eos._cli import main
 from support.flow import Flow
 
 
@@ -44,3 +46,16 @@ def headers_of(message: Message) -> dict[str, str]:
     """A record's headers as text."""
     headers: Any = message.headers() or ()
     return {name: (content or b"").decode() for name, content in headers}
+
+
+def dead_letters(flow: Flow, command: str, *more: str) -> Result:
+    """Runs a command about the flow's dead-letter topic."""
+    where = ("--bootstrap-servers", flow.bootstrap_servers, "--topic", f"dlq-{flow.name}")
+    return CliRunner().invoke(main, ["dead-letters", command, *where, *more])
+
+
+def replayed(flow: Flow, *more: str) -> int:
+    """Replays letters of the flow's dead-letter topic for the first time; returns how many."""
+    done = dead_letters(flow, "replay", "--from-beginning", *more)
+    assert done.exit_code == 0, done.output
+    return int(done.stdout.removeprefix("Replayed ").partition(" ")[0])

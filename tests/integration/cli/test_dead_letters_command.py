@@ -1,9 +1,12 @@
 """``spark-eos dead-letters``: list, count, show and replay."""
 
+import contextlib
 import os
 import pty
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -11,31 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from confluent_kafka import Producer
+from click.testing import CliRunner
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
-from kafka.protocol.consumer import OffsetFetchRequest
-from kafka.protocol.metadata import FindCoordinatorRequest
-from kafka.protocol.producer import (
-    EndTxnRequest,
-    InitProducerIdRequest,
-)
+from kafka.protocol.consumer import OffsetCommitRequest
+from kafka.protocol.producer import EndTxnRequest
 
-from spark_eos._admin.dead_letter_replay import DeadLetterReplay
-from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._cli import main
-from spark_eos._client.error_codes import Code
 from spark_eos._client.persisted import FORMAT
-from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.protocol import TxnOffsetCommitRequest
-from spark_eos.errors import FencedByNewerRunError
 from spark_eos.testing import EmbeddedKafka
+from support.dead_letters import dead_letters as run
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
-from support.late_offsets import LateOffsets
 from support.proxy import KafkaProxy
-from support.proxy_faults import Fault, Rewrite
+from support.proxy_faults import Fault, HoldRequest
 
 
 @pytest.fixture(autouse=True)
@@ -88,12 +81,6 @@ def write_letters(
     return topic
 
 
-def run(flow: Flow, command: str, *more: str) -> Result:
-    """Runs a command about the flow's dead-letter topic."""
-    cluster = ("--bootstrap-servers", flow.bootstrap_servers, "--topic", f"dlq-{flow.name}")
-    return CliRunner().invoke(main, ["dead-letters", command, *cluster, *more])
-
-
 @pytest.fixture(autouse=True)
 def _topic(flow: Flow) -> None:
     letter_topic(flow)
@@ -118,7 +105,9 @@ def test_list_count_and_show(flow: Flow) -> None:
     assert "\x1b[1m" not in listed
     assert run(flow, "list", "--group-id", "g", "--limit", "2").stdout.count(flow.source) == 2
     counted = run(flow, "count").stdout
-    assert "4 dead letters. 4 left to replay. 2 partitions with letters: never replayed" in counted
+    assert (
+        "4 dead letters. 4 left to replay. Of these, 4 may have been replayed so long " in counted
+    )
     assert "1 dead letter." not in run(flow, "count", "--reason", "too_large").stdout
     shown = run(flow, "show", "--partition", "1", "--offset", "0")
     assert "value: value 1" in shown.stdout
@@ -127,15 +116,16 @@ def test_list_count_and_show(flow: Flow) -> None:
     assert (missing.exit_code, "no committed record at 1:99" in missing.output) == (1, True)
 
 
+@pytest.mark.usefixtures("spark_eos_session")
 def test_count_says_how_many_are_left_to_replay(flow: Flow) -> None:
     payments = f"payments-{flow.name}"
     flow.broker.create_topic(payments, 2)
     write_letters(flow, range(4))
     write_letters(flow, [4, 6, 8], topic=payments, reason="too_large")
     run(flow, "replay", "--source", flow.source, "--from-beginning")
-    assert "7 dead letters. 3 left to replay.\n" in run(flow, "count").stdout
+    assert "7 dead letters. 3 left to replay. Of these, 3 may " in run(flow, "count").stdout
     # They were left for a later replay, which has come to one of them.
-    run(flow, "replay", "--source", payments, "--limit", "1")
+    run(flow, "replay", "--source", payments, "--limit", "1", "--from-beginning")
     write_letters(flow, [5])
     lines = [line.split() for line in run(flow, "count").stdout.splitlines()]
     assert ["3", "2", "-", "too_large", "-"] in lines
@@ -154,6 +144,7 @@ def test_list_says_when_a_letter_was_written(flow: Flow) -> None:
     assert later[1:3] == ["1970-01-01", "00:00:01"]
 
 
+@pytest.mark.usefixtures("spark_eos_session")
 def test_what_letters_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:
     evil = "x\x1b[2J\r\x9b31m\u202e"
     names = ("topic", "offset", "group", "message", "reason", "exception")
@@ -174,6 +165,7 @@ def test_what_letters_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None
     assert len(flow.written(flow.target)) == 3
 
 
+@pytest.mark.usefixtures("spark_eos_session")
 def test_a_replay_writes_each_letter_once(flow: Flow) -> None:
     write_letters(flow, range(10))
     own = ("--source", flow.source)
@@ -194,17 +186,19 @@ def test_a_replay_writes_each_letter_once(flow: Flow) -> None:
     assert [headers_of(m) for m in found] == [{"own": "h"}] * 10
     assert found[1].timestamp()[1] == 1_002
     write_letters(flow, [10, 11])
+    # Whatever the letters are written to, their progress is the same.
     assert "Replayed 2 dead letters" in run(flow, "replay", "--to", flow.target).stdout
     assert sorted(flow.values()) == ["value 10", "value 11"]
 
 
+@pytest.mark.usefixtures("spark_eos_session")
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_a_replay_keeps_the_records_own_timestamps(flow: Flow, style: str) -> None:
     config = {"message.timestamp.type": "LogAppendTime"}
     topic = f"appended-{flow.name}"
     flow.broker.create_topic(topic, 2, config)
-    # The last three are not believed: no number, none of a record, one that brokers refuse.
-    told = ["1000", "0", "-5", "-1", "9" * 5_000, "soon", str(1 << 62)]
+    # The last four are not believed: no numbers, and times that brokers or Spark refuse.
+    told = ["1000", "0", "-5", "-1", "9" * 5_000, "soon", str(1 << 62), str(-1 << 62)]
     before = int(time.time() * 1000)
     for text in told:
         write_letters(flow, [0], style=style, name=topic, timestamp=text)
@@ -212,98 +206,13 @@ def test_a_replay_keeps_the_records_own_timestamps(flow: Flow, style: str) -> No
     more = ("--source", flow.source, "--from-beginning")
     done = CliRunner().invoke(main, ["dead-letters", "replay", *cluster, *more])
     assert done.exit_code == 0, done.output
-    assert "1 record of 1970-01-01T00:00:00Z, with a timestamp 1 ms later." in done.stdout
     found = [message.timestamp()[1] for message in flow.written(flow.source)]
     assert found[:4] == [1_000, 1, -5, -1]
     assert min(found[4:]) >= before
-    assert [headers_of(m) for m in flow.written(flow.source)] == [{"own": "h"}] * 7
+    assert [headers_of(m) for m in flow.written(flow.source)] == [{"own": "h"}] * 8
 
 
-def test_a_replay_that_ends_in_the_middle_is_continued(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_letters(flow, range(10))
-    monkeypatch.setattr("spark_eos._admin.dead_letter_replay._BATCH", 3)
-    topic = DeadLetterTopic(ClientSettings(flow.kafka), f"dlq-{flow.name}", 20)
-    replay = DeadLetterReplay(topic, sources=[flow.source], from_beginning=True)
-    write, batches = DeadLetterReplay._write, []
-
-    def failing(*arguments: object) -> None:
-        batches.append(arguments)
-        if len(batches) == 3:
-            raise RuntimeError("killed")
-        write(replay, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(replay, "_write", failing)
-    with pytest.raises(RuntimeError, match="killed"):
-        replay.run()
-    assert len(flow.written(flow.source)) == 6
-    assert "Replayed 4 dead letters" in run(flow, "replay", "--source", flow.source).stdout
-    assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(10)]
-
-
-def test_a_replay_beside_a_newer_one_ends(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_letters(flow, range(9))
-    monkeypatch.setattr("spark_eos._admin.dead_letter_replay._BATCH", 3)
-    topic = DeadLetterTopic(ClientSettings(flow.kafka), f"dlq-{flow.name}", 20)
-    older, newer = (
-        DeadLetterReplay(topic, sources=[flow.source], from_beginning=True) for _ in range(2)
-    )
-    write, batches = DeadLetterReplay._write, []
-
-    def pausing(*arguments: object) -> None:
-        batches.append(arguments)
-        if len(batches) == 2:
-            newer.run()
-        write(older, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(older, "_write", pausing)
-    with pytest.raises(FencedByNewerRunError, match="has begun in the meantime"):
-        older.run()
-    assert (older.done.total, newer.done.total) == (3, 6)
-    assert "Replayed 0 " in run(flow, "replay", "--source", flow.source).stdout
-    assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(9)]
-
-
-def test_an_interrupted_replay_ends_its_transaction(
-    proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flow = proxied_flow
-    write_letters(flow, range(3))
-    own = ("--source", flow.source, "--from-beginning")
-
-    def fenced(_request: Any, answer: Any) -> None:
-        answer.error_code = Code.INVALID_PRODUCER_EPOCH
-
-    # What becomes of the transaction does not replace the reason.
-    ends = proxy.on(EndTxnRequest, Rewrite(fenced))
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DeadLetterReplay, "_commit", interrupted)
-        assert run(flow, "replay", *own).output == "\nAborted!\n"
-    assert [request.message().committed for request in ends.hits] == [False]
-    assert "Replayed 3 " in run(flow, "replay", *own).stdout
-    assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(3)]
-
-
-def test_progress_that_arrives_late_does_not_take_a_replay_back(
-    proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flow = proxied_flow
-    write_letters(flow, range(5))
-    monkeypatch.setattr("spark_eos._admin.dead_letter_replay._BATCH", 3)
-    late = LateOffsets(proxy)
-    proxy.on(TxnOffsetCommitRequest, late, times=None)
-    own = ("--source", flow.source)
-    assert "Replayed 5 " in run(flow, "replay", *own, "--from-beginning").stdout
-    assert late.delivered.is_set()
-    assert "Replayed 0 " in run(flow, "replay", *own).stdout
-    assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(5)]
-
-
+@pytest.mark.usefixtures("spark_eos_session")
 def test_letters_that_can_not_be_replayed(flow: Flow) -> None:
     write_letters(flow, [0])
     write_letters(flow, [2], omitted="value of 9 bytes")
@@ -319,6 +228,7 @@ def test_letters_that_can_not_be_replayed(flow: Flow) -> None:
     assert flow.values(flow.source) == ["value 0", "value 4"]
 
 
+@pytest.mark.usefixtures("spark_eos_session")
 @pytest.mark.parametrize(
     ("config", "size"), [("max.message.bytes", 10_000), ("message.timestamp.before.max.ms", 9)]
 )
@@ -328,8 +238,8 @@ def test_a_letter_that_its_target_refuses_is_named(flow: Flow, config: str, size
     write_letters(flow, [0, 2], trace="x" * size)
     failed = run(flow, "replay", "--to", small, "--from-beginning")
     assert failed.exit_code == 1
-    assert f"dead letter dlq-{flow.name}-0 offset 0" in failed.output
-    assert "--to" in failed.output
+    assert f"source dlq-{flow.name}-0 offset 0" in failed.output
+    assert f"for topic '{small}': " in failed.output
     assert flow.values(small) == []
 
 
@@ -344,6 +254,7 @@ _PLACES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.usefixtures("spark_eos_session")
 def test_letters_that_do_not_tell_their_source_are_left(flow: Flow) -> None:
     write_letters(flow, [0])
     for told in _PLACES:
@@ -355,17 +266,19 @@ def test_letters_that_do_not_tell_their_source_are_left(flow: Flow) -> None:
     own = ("--source", flow.source)
     replayed = run(flow, "replay", *own, "--from-beginning")
     assert replayed.exit_code == 0, replayed.output
-    assert "Replayed 2 dead letters" in replayed.stdout
-    assert "Left 8 for a later replay" in replayed.stdout
-    assert "7 that do not tell their source" in replayed.stdout
-    assert "1 that name a partition that their source topic does not have" in replayed.stdout
-    assert flow.values(flow.source) == ["value 0", "value 6"]
-    assert "Replayed 0 dead letters. Left 8 " in run(flow, "replay", *own).stdout
-    assert "Replayed 8 dead letters" in run(flow, "replay", "--to", flow.target).stdout
-    assert sorted(flow.values()) == ["value 2"] * 7 + ["value 4"]
+    assert "Replayed 3 dead letters" in replayed.stdout
+    assert "Left 7:\n  7 without a source topic here (--to TOPIC)" in replayed.stdout
+    # One names a partition that its source topic does not have.
+    assert sorted(flow.values(flow.source)) == ["value 0", "value 4", "value 6"]
+    assert "Replayed 0 dead letters. Left 7:" in run(flow, "replay", *own).stdout
+    to = ("--to", flow.target, "--from-beginning")
+    # Which also begins where others have come to.
+    assert "Replayed 7 dead letters" in run(flow, "replay", *to).stdout
+    assert flow.values() == ["value 2"] * 7
     assert run(flow, "replay", "--to", flow.target).stdout == "Replayed 0 dead letters.\n"
 
 
+@pytest.mark.usefixtures("spark_eos_session")
 def test_letters_with_a_header_name_that_is_not_utf8_are_left(flow: Flow) -> None:
     topic = write_letters(flow, [0])
     told = headers_of(flow.written(topic)[0])
@@ -385,11 +298,10 @@ def test_letters_with_a_header_name_that_is_not_utf8_are_left(flow: Flow) -> Non
     replayed = run(flow, "replay", *own, "--from-beginning")
     assert replayed.exit_code == 0, replayed.output
     assert "Replayed 2 dead letters" in replayed.stdout
-    assert "20 whose headers can't be read" in replayed.stdout
+    assert "20 whose headers can't be read, which are never replayed" in replayed.stdout
     assert "Replayed 0 dead letters. Left 20" in run(flow, "replay", "--to", flow.target).stdout
     assert flow.values(flow.source) == ["value 0", "value 2"]
-    assert "Passed over 20 " in run(flow, "replay", *own, "--skip-omitted").stdout
-    assert run(flow, "replay", *own).stdout == "Replayed 0 dead letters.\n"
+    assert "22 dead letters. 0 left to replay." in run(flow, "count").stdout
 
 
 @pytest.mark.parametrize("milliseconds", [-(10**15), -(1 << 62)])
@@ -406,6 +318,7 @@ def test_letters_of_any_time_are_listed_and_shown(flow: Flow, milliseconds: int)
     assert "value: old" in run(flow, "show", "--partition", "1", "--offset", "2").stdout
 
 
+@pytest.mark.usefixtures("spark_eos_session")
 def test_a_replay_writes_to_no_topic_that_only_a_letter_names(flow: Flow) -> None:
     payments = f"payments-{flow.name}"
     flow.broker.create_topic(payments, 2)
@@ -418,14 +331,17 @@ def test_a_replay_writes_to_no_topic_that_only_a_letter_names(flow: Flow) -> Non
     assert f"--source {flow.source} --source {payments}" in refused.output
     assert flow.values(flow.source) == flow.values(payments) == []
     own = run(flow, "replay", "--source", flow.source, "--from-beginning").stdout
-    assert f"Replayed 3 dead letters: 3 to {flow.source}. Left 2 for a later replay:" in own
+    assert f"Replayed 3 dead letters: 3 to {flow.source}. Left 2:" in own
     assert f"  2 of {payments} (--source {payments})" in own
     assert sorted(flow.values(flow.source)) == ["value 0", "value 1", "value 6"]
     assert flow.values(payments) == []
     # What was left is replayed later, by each of several replays that are killed or limited.
     write_letters(flow, [8])
     more = ("replay", "--source", payments, "--to", flow.target)
-    assert "Replayed 1 dead letter:" in run(flow, *more, "--limit", "1").stdout
+    refused = run(flow, *more)
+    assert f"-0 in group 'spark-eos-replay-dlq-{flow.name}/{payments}'" in refused.output
+    limited = run(flow, *more, "--limit", "1", "--from-beginning")
+    assert "Replayed 1 dead letter:" in limited.stdout
     assert "Replayed 1 dead letter:" in run(flow, *more).stdout
     assert "Replayed 0 dead letters." in run(flow, *more).stdout
     assert flow.values() == ["value 2", "value 4"]
@@ -437,11 +353,9 @@ def test_a_replay_writes_to_no_topic_that_only_a_letter_names(flow: Flow) -> Non
 def test_a_terminal_is_asked(flow: Flow, answer: str) -> None:
     write_letters(flow, [0, 1])
     keyboard, inside = pty.openpty()
-    command = [str(Path(sys.executable).with_name("spark-eos")), "dead-letters", "replay"]
-    cluster = ("--bootstrap-servers", flow.bootstrap_servers, "--topic", f"dlq-{flow.name}")
     os.write(keyboard, f"{answer}\n".encode())
     done = subprocess.run(
-        [*command, *cluster, "--from-beginning"],
+        _command(flow, "--from-beginning"),
         check=False,
         stdin=inside,
         capture_output=True,
@@ -454,28 +368,15 @@ def test_a_terminal_is_asked(flow: Flow, answer: str) -> None:
     assert (done.returncode, len(flow.values(flow.source))) == ((0, 2) if answer == "y" else (1, 0))
 
 
-def test_a_partition_has_room_for_some_letters_that_were_left(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_eos._admin.replay_progress._MAX_TEXT", 8)
-    for n in range(4):
-        write_letters(flow, [n * 2], topic=("", flow.source)[n % 2])
-    write_letters(flow, [8, 10], topic="")
-    own = ("--source", flow.source)
-    failed = run(flow, "replay", *own, "--from-beginning")
-    assert (failed.exit_code, "has no room to note more letters" in failed.output) == (1, True)
-    assert flow.values(flow.source) == ["value 2", "value 6"]
-    assert "Replayed 1 " in run(flow, "replay", "--to", flow.target, "--limit", "1").stdout
-    assert "Left 3 for a later replay" in run(flow, "replay", *own).stdout
-
-
+@pytest.mark.usefixtures("spark_eos_session")
 def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) -> None:
     topic = write_letters(flow, [1, 3])
     own = ("--source", flow.source)
     for more in ([], ["--dry-run"]):
         refused = run(flow, "replay", *more)
         assert refused.exit_code == 1, refused.output
-        assert f"how far 1 of 3 partitions were replayed is not known ({topic}-1)" in refused.output
+        group = f"spark-eos-replay-{topic}/{flow.source}"
+        assert f"replayed is not known ({topic}-1 in group '{group}')" in refused.output
         assert "either this is the first replay" in refused.output
     assert flow.values(flow.source) == []
     assert "Replayed 2 dead" in run(flow, "replay", *own, "--from-beginning").stdout
@@ -488,66 +389,102 @@ def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) ->
     producer.produce(topic, b"value 5", b"k", 3, headers=headers)
     assert producer.flush(60) == 0
     refused = run(flow, "replay", *own)
-    assert f"1 of 4 partitions were replayed is not known ({topic}-3)" in refused.output
+    assert f"replayed is not known ({topic}-3 in group" in refused.output
     # Begins anew in that partition alone.
     assert "Replayed 1 dead" in run(flow, "replay", *own, "--from-beginning").stdout
     assert sorted(flow.values(flow.source)) == ["value 1", "value 2", "value 3", "value 5"]
     # As if they had expired.
-    group = f"spark-eos-replay-{topic}"
     admin = AdminClient(flow.kafka)
     admin.delete_consumer_groups([group])[group].result(60)
     refused = run(flow, "replay", *own)
-    assert "offsets of group 'spark-eos-replay-" in refused.output
-    assert "3 of 4 partitions" in refused.output
+    assert f"{topic}-0 in group '{group}', {topic}-1 in group" in refused.output
     assert len(flow.values(flow.source)) == 4
 
 
+@pytest.mark.usefixtures("spark_eos_session")
 def test_each_replay_renews_all_offsets(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     flow = proxied_flow
     own = ("--source", flow.source)
     write_letters(flow, [0])
     assert "Replayed 1 " in run(flow, "replay", *own, "--from-beginning").stdout
-    commits = proxy.on(TxnOffsetCommitRequest, Fault(), times=None)
-    assert "Replayed 0 " in run(flow, "replay", *own).stdout
-    (commit,) = (request.message() for request in commits.hits)
-    (topic,) = commit.topics
-    found = [(p.partition_index, p.committed_offset) for p in topic.partitions]
-    assert sorted(found) == [(0, 1), (1, 0), (2, 0)]
+    commits = proxy.on(OffsetCommitRequest, Fault(), times=None)
+    # Of another source topic, too.
+    for more in (own, ("--source", flow.target)):
+        assert "Replayed 0 " in run(flow, "replay", *more).stdout
+    for request in commits.hits:
+        (topic,) = request.message().topics
+        found = [(p.partition_index, p.committed_offset) for p in topic.partitions]
+        assert sorted(found) == [(0, 2), (1, 0), (2, 0)]
+    assert len(commits.hits) == 2
 
 
-def test_a_replay_right_after_brokers_have_moved_the_coordinators(
+def _command(flow: Flow, *more: str) -> list[str]:
+    where = ["--bootstrap-servers", flow.bootstrap_servers, "--topic", f"dlq-{flow.name}"]
+    command = str(Path(sys.executable).with_name("spark-eos"))
+    return [command, "dead-letters", "replay", *where, *more]
+
+
+@pytest.mark.proves("replay-killed")
+@pytest.mark.usefixtures("spark_eos_session")
+def test_a_replay_that_is_killed_doubles_and_loses_nothing(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     flow = proxied_flow
-    write_letters(flow, range(4))
+    write_letters(flow, range(10))
+    own = ("--source", flow.source, "--from-beginning")
+    until = threading.Event()
+    # Of one partition nothing is committed, and of the other all.
+    ends = proxy.on(EndTxnRequest, HoldRequest(until), times=1)
+    killed = subprocess.Popen(
+        _command(flow, *own), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 240
+        while not ends.hits and killed.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert ends.hits, killed.communicate()[1]
+        # One that is begun beside it takes over, whether the other has been killed or not.
+        assert run(flow, "replay", *own).exit_code == 0
+        assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(10)]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(killed.pid, signal.SIGKILL)
+        killed.communicate()
+        until.set()
+    assert "Replayed 0 " in run(flow, "replay", *own).stdout
+    assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(10)]
 
-    def unavailable(_request: Any, answer: Any) -> None:
-        for coordinator in answer.coordinators or ():
-            coordinator.error_code = Code.COORDINATOR_NOT_AVAILABLE
-        answer.error_code = Code.COORDINATOR_NOT_AVAILABLE
 
-    def moved(_request: Any, answer: Any) -> None:
-        answer.error_code = Code.NOT_COORDINATOR
+def test_offsets_of_an_earlier_version_are_refused(flow: Flow) -> None:
+    topic = write_letters(flow, range(4))
+    group = f"spark-eos-replay-{topic}"
+    consumer = Consumer({**flow.kafka, "group.id": group})
+    # As its producer committed them, with a zero byte behind each text.
+    for partition, text in ((0, "left 0"), (1, "")):
+        offset = TopicPartition(topic, partition, 2, text)
+        consumer.commit(offsets=[offset], asynchronous=False)
+    consumer.close()
+    for more in (("--source", flow.source), ("--to", flow.target), ("--dry-run",)):
+        refused = run(flow, "replay", *more, "--from-beginning")
+        assert refused.exit_code == 1, refused.output
+        assert f"{topic}-0 up to 2 without 0. This version has a group for" in refused.output
+    assert "How many are left to replay is not known: an earlier" in run(flow, "count").stdout
+    assert flow.values(flow.source) == flow.values() == []
 
-    def offsets_moved(_request: Any, answer: Any) -> None:
-        answer.groups[0].error_code = Code.NOT_COORDINATOR
 
-    def commit_moved(_request: Any, answer: Any) -> None:
-        for topic in answer.topics:
-            for partition in topic.partitions:
-                partition.error_code = Code.NOT_COORDINATOR
-
-    rules = [
-        proxy.on(FindCoordinatorRequest, Rewrite(unavailable), times=4),
-        proxy.on(InitProducerIdRequest, Rewrite(moved), times=2),
-        proxy.on(OffsetFetchRequest, Rewrite(offsets_moved), times=2),
-        proxy.on(TxnOffsetCommitRequest, Rewrite(commit_moved), times=2),
-        proxy.on(EndTxnRequest, Rewrite(moved), times=1),
-    ]
-    result = run(flow, "replay", "--source", flow.source, "--from-beginning")
-    assert "Replayed 4 dead letters" in result.output
-    assert [len(rule.hits) for rule in rules] == [4, 2, 2, 2, 1]
-    assert sorted(flow.values(flow.source)) == [f"value {n}" for n in range(4)]
+def test_without_pyspark_it_says_what_to_install(flow: Flow) -> None:
+    write_letters(flow, [0])
+    code = "import sys; sys.modules['pyspark'] = None; import spark_eos._cli as c; c.main()"
+    command = [sys.executable, "-c", code, *_command(flow)[1:]]
+    refused = subprocess.run(
+        [*command, "--source", flow.source, "--from-beginning"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert refused.returncode == 1, refused
+    assert "has no module 'pyspark.sql': install spark-eos[spark]" in refused.stderr
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -572,8 +509,10 @@ def test_a_topic_that_does_not_exist(flow: Flow) -> None:
     assert (result.exit_code, "'nowhere' does not exist" in result.output) == (1, True)
 
 
+@pytest.mark.usefixtures("spark_eos_session")
 def test_letters_in_another_format_are_listed_and_not_replayed(flow: Flow) -> None:
     write_letters(flow, range(2), format="1")
     assert "written in another format" in run(flow, "count").stdout
-    replayed = run(flow, "replay", "--to", flow.target, "--yes")
-    assert flow.values() == [], replayed.output
+    replayed = run(flow, "replay", "--to", flow.target, "--from-beginning")
+    assert "Replayed 0 dead letters. Left 2:" in replayed.stdout
+    assert flow.values() == []

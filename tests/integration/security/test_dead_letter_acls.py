@@ -97,13 +97,14 @@ def test_replay_needs_what_is_printed_for_it(
     assert "1 dead letter. How many are left to replay is not known: " in counted.stdout
     assert "Describe on group 'spark-eos-replay-" in " ".join(counted.stdout.split())
     flow.grant(*others)
-    for line in (read, *others):
+    # Without DescribeConfigs, brokers decide.
+    for line in (each for each in (read, *others) if "DescribeConfigs" not in each):
         with flow.without(line):
             result = _ask("replay", flow, letters, "--source", flow.source, "--from-beginning")
         assert result.exit_code != 0, line
         assert re.search("(?i)authorization.failed", result.stderr), result.stderr
         assert len(flow.written(flow.source)) == 3
-    assert "never replayed" in _ask("count", flow, letters).stdout
+    assert "Of these, 1 may have been replayed" in _ask("count", flow, letters).stdout
     result = _ask("replay", flow, letters, "--source", flow.source, "--from-beginning")
     assert result.exit_code == 0, result.stderr
     assert flow.values(flow.source) == ["a", "large", "b", "large"]

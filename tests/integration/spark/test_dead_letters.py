@@ -10,11 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import guarded
-from spark_eos._admin.dead_letter_replay import DeadLetterReplay
 from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import UnsupportedPipelineError
-from support.dead_letters import headers_of, letter_topic
+from support.dead_letters import headers_of, letter_topic, replayed
 from support.flow import Flow
 from support.mirroring import MirroredFlow
 from support.queries import run_available
@@ -375,7 +374,7 @@ def test_a_record_with_headers_of_dead_letters_is_replayed_as_it_was(
     (letter,) = topic.read()
     assert (letter.source, letter.reason) == ((flow.source, 0), "error")
     assert "omitted" not in letter.error_headers
-    DeadLetterReplay(topic, sources=[flow.source], from_beginning=True).run()
+    assert replayed(flow, "--source", flow.source) == 1
     assert [m.headers() for m in flow.written(flow.source)] == [brought, brought]
     assert flow.written(other) == []
 
@@ -390,8 +389,7 @@ def test_headers_of_the_same_style_are_left_out(
     topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
     (letter,) = topic.read()
     assert "exception" not in letter.error_headers
-    replay = DeadLetterReplay(topic, sources=[flow.source], from_beginning=True)
-    assert replay.run().total == 1
+    assert replayed(flow, "--source", flow.source) == 1
     assert flow.written(flow.source)[1].headers() == [("a", None)]
 
 
@@ -414,11 +412,9 @@ def test_letters_of_another_clusters_records_say_so(
     assert (report.delivery, report.dead_letters) == ("mirrored", {"error": 1})
     (letter,) = flow.written(letters)
     assert headers_of(letter)[f"__{style}.errors.cluster"] == flow.identity[0] != ""
-    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
-    done = DeadLetterReplay(topic, sources=[flow.source], from_beginning=True).run()
-    assert (done.total, [" in another cluster" in why for why in done.left]) == (0, [True])
+    assert replayed(flow, "--source", flow.source) == 0
     assert flow.values(flow.source) == ["A"]
-    assert DeadLetterReplay(topic, flow.target).run().total == 1
+    assert replayed(flow, "--to", flow.target) == 1
     assert flow.values() == ["bad b"]
 
 

@@ -1,4 +1,4 @@
-"""Dead letters of rows whose source records are gone, and their replay; without Spark."""
+"""Dead letters of rows whose source records are gone; without Spark."""
 
 import base64
 import json
@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_eos._admin.dead_letter_replay import DeadLetterReplay
 from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.settings import ClientSettings
@@ -17,7 +16,6 @@ from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.dead_letters import RECORD
 from spark_eos._worker.records import RowError, SourceRows, source_rows
 from spark_eos._worker.transaction import Transactions
-from spark_eos.errors import WriteError
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
 from support.members import started, writer_settings
@@ -43,17 +41,6 @@ def writing(flow: Flow, style: str = "dlq", **options: Any) -> Iterator[tuple[Tr
         found.close()
 
 
-def test_a_replay_sends_no_batch_larger_than_a_topic_takes(flow: Flow) -> None:
-    flow.produce(["x" * 100] * 500, partition=0)
-    with writing(flow, topic="no name") as (found, letters):
-        found.add(rows(flow, 0, *range(500)))
-        found.commit()
-    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
-    small = f"small-{flow.name}"
-    assert DeadLetterReplay(topic, small, from_beginning=True).run().total == 500
-    assert flow.values(small) == ["x" * 100] * 500
-
-
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_a_letter_of_a_record_that_was_deleted_says_that_it_is_a_row(
     flow: Flow, style: str
@@ -68,13 +55,10 @@ def test_a_letter_of_a_record_that_was_deleted_says_that_it_is_a_row(
     assert headers_of(first)[f"__{style}.errors.record"] == "row"
     assert second.value() == b"1"
     assert f"__{style}.errors.record" not in headers_of(second)
-    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
-    done = DeadLetterReplay(topic, sources=[flow.source], from_beginning=True).run()
-    assert (done.total, [why.startswith("hold what a row") for why in done.left]) == (1, [True])
-    assert flow.values(flow.source) == ["1", "1"]
-    assert DeadLetterReplay(topic, flow.target).run().total == 1
-    assert [len(m.value() or b"") for m in flow.written()] == [2 * LIMIT]
-    assert flow.values(flow.source) == ["1", "1"]
+    # The row is for another topic alone.
+    assert [
+        letter.home for letter in DeadLetterTopic(ClientSettings(flow.kafka), letters, 20).read()
+    ] == ["", flow.source]
 
 
 def test_a_letter_says_that_its_records_headers_can_not_be_read(flow: Flow) -> None:
@@ -87,10 +71,6 @@ def test_a_letter_says_that_its_records_headers_can_not_be_read(flow: Flow) -> N
     told = headers_of(letter)
     assert told["__dlq.errors.omitted"] == _UNREADABLE
     assert (told["__dlq.errors.topic"], told["__dlq.errors.offset"]) == (flow.source, "0")
-    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
-    # The record would come back without its headers.
-    with pytest.raises(WriteError, match=r"offset 0 does not hold its whole record \(omitted: hea"):
-        DeadLetterReplay(topic, sources=[flow.source], from_beginning=True).run()
 
 
 def _header_batch(flow: Flow, name: str, **columns: pa.Array) -> pa.RecordBatch:

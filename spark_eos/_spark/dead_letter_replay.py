@@ -1,0 +1,122 @@
+"""Replays dead letters: a direct query from the dead-letter topic to where the letters belong.
+
+Each replay begins at the group's offsets, with a checkpoint of its own. To end where it is planned
+to end, the checkpoint says that Spark has begun a batch up to there: a start with
+``trigger(once=True)`` runs that batch, and no other.
+"""
+
+import contextlib
+import json
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_eos._admin.dead_letter_topic import letter_of
+from spark_eos._batch.batch_report import BatchReport
+from spark_eos._pyspark_internals import set_spark_log_level
+from spark_eos._spark.session import session_builder
+from spark_eos._spark.sink import ExactlyOnceSink
+from spark_eos.acls import replay_group
+from spark_eos.options import Limits, Transactions
+
+_RECORD: Final = (
+    "topic string, partition int, timestamp bigint, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+
+@contextlib.contextmanager
+def local_spark() -> Iterator[SparkSession]:
+    """The active session, or a local one that ends with the context."""
+    spark = SparkSession.getActiveSession()
+    if spark is not None:
+        yield spark
+        return
+    # Or it would be a client of Spark Connect.
+    os.environ.pop("SPARK_REMOTE", None)
+    builder = session_builder().master("local[*]").appName("spark-eos dead-letters replay")
+    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        # What ends the query is told without Spark's plan and stack traces.
+        set_spark_log_level("OFF")
+        yield spark
+    finally:
+        spark.stop()
+
+
+def replay(
+    spark: SparkSession,
+    kafka: Mapping[str, Any],
+    timeout: float,
+    topic: str,
+    home: str,
+    ends: Mapping[int, int],
+    target: str,
+    partitions: int,
+    run: Callable[[StreamingQuery], None],
+) -> int:
+    """Writes a topic's letters of one home; returns how many.
+
+    It reads from the group's offsets to ``ends``. ``run`` waits for the query's end.
+    """
+    group = replay_group(topic, home)
+    reports: list[BatchReport] = []
+    with tempfile.TemporaryDirectory(prefix="spark-eos-replay-") as directory:
+        sink = ExactlyOnceSink(
+            kafka=kafka,
+            group_id=group,
+            checkpoint_location=directory,
+            delivery="direct",
+            transactions=Transactions(id_prefix=replay_group(topic)),
+            limits=Limits(connect_timeout_ms=round(timeout * 1000)),
+            # What retention has deleted can't be replayed.
+            fail_on_data_loss=False,
+            on_batch=reports.append,
+        )
+        with contextlib.closing(sink):
+            letters = sink.read(spark, subscribe=topic, include_headers=True)
+            rows = _records(letters, home, target, partitions)
+            _begin_batch(Path(directory), group, {topic: ends})
+            run(sink.write(rows).trigger(once=True).start())
+    return sum(report.rows_written for report in reports)
+
+
+def _begin_batch(checkpoint: Path, group: str, ends: Mapping[str, Mapping[int, int]]) -> None:
+    """Makes a checkpoint of the group's query whose first batch has begun, and ends there."""
+    # The same query in all replays with the group: each continues from the group's offsets.
+    query = uuid.uuid5(uuid.NAMESPACE_URL, group)
+    batch = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
+    (checkpoint / "metadata").write_text(json.dumps({"id": str(query)}))
+    (checkpoint / "offsets").mkdir()
+    lines = ("v1", json.dumps(batch), json.dumps(ends))
+    (checkpoint / "offsets" / "0").write_text("\n".join(lines))
+
+
+def _records(letters: DataFrame, home: str, target: str, partitions: int) -> DataFrame:
+    """The source records of letters of one home, as rows to write to a topic.
+
+    To the source topic they go to their source partition, if there is one; else by key.
+    """
+
+    @F.udf(returnType=_RECORD, useArrow=False)
+    def record(headers: list[Any] | None, timestamp: int) -> tuple[Any, ...] | None:
+        found = ((key, None if value is None else bytes(value)) for key, value in headers or ())
+        letter = letter_of(tuple(found), timestamp)
+        if letter.home != home or "omitted" in letter.error_headers:
+            return None
+        source, partition = letter.source, None
+        if source is not None and source.topic == target and source.partition < partitions:
+            partition = source.partition
+        return target, partition, letter.record_timestamp, list(letter.own_headers)
+
+    found = letters.withColumn("record", record("headers", F.unix_millis("timestamp")))
+    columns = ("source", "key", "value", "record.headers", "record.topic", "record.partition")
+    timestamp = F.timestamp_millis("record.timestamp").alias("timestamp")
+    return found.where("record IS NOT NULL").select(*columns, timestamp)
