@@ -9,7 +9,6 @@ from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import ABORT_INTERVAL, OpenTransactions
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos._kafka.hanging_transactions import holder_of_offsets
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets, group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -72,10 +71,19 @@ class OffsetReader:
             last = error.__cause__
             if not isinstance(last, RetriableError) or last.code != Code.UNSTABLE_OFFSET_COMMIT:
                 raise
-            held = holder_of_offsets(
-                self._connections, self._settings.group_id, self._settings.group_deadline()
-            )
-            raise DeadlineExceededError(f"{error}. {held}") from error
+            raise DeadlineExceededError(f"{error}. {self._hanging()}") from error
+
+    def _hanging(self) -> str:
+        """What an operator can do about offsets that stay unstable."""
+        tool = f"kafka-transactions.sh --bootstrap-server {self._connections.bootstrap_servers}"
+        where = "--topic __consumer_offsets"
+        return (
+            "A transaction that this query may not end holds offsets of group "
+            f"{self._settings.group_id!r}. If its coordinator has forgotten it (KIP-664), only an "
+            f"administrator can end it: `{tool} find-hanging {where}` lists it with its partition "
+            f"and start offset, `{tool} abort {where} --partition <partition> --start-offset "
+            "<start offset>` ends it; then start again"
+        )
 
     def _look_again_if_overdue(self) -> None:
         if not self._next_look.expired:
