@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from spark_eos._admin.group_progress import GroupProgress, MirroredPartition, StagedStatus
-from spark_eos._admin.status_tables import status_html
+from spark_eos._admin.status_tables import status_tables
 from spark_eos._client.settings import ClientSettings
+from spark_eos._client.tables import as_html
 from spark_eos._driver.preflight import offset_commit_version
 from spark_eos._kafka import cluster, groups
 from spark_eos._kafka.connection import Connections, reached
@@ -142,7 +143,7 @@ class Status:
         return sum(known) if known else None
 
     def _repr_html_(self) -> str:
-        return status_html(self)
+        return as_html(status_tables(self))
 
 
 def ask_status(

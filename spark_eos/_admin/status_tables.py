@@ -1,16 +1,15 @@
 """A query's status as tables, for a terminal or a notebook."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from spark_eos._admin.fitting_table import FittingTable
 from spark_eos._admin.group_progress import MirroredPartition, StagedStatus
-from spark_eos._client.html_tables import html_line
 from spark_eos._client.printable import counted, printable
+from spark_eos._client.tables import FittingTable
 from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.held_back import HeldBack
@@ -21,7 +20,6 @@ from spark_eos._kafka.topic_partition import TopicPartition
 if TYPE_CHECKING:  # Which shows itself with these tables.
     from spark_eos._admin.status import ClusterStatus, PartitionStatus, Status
 
-_UNKNOWN = "-"
 # A line names at most so many partitions.
 _NAMED = 20
 
@@ -48,21 +46,6 @@ def status_tables(status: "Status") -> Group:
         parts.append(silent_brokers(status.silent))
     parts.append(Group(_brokers(status.cluster), _verdict(status.cluster)))
     return Group(parts[0], *(piece for part in parts[1:] for piece in (Text(), part)))
-
-
-def status_html(status: "Status") -> str:
-    """Returns the same tables as HTML."""
-    return "".join(_html(status_tables(status)))
-
-
-def _html(tables: Group) -> Iterator[str]:
-    for part in tables.renderables:
-        if isinstance(part, Group):
-            yield from _html(part)
-        elif isinstance(part, FittingTable):
-            yield part._repr_html_()
-        elif isinstance(part, Text) and part.plain:
-            yield html_line(part.plain)
 
 
 def host(member: DescribedMember) -> str:
@@ -96,8 +79,7 @@ def transactions(found: Iterable[OpenTransaction], now: float) -> FittingTable:
     table = FittingTable("transactional id", "state", "age>", "timeout>", "in")
     for one in found:
         age = one.age(now)
-        _row(
-            table,
+        table.add(
             one.transactional_id,
             one.state,
             None if age is None else duration(age),
@@ -155,8 +137,7 @@ def _headline(status: "Status") -> Text:
 def _members(members: Iterable[DescribedMember]) -> FittingTable:
     table = FittingTable("member", "epoch>", "client id", "host", "assigned")
     for member in members:
-        _row(
-            table,
+        table.add(
             member.instance_id or member.member_id,
             member.epoch,
             member.client_id,
@@ -177,8 +158,7 @@ def _partitions(found: "Iterable[PartitionStatus]", names: dict[str, str]) -> Fi
         "member",
     )
     for one in found:
-        _row(
-            table,
+        table.add(
             one.topic,
             one.partition,
             one.committed,
@@ -197,15 +177,14 @@ def progress_table(found: Iterable[MirroredPartition]) -> FittingTable:
     )
     for one in found:
         source = one.source
-        _row(table, source.topic, source.partition, one.offset, *one.progress, source.cluster)
+        table.add(source.topic, source.partition, one.offset, *one.progress, source.cluster)
     return table
 
 
 def _staged(staged: StagedStatus) -> Group:
     batch = staged.batch
     table = FittingTable("progress topic", "batch>", "rows>", "files written>", "directory")
-    _row(
-        table,
+    table.add(
         staged.topic,
         batch.batch,
         batch.rows,
@@ -228,8 +207,7 @@ def _held_back(found: Iterable[HeldBack], now: float) -> Group:
     hidden = set()
     for one in found:
         age = None if one.transaction is None else one.transaction.age(now)
-        _row(
-            table,
+        table.add(
             one.topic,
             one.partition,
             one.last_stable,
@@ -254,8 +232,7 @@ def _brokers(cluster: "ClusterStatus") -> FittingTable:
         "broker>", "TxnOffsetCommit>", "ConsumerGroupHeartbeat>", "transaction.version>"
     )
     for one in cluster.brokers:
-        _row(
-            table,
+        table.add(
             str(one.node_id),
             one.txn_offset_commit,
             one.consumer_group_heartbeat,
@@ -270,13 +247,3 @@ def _verdict(cluster: "ClusterStatus") -> Text:
     version = cluster.offset_commit_version
     how = "by topic id (KIP-1319)" if version == 6 else "by topic name"
     return Text(f"Offsets are committed {how}: TxnOffsetCommit v{version}.")
-
-
-def _row(table: FittingTable, *values: str | int | None) -> None:
-    def text(value: str | int | None) -> str:
-        if value is None:
-            return _UNKNOWN
-        # Clients choose their own ids, which may hold control characters.
-        return f"{value:,}" if isinstance(value, int) else printable(value)
-
-    table.add(*map(text, values))

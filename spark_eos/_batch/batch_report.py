@@ -5,16 +5,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 from spark_eos._batch.data_loss import LostRecords
 from spark_eos._batch.plan import BatchRange
-from spark_eos._batch.report_html import report_html
 from spark_eos._batch.task_report import JobOutcome, dead_letters_of
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.printable import printable
+from spark_eos._client.tables import FittingTable, Value, as_html
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 
 # Steps of tasks; their times are summed over all tasks of the batch.
 TASK_STEPS: Final = ("produce", "flush", "offsets", "commit")
+
+# A batch may have thousands of source partitions; a notebook shows so many.
+_SHOWN: Final = 20
 
 # The fields in a report's text; JSON logs have all of them.
 _IN_TEXT: Final = (
@@ -142,8 +149,52 @@ class BatchReport:
             del fields["timestamps_moved"]
         return key_values({name: fields[name] for name in _IN_TEXT if name in fields})
 
+    def __rich__(self) -> Group:
+        title = printable(f"Batch {self.batch_id} of group {self.group_id}")
+        parts: list[RenderableType] = [Text(title, style="bold"), self._counts()]
+        if self.dead_letters:
+            letters = sorted(self.dead_letters.items())
+            parts.append(FittingTable("dead letters", "rows>", rows=letters))
+        if self.timestamps_moved:
+            moved = f"{self.timestamps_moved:,} written"
+            parts.append(Text(f"Records of 1970-01-01T00:00:00Z, by 1 ms later: {moved}"))
+        parts.append(Text("Milliseconds; produce, flush, offsets, commit are summed over tasks:"))
+        times = [f"{spent:,.1f}" for spent in self.milliseconds.values()]
+        parts.append(FittingTable(*(f"{step}>" for step in self.milliseconds), rows=[times]))
+        if self.lost:
+            lost = [
+                (one.topic, one.partition, one.first, one.after - one.first) for one in self.lost
+            ]
+            parts.append(Text("Deleted before they were read:"))
+            columns = ("topic", "partition>", "first offset>", "offsets>")
+            parts.append(FittingTable(*columns, rows=lost))
+        parts.append(self._sources())
+        if len(self.partitions) > _SHOWN:
+            parts.append(Text(f"and {len(self.partitions) - _SHOWN:,} more source partitions"))
+        return Group(*parts)
+
+    def _counts(self) -> FittingTable:
+        counts: dict[str, Value] = {
+            "delivery": self.delivery,
+            "rows written>": self.rows_written,
+            "rows skipped>": self.rows_skipped,
+            "dead letters>": sum(self.dead_letters.values()),
+            "bytes written>": self.bytes_written,
+            "transactions>": self.transactions,
+            "attempts>": self.attempts,
+        }
+        return FittingTable(*counts, rows=[[*counts.values()]])
+
+    def _sources(self) -> FittingTable:
+        columns = ("topic", "partition>", "start>", "end>", "written>", "skipped>", "dead letters>")
+        rows = [
+            (p.topic, p.partition, p.start, p.end, p.rows_written, p.rows_skipped, p.dead_letters)
+            for p in self.partitions[:_SHOWN]
+        ]
+        return FittingTable(*columns, rows=rows)
+
     def _repr_html_(self) -> str:
-        return report_html(self)
+        return as_html(self)
 
     def fields(self) -> dict[str, Any]:
         """The report as flat fields of a log record, with ``<step>_ms`` for each step's time.

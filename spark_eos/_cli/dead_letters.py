@@ -11,11 +11,11 @@ import click
 
 from spark_eos._admin.dead_letter_replay import DeadLetterReplay, Replay
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic
-from spark_eos._admin.fitting_table import FittingTable
 from spark_eos._admin.replay_progress import PartitionProgress, replayed
 from spark_eos._cli.query import Cluster, check_reached, cluster_options, moment, terminal
 from spark_eos._client.checks import check_text
 from spark_eos._client.printable import counted, printable
+from spark_eos._client.tables import FittingTable
 from spark_eos.errors import AuthorizationError
 from spark_eos.jobs.client_options import decorated
 

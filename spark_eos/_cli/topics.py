@@ -7,9 +7,9 @@ from typing import Final
 
 import click
 
-from spark_eos._admin.fitting_table import FittingTable
 from spark_eos._cli.query import Cluster, cluster_options, connected, json_option, terminal
 from spark_eos._client.kafka_python import ensure_valid_topic_name
+from spark_eos._client.tables import FittingTable
 from spark_eos._kafka.cluster import metadata_request
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline

@@ -12,8 +12,8 @@ from spark_eos._admin.status import Status, ask_status
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.checks import check_flag, check_text
-from spark_eos._client.html_tables import html_table
 from spark_eos._client.settings import ClientSettings
+from spark_eos._client.tables import FittingTable, as_html
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.offset_renewal import end_renewal, renew_hourly
 from spark_eos._driver.start import Start
@@ -171,7 +171,7 @@ class ExactlyOnceSink:
             **({} if source is None else {"source_kafka": str(source)}),
             **({} if letters is None else {"dead-letter topic": letters.topic}),
         }
-        return html_table(["ExactlyOnceSink", ""], rows.items())
+        return as_html(FittingTable("ExactlyOnceSink", "value", rows=rows.items()))
 
     # Looking ----------------------------------------------------------------------------------
 

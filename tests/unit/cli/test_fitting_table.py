@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from spark_eos._admin.fitting_table import FittingTable
+from spark_eos._client.tables import FittingTable
 
 _ROWS = [
     ("orders-of-customers-by-region-and-year", "7", "123,456,789,012", "1,234", "spark-eos-0"),

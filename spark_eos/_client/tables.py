@@ -1,36 +1,47 @@
-"""A table that fits the terminal: numbers are never cut, and names are folded into long pieces.
+"""Tables that fit a terminal: numbers are never cut, and names are folded into long pieces.
 
-In a notebook it is a table of HTML.
+A notebook shows the same, as text.
 """
 
-from collections.abc import Sequence
-from typing import Final
+import io
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.jupyter import JUPYTER_HTML_FORMAT
 from rich.table import Table
+from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from spark_eos._client.html_tables import html_table
+from spark_eos._client.printable import printable
 
 # Between two columns: a space on each side, and the box's own.
 _GAP: Final = 3
 # The shortest piece of a name that still says something.
 _PIECE: Final = 24
+# As wide as a cell of a notebook mostly is; wider ones have more room than a table needs.
+_NOTEBOOK: Final = 115
+
+Value: TypeAlias = str | int | None
 
 
 class FittingTable:
-    """A table where there is room for one; a list of each row's values where there is none."""
+    """A table where there is room for one; a list of each row's values where there is none.
 
-    def __init__(self, *columns: str) -> None:
-        self._columns = columns
+    The names of columns of numbers end in ``>``.
+    """
+
+    def __init__(self, *columns: str, rows: Iterable[Sequence[Value]] = ()) -> None:
         self._names = [name.removesuffix(">") for name in columns]
         self._numeric = [name.endswith(">") for name in columns]
         self._rows: list[Sequence[str]] = []
+        for row in rows:
+            self.add(*row)
 
-    def add(self, *values: str) -> None:
-        """Adds a row: one text for each column."""
-        self._rows.append(values)
+    def add(self, *values: Value) -> None:
+        """Adds a row: a value for each column, None if it is not known."""
+        self._rows.append([*map(_text, values)])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = self._widths(options.max_width)
@@ -38,9 +49,6 @@ class FittingTable:
             yield self._lists()
         else:
             yield self._table(widths)
-
-    def _repr_html_(self) -> str:
-        return html_table(self._columns, self._rows)
 
     def _widths(self, room: int) -> list[int] | None:
         """The columns' widths; None if numbers, or pieces of names, have not enough room."""
@@ -85,3 +93,23 @@ class FittingTable:
                 lists.append(Text())
             lists.append(grid)
         return Group(*lists)
+
+
+def _text(value: Value) -> str:
+    if value is None:
+        return "-"
+    # Clients choose their own ids, which may hold control characters.
+    return f"{value:,}" if isinstance(value, int) else printable(value)
+
+
+def as_html(shown: RenderableType) -> str:
+    r"""What a terminal shows, as a notebook shows it; texts can't become markup.
+
+    Example:
+        >>> as_html(Text("a < b", style="bold")).partition(">")[2]
+        '<span style="font-weight: bold">a &lt; b</span>\n</pre>\n'
+    """
+    console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK, force_jupyter=False)
+    console.print(shown)
+    # The colors of this theme can be read in light notebooks and in dark ones.
+    return console.export_html(theme=MONOKAI, code_format=JUPYTER_HTML_FORMAT, inline_styles=True)
