@@ -21,6 +21,34 @@ from spark_eos.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
+class PartitionStatus:
+    """The group's position in one source partition; None means unknown.
+
+    Attributes:
+        topic: The source topic.
+        partition: The partition's number.
+        committed: The group's committed offset, the next one to process.
+        last_stable: The first offset that a read_committed consumer can't reach yet.
+        high_watermark: The next offset to be written.
+        member: Member id of the member that the partition is assigned to.
+    """
+
+    topic: str
+    partition: int
+    committed: int | None
+    last_stable: int | None
+    high_watermark: int | None
+    member: str | None
+
+    @property
+    def lag(self) -> int | None:
+        """Number of offsets from the committed one to the last stable one."""
+        if self.committed is None or self.last_stable is None:
+            return None
+        return max(0, self.last_stable - self.committed)
+
+
+@dataclass(frozen=True)
 class MirroredPartition:
     """A mirrored query's progress in one source partition.
 

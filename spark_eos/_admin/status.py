@@ -5,21 +5,29 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from spark_eos._admin.group_progress import GroupProgress, MirroredPartition, StagedStatus
-from spark_eos._admin.status_tables import status_tables
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from spark_eos._admin import status_tables as tables
+from spark_eos._admin.cluster_status import ClusterStatus, cluster_status
+from spark_eos._admin.group_progress import (
+    GroupProgress,
+    MirroredPartition,
+    PartitionStatus,
+    StagedStatus,
+)
+from spark_eos._client.printable import counted
 from spark_eos._client.settings import ClientSettings
 from spark_eos._client.tables import as_html
-from spark_eos._driver.preflight import offset_commit_version
 from spark_eos._kafka import cluster, groups
 from spark_eos._kafka.connection import Connections, reached
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.held_back import HeldBack, held_back
 from spark_eos._kafka.list_offsets import EndOffsets, end_offsets
 from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
-from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.errors import SparkEosError, UnsupportedBrokerError
+from spark_eos.errors import SparkEosError
 
 _Ends = Mapping[TopicPartition, EndOffsets | None]
 
@@ -28,67 +36,6 @@ class UnknownGroupError(SparkEosError):
     """The cluster has no consumer group with this name."""
 
     entry = "EOS21"
-
-
-@dataclass(frozen=True)
-class PartitionStatus:
-    """The group's position in one source partition; None means unknown.
-
-    Attributes:
-        topic: The source topic.
-        partition: The partition's number.
-        committed: The group's committed offset, the next one to process.
-        last_stable: The first offset that a read_committed consumer can't reach yet.
-        high_watermark: The next offset to be written.
-        member: Member id of the member that the partition is assigned to.
-    """
-
-    topic: str
-    partition: int
-    committed: int | None
-    last_stable: int | None
-    high_watermark: int | None
-    member: str | None
-
-    @property
-    def lag(self) -> int | None:
-        """Number of offsets from the committed one to the last stable one."""
-        if self.committed is None or self.last_stable is None:
-            return None
-        return max(0, self.last_stable - self.committed)
-
-
-@dataclass(frozen=True)
-class BrokerStatus:
-    """One broker's highest versions of the requests that matter here; None if unsupported.
-
-    Attributes:
-        node_id: The broker's id.
-        txn_offset_commit: TxnOffsetCommit; version 6 commits by topic id (KIP-1319).
-        consumer_group_heartbeat: ConsumerGroupHeartbeat (KIP-848).
-    """
-
-    node_id: int
-    txn_offset_commit: int | None
-    consumer_group_heartbeat: int | None
-
-
-@dataclass(frozen=True)
-class ClusterStatus:
-    """Whether and how spark-eos can run on the cluster.
-
-    Attributes:
-        brokers: All brokers that answer.
-        transaction_version: The finalized level of the feature ``transaction.version``.
-        offset_commit_version: The version of TxnOffsetCommit that a query uses here, 5 or 6;
-            None if no query can run here.
-        problem: Why no query can run here, and the remedy; None if one can.
-    """
-
-    brokers: tuple[BrokerStatus, ...]
-    transaction_version: int
-    offset_commit_version: int | None
-    problem: str | None
 
 
 @dataclass(frozen=True)
@@ -142,8 +89,61 @@ class Status:
         known = [one.lag for one in self.partitions if one.lag is not None]
         return sum(known) if known else None
 
+    def __rich__(self) -> Group:
+        """All tables, most important first, separated by empty lines."""
+        parts: list[RenderableType] = [self._headline()]
+        if self.group.members:
+            parts.append(tables.members(self.group.members))
+        if self.partitions:
+            names = {m.member_id: m.instance_id or m.member_id for m in self.group.members}
+            parts.append(tables.partitions(self.partitions, names))
+        if self.staged is not None:
+            parts.append(tables.staged(self.staged))
+        if self.foreign:
+            parts.append(tables.foreign(self.foreign))
+        if self.transactions:
+            parts.append(Group(self._open(), tables.transactions(self.transactions, self.taken_at)))
+        else:
+            none = f"No open transactions of prefix {self.prefix} and group {self.group_id}."
+            parts.append(Text(none))
+        if self.held_back:
+            parts.append(tables.held_back(self.held_back, self.taken_at))
+        if self.silent:
+            parts.append(tables.silent_brokers(self.silent))
+        parts.append(Group(tables.brokers(self.cluster), tables.verdict(self.cluster)))
+        return Group(parts[0], *(piece for part in parts[1:] for piece in (Text(), part)))
+
+    def _headline(self) -> Text:
+        group = self.group
+        line = Text()
+        line.append(f"Group {self.group_id}", style="bold")
+        line.append(f": {group.state or 'unknown, its coordinator does not answer'}")
+        if group.state is None:
+            return line.append(", lag unknown")
+        if group.epoch is None:
+            line.append(", classic protocol: no spark-eos query uses this group")
+        else:
+            line.append(f", group epoch {group.epoch}, assignment epoch {group.assignment_epoch}")
+        if self.delivery is not None:
+            line.append(f", delivery {self.delivery}")
+        least = "at least " if self.silent else ""
+        lag = "unknown" if self.lag is None else f"{least}{self.lag:,}"
+        line.append(f", {counted(len(group.members), 'member')}, lag {lag}")
+        if self.mirrored and all(partition.lag is None for partition in self.partitions):
+            line.append(" (of the source only with --source-bootstrap-servers)")
+        return line
+
+    def _open(self) -> Text:
+        text = Text(f"{counted(len(self.transactions), 'open transaction')}", style="bold")
+        if self.group.state is not None and not self.group.members:
+            text.append(
+                "; no query is running: the next start ends them, spark-eos abort ends them now",
+                style="not bold",
+            )
+        return text
+
     def _repr_html_(self) -> str:
-        return as_html(status_tables(self))
+        return as_html(self)
 
 
 def ask_status(
@@ -285,34 +285,4 @@ def _partition(
         last_stable=end.last_stable if end else None,
         high_watermark=end.high_watermark if end else None,
         member=member,
-    )
-
-
-def cluster_status(
-    features: Mapping[int, cluster.BrokerFeatures], bootstrap_servers: str
-) -> ClusterStatus:
-    """Whether a query can run on brokers with these features."""
-    # A query talks to all brokers, so it can only use what every broker supports.
-    spoken = set.intersection(*(set(f.versions) for f in features.values()))
-    common = cluster.BrokerFeatures(
-        versions={key: min(f.versions[key] for f in features.values()) for key in spoken},
-        features=next(iter(features.values())).features,
-    )
-    version, problem = None, None
-    try:
-        version = offset_commit_version(common, bootstrap_servers)
-    except UnsupportedBrokerError as error:
-        problem = str(error)
-    return ClusterStatus(
-        brokers=tuple(
-            BrokerStatus(
-                node_id=node,
-                txn_offset_commit=f.versions.get(TxnOffsetCommitRequest.API_KEY),
-                consumer_group_heartbeat=f.versions.get(ConsumerGroupHeartbeatRequest.API_KEY),
-            )
-            for node, f in features.items()
-        ),
-        transaction_version=common.features.get("transaction.version", 0),
-        offset_commit_version=version,
-        problem=problem,
     )

@@ -1,13 +1,13 @@
-"""A query's status as tables, for a terminal or a notebook."""
+"""The tables of which a query's status is made, for a terminal or a notebook."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from spark_eos._admin.group_progress import MirroredPartition, StagedStatus
+from spark_eos._admin.cluster_status import ClusterStatus
+from spark_eos._admin.group_progress import MirroredPartition, PartitionStatus, StagedStatus
 from spark_eos._client.printable import counted, printable
 from spark_eos._client.tables import FittingTable
 from spark_eos._kafka.cluster import by_topic
@@ -17,35 +17,8 @@ from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.silent_brokers import does_not_answer
 from spark_eos._kafka.topic_partition import TopicPartition
 
-if TYPE_CHECKING:  # Which shows itself with these tables.
-    from spark_eos._admin.status import ClusterStatus, PartitionStatus, Status
-
 # A line names at most so many partitions.
 _NAMED = 20
-
-
-def status_tables(status: "Status") -> Group:
-    """Returns all tables, most important first, separated by empty lines."""
-    parts: list[RenderableType] = [_headline(status)]
-    if status.group.members:
-        parts.append(_members(status.group.members))
-    if status.partitions:
-        names = {m.member_id: m.instance_id or m.member_id for m in status.group.members}
-        parts.append(_partitions(status.partitions, names))
-    if status.staged is not None:
-        parts.append(_staged(status.staged))
-    if status.foreign:
-        parts.append(_foreign(status.foreign))
-    if status.transactions:
-        parts.append(Group(_open(status), transactions(status.transactions, status.taken_at)))
-    else:
-        parts.append(Text(_none_open(status)))
-    if status.held_back:
-        parts.append(_held_back(status.held_back, status.taken_at))
-    if status.silent:
-        parts.append(silent_brokers(status.silent))
-    parts.append(Group(_brokers(status.cluster), _verdict(status.cluster)))
-    return Group(parts[0], *(piece for part in parts[1:] for piece in (Text(), part)))
 
 
 def host(member: DescribedMember) -> str:
@@ -58,20 +31,6 @@ def silent_brokers(names: Sequence[str]) -> Text:
     what = does_not_answer(names)
     unknown = "the open transactions that it coordinates and the partitions that it leads"
     return Text(f"{what[0].upper()}{what[1:]}: {unknown} are unknown", style="bold yellow")
-
-
-def _open(status: "Status") -> Text:
-    text = Text(f"{counted(len(status.transactions), 'open transaction')}", style="bold")
-    if status.group.state is not None and not status.group.members:
-        text.append(
-            "; no query is running: the next start ends them, spark-eos abort ends them now",
-            style="not bold",
-        )
-    return text
-
-
-def _none_open(status: "Status") -> str:
-    return f"No open transactions of prefix {status.prefix} and group {status.group_id}."
 
 
 def transactions(found: Iterable[OpenTransaction], now: float) -> FittingTable:
@@ -113,30 +72,9 @@ def ranges(partitions: Iterable[TopicPartition]) -> str:
     return "; ".join(found)
 
 
-def _headline(status: "Status") -> Text:
-    group = status.group
-    line = Text()
-    line.append(f"Group {status.group_id}", style="bold")
-    line.append(f": {group.state or 'unknown, its coordinator does not answer'}")
-    if group.state is None:
-        return line.append(", lag unknown")
-    if group.epoch is None:
-        line.append(", classic protocol: no spark-eos query uses this group")
-    else:
-        line.append(f", group epoch {group.epoch}, assignment epoch {group.assignment_epoch}")
-    if status.delivery is not None:
-        line.append(f", delivery {status.delivery}")
-    least = "at least " if status.silent else ""
-    lag = "unknown" if status.lag is None else f"{least}{status.lag:,}"
-    line.append(f", {counted(len(group.members), 'member')}, lag {lag}")
-    if status.mirrored and all(partition.lag is None for partition in status.partitions):
-        line.append(" (of the source only with --source-bootstrap-servers)")
-    return line
-
-
-def _members(members: Iterable[DescribedMember]) -> FittingTable:
+def members(found: Iterable[DescribedMember]) -> FittingTable:
     table = FittingTable("member", "epoch>", "client id", "host", "assigned")
-    for member in members:
+    for member in found:
         table.add(
             member.instance_id or member.member_id,
             member.epoch,
@@ -147,7 +85,7 @@ def _members(members: Iterable[DescribedMember]) -> FittingTable:
     return table
 
 
-def _partitions(found: "Iterable[PartitionStatus]", names: dict[str, str]) -> FittingTable:
+def partitions(found: Iterable[PartitionStatus], names: dict[str, str]) -> FittingTable:
     table = FittingTable(
         "topic",
         "partition>",
@@ -181,26 +119,26 @@ def progress_table(found: Iterable[MirroredPartition]) -> FittingTable:
     return table
 
 
-def _staged(staged: StagedStatus) -> Group:
-    batch = staged.batch
+def staged(found: StagedStatus) -> Group:
+    batch = found.batch
     table = FittingTable("progress topic", "batch>", "rows>", "files written>", "directory")
     table.add(
-        staged.topic,
+        found.topic,
         batch.batch,
         batch.rows,
-        f"{staged.files_written:,} of {batch.files:,}",
+        f"{found.files_written:,} of {batch.files:,}",
         batch.directory,
     )
     return Group(Text(f"Last staged batch of Spark's query {printable(batch.query)}"), table)
 
 
-def _foreign(partitions: Sequence[TopicPartition]) -> Text:
-    names = ranges(partitions[:_NAMED]) + (", ..." if len(partitions) > _NAMED else "")
-    what = counted(len(partitions), "offset")
+def foreign(found: Sequence[TopicPartition]) -> Text:
+    names = ranges(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+    what = counted(len(found), "offset")
     return Text(f"{what} with a text that is not spark-eos', set by another client: {names}")
 
 
-def _held_back(found: Iterable[HeldBack], now: float) -> Group:
+def held_back(found: Iterable[HeldBack], now: float) -> Group:
     table = FittingTable(
         "topic", "partition>", "stable end>", "end>", "held by", "producer id>", "age>", "timeout>"
     )
@@ -227,7 +165,7 @@ def _held_back(found: Iterable[HeldBack], now: float) -> Group:
     return Group(*parts)
 
 
-def _brokers(cluster: "ClusterStatus") -> FittingTable:
+def brokers(cluster: ClusterStatus) -> FittingTable:
     table = FittingTable(
         "broker>", "TxnOffsetCommit>", "ConsumerGroupHeartbeat>", "transaction.version>"
     )
@@ -241,7 +179,7 @@ def _brokers(cluster: "ClusterStatus") -> FittingTable:
     return table
 
 
-def _verdict(cluster: "ClusterStatus") -> Text:
+def verdict(cluster: ClusterStatus) -> Text:
     if cluster.problem is not None:
         return Text(f"spark-eos can't write here: {cluster.problem}", style="red")
     version = cluster.offset_commit_version

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import click
 
 from spark_eos._admin.status import Status, ask_status
-from spark_eos._admin.status_tables import status_tables
 from spark_eos._cli.query import Query, end_at, json_option, query_options, terminal
 from spark_eos._cli.status_document import as_json
 from spark_eos._client.settings import ClientSettings
@@ -90,6 +89,6 @@ def _show(found: Status, *, json_: bool, clear: bool) -> None:
     if clear:
         console.clear()  # Only a terminal; in a file, one follows the other.
         console.print(time.strftime("%H:%M:%S"))
-    console.print(status_tables(found))
+    console.print(found)
     if clear and not console.is_terminal:
         console.print()

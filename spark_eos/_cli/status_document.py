@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from spark_eos._admin.group_progress import StagedStatus
-from spark_eos._admin.status import PartitionStatus, Status
+from spark_eos._admin.group_progress import PartitionStatus, StagedStatus
+from spark_eos._admin.status import Status
 from spark_eos._admin.status_tables import host
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.held_back import HeldBack

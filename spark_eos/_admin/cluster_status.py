@@ -1,0 +1,70 @@
+"""Whether and how spark-eos can run on a cluster, by what its brokers support."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_eos._driver.preflight import offset_commit_version
+from spark_eos._kafka.cluster import BrokerFeatures
+from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+from spark_eos.errors import UnsupportedBrokerError
+
+
+@dataclass(frozen=True)
+class BrokerStatus:
+    """One broker's highest versions of the requests that matter here; None if unsupported.
+
+    Attributes:
+        node_id: The broker's id.
+        txn_offset_commit: TxnOffsetCommit; version 6 commits by topic id (KIP-1319).
+        consumer_group_heartbeat: ConsumerGroupHeartbeat (KIP-848).
+    """
+
+    node_id: int
+    txn_offset_commit: int | None
+    consumer_group_heartbeat: int | None
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """Whether and how spark-eos can run on the cluster.
+
+    Attributes:
+        brokers: All brokers that answer.
+        transaction_version: The finalized level of the feature ``transaction.version``.
+        offset_commit_version: The version of TxnOffsetCommit that a query uses here, 5 or 6;
+            None if no query can run here.
+        problem: Why no query can run here, and the remedy; None if one can.
+    """
+
+    brokers: tuple[BrokerStatus, ...]
+    transaction_version: int
+    offset_commit_version: int | None
+    problem: str | None
+
+
+def cluster_status(features: Mapping[int, BrokerFeatures], bootstrap_servers: str) -> ClusterStatus:
+    """Whether a query can run on brokers with these features."""
+    # A query talks to all brokers, so it can only use what every broker supports.
+    spoken = set.intersection(*(set(f.versions) for f in features.values()))
+    common = BrokerFeatures(
+        versions={key: min(f.versions[key] for f in features.values()) for key in spoken},
+        features=next(iter(features.values())).features,
+    )
+    version, problem = None, None
+    try:
+        version = offset_commit_version(common, bootstrap_servers)
+    except UnsupportedBrokerError as error:
+        problem = str(error)
+    return ClusterStatus(
+        brokers=tuple(
+            BrokerStatus(
+                node_id=node,
+                txn_offset_commit=f.versions.get(TxnOffsetCommitRequest.API_KEY),
+                consumer_group_heartbeat=f.versions.get(ConsumerGroupHeartbeatRequest.API_KEY),
+            )
+            for node, f in features.items()
+        ),
+        transaction_version=common.features.get("transaction.version", 0),
+        offset_commit_version=version,
+        problem=problem,
+    )
