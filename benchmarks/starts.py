@@ -16,8 +16,8 @@ from contestants import EQUAL, OURS
 from results import Measured
 from turns import turns
 
+from spark_eos._jars.spark_image import driver_options
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.testing.spark_image import driver_options
 
 _QUERY: Final = str(Path(__file__).parent / "loops" / "query.py")
 _PARTITIONS: Final = 4

@@ -5,7 +5,7 @@ import click
 from spark_eos._jars.ivy import DownloadError
 from spark_eos._jars.jar_sets import JarError, installed_pyspark, jar_set, spark_kafka_jars
 from spark_eos._jars.java import JavaError
-from spark_eos.testing.spark_image import ClassArchiveError, driver_options
+from spark_eos._jars.spark_image import ClassArchiveError, driver_options
 
 
 @click.command()

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos._jars.java import find_java
+from spark_eos._jars.spark_image import driver_options
 from spark_eos._pyspark_internals import is_connect, shipped_python_files, started_by_submit
 from spark_eos.errors import ConfigurationError, warn
-from spark_eos.testing.spark_image import driver_options
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def session_builder(
         spark_eos._jars.jar_sets.JarError: No Kafka source fits the installed pyspark, or others
             may write to the cache of jars.
         spark_eos._jars.ivy.DownloadError: The jars could not be downloaded.
-        spark_eos.testing.spark_image.ClassArchiveError: Others may write to the archive.
+        spark_eos._jars.spark_image.ClassArchiveError: Others may write to the archive.
     """
     builder: SparkSession.Builder = SparkSession.builder
     if started_by_submit() or _REMOTE in os.environ:

@@ -14,11 +14,11 @@ from importlib import resources
 from pathlib import Path
 
 from spark_eos._jars.cache import cached, locked
+from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 from spark_eos._jars.jar_sets import jar_set
 from spark_eos._jars.java import Java, find_java
 from spark_eos.errors import PrintableError
 from spark_eos.testing.broker_properties import broker_properties, free_ports, write_properties
-from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 
 CLUSTER_ID = "c3BhcmstZW9zLXRlc3RpbA"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from spark_eos._jars.cache import cached
+from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, fingerprint
 from spark_eos._jars.jar_sets import jar_set
 from spark_eos._jars.java import Java, find_java
-from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, fingerprint
 from spark_eos.testing.loopback import HOST
 
 JAR_SET: Final = "apicurio-registry-2.6.13"

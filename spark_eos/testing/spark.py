@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_eos._jars.jar_sets import spark_kafka_jars
-from spark_eos.testing.spark_image import quick_start_options, quoted
+from spark_eos._jars.spark_image import quick_start_options, quoted
 
 _LOOPBACK = "127.0.0.1"
 

@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_eos._jars.spark_image import quoted
 from spark_eos._pyspark_internals import stop_jvm
 from spark_eos.testing.broker import EmbeddedKafka
 from spark_eos.testing.spark import spark_session
-from spark_eos.testing.spark_image import quoted
 
 _END = 240
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from spark_eos._host.python_module import python_module
 from spark_eos._jars.cache import cache_directory, cached
+from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 from spark_eos._jars.java import JavaError, find_java
 from spark_eos.errors import PrintableError
-from spark_eos.testing.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 
 _PATIENCE = 300
-_TRAINING = "spark_training.py"
+# A program of its own, which is not imported here: it starts a broker, and a query that uses it.
+_TRAINING = "spark_eos.testing.spark_training"
 
 
 class ClassArchiveError(PrintableError, RuntimeError):
@@ -78,14 +79,15 @@ def quoted(options: Iterable[str]) -> str:
 def _archive(*, create: bool) -> ClassArchive:
     jars = sorted(Path(str(resources.files("pyspark"))).glob("jars/*.jar"))
     # What was trained is part of the name, so that a better training is not passed over.
-    training = resources.files(__package__).joinpath(_TRAINING).read_text(encoding="utf-8")
+    program = _TRAINING.partition(".")[2].replace(".", "/")
+    training = resources.files("spark_eos").joinpath(f"{program}.py").read_text(encoding="utf-8")
     name = digest(fingerprint(find_java(), jars), training)
     directory = cached("spark", name) if create else cache_directory() / "spark" / name
     return ClassArchive(directory, "Spark sessions")
 
 
 def _exercise(options: list[str]) -> None:
-    command = python_module("spark_eos.testing.spark_training", *JVM_FLAGS, *options)
+    command = python_module(_TRAINING, *JVM_FLAGS, *options)
     try:
         ended = subprocess.run(
             command,
