@@ -111,7 +111,7 @@ def _replayed(topic: DeadLetterTopic) -> tuple[dict[int, PartitionProgress], str
     try:
         return replayed(topic), ""
     except AuthorizationError as error:
-        return {}, f"How many are left to replay is not known: {error}"
+        return {}, f"How many are left to replay is not known: {error!s}"
 
 
 def _left(left: Counter[tuple[str, str, str]], unknown: Collection[int]) -> str:

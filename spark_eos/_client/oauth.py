@@ -215,7 +215,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         except TokenError:
             raise
         except ConfigurationError as error:
-            raise TokenError(str(error), permanent=True) from error
+            raise TokenError(error.text, permanent=True) from error
         except Exception as error:
             raise TokenError(f"oauth_cb failed: {error!r}", permanent=False) from error
         if (

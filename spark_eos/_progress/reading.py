@@ -63,7 +63,7 @@ class OffsetReader:
                     self._look_again_if_overdue()
                 elif error.code not in _EPOCH_MOVED:
                     raise
-                raise RetriableError(str(error), error.code) from error
+                raise RetriableError(error.text, error.code) from error
 
         try:
             return deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
@@ -71,7 +71,7 @@ class OffsetReader:
             last = error.__cause__
             if not isinstance(last, RetriableError) or last.code != Code.UNSTABLE_OFFSET_COMMIT:
                 raise
-            raise DeadlineExceededError(f"{error}. {self._hanging()}") from error
+            raise DeadlineExceededError(f"{error.text}. {self._hanging()}") from error
 
     def _hanging(self) -> str:
         """What an operator can do about offsets that stay unstable."""

@@ -144,8 +144,8 @@ class Attempts:
             named = ", ".join(map(self._progress.name, sorted(outcome.misplaced)))
             return (
                 f". Rows of {named} from this batch may not be written although later ones are, "
-                f"and this could not be noted in the group's offsets: {error}. Set those offsets "
-                f"yourself before the next start ({command})"
+                f"and this could not be noted in the group's offsets: {error.text}. Set those "
+                f"offsets yourself before the next start ({command})"
             )
         return told_of(marked, command)
 

@@ -14,7 +14,7 @@ from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.batches import DELIVERIES, SinkDelivery, SinkQuery
 from spark_eos._spark.columns import source_fault
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, warn, without_address
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, warn
 from spark_eos.observability.speaking import say
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def delivery_of_stream(
         except UnsupportedPipelineError as error:
             if fallback is None or not frame.isStreaming:
                 raise
-            reason = without_address(str(error))
+            reason = error.text
     if reason == source_fault(frame.schema):
         warn(
             logger,
@@ -110,7 +110,7 @@ def delivery_of_run(
     try:
         check_first()
     except UnsupportedPipelineError as error:
-        reason = without_address(str(error))
+        reason = error.text
         say(f"group {query.settings.group_id}: delivery={fallback.name}, since {reason}")
         return fallback, _without_advice(reason)
     return delivery, why
