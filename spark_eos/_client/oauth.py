@@ -206,7 +206,6 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
             return self._token
 
     def extensions(self) -> dict[str, str]:
-        """Returns the SASL extensions."""
         return dict(self._extensions)
 
     def _made(self) -> Any:

@@ -125,7 +125,6 @@ class SourceRecords:
         return bool(offset < low)
 
     def close(self) -> None:
-        """Closes the connections."""
         consumer, self._consumer = self._consumer, None
         self._partition, self._last = None, None
         self._read.clear()
