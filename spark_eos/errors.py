@@ -6,17 +6,13 @@ message.
 """
 
 import logging
-import re
 from collections.abc import Iterable
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from spark_eos.acls import Acl
 
 # Until there is a site: the page in the repository.
 _PAGE: Final = "docs/errors.md"
-_ADDRESS: Final = re.compile(r"(?<!\s)\s*\[(?P<entry>EOS\d\d), see \S+#eos\d\d\](?P<end>\Z)?")
-# Of errors of no kind in particular.
-_ANY: Final = "EOS01"
 
 
 def escaped(text: str, keep: str = "\n\t") -> str:
@@ -36,27 +32,31 @@ def escaped(text: str, keep: str = "\n\t") -> str:
     )
 
 
-def without_address(text: str) -> str:
-    """The text of an error or a warning without the addresses of entries, for another text.
-
-    Example:
-        >>> without_address(str(WriteError("no such partition")))
-        'no such partition'
-    """
-    return _ADDRESS.sub("", text)
-
-
 def with_address(text: str, entry: str) -> str:
-    """A text that ends with the address of an entry, unless it ends with its cause's.
+    """A text that ends with the address of an entry.
 
     Example:
         >>> with_address("no such partition", "EOS17")
         'no such partition [EOS17, see docs/errors.md#eos17]'
     """
-    for found in _ADDRESS.finditer(text):
-        if found["end"] is not None and found["entry"] != _ANY:
-            entry = found["entry"]
-    return f"{without_address(text)} [{entry}, see {_PAGE}#{entry.lower()}]".lstrip()
+    return f"{text} [{entry}, see {_PAGE}#{entry.lower()}]".lstrip()
+
+
+def read_back(shown: str) -> tuple[str, str]:
+    """The text and the entry of an error that another process has shown; "" without an entry.
+
+    Example:
+        >>> read_back(str(WriteError("no such partition")))
+        ('no such partition', 'EOS17')
+    """
+    text, _, address = shown.rpartition(" [")
+    entry = address.partition(",")[0]
+    return (text, entry) if shown == with_address(text, entry) else (shown, "")
+
+
+def text_of(error: object) -> str:
+    """What an error says, for another text: of ours without the address."""
+    return error.text if isinstance(error, PrintableError) else str(error)
 
 
 def warn(
@@ -74,8 +74,8 @@ def warn(
     Example:
         >>> warn(logging.getLogger("spark_eos.example"), "EOS54", "smaller: %d", 7)
     """
-    bare = (without_address(str(a)) if isinstance(a, PrintableError) else a for a in arguments)
-    logger.warning(with_address(text, entry), *bare, exc_info=trace, stacklevel=2)
+    told = (one.text if isinstance(one, PrintableError) else one for one in arguments)
+    logger.warning(with_address(text, entry), *told, exc_info=trace, stacklevel=2)
 
 
 class PrintableError(Exception):
@@ -84,14 +84,18 @@ class PrintableError(Exception):
     Its text may quote rows, names and answers of others, and is shown on terminals.
 
     Attributes:
-        entry: Its entry in the documentation, with whose address its text ends; "" if it has none.
+        entry: Its entry in the documentation, whose address ``str`` adds; "" if it has none.
     """
 
-    entry: ClassVar[str] = ""
+    entry: str = ""
+
+    @property
+    def text(self) -> str:
+        """What it says, without the address: for another error's text."""
+        return escaped(super().__str__())
 
     def __str__(self) -> str:
-        text = escaped(super().__str__())
-        return with_address(text, self.entry) if self.entry else text
+        return with_address(self.text, self.entry) if self.entry else self.text
 
 
 class SparkEosError(PrintableError):
@@ -105,7 +109,7 @@ class SparkEosError(PrintableError):
             sys.exit(str(error))  # names the cause and the setting to change
     """
 
-    entry = _ANY
+    entry = "EOS01"
 
 
 class ConfigurationError(SparkEosError, ValueError):
@@ -281,8 +285,9 @@ class QueryStoppedError(SparkEosError):
 class QueryFailedError(SparkEosError):
     """A query has failed; `spark_eos.run` raises it.
 
-    Its text is the cause: the class and the text of the error that has ended the query. Spark's
-    ``StreamingQueryException``, with stack traces and plan, is its ``__context__``.
+    Its text is the cause: the class and the text of the error that has ended the query, and its
+    entry is that error's. Spark's ``StreamingQueryException``, with stack traces and plan, is its
+    ``__context__``.
 
     For example:
 
@@ -291,6 +296,11 @@ class QueryFailedError(SparkEosError):
     """
 
     entry = "EOS19"
+
+    def __init__(self, shown: str) -> None:
+        text, entry = read_back(shown)
+        super().__init__(text)
+        self.entry = entry or self.entry
 
 
 class WriteError(SparkEosError):
@@ -374,7 +384,7 @@ class KafkaResponseError(SparkEosError):
 
     def __reduce__(self) -> tuple[type["KafkaResponseError"], tuple[str, int]]:
         # By default exceptions are pickled with the arguments of Exception, which lack the code.
-        return type(self), (str(self), self.code)
+        return type(self), (self.text, self.code)
 
 
 class AuthorizationError(KafkaResponseError):
@@ -397,4 +407,4 @@ class AuthorizationError(KafkaResponseError):
         self.missing = tuple(missing)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.code, self.missing)
+        return type(self), (self.text, self.code, self.missing)

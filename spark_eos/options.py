@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from spark_eos._client.checks import check_count, check_flag, check_positive, check_text
+from spark_eos._client.checks import (
+    check_count,
+    check_flag,
+    check_positive,
+    check_prefix,
+    check_text,
+)
 from spark_eos._client.letter_headers import STYLES
 from spark_eos.errors import ConfigurationError
 
@@ -58,9 +64,22 @@ class _Options:
     _ARGUMENT = ""
 
     def __post_init__(self) -> None:
-        for one in dataclasses.fields(self):  # type: ignore[arg-type]
-            if (check := one.metadata.get("check")) is not None:
-                check(f"{self._ARGUMENT}.{one.name}", getattr(self, one.name))
+        _check(type(self), vars(self), lambda name: f"{self._ARGUMENT}.{name}")
+
+
+def _check(kind: Any, values: Mapping[str, Any], shown: Callable[[str], str]) -> None:
+    """Checks values of fields; ``shown``: what errors call a field."""
+    for one in dataclasses.fields(kind):
+        if one.name in values and (check := one.metadata.get("check")) is not None:
+            check(shown(one.name), values[one.name])
+    if issubclass(kind, Transactions):
+        most = values.get("max_ms", Transactions.max_ms)
+        timeout = values.get("timeout_ms", Transactions.timeout_ms)
+        if most >= timeout:
+            raise ConfigurationError(
+                f"{shown('max_ms')}={most} must be below {shown('timeout_ms')}={timeout}, or the "
+                "brokers abort transactions before they end"
+            )
 
 
 @_documented
@@ -116,18 +135,9 @@ class Transactions(_Options):
     id_prefix: str = field(
         default="spark-eos",
         metadata=_told(
-            "transactional_id_prefix", "Prefix of all transactional ids; for ACLs.", check_text
+            "transactional_id_prefix", "Prefix of all transactional ids; for ACLs.", check_prefix
         ),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_ms >= self.timeout_ms:
-            raise ConfigurationError(
-                f"transactions.max_ms={self.max_ms} must be below "
-                f"transactions.timeout_ms={self.timeout_ms}, or the brokers abort transactions "
-                "before they end"
-            )
 
 
 def _limit(name: str, most: object) -> None:
@@ -399,8 +409,16 @@ def flat_options() -> Iterator[FlatOption]:
 FLAT: Final[Mapping[str, FlatOption]] = {one.name: one for one in flat_options()}
 
 
-def grouped(given: Mapping[str, Any]) -> dict[str, Any]:
+def _grouped_name(option: FlatOption) -> str:
+    return f"{option.argument}.{option.field}"
+
+
+def grouped(
+    given: Mapping[str, Any], shown: Callable[[FlatOption], str] = _grouped_name
+) -> dict[str, Any]:
     """Arguments of the sink, with flat options in their value objects; others stay.
+
+    ``shown``: what errors call an option.
 
     Example:
         >>> grouped({"group_id": "orders", "max_block_ms": 500})["limits"].max_block_ms
@@ -414,30 +432,16 @@ def grouped(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if (option := FLAT.get(name)) is not None:
             values.setdefault(option.argument, {})[option.field] = value
-    letters = values.get("dead_letters")
-    if letters is not None and letters.get("topic") is None:
-        # What is given is checked all the same.
-        DeadLetters("unused", **{n: v for n, v in letters.items() if n != "topic"})
-        del values["dead_letters"]
+    letters = values.get("dead_letters", {})
+    without_topic = letters.get("topic") is None
+    if without_topic:
+        letters.pop("topic", None)
+    for argument, own in values.items():
+        names = {one.field: shown(one) for one in FLAT.values() if one.argument == argument}
+        _check(GROUPS[argument], own, names.__getitem__)
+    if without_topic:
+        values.pop("dead_letters", None)
     return {**found, **{argument: GROUPS[argument](**own) for argument, own in values.items()}}
-
-
-def in_flat_names(text: str, shown: Callable[[str], str]) -> str:
-    """An error's text, with options as they are called where they have no groups.
-
-    Args:
-        text: The text.
-        shown: What an option is called there, by its flat name.
-
-    Example:
-        >>> in_flat_names("limits.max_members must be a number", str.upper)
-        'MAX_MEMBERS must be a number'
-    """
-    return _GROUPED_NAME.sub(lambda found: shown(_FLAT_NAMES[found[0]]), text)
-
-
-_FLAT_NAMES: Final = {f"{one.argument}.{one.field}": one.name for one in FLAT.values()}
-_GROUPED_NAME: Final = re.compile(rf"\b({'|'.join(map(re.escape, _FLAT_NAMES))})\b")
 
 
 def parse_limit(text: str) -> float:

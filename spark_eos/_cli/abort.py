@@ -111,7 +111,7 @@ def _ended(connections: Connections, query: Query, one: OpenTransaction) -> bool
         # The brokers allow the transaction's own timeout, so it can be sent again.
         fence_producer(connections, one.transactional_id, one.timeout_ms, query.deadline())
     except SparkEosError as error:
-        click.echo(f"{printable(one.transactional_id)}: {error}", err=True)
+        click.echo(f"{printable(one.transactional_id)}: {error!s}", err=True)
         return False
     click.echo(f"{printable(one.transactional_id)}: ended")
     return True

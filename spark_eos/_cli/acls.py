@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from spark_eos._cli.query import json_option, prefix_option
-from spark_eos._client.checks import check_text
+from spark_eos._client.checks import check_prefix, check_text
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.acls import Acl, Principal, Purpose, acls_for, source_acls, without_implied
 from spark_eos.errors import SparkEosError
@@ -97,7 +97,7 @@ def acls(
     """
     try:
         check_text("--group-id", group_id)
-        check_text("transactions.id_prefix", prefix)
+        check_prefix("--prefix", prefix)
         for topic in (*sources, *targets):
             check_text("a topic", topic)
         if progress_topic is not None:

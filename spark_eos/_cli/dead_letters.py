@@ -91,7 +91,7 @@ def count(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None) -
                 left[key] += progress.due(home, letter)
                 unknown += not progress.knows(home, letter)
             except (AuthorizationError, FormatVersionError) as error:
-                hidden = f"How many are left to replay is not known: {error}"
+                hidden = f"How many are left to replay is not known: {error!s}"
     table = FittingTable("letters>", "to replay>", "group", "reason", "exception")
     for texts, number in found.most_common():
         to_replay = "?" if hidden else f"{left[texts]:,}"

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from spark_eos._client.checks import check_text
+from spark_eos._client.checks import check_prefix, check_text
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections, reached
 from spark_eos._kafka.deadline import Deadline
@@ -96,8 +96,7 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_query(*, cluster: Cluster, group_id: str, prefix: str, **rest: Any) -> None:
         check_text("--group-id", group_id)
-        # By its name in Python, which the check has special rules for.
-        check_text("transactions.id_prefix", prefix)
+        check_prefix("--prefix", prefix)
         command(
             query=Query(cluster.client, cluster.timeout, cluster.kafka, group_id, prefix), **rest
         )

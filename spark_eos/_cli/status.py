@@ -58,7 +58,7 @@ def status(
                 found = _status(query, source_kafka, targets)
             except SparkEosError as error:
                 # A cluster that restarts, or a group that is gone for now.
-                click.echo(f"Error: {error}", err=True)
+                click.echo(f"Error: {error!s}", err=True)
             else:
                 _show(found, json_=json_, clear=True)
     except KeyboardInterrupt:

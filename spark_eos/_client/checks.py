@@ -1,7 +1,7 @@
 """Checks of the sink's options, whose errors name the option and its valid values; and of hosts."""
 
 import ipaddress
-from typing import Final
+from typing import Any, Final
 
 from spark_eos.errors import ConfigurationError
 
@@ -24,13 +24,22 @@ def check_text(name: str, text: object) -> None:
         raise ConfigurationError(
             f"{name}={text!r} contains a *, which in an ACL means all names (KIP-290)"
         )
-    if name == "transactions.id_prefix" and "/" in text:
+
+
+def check_prefix(name: str, text: Any) -> None:
+    """Checks a prefix of transactional ids.
+
+    Example:
+        >>> check_prefix("transactions.id_prefix", "spark-eos")
+    """
+    check_text(name, text)
+    if "/" in text:
         raise ConfigurationError(
             f"{name}={text!r} contains a /, which separates prefix, group, host and slot in "
             "transactional ids: the ACLs and the fencing of two queries could overlap"
         )
     # Open transactions are found by a regular expression; ASCII keeps that expression simple.
-    if name == "transactions.id_prefix" and not (text.isascii() and text.isprintable()):
+    if not (text.isascii() and text.isprintable()):
         raise ConfigurationError(f"{name}={text!r} must be printable ASCII")
 
 

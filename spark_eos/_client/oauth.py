@@ -206,7 +206,6 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
             return self._token
 
     def extensions(self) -> dict[str, str]:
-        """Returns the SASL extensions."""
         return dict(self._extensions)
 
     def _made(self) -> Any:
@@ -215,7 +214,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         except TokenError:
             raise
         except ConfigurationError as error:
-            raise TokenError(str(error), permanent=True) from error
+            raise TokenError(error.text, permanent=True) from error
         except Exception as error:
             raise TokenError(f"oauth_cb failed: {error!r}", permanent=False) from error
         if (

@@ -81,7 +81,6 @@ class Password:
     needs_java_handler: ClassVar[bool] = False
 
     def for_librdkafka(self) -> dict[str, Any]:
-        """Settings for librdkafka."""
         return {
             "sasl.mechanism": self.mechanism,
             "sasl.username": self.user,
@@ -139,7 +138,6 @@ class Grant:
         return settings
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Settings for kafka-python."""
         return _by_token(TokenProvider(self.credentials, "", dict(self.extensions)))
 
     def for_java(self) -> dict[str, str]:
@@ -173,7 +171,6 @@ class TokenCallback:
     needs_java_handler: ClassVar[bool] = True
 
     def for_librdkafka(self) -> dict[str, Any]:
-        """Settings for librdkafka."""
         return {
             "sasl.mechanism": OAUTHBEARER,
             "oauth_cb": self.function,
@@ -181,7 +178,6 @@ class TokenCallback:
         }
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Settings for kafka-python."""
         return _by_token(TokenProvider(self.function, self.config, {}))
 
     def for_java(self) -> dict[str, str]:
@@ -204,11 +200,9 @@ class Msk:
     needs_java_handler: ClassVar[bool] = False
 
     def for_librdkafka(self) -> dict[str, Any]:
-        """Settings for librdkafka."""
         return {"sasl.mechanism": OAUTHBEARER, "oauth_cb": self.function, f"{OIDC}config": ""}
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Settings for kafka-python."""
         return _by_token(TokenProvider(self.function, "", {}))
 
     def for_java(self) -> dict[str, str]:

@@ -70,7 +70,6 @@ class Security:
         return None if shown else "User:ANONYMOUS"
 
     def for_librdkafka(self) -> dict[str, Any]:
-        """Settings for librdkafka."""
         return {
             _PROTOCOL: self.protocol,
             **({} if self.tls is None else self.tls.for_librdkafka()),

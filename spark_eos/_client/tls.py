@@ -45,7 +45,6 @@ class Tls:
     check_hostname: bool = True
 
     def for_librdkafka(self) -> dict[str, Any]:
-        """Settings for librdkafka."""
         texts = {
             "ssl.ca.pem": self.authorities,
             "ssl.certificate.pem": self.certificate,

@@ -62,7 +62,7 @@ class OpenTransactions:
         try:
             names = self.names(deadline)
         except AuthorizationError as error:
-            self.warn_of_hidden(str(error))
+            self.warn_of_hidden(error.text)
             return
         self._end(names, deadline)
 
@@ -107,7 +107,7 @@ class OpenTransactions:
             try:
                 fence_producer(self._connections, name, timeout_ms, each)
             except AuthorizationError as error:
-                self.warn_of_hidden(str(error))
+                self.warn_of_hidden(error.text)
             except DeadlineExceededError as error:
                 logger.info(
                     "the open transaction of %s is left to the brokers: %s", printable(name), error

@@ -69,7 +69,7 @@ def _grow(connections: Connections, topic: ProgressTopic, deadline: Deadline) ->
     try:
         add_partitions(connections, topic.name, topic.partitions, deadline)
     except AuthorizationError as error:
-        text = f"{error}. Or add the partitions: {_command(connections, '--alter', topic)}"
+        text = f"{error.text}. Or add the partitions: {_command(connections, '--alter', topic)}"
         raise AuthorizationError(text, error.code, error.missing) from error
 
 
@@ -77,11 +77,11 @@ def _create(connections: Connections, topic: ProgressTopic, deadline: Deadline) 
     try:
         create_topic(connections, topic.name, topic.partitions, topic.replicas, deadline)
     except AuthorizationError as error:
-        text = f"{error}. Or create the topic: {_command(connections, '--create', topic)}"
+        text = f"{error.text}. Or create the topic: {_command(connections, '--create', topic)}"
         raise AuthorizationError(text, error.code, error.missing) from error
     except KafkaResponseError as error:
         raise KafkaResponseError(
-            f"progress_topic: {error}. Change progress_topic.partitions={topic.partitions} or "
+            f"progress_topic: {error.text}. Change progress_topic.partitions={topic.partitions} or "
             f"progress_topic.replicas={topic.replicas}, or create the topic another way: "
             f"{_command(connections, '--create', topic)}",
             error.code,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from spark_eos._jars.cache import check_trusted, locked
 from spark_eos._jars.java import Java
-from spark_eos.errors import warn
+from spark_eos.errors import text_of, warn
 
 JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags that let a JVM start sooner, at the expense of long-running work."""
@@ -87,7 +87,7 @@ class ClassArchive:
                     error,
                 )
                 with contextlib.suppress(OSError):
-                    failed.write_text(str(error), encoding="utf-8")
+                    failed.write_text(text_of(error), encoding="utf-8")
 
     def make(self, exercise: Callable[[list[str]], None]) -> None:
         """Create the archive, unless it exists.

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
+import tarfile
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from spark_eos._jars import archives, ivy
+from spark_eos._jars import ivy
 from spark_eos._jars.cache import JarError as JarError  # noqa: PLC0414 - what is raised here
 from spark_eos._jars.cache import cache_directory, cached, check_trusted, locked
 from spark_eos._jars.lockfile import Lock, LockedJar, lock_names, read_lock
@@ -135,13 +137,41 @@ def _keep(jar: LockedJar, fetched: Path, kept: Path) -> None:
     """Move a verified file to its place, or unpack it there."""
     if jar.is_archive:
         try:
-            archives.unpack(fetched, kept)
+            unpack(fetched, kept)
         except ValueError as error:
             raise JarError(str(error)) from error
     else:
         # Others may not write to it, whatever the umask.
         fetched.chmod(0o644)
         fetched.replace(kept)
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack an archive into a new directory, which is complete once it exists.
+
+    Raises:
+        ValueError: A member is neither a file nor a directory, or its path leads out of it.
+    """
+    unfinished = archive.with_name(f"{target.name}.unpacking")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    # Others may not write there, whatever the umask.
+    unfinished.mkdir(mode=0o755)
+    # Not by tarfile's own filter, which Python has only since 3.10.12 and 3.11.4.
+    with tarfile.open(archive) as members:
+        for member in members:
+            path = PurePosixPath(member.name)
+            if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+                raise ValueError(f"{archive.name} has a member that is refused: {member.name!r}")
+            for level in [*reversed(path.parents), *([path] if member.isdir() else [])]:
+                (unfinished / level).mkdir(mode=0o755, exist_ok=True)
+            content = members.extractfile(member)
+            if content is not None:
+                with (unfinished / path).open("wb") as file:
+                    shutil.copyfileobj(content, file)
+                (unfinished / path).chmod(0o644)
+                # In whole seconds, as images of containers keep them.
+                os.utime(unfinished / path, (int(member.mtime), int(member.mtime)))
+    unfinished.rename(target)
 
 
 def _all_stamped(lock: Lock, directory: Path) -> bool:
@@ -156,9 +186,20 @@ def _mark(jar: LockedJar, directory: Path) -> list[object]:
     """Return what identifies a file whose checksum was computed before."""
     path = directory / jar.kept_name
     if jar.is_archive:
-        return [archives.content_mark(path), jar.sha256]
+        return [_content_mark(path), jar.sha256]
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, jar.sha256]
+
+
+def _content_mark(directory: Path) -> str:
+    """A hash of the names, sizes and times of an unpacked archive's files."""
+    directory.stat()  # which must exist
+    marks = []
+    for path in sorted(directory.rglob("*")):
+        found = path.stat()
+        if not path.is_dir():
+            marks.append(f"{path.relative_to(directory)} {found.st_size} {found.st_mtime_ns}")
+    return hashlib.sha256("\n".join(marks).encode()).hexdigest()
 
 
 def _read_stamp(directory: Path) -> dict[str, list[object]]:

@@ -9,7 +9,7 @@ from spark_eos._host.python_module import python_module
 from spark_eos._jars.cache import cache_directory, cached
 from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 from spark_eos._jars.java import JavaError, find_java
-from spark_eos.errors import PrintableError
+from spark_eos.errors import PrintableError, text_of
 
 _PATIENCE = 300
 # A program of its own, which is not imported here: it starts a broker, and a query that uses it.
@@ -61,7 +61,7 @@ def driver_options(*, make: bool) -> str | None:
     except JavaError:
         raise
     except (OSError, RuntimeError) as error:
-        raise ClassArchiveError(str(error)) from error
+        raise ClassArchiveError(text_of(error)) from error
     return quoted(options) if options else None
 
 

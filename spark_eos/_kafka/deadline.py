@@ -5,7 +5,7 @@ import time
 
 import tenacity
 
-from spark_eos.errors import DeadlineExceededError, PrintableError
+from spark_eos.errors import DeadlineExceededError, PrintableError, text_of
 
 
 class RetriableError(PrintableError):
@@ -45,7 +45,7 @@ class Deadline:
     def exceeded(self, what: str, cause: object) -> DeadlineExceededError:
         """Makes the error for an operation that ran out of time; ``cause`` is its last failure."""
         return DeadlineExceededError(
-            f"{what}: no success within {self.seconds:g} s ({self.setting}); last: {cause}"
+            f"{what}: no success within {self.seconds:g} s ({self.setting}); last: {text_of(cause)}"
         )
 
     def attempts(self, what: str, *, pause: float = 0.005) -> tenacity.Retrying:

@@ -71,10 +71,10 @@ def add_partitions(connections: Connections, name: str, total: int, deadline: De
 def _refused(connections: Connections, what: str, topic: Any, acl: Acl) -> Exception:
     error = connections.refusal(what, topic.error_code, [acl])
     if not is_final(error):
-        return RetriableError(str(error))
+        return RetriableError(error.text)
     if isinstance(error, AuthorizationError) or not topic.error_message:
         return error
-    return KafkaResponseError(f"{error}: {printable(topic.error_message)}", error.code)
+    return KafkaResponseError(f"{error.text}: {printable(topic.error_message)}", error.code)
 
 
 def await_topic(

@@ -63,7 +63,7 @@ class OffsetReader:
                     self._look_again_if_overdue()
                 elif error.code not in _EPOCH_MOVED:
                     raise
-                raise RetriableError(str(error), error.code) from error
+                raise RetriableError(error.text, error.code) from error
 
         try:
             return deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
@@ -71,22 +71,18 @@ class OffsetReader:
             last = error.__cause__
             if not isinstance(last, RetriableError) or last.code != Code.UNSTABLE_OFFSET_COMMIT:
                 raise
-            raise DeadlineExceededError(f"{error}. {self._hanging()}") from error
+            raise DeadlineExceededError(f"{error.text}. {self._hanging()}") from error
 
     def _hanging(self) -> str:
         """What an operator can do about offsets that stay unstable."""
-        tool = (
-            f"kafka-transactions.sh --bootstrap-server {self._connections.bootstrap_servers} "
-            "{command} --topic __consumer_offsets"
-        )
-        found = tool.format(command="find-hanging")
-        ended = tool.format(command="abort")
+        tool = f"kafka-transactions.sh --bootstrap-server {self._connections.bootstrap_servers}"
+        where = "--topic __consumer_offsets"
         return (
             "A transaction that this query may not end holds offsets of group "
             f"{self._settings.group_id!r}. If its coordinator has forgotten it (KIP-664), only an "
-            f"administrator can end it: `{found}` lists it with its partition and start offset, "
-            f"`{ended} --partition <partition> --start-offset <start offset>` ends it; then start "
-            "again"
+            f"administrator can end it: `{tool} find-hanging {where}` lists it with its partition "
+            f"and start offset, `{tool} abort {where} --partition <partition> --start-offset "
+            "<start offset>` ends it; then start again"
         )
 
     def _look_again_if_overdue(self) -> None:

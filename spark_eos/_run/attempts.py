@@ -73,8 +73,8 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
         named = ", ".join(map(offsets.name, sorted(outcome.out_of_order)))
         return (
             f". Rows of {named} from this batch may not be written although later ones are, "
-            f"and this could not be noted in the group's offsets: {error}. Set those offsets "
-            f"yourself before the next start ({command})"
+            f"and this could not be noted in the group's offsets: {error.text}. Set those "
+            f"offsets yourself before the next start ({command})"
         )
     return describe_suspects(marked, command)
 

@@ -22,7 +22,7 @@ from spark_eos._spark.mirrored import MirroredDelivery
 from spark_eos._spark.source import source_topics
 from spark_eos._spark.staged import StagedDelivery
 from spark_eos._spark.stream_sources import topics_read
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, warn, without_address
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, warn
 from spark_eos.observability.speaking import say
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def delivery_of_stream(
         except UnsupportedPipelineError as error:
             if fallback is None or not frame.isStreaming:
                 raise
-            reason = without_address(str(error))
+            reason = error.text
     if reason == source_fault(frame.schema):
         warn(
             logger,
@@ -120,7 +120,7 @@ def delivery_of_run(
     try:
         check_first()
     except UnsupportedPipelineError as error:
-        reason = without_address(str(error))
+        reason = error.text
         say(f"group {query.settings.group_id}: delivery={fallback.name}, since {reason}")
         return fallback, _without_advice(reason)
     return delivery, why

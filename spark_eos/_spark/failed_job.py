@@ -13,6 +13,7 @@ from spark_eos.errors import (
     SchemaError,
     SparkEosError,
     WriteError,
+    read_back,
 )
 
 _NAMED: Final = 8
@@ -40,7 +41,7 @@ def as_own_error(error: Exception) -> SparkEosError | None:
         nobody answers [EOS29, see docs/errors.md#eos29]
     """
     if found := _RAISED.search(str(error)):
-        return _OWN[found[1]](found[2])
+        return _OWN[found[1]](read_back(found[2])[0])
     return as_configuration_error(error)
 
 
@@ -92,9 +93,10 @@ def as_write_error(
     if len(ranges) > _NAMED:
         named += f" and {len(ranges) - _NAMED} more source partitions"
     lines = [line for line in str(error).splitlines() if line.strip()]
+    cause, _ = read_back(lines[-1].strip())
     return WriteError(
         f"batch {batch_id} of group {group_id!r}: a Python function of the query failed with "
-        f"{lines[-1].strip()!r}. Spark does not tell on which row; the batch reads {named}. Every "
+        f"{cause!r}. Spark does not tell on which row; the batch reads {named}. Every "
         "start reads these again: fix the function, or let it set such rows aside "
         "(dead_letters, and guarded of spark_eos)"
     )

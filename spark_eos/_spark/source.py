@@ -76,7 +76,7 @@ def source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
     try:
         return ClientSettings(source_kafka)
     except ConfigurationError as error:
-        raise ConfigurationError(f"source_kafka: {error}") from error
+        raise ConfigurationError(f"source_kafka: {error.text}") from error
 
 
 def check_source_options(

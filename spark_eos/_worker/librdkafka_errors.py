@@ -11,7 +11,7 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import DENIED, remedy
 from spark_eos._worker.records import SourceRows
 from spark_eos.acls import Operation, transactional_ids, write_topic
-from spark_eos.errors import PrintableError
+from spark_eos.errors import PrintableError, text_of
 
 logger = logging.getLogger(__name__)
 # Users see failures as errors that name a cause. Without a handler, Python would also print each of
@@ -154,7 +154,7 @@ def _cause_and_remedy(
             needed.append(write_topic(topic))
         principal = settings.client.principal
         return f"{cause}: {remedy(cause.code(), needed, principal)}".removesuffix(": ")
-    return str(cause)
+    return text_of(cause)
 
 
 def _cause(error: KafkaError | BaseException) -> KafkaError | BaseException:

@@ -102,8 +102,6 @@ class TransactionalProducer:
             self._producer.begin_transaction()
 
     def commit(self, deadline: Deadline) -> None:
-        """Commits the transaction."""
-
         def attempt() -> None:
             try:
                 self._producer.commit_transaction(deadline.remaining())

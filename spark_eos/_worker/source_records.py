@@ -14,6 +14,7 @@ from spark_eos._client.error_codes import DENIED
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import RawRecord
 from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
+from spark_eos.errors import text_of
 
 _SETTINGS: Final = {
     "enable.auto.commit": False,
@@ -61,7 +62,7 @@ class SourceRecords:
         except KafkaException as error:
             raise as_transaction_error(what, error, self._settings, partition.topic) from error
         except TimeoutError as error:
-            raise TransactionError(f"{what}: {error}", again=True) from error
+            raise TransactionError(f"{what}: {text_of(error)}", again=True) from error
         self._last, self._last_record = (partition, offset), record
         return record
 
@@ -124,7 +125,6 @@ class SourceRecords:
         return bool(offset < low)
 
     def close(self) -> None:
-        """Closes the connections."""
         consumer, self._consumer = self._consumer, None
         self._partition, self._last = None, None
         self._read.clear()

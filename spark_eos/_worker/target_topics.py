@@ -194,4 +194,4 @@ def _of_partitions(topic: str) -> str:
 
 def cluster_failure(what: str, error: SparkEosError) -> TransactionError:
     """The error for a failed call to the cluster; another attempt may cure only a timeout."""
-    return TransactionError(f"{what}: {error}", again=is_transient(error))
+    return TransactionError(f"{what}: {error.text}", again=is_transient(error))

@@ -25,7 +25,7 @@ from spark_eos._worker.records import RowError, SourceRows, source_rows
 from spark_eos._worker.spark_connection import SparkConnection
 from spark_eos._worker.transaction import Transactions
 from spark_eos._worker.worker_tuning import reduce_task_overhead
-from spark_eos.errors import PrintableError
+from spark_eos.errors import PrintableError, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -306,7 +306,7 @@ class _TaskWriter:
             self._stop(task_report.FAILED, str(error))
             return
         logger.error("%s", where, exc_info=error)
-        self._stop(task_report.FAILED, f"{where}: {type(error).__name__}: {error}")
+        self._stop(task_report.FAILED, f"{where}: {type(error).__name__}: {text_of(error)}")
 
     def _stop(self, status: str, reason: str) -> None:
         self._transactions.abort()

@@ -6,21 +6,76 @@ with a function from DataFrame to DataFrame; ``jobs/relay.py`` is the shortest o
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import click
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos._batch.batch_report import BatchReport
+from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.session import session_builder
 from spark_eos._spark.sink import ExactlyOnceSink
 from spark_eos.errors import ConfigurationError, QueryFailedError, SparkEosError
-from spark_eos.jobs.job_metrics import JobMetrics
 from spark_eos.jobs.options import JobOptions
 from spark_eos.jobs.running import StopSignals, cause_alone, wait
 from spark_eos.observability.json_logs import JsonFormatter
+from spark_eos.observability.listener import BatchListener
 
 logger = logging.getLogger(__name__)
+
+
+class JobMetrics:
+    """Prometheus metrics of a job's query: of its batches and, in classic Spark, of its lag.
+
+    Args:
+        port: The port to serve them on.
+        address: The address to serve them on.
+
+    Raises:
+        click.UsageError: The extra ``metrics`` is not installed.
+
+    Example:
+        ::
+
+            metrics = JobMetrics(9464, "127.0.0.1")
+            sink = ExactlyOnceSink(..., on_batch=metrics)
+            metrics.listen(spark)
+    """
+
+    def __init__(self, port: int, address: str) -> None:
+        try:
+            from spark_eos.observability.prometheus import (  # noqa: PLC0415 - an extra
+                PrometheusMetrics,
+            )
+        except ImportError as error:
+            raise click.UsageError(f"--metrics-port: {error}") from error
+        self._metrics = PrometheusMetrics(port=port, address=address)
+        self._listener: BatchListener | None = None
+
+    def listen(self, spark: SparkSession) -> None:
+        """Takes the lag, and signs of life, from Spark's progress.
+
+        Not with Spark Connect, which runs the batches, and these metrics, in another process.
+        """
+        if not is_connect(spark):
+            self._listener = BatchListener(self._metrics.on_progress, self._metrics.on_idle)
+            spark.streams.addListener(self._listener)
+
+    def __call__(self, report: BatchReport) -> None:
+        """Notes a batch; called as ``on_batch``."""
+        self._metrics(report)
+        if self._listener is not None:
+            self._listener(report)
+
+    def on_query(self, query: StreamingQuery, group_id: str) -> None:
+        """Notes the query's group; the sink calls it when the query has started."""
+        if self._listener is not None:
+            self._listener.on_query(query, group_id)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_listener": None}
 
 
 def _session() -> SparkSession:

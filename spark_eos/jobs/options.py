@@ -11,7 +11,7 @@ import click
 
 from spark_eos.errors import ConfigurationError
 from spark_eos.jobs.client_options import client_options, decorated, source_client_options
-from spark_eos.options import FLAT, grouped, in_flat_names, parse_limit
+from spark_eos.options import FLAT, FlatOption, grouped, parse_limit
 
 _INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
@@ -81,8 +81,8 @@ def _limit(_context: click.Context, _parameter: click.Parameter, value: str) -> 
         raise click.BadParameter(f"{value!r} is neither a number nor a share such as 0.1") from None
 
 
-def _command_line_name(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _command_line_name(option: FlatOption) -> str:
+    return "--" + option.name.replace("_", "-")
 
 
 def _of_the_sink() -> Iterator[Callable[..., Any]]:
@@ -97,7 +97,7 @@ def _of_the_sink() -> Iterator[Callable[..., Any]]:
             about |= {"callback": _limit, "default": str(option.default), "metavar": "N"}
         elif option.kind in (int, int | None):
             about |= {"type": int, "metavar": "N"}
-        yield click.option(_command_line_name(option.name), **about)
+        yield click.option(_command_line_name(option), **about)
 
 
 _OPTIONS: Final = (
@@ -209,9 +209,9 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError("Give --available-now or --trigger, not both.")
         limit = max_offsets_per_trigger
         try:
-            sink = grouped({name: rest.pop(name) for name in FLAT})
+            sink = grouped({name: rest.pop(name) for name in FLAT}, _command_line_name)
         except ConfigurationError as error:
-            raise click.UsageError(in_flat_names(str(error), _command_line_name)) from error
+            raise click.UsageError(str(error)) from error
         options = JobOptions(
             kafka=kafka,
             group_id=group_id,

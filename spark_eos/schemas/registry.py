@@ -17,7 +17,7 @@ from spark_eos._spark.names import known_name, with_known_names
 from spark_eos._spark.row_errors import RowErrors
 from spark_eos._spark.target_column import with_own_topic_marked
 from spark_eos._worker.dead_letters import ERROR
-from spark_eos.errors import CheckpointError, ConfigurationError, SchemaError, warn, without_address
+from spark_eos.errors import CheckpointError, ConfigurationError, SchemaError, warn
 from spark_eos.schemas.client import Client, Registered
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import header_of, prefix_of
@@ -234,8 +234,7 @@ class SchemaRegistry:
                 format_of(found.schema).encoder(members[-1].schema, types[-1])
             except SchemaError as error:
                 what = f"subject {own!r}, version {found.version}"
-                text = without_address(str(error))
-                raise SchemaError(f"`{column}`: {text} ({what})") from None
+                raise SchemaError(f"`{column}`: {error.text} ({what})") from None
             prefixes.append(prefix_of(found.number))
             headers.append(_header(found) if framing == "header" else None)
         added = [*of_rows.fields]

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.row_errors import RowError, RowErrors
-from spark_eos.errors import SchemaError, without_address
+from spark_eos.errors import SchemaError
 from spark_eos.schemas.client import Client
 from spark_eos.schemas.formats import CodecResult, Decoder, Encoder, Schema, format_of
 from spark_eos.schemas.framing import (
@@ -156,7 +156,7 @@ class Decoding(_Mapping):
             member = self._member(schema, record)
             return format_of(schema).decoder(schema, member.schema), member.name, ""
         except SchemaError as error:
-            return None, None, f"schema id {key}: {without_address(str(error))}"
+            return None, None, f"schema id {key}: {error.text}"
 
     def _member(self, schema: Schema, record: str | None) -> Member:
         kinds = {member.schema.kind for member in self._members}

@@ -137,7 +137,7 @@ class CommittedOffsets:
             if time.monotonic() >= until:
                 raise DeadlineExceededError(
                     f"offsets of group {self.group_id!r}: no answer within {self._timeout:g} s "
-                    f"(--timeout): {error}"
+                    f"(--timeout): {error.text}"
                 ) from error
             # The broker is gone; another one may be the coordinator, or know it.
             return _NO_COORDINATOR, None

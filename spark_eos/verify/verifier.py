@@ -162,7 +162,7 @@ def _source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
     try:
         return ClientSettings(source_kafka)
     except ConfigurationError as error:
-        raise ConfigurationError(f"source_kafka: {error}") from error
+        raise ConfigurationError(f"source_kafka: {error.text}") from error
 
 
 def check_arguments(outputs: Sequence[str], group_id: str | None, timeout: float) -> None:

@@ -1,7 +1,8 @@
-"""All exceptions that the package defines."""
+"""All exceptions that the package defines, and what they say."""
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
 
 import spark_eos
@@ -15,3 +16,8 @@ def own_errors() -> Iterator[type[BaseException]]:
                 own = isinstance(found, type) and issubclass(found, Exception)
                 if own and found.__module__ == module.name:
                     yield found
+
+
+def without_address(shown: str) -> str:
+    """What a command has printed of an error, or a log has, without the entry's address."""
+    return re.sub(r" \[EOS\d\d, see [^]]+\]", "", shown)

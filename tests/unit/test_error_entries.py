@@ -1,8 +1,11 @@
 """docs/errors.md has an entry for each public error and each warning, and for nothing else."""
 
+import ast
 import logging
+import pickle
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +13,11 @@ import pytest
 import spark_eos
 from spark_eos import errors
 from spark_eos.errors import (
-    CheckpointError,
-    ConfigurationError,
     PrintableError,
     QueryFailedError,
     SparkEosError,
     WriteError,
+    read_back,
     warn,
     with_address,
 )
@@ -73,17 +75,45 @@ def test_the_index_names_all() -> None:
     assert re.findall(r"^\| \[(EOS\d\d)\]\(#eos\d\d\)", text, re.MULTILINE) == [*_entries()]
 
 
-def test_a_text_has_one_address_its_causes() -> None:
+def test_the_address_is_added_where_an_error_is_shown() -> None:
     row = WriteError("no such partition")
     assert str(row) == "no such partition [EOS17, see docs/errors.md#eos17]"
-    assert str(WriteError(str(row))) == str(row)
-    failed = QueryFailedError(f"WriteError: {row}")
-    assert str(failed) == f"WriteError: {row}"
-    # The cause is of no kind in particular.
-    assert str(WriteError(f"row 1: {SparkEosError('closed')}")).startswith("row 1: closed [EOS17,")
-    # One in the middle is not the cause's.
-    begun = str(CheckpointError(f"direct, since {ConfigurationError('a is 1')}. Change it back"))
-    assert begun == "direct, since a is 1. Change it back [EOS12, see docs/errors.md#eos12]"
+    assert row.text == "no such partition"
+
+
+@pytest.mark.parametrize("shown", ["no disk", "no disk [EOS99, see elsewhere]", ""])
+def test_an_error_of_another_process_may_have_no_address(shown: str) -> None:
+    assert read_back(shown) == (shown, "")
+    assert str(QueryFailedError(shown)).endswith("[EOS19, see docs/errors.md#eos19]")
+
+
+def test_a_failed_query_has_the_entry_of_its_cause() -> None:
+    shown = f"WriteError: {WriteError('no such partition')!s}"
+    failed = pickle.loads(pickle.dumps(QueryFailedError(shown)))  # noqa: S301 - our own
+    assert (str(failed), failed.text) == (shown, "WriteError: no such partition")
+    assert failed.entry == "EOS17"
+
+
+def _shown_in_texts(path: Path) -> Iterator[str]:
+    """Where an error of ours that was caught goes into a text with its address, as `{error}`."""
+    ours = {found.__name__ for found in own_errors() if issubclass(found, SparkEosError)}
+    for handler in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(handler, ast.ExceptHandler) and handler.type is not None:
+            caught = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+            for node in ast.walk(handler):
+                if (
+                    caught & ours
+                    and isinstance(node, ast.FormattedValue)
+                    and isinstance(node.value, ast.Name)
+                    and (node.value.id, node.conversion) == (handler.name, -1)
+                ):
+                    yield f"{path.name}:{node.lineno}"
+
+
+def test_no_text_holds_the_address_of_another_error() -> None:
+    """It is `error.text` there; `error!s`, if that is where it is shown."""
+    found = [place for path in _PACKAGE.rglob("*.py") for place in _shown_in_texts(path)]
+    assert found == []
 
 
 def test_a_warning_ends_with_its_address(caplog: pytest.LogCaptureFixture) -> None:

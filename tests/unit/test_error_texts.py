@@ -6,7 +6,7 @@ import click
 import pytest
 
 from spark_eos._batch.dead_letters import DeadLetterTally
-from spark_eos.errors import KafkaResponseError, PrintableError, WriteError, without_address
+from spark_eos.errors import KafkaResponseError, PrintableError, WriteError
 from support.error_classes import own_errors
 
 FOREIGN = "red \x1b[31m\x9b2J bell \a\b\x7f over\rwritten \u202eback\u2066 \x00"
@@ -25,20 +25,20 @@ def test_no_error_of_ours_shows_control_characters() -> None:
 
 
 @pytest.mark.parametrize("error", [WriteError(FOREIGN), KafkaResponseError(FOREIGN, 3)])
-def test_a_text_is_escaped_once(error: Exception) -> None:
-    assert without_address(str(error)) == ESCAPED
-    assert without_address(str(WriteError(f"again: {error}"))) == f"again: {ESCAPED}"
+def test_a_text_is_escaped_once(error: PrintableError) -> None:
+    assert error.text == ESCAPED
+    assert WriteError(f"again: {error.text}").text == f"again: {ESCAPED}"
     assert str(copy.copy(error)) == str(error)
 
 
 def test_the_layout_of_our_own_texts_stays() -> None:
     text = "2 ACLs:\n\tkafka-acls.sh --topic 'größe 中 🙂'"
-    assert without_address(str(WriteError(text))) == text
+    assert WriteError(text).text == text
 
 
 def test_an_error_without_a_text() -> None:
-    assert without_address(f" {WriteError()}") == ""
-    assert without_address(str(WriteError("two", 2))) == "('two', 2)"
+    assert str(WriteError()) == "[EOS17, see docs/errors.md#eos17]"
+    assert WriteError("two", 2).text == "('two', 2)"
 
 
 def test_a_rows_text_is_one_line() -> None:

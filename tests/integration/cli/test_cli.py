@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from spark_eos._jars.jar_sets import spark_kafka_jars
-from spark_eos.errors import without_address
+from support.error_classes import without_address
 
 COMMAND = str(Path(sys.executable).with_name("spark-eos"))
 

@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from spark_eos._cli import main
-from spark_eos.errors import without_address
 from support.dead_letters import write_not_utf8
+from support.error_classes import without_address
 from support.flow import Flow
 
 

@@ -109,7 +109,7 @@ def test_the_page_in_jupyter(
         assert again.startswith("<img ")
         last: BatchReport = names["reports"][-1]
         assert f"Batch {last.batch_id} of group {flow.group_id}" in report
-        assert f"Group {flow.group_id}: Stable" in status
+        assert f"Group {flow.group_id}</span>: Stable" in status
         assert "lag 0" in status
         assert names["sink"].status().lag == 0
         _read(names, flow, 5)
@@ -141,7 +141,7 @@ def test_the_page_in_databricks(
         report, sink, status, plot = shown
         assert f"of group {flow.group_id}" in report
         assert flow.checkpoint in sink
-        assert f"Group {flow.group_id}: Stable" in status
+        assert f"Group {flow.group_id}</span>: Stable" in status
         assert plot.startswith("<img ")
     finally:
         names["query"].stop()

@@ -25,7 +25,6 @@ from pyspark.sql import functions as F
 
 from demo.orders import make_orders
 from spark_eos._jars.jar_sets import spark_kafka_jars
-from spark_eos.errors import without_address
 from spark_eos.jobs.job import run_job
 from spark_eos.jobs.options import JobOptions
 from spark_eos.jobs.schema_options import Recoding
@@ -33,6 +32,7 @@ from spark_eos.schemas import SchemaRegistry
 from spark_eos.testing import EmbeddedSchemaRegistry
 from spark_eos.testing.broker_properties import free_ports
 from support.dead_letters import letter_topic
+from support.error_classes import without_address
 from support.flow import Flow
 from support.jobs import ROOT, job
 from support.mirroring import MirroredFlow

@@ -8,7 +8,7 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
-from spark_eos.errors import AuthorizationError, without_address
+from spark_eos.errors import AuthorizationError
 from spark_eos.options import ProgressTopic
 from support.granting import Guarded
 from support.members import deadline, started
@@ -78,7 +78,7 @@ def test_without_create(flow: Guarded) -> None:
     error = _refused(flow)
     servers = flow.kafka["bootstrap.servers"]
     assert [str(acl) for acl in error.missing] == [f"Create on topic '{_name(flow)}'"]
-    assert without_address(str(error)).endswith(
+    assert error.text.endswith(
         f": 29 TOPIC_AUTHORIZATION_FAILED: {flow.principal} lacks Create on topic '{_name(flow)}'. "
         f"To grant: {create}. Or create the topic: kafka-topics.sh --bootstrap-server {servers} "
         f"--create --topic {_name(flow)} --partitions 3 --replication-factor 1"

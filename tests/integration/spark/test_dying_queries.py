@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, QueryFailedError, run
 from spark_eos._jars.jar_sets import spark_kafka_jars
-from spark_eos.errors import without_address
 from support.connect_server import ConnectService
 from support.flow import Flow
 from support.scripts import write_script
@@ -97,6 +96,6 @@ def test_a_function_that_raises_is_the_cause(flow: Flow, spark_eos_session: Spar
     query = sink.write(rows).foreachBatch(own).start()
     with pytest.raises(QueryFailedError) as why:
         run(query)
-    text = without_address(str(why.value))
+    text = why.value.text
     assert text == "ValueError: the archive is full\n    and so is its copy"
     sink.close()

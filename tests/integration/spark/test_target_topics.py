@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._spark.columns import SOURCES_OWN, check_target
-from spark_eos.errors import UnsupportedPipelineError, without_address
+from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.testing import process_available
 from support.apis import Queries, patiently
 from support.flow import Flow
@@ -141,7 +141,7 @@ def test_what_the_refusal_advises_works_in_a_function_too(
     frame = frame.withMetadata("topic", dict(SOURCES_OWN))
     with pytest.raises(UnsupportedPipelineError) as info:
         check_target(frame.select(F.col("topic").alias("topic")).schema)
-    (advice,) = re.findall(r"say so: (F\.col\(.*\))$", without_address(str(info.value)))
+    (advice,) = re.findall(r"say so: (F\.col\(.*\))$", info.value.text)
     assert advice == "F.col('topic').cast('string').alias('topic')"
     check_target(frame.select(F.col("topic").cast("string").alias("topic")).schema)
 

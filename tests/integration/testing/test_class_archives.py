@@ -17,8 +17,8 @@ from spark_eos._jars import spark_image
 from spark_eos._jars.cache import CACHE_VARIABLE, JarError, cache_directory
 from spark_eos._jars.class_archive import ClassArchive
 from spark_eos._spark import session
-from spark_eos.errors import without_address
 from spark_eos.testing import EmbeddedKafka
+from support.error_classes import without_address
 from support.intruding import NOBODY, needs_root
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos._jars.archives import unpack
+from spark_eos._jars.jar_sets import unpack
 
 
 def _file(name: str, content: bytes = b"content") -> tuple[tarfile.TarInfo, io.BytesIO]:

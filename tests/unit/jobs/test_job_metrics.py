@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from spark_eos.jobs.job_metrics import JobMetrics
+from spark_eos.jobs.job import JobMetrics
 from spark_eos.jobs.options import JobOptions, job_options
 from spark_eos.observability.listener import BatchListener
 from support.jobs import GIVEN

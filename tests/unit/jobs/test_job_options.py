@@ -20,6 +20,15 @@ from support.jobs import GIVEN, job
         (["--max-offsets-per-trigger", "0"], "0 is not in the range x>=1"),
         (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
         (["--metrics-port", "0"], "0 is not in the range 1<=x<=65535"),
+        # Options of the sink, by the names under which they are given.
+        (["--max-members", "0"], "--max-members must be a number above 0, not 0"),
+        (
+            ["--max-transaction-ms", "60000"],
+            "--max-transaction-ms=60000 must be below --transaction-timeout-ms=60000",
+        ),
+        (["--transactional-id-prefix", "a/b"], "--transactional-id-prefix='a/b' contains a /"),
+        (["--progress-topic", "a b"], "--progress-topic='a b' is no name of a topic"),
+        (["--max-dead-letters", "-1"], "--max-dead-letters is -1; it must be a whole number"),
     ],
 )
 @pytest.mark.parametrize("name", ["relay", "enrich_orders"])
