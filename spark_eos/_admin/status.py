@@ -20,9 +20,9 @@ from spark_eos._client.printable import counted
 from spark_eos._client.settings import ClientSettings
 from spark_eos._client.tables import as_html
 from spark_eos._kafka import cluster, groups
+from spark_eos._kafka.blocked_partitions import BlockedPartition, held_back
 from spark_eos._kafka.connection import Connections, reached
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.held_back import HeldBack, held_back
 from spark_eos._kafka.list_offsets import EndOffsets, end_offsets
 from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
 from spark_eos._kafka.silent_brokers import SilentBrokers
@@ -72,7 +72,7 @@ class Status:
     staged: StagedStatus | None
     foreign: tuple[TopicPartition, ...]
     transactions: tuple[OpenTransaction, ...]
-    held_back: tuple[HeldBack, ...]
+    held_back: tuple[BlockedPartition, ...]
     cluster: ClusterStatus
     silent: tuple[str, ...] = ()
 

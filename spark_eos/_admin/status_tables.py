@@ -10,9 +10,9 @@ from spark_eos._admin.cluster_status import ClusterStatus
 from spark_eos._admin.group_progress import MirroredPartition, PartitionStatus, StagedStatus
 from spark_eos._client.printable import counted, printable
 from spark_eos._client.tables import FittingTable
+from spark_eos._kafka.blocked_partitions import BlockedPartition
 from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.groups import DescribedMember
-from spark_eos._kafka.held_back import HeldBack
 from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.silent_brokers import does_not_answer
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -138,7 +138,7 @@ def foreign(found: Sequence[TopicPartition]) -> Text:
     return Text(f"{what} with a text that is not spark-eos', set by another client: {names}")
 
 
-def held_back(found: Iterable[HeldBack], now: float) -> Group:
+def held_back(found: Iterable[BlockedPartition], now: float) -> Group:
     table = FittingTable(
         "topic", "partition>", "stable end>", "end>", "held by", "producer id>", "age>", "timeout>"
     )

@@ -32,7 +32,7 @@ _IN_TEXT: Final = (
     "rows_written",
     "rows_skipped",
     "dead_letters",
-    "timestamps_moved",
+    "timestamps_adjusted",
     "transactions",
     "source_partitions",
     "attempts",
@@ -100,7 +100,7 @@ class BatchReport:
         dead_letters: Number of rows committed as dead letters, by reason: ``error``,
             ``exception``, ``too_large``, ``unknown_topic``, ``unknown_partition``,
             ``invalid_header`` or ``invalid_record``. They are not among ``rows_written``.
-        timestamps_moved: Number of records that were written with a
+        timestamps_adjusted: Number of records that were written with a
             timestamp of 1970-01-01T00:00:00.001Z in place of 1970-01-01T00:00:00Z.
 
     Examples:
@@ -139,14 +139,14 @@ class BatchReport:
     lost: tuple[LostRecords, ...] = ()
     delivery: str = "direct"
     dead_letters: Mapping[str, int] = field(default_factory=dict)
-    timestamps_moved: int = 0
+    timestamps_adjusted: int = 0
 
     def __str__(self) -> str:
         fields = self.fields()
         if not self.dead_letters:
             del fields["dead_letters"]
-        if not self.timestamps_moved:
-            del fields["timestamps_moved"]
+        if not self.timestamps_adjusted:
+            del fields["timestamps_adjusted"]
         return key_values({name: fields[name] for name in _IN_TEXT if name in fields})
 
     def __rich__(self) -> Group:
@@ -155,8 +155,8 @@ class BatchReport:
         if self.dead_letters:
             letters = sorted(self.dead_letters.items())
             parts.append(FittingTable("dead letters", "rows>", rows=letters))
-        if self.timestamps_moved:
-            moved = f"{self.timestamps_moved:,} written"
+        if self.timestamps_adjusted:
+            moved = f"{self.timestamps_adjusted:,} written"
             parts.append(Text(f"Records of 1970-01-01T00:00:00Z, by 1 ms later: {moved}"))
         parts.append(Text("Milliseconds; produce, flush, offsets, commit are summed over tasks:"))
         times = [f"{spent:,.1f}" for spent in self.milliseconds.values()]
@@ -211,7 +211,7 @@ class BatchReport:
             "rows_written": self.rows_written,
             "rows_skipped": self.rows_skipped,
             "dead_letters": sum(self.dead_letters.values()),
-            "timestamps_moved": self.timestamps_moved,
+            "timestamps_adjusted": self.timestamps_adjusted,
             "bytes_written": self.bytes_written,
             "transactions": self.transactions,
             "source_partitions": len(self.partitions),
@@ -278,7 +278,7 @@ def batch_report(
         lost=lost,
         delivery=delivery,
         dead_letters=dead_letters_of(outcomes).reasons,
-        timestamps_moved=sum(o.counters.timestamps_moved for o in outcomes),
+        timestamps_adjusted=sum(o.counters.timestamps_adjusted for o in outcomes),
     )
 
 

@@ -38,8 +38,8 @@ class PartitionPlan:
         progress: The partition whose offset in the group is committed; None for the source
             partition itself. ``topic_id`` is the id of its topic.
         max_dead_letters: How many rows of the partition may become dead letters in this attempt.
-        holds_back: Whether a task commits nothing if all of its rows are dead letters of one error,
-            and they are more than a handful.
+        defer_dead_letters: Whether a task commits nothing if all of its rows are dead letters of
+            one error, and they are more than a handful.
     """
 
     topic_id: uuid.UUID
@@ -50,7 +50,7 @@ class PartitionPlan:
     metadata: str
     progress: TopicPartition | None = None
     max_dead_letters: int = 0
-    holds_back: bool = False
+    defer_dead_letters: bool = False
 
 
 # Starting a task in a Python worker takes as long as writing a few thousand rows.

@@ -14,7 +14,7 @@ WRITTEN: Final = "written"
 REJECTED: Final = "rejected"
 TOO_SLOW: Final = "too slow"
 OVER_LIMIT: Final = "over limit"
-AFTER_OVER_LIMIT: Final = "after over limit"
+NOT_ATTEMPTED: Final = "after over limit"
 RETRIED: Final = "retried"
 FAILED: Final = "failed"
 OUT_OF_ORDER: Final = "misplaced"
@@ -30,14 +30,14 @@ class Counters:
     """What a task did.
 
     Attributes:
-        timestamps_moved: Committed records whose timestamp of 0 was written as 1 ms.
+        timestamps_adjusted: Committed records whose timestamp of 0 was written as 1 ms.
         offset_commit_version: The lowest version of TxnOffsetCommit that was answered; None if none
             was sent.
     """
 
     transactions: int = 0
     bytes: int = 0
-    timestamps_moved: int = 0
+    timestamps_adjusted: int = 0
     offset_commit_version: int | None = None
     produce_ms: float = 0.0
     flush_ms: float = 0.0
@@ -56,7 +56,7 @@ class PartitionOutcome:
     Attributes:
         status: WRITTEN; REJECTED (a later attempt may write it); TOO_SLOW (a later attempt with
             smaller transactions may); OVER_LIMIT (more dead letters than this attempt allows, or
-            held back: see `PartitionPlan.holds_back`); AFTER_OVER_LIMIT (its task has stopped at
+            deferred: see `PartitionPlan.defer_dead_letters`); NOT_ATTEMPTED (its task stopped at
             such a partition); RETRIED (a repeated Spark task, which leaves it to an attempt);
             FAILED (it can't be written); OUT_OF_ORDER (its rows were out of order).
         next_offset: Offset after the last committed row; None if no row was committed.
@@ -137,7 +137,7 @@ class JobOutcome:
     def over_limit(self) -> bool:
         """Whether all that is unwritten is so because of the number of dead letters."""
         statuses = {outcome.status for outcome in self.partitions.values()} - {WRITTEN}
-        return bool(statuses) and statuses <= {OVER_LIMIT, AFTER_OVER_LIMIT}
+        return bool(statuses) and statuses <= {OVER_LIMIT, NOT_ATTEMPTED}
 
     @property
     def moved(self) -> bool:

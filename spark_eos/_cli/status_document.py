@@ -7,8 +7,8 @@ from typing import Any
 from spark_eos._admin.group_progress import PartitionStatus, StagedStatus
 from spark_eos._admin.status import Status
 from spark_eos._admin.status_tables import host
+from spark_eos._kafka.blocked_partitions import BlockedPartition
 from spark_eos._kafka.groups import DescribedMember
-from spark_eos._kafka.held_back import HeldBack
 from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.topic_partition import TopicPartition
 
@@ -103,7 +103,7 @@ def _transaction(transaction: OpenTransaction, now: float) -> dict[str, Any]:
     }
 
 
-def _held_back(one: HeldBack, now: float) -> dict[str, Any]:
+def _held_back(one: BlockedPartition, now: float) -> dict[str, Any]:
     return {
         "topic": one.topic,
         "partition": one.partition,

@@ -97,7 +97,7 @@ class Marker:
                 int(fields.get("progress_partitions", 0)),
                 {int(k): SourcePartition.parse(s) for k, s in fields.get("sources", {}).items()},
                 {t: frozenset(numbers_in(r)) for t, r in fields.get("partitions", {}).items()},
-                checkpoint_may_lag=fields.get("behind") is True,
+                checkpoint_may_lag=True in (fields.get("checkpoint_may_lag"), fields.get("behind")),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls()
@@ -116,5 +116,5 @@ class Marker:
             read = sorted(self.partitions.items())
             fields["partitions"] = {topic: ranges_of(numbers) for topic, numbers in read}
         if self.checkpoint_may_lag:
-            fields["behind"] = True
+            fields["checkpoint_may_lag"] = True
         return encode(fields)

@@ -73,9 +73,11 @@ class DeadLetterLimit:
             for error in (*outcome.dead.errors, *outcome.dead_over_limit.errors)
         }
         others = len(errors) > 1 or any(outcome.left_out_others for outcome in outcomes)
-        holds_back = not others and self._may_be_all_dead(outcomes)
+        defer_dead_letters = not others and self._may_be_all_dead(outcomes)
         return {
-            p: replace(plan, max_dead_letters=parts.get(p, 0), holds_back=holds_back)
+            p: replace(
+                plan, max_dead_letters=parts.get(p, 0), defer_dead_letters=defer_dead_letters
+            )
             for p, plan in planned.items()
         }
 

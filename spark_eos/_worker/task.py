@@ -233,10 +233,10 @@ class _TaskWriter:
     def _check_dead_letters(self) -> None:
         """Checks the open transaction's dead letters."""
         letters = self._transactions.letters
-        if letters is None or not letters.tally.total:
+        if letters is None or not letters.counts.total:
             return
         allowed = sum(self._plan[p].max_dead_letters for p in self._seen if p in self._plan)
-        wanted = self._dead.total + letters.tally.total
+        wanted = self._dead.total + letters.counts.total
         if wanted > allowed:
             raise _OverLimitError(f"{wanted} dead letters are more than this attempt's {allowed}")
 
@@ -244,19 +244,19 @@ class _TaskWriter:
         """Checks the open transaction's dead letters, all of which are known."""
         self._check_dead_letters()
         letters = self._transactions.letters
-        if letters is None or letters.tally.total < sum(self._pending.values()):
+        if letters is None or letters.counts.total < sum(self._pending.values()):
             return
-        if not any(self._plan[partition].holds_back for partition in self._pending):
+        if not any(self._plan[partition].defer_dead_letters for partition in self._pending):
             return
         dead = DeadLetterTally()
         dead.include(self._dead)
-        dead.include(letters.tally)
+        dead.include(letters.counts)
         if dead.is_one_error and not any(outcome.rows for outcome in self._outcomes.values()):
             raise _OverLimitError(f"all {dead.total} rows so far are dead letters with one error")
 
     def _judge_left_out(self, found: SourceRows) -> None:
         """Counts dead letters among rows that come after too many, as far as they are known."""
-        if self._status != task_report.AFTER_OVER_LIMIT:
+        if self._status != task_report.NOT_ATTEMPTED:
             return
         dead, faults = self._dead_over_limit, rows_with_error(found)
         for row, fault in faults.items():
@@ -268,10 +268,10 @@ class _TaskWriter:
     def _stop_over_limit(self, error: "_OverLimitError") -> None:
         letters = self._transactions.letters
         assert letters is not None  # noqa: S101 - there would be no such error
-        self._dead_over_limit = letters.tally
-        self._left_out_others = letters.tally.total < sum(self._pending.values())
+        self._dead_over_limit = letters.counts
+        self._left_out_others = letters.counts.total < sum(self._pending.values())
         wanting = [self._outcomes[partition] for partition in letters.by_partition]
-        self._stop(task_report.AFTER_OVER_LIMIT, str(error))
+        self._stop(task_report.NOT_ATTEMPTED, str(error))
         for outcome in wanting:
             outcome.status, outcome.reason = task_report.OVER_LIMIT, self._reason
 
@@ -293,7 +293,7 @@ class _TaskWriter:
             outcome.dead_letters += dead.get(partition, 0)
             outcome.next_offset = offsets[partition]
         if letters is not None:
-            self._dead.include(letters.tally)
+            self._dead.include(letters.counts)
             letters.begin()
         self._pending.clear()
 

@@ -25,7 +25,7 @@ from spark_eos._kafka.transactions import (
     OffsetCommitAnswer,
     txn_offset_commit,
 )
-from spark_eos._worker.letter_maker import LetterMaker
+from spark_eos._worker.dead_letter_builder import DeadLetterBuilder
 from spark_eos._worker.librdkafka_errors import RefusedRecordError, TransactionError
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.records import SourceRows, target_topics
@@ -63,7 +63,7 @@ class Transactions:
         self._firsts: Offsets = {}
         self._rows = 0
         self._bytes = 0
-        self._timestamps_moved = 0
+        self._timestamps_adjusted = 0
         self._began = 0.0
         self._targets = TargetTopics(
             producer.topics, settings.refuses_target, producer.absent_topics
@@ -72,7 +72,7 @@ class Transactions:
         self.letters = (
             None
             if settings.dead_letters is None
-            else LetterMaker(settings, settings.dead_letters, self._targets, self._rules)
+            else DeadLetterBuilder(settings, settings.dead_letters, self._targets, self._rules)
         )
         self.counters = Counters()
 
@@ -121,7 +121,7 @@ class Transactions:
         """Adds rows to the open transaction, or begins one."""
         started = time.monotonic()
         topics = target_topics(found, self._settings.topic)
-        faults = {} if self.letters is None else self.letters.judge(found, topics)
+        faults = {} if self.letters is None else self.letters.classify(found, topics)
         self._targets.refuse(found, topics, faults)
         targets = self._targets.look_up(found, topics)
         self._rules.learn(self._written_to(topics))
@@ -139,11 +139,11 @@ class Transactions:
             letters = None
             if self.letters is not None:
                 on_delivery = records.on_delivery(found, faults.keys())
-                letters = self.letters.letters(found, faults, on_delivery)
+                letters = self.letters.dead_letters(found, faults, on_delivery)
             # Too large only if rows of the same record are in the transaction already.
             alone = None if self._has_small_batches else self._wait_for_acknowledgements
             records.produce(found, topics, self._targets.check, letters, alone)
-            self._timestamps_moved += found.at_epoch(faults)
+            self._timestamps_adjusted += found.zero_timestamps(faults)
             records.wait_while(self._has_backlog, self._targets.check)
         self.counters.bytes += found.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
@@ -178,7 +178,7 @@ class Transactions:
         self._producer.begin()
         self.open = True
         self._offsets, self._firsts, self._rows, self._bytes = {}, {}, 0, 0
-        self._timestamps_moved = 0
+        self._timestamps_adjusted = 0
         self._targets.clear()
         if self.letters is not None:
             self.letters.begin()
@@ -229,7 +229,7 @@ class Transactions:
             self._give_up()
             raise
         counters.transactions += 1
-        counters.timestamps_moved += self._timestamps_moved
+        counters.timestamps_adjusted += self._timestamps_adjusted
         if not self._producer.clean():
             self._producer.drop()
 

@@ -65,8 +65,8 @@ class _Families:
             ["group_id", "reason"],
             registry=registry,
         )
-        self.timestamps_moved = Counter(
-            "spark_eos_timestamps_moved",
+        self.timestamps_adjusted = Counter(
+            "spark_eos_timestamps_adjusted",
             "Records of 1970-01-01T00:00:00Z, which are written with a timestamp 1 ms later.",
             group,
             registry=registry,
@@ -136,7 +136,7 @@ class _Families:
         self.attempts.labels(group).inc(report.attempts - 1)
         self.transactions.labels(group).inc(report.transactions)
         self.bytes.labels(group).inc(report.bytes_written)
-        self.timestamps_moved.labels(group).inc(report.timestamps_moved)
+        self.timestamps_adjusted.labels(group).inc(report.timestamps_adjusted)
         self.last.labels(group).set_to_current_time()
         self.seen.labels(group).set_to_current_time()
         partitions = Sums(p.topic for p in report.partitions)

@@ -26,7 +26,7 @@ REPORT = BatchReport(
     milliseconds={"total": 80.04, "job": 60.0, "produce": 20.0},
     lost=(LostRecords("a", 0, 10, 12),),
     dead_letters={"error": 3},
-    timestamps_moved=4,
+    timestamps_adjusted=4,
 )
 
 

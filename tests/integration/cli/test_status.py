@@ -219,7 +219,7 @@ def _foreign_transaction(servers: str, topic: str, name: str, partition: int = 1
     producer.abort_transaction()
 
 
-def test_a_foreign_transaction_that_holds_back_readers_is_named(flow: Flow) -> None:
+def test_a_foreign_transaction_that_defer_dead_letters_readers_is_named(flow: Flow) -> None:
     flow.produce(range(4))
     servers = flow.bootstrap_servers
     with one_open(flow) as own:
@@ -243,7 +243,7 @@ def test_a_foreign_transaction_that_holds_back_readers_is_named(flow: Flow) -> N
             assert document(flow)["held_back"] == []
 
 
-def test_without_read_it_says_that_something_holds_back_readers(
+def test_without_read_it_says_that_something_defer_dead_letters_readers(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     def refuse(_request: Any, answer: Any) -> None:

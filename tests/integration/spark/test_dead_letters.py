@@ -88,7 +88,7 @@ def test_records_of_1970_and_before_keep_their_timestamps_and_letters_tell_them(
     assert [m.timestamp()[1] for m in flow.written()] == [1, -1, -1_500]
     found = flow.written(letters)
     assert [headers_of(m)["__dlq.errors.timestamp"] for m in found] == ["0", "-1", "-1500"]
-    assert report.timestamps_moved == 1
+    assert report.timestamps_adjusted == 1
 
 
 def test_without_the_topic_an_error_column_is_ignored(

@@ -17,7 +17,7 @@ from support.writing import row_batch, task_outcome
 
 
 def _write(
-    flow: Flow, *batches: str, allowed: int, holds_back: bool = False, **options: Any
+    flow: Flow, *batches: str, allowed: int, defer_dead_letters: bool = False, **options: Any
 ) -> JobOutcome:
     """Writes rows of partition 0: a letter for each, "x" if it has an error."""
     flow.produce(range(sum(map(len, batches))), partition=0)
@@ -33,7 +33,7 @@ def _write(
     letters = DeadLetterSettings(topic=letter_topic(flow))
     settings = changed(writer_settings(flow), dead_letters=letters, **options)
     with started(flow) as membership:
-        limits = {"max_dead_letters": allowed, "holds_back": holds_back}
+        limits = {"max_dead_letters": allowed, "defer_dead_letters": defer_dead_letters}
         return task_outcome(membership, settings, rows(), **limits)
 
 
@@ -79,14 +79,16 @@ def test_rows_that_come_after_too_many_are_looked_at(
 
 
 def test_only_dead_letters_of_one_error_are_held_back(flow: Flow) -> None:
-    outcome = _write(flow, "xxxxxx", allowed=10, holds_back=True)
+    outcome = _write(flow, "xxxxxx", allowed=10, defer_dead_letters=True)
     assert outcome.over_limit
     assert outcome.reason == "all 6 rows so far are dead letters with one error"
     assert (_letters(flow), flow.committed()) == ([], {})
 
 
 def test_they_are_not_held_back_if_a_row_was_written_before(flow: Flow) -> None:
-    outcome = _write(flow, ".xxxxxx", allowed=10, holds_back=True, max_transaction_records=1)
+    outcome = _write(
+        flow, ".xxxxxx", allowed=10, defer_dead_letters=True, max_transaction_records=1
+    )
     assert outcome.unwritten == []
     assert (flow.values(), len(_letters(flow))) == (["0/0"], 6)
     assert flow.committed() == {0: 7}

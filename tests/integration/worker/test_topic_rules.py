@@ -273,7 +273,7 @@ def test_bad_rows_among_many_are_dead_letters_in_the_same_transaction(
             found.add(rows(flow, first, values))
         found.commit()
         assert found.letters is not None
-        assert found.letters.tally.reasons == {"too_large": 30}
+        assert found.letters.counts.reasons == {"too_large": 30}
     assert len(flow.written(small)) == 2_970
     assert sorted(map(int, flow.values(letters))) == [n for n in range(3_000) if n % 100 == 7]
     assert given_up == []
@@ -394,7 +394,7 @@ def test_names_that_nobody_can_write_to_are_dead_letters_at_once(flow: Flow) -> 
         found.add(rows(flow, 0, values, topics=[*impossible]))
         found.commit()
         assert found.letters is not None
-        assert found.letters.tally.reasons == {"unknown_topic": len(impossible)}
+        assert found.letters.counts.reasons == {"unknown_topic": len(impossible)}
     assert time.monotonic() - began < 10
     assert flow.values(letters) == impossible
     told = [headers_of(m)["__dlq.errors.message"] for m in flow.written(letters)]

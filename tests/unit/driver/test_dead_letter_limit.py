@@ -8,7 +8,7 @@ import pytest
 from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
 from spark_eos._batch.plan import BatchPlan, BatchRange, PartitionPlan
 from spark_eos._batch.task_report import (
-    AFTER_OVER_LIMIT,
+    NOT_ATTEMPTED,
     OVER_LIMIT,
     REJECTED,
     RETRIED,
@@ -76,7 +76,7 @@ def beside(outcome: JobOutcome, other: PartitionOutcome) -> JobOutcome:
     "attempts",
     [
         [held()],
-        [beside(held(), PartitionOutcome(AFTER_OVER_LIMIT))],
+        [beside(held(), PartitionOutcome(NOT_ATTEMPTED))],
         [written(8)],
         # What is known of the second partition comes later.
         [beside(held(), PartitionOutcome(REJECTED)), held()],
@@ -100,7 +100,7 @@ def test_nothing_but_one_error(attempts: Rounds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attempts", "holds_back"),
+    ("attempts", "defer_dead_letters"),
     [
         ([], True),
         ([beside(held(), PartitionOutcome(REJECTED))], True),
@@ -112,12 +112,12 @@ def test_nothing_but_one_error(attempts: Rounds) -> None:
     ],
 )
 def test_tasks_hold_back_until_there_is_something_else(
-    attempts: Rounds, *, holds_back: bool
+    attempts: Rounds, *, defer_dead_letters: bool
 ) -> None:
     planned = limit().plan(PLANNED, None, attempts)
-    assert {plan.holds_back for plan in planned.values()} == {holds_back}
+    assert {plan.defer_dead_letters for plan in planned.values()} == {defer_dead_letters}
     planned = limit(most=1.0).plan(PLANNED, None, attempts)
-    assert not any(plan.holds_back for plan in planned.values())
+    assert not any(plan.defer_dead_letters for plan in planned.values())
 
 
 def test_two_errors_hold_nothing_back() -> None:
@@ -126,7 +126,9 @@ def test_two_errors_hold_nothing_back() -> None:
     limit().check([first])
     # In all further attempts, in which only one of them may be left.
     for attempts in ([first], [first, held()]):
-        assert not any(plan.holds_back for plan in limit().plan(PLANNED, None, attempts).values())
+        assert not any(
+            plan.defer_dead_letters for plan in limit().plan(PLANNED, None, attempts).values()
+        )
 
 
 def test_what_is_left_goes_to_those_that_the_last_attempt_has_held_back() -> None:

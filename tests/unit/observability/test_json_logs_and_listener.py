@@ -19,8 +19,8 @@ def test_values_that_would_break_a_line_are_quoted() -> None:
 
 
 def test_the_text_names_moved_timestamps_where_there_are_any() -> None:
-    assert " timestamps_moved=4 " in str(REPORT)
-    assert "timestamps_moved" not in str(replace(REPORT, timestamps_moved=0))
+    assert " timestamps_adjusted=4 " in str(REPORT)
+    assert "timestamps_adjusted" not in str(replace(REPORT, timestamps_adjusted=0))
 
 
 def test_a_log_shipper_gets_one_document_per_record() -> None:

@@ -33,7 +33,7 @@ def test_metrics_count_what_was_skipped_and_written_again(registry: CollectorReg
     group = {"group_id": REPORT.group_id}
     assert _value(registry, "retry_attempts_total", **group) == 1
     assert _value(registry, "rows_skipped_total", **group, source_topic="a") == 1
-    assert _value(registry, "timestamps_moved_total", **group) == 4
+    assert _value(registry, "timestamps_adjusted_total", **group) == 4
     # How much of a new partition is in its first batch, nobody knows.
     assert _value(registry, "source_offsets_total", **group, source_topic="a") == 4
 
@@ -144,7 +144,7 @@ def test_the_dashboard_shows_metrics_that_exist(registry: CollectorRegistry) -> 
     assert unseen == {
         "spark_eos_source_partitions",
         "spark_eos_source_offsets_lost",
-        "spark_eos_timestamps_moved",
+        "spark_eos_timestamps_adjusted",
     }
 
 

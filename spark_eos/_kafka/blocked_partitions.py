@@ -17,7 +17,7 @@ _ANY: Final = ".*"
 
 
 @dataclass(frozen=True)
-class HeldBack:
+class BlockedPartition:
     """A partition that read_committed consumers can't read to its end, and what holds them back.
 
     Attributes:
@@ -46,7 +46,7 @@ def held_back(
     ends: Mapping[TopicPartition, EndOffsets | None],
     deadline: Deadline,
     silent: SilentBrokers,
-) -> tuple[HeldBack, ...]:
+) -> tuple[BlockedPartition, ...]:
     """Finds what holds back the partitions whose last stable offset is below their end."""
     short = {
         partition: end
@@ -65,7 +65,7 @@ def held_back(
     }
     transactions = _transactions(connections, sorted(set(first.values())), deadline, silent)
     return tuple(
-        HeldBack(
+        BlockedPartition(
             *partition,
             last_stable=end.last_stable,
             high_watermark=end.high_watermark,

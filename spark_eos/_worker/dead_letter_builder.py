@@ -39,7 +39,7 @@ def _names_without(topics: Sequence[str | None], rows: Collection[int]) -> set[s
     return names
 
 
-class LetterMaker:
+class DeadLetterBuilder:
     """The dead letters of one task, transaction by transaction."""
 
     def __init__(
@@ -56,22 +56,22 @@ class LetterMaker:
         self._sources = SourceRecords(settings)
         # Of the dead-letter topic, looked up once in each transaction.
         self._partitions: int | None = None
-        self.tally = DeadLetterTally()
+        self.counts = DeadLetterTally()
         self.by_partition: dict[TopicPartition, int] = {}
 
     def begin(self) -> None:
         """Forgets the dead letters of the last transaction."""
-        self.tally, self.by_partition = DeadLetterTally(), {}
+        self.counts, self.by_partition = DeadLetterTally(), {}
         self._partitions = None
 
     def ready(self, found: SourceRows, topics: list[str | None]) -> bool:
-        """Whether `judge` does not wait for partitions."""
+        """Whether `classify` does not wait for partitions."""
         partitions = self._targets.partitions(self._targets.known(set(topics)))
         unknown = rows_for_unknown_partition(found, topics, partitions)
         wanted = greatest_partitions(found, topics, unknown) if unknown else {}
         return self._targets.ready_for_partitions(wanted)
 
-    def judge(self, found: SourceRows, topics: list[str | None]) -> dict[int, Fault]:
+    def classify(self, found: SourceRows, topics: list[str | None]) -> dict[int, Fault]:
         """The rows that must not be written as they are, by row."""
         faults = rows_with_error(found)
         faults = rows_with_invalid_header(found) | faults
@@ -94,7 +94,7 @@ class LetterMaker:
             topics[row] = self._letters.topic
         return faults | refused
 
-    def letters(
+    def dead_letters(
         self, found: SourceRows, faults: dict[int, Fault], on_delivery: Callable[..., None]
     ) -> dict[int, tuple[Any, ...]]:
         """Arguments of ``Producer.produce`` for the dead letters that replace rows, by row."""
@@ -118,8 +118,8 @@ class LetterMaker:
         if refused is not None:
             raise self._refusal(found.position(row), refused)
         # Only the first position of each reason is kept, and making its text takes a while.
-        first = fault.reason not in self.tally.first
-        self.tally.add(fault.reason, found.position(row) if first else "", fault.message)
+        first = fault.reason not in self.counts.first
+        self.counts.add(fault.reason, found.position(row) if first else "", fault.message)
         self.by_partition[found.source] = self.by_partition.get(found.source, 0) + 1
         return letter_arguments(
             letters, self._partitions, found, record, headers, on_delivery, omitted=omitted
