@@ -14,10 +14,10 @@ WRITTEN: Final = "written"
 REJECTED: Final = "rejected"
 TOO_SLOW: Final = "too slow"
 OVER_LIMIT: Final = "over limit"
-NOT_ATTEMPTED: Final = "after over limit"
+NOT_ATTEMPTED: Final = "not attempted"
 RETRIED: Final = "retried"
 FAILED: Final = "failed"
-OUT_OF_ORDER: Final = "misplaced"
+OUT_OF_ORDER: Final = "out of order"
 
 # A row for each task, of one column: Spark plans and runs eighteen columns, one for each field,
 # in 10 % more time of a small job.
