@@ -266,7 +266,7 @@ def test_a_direct_group_is_not_mirrored(
     for checkpoint in (direct.checkpoint, Checkpoint(flow)):
         with (
             mirrored_run(flow, checkpoint=checkpoint) as runs,
-            pytest.raises(CheckpointError, match="delivery='direct', without source_kafka"),
+            pytest.raises(CheckpointError, match="delivery='direct', and no source_kafka"),
         ):
             runs.batch(11, 21)
     assert len(flow.values()) == 30
