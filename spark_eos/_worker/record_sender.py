@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -70,8 +70,15 @@ class RecordSender:
             for row, letter in letters.items():
                 replaced[row] = letter
             arguments = iter(replaced)
+        produce = self._producer.produce
         try:
-            self._produce_all(arguments, check, after_each)
+            for record in arguments:
+                try:
+                    produce(*record)
+                except BufferError:
+                    self._produce_when_queue_has_room(record, check)
+                if after_each is not None:
+                    after_each()
         except Exception as error:
             if isinstance(error, TransactionError):
                 raise
@@ -83,21 +90,6 @@ class RecordSender:
             raise as_transaction_error(what, error, self._settings, topics[index]) from error
         self._poll(0)
         self._raise_failed(check)
-
-    def _produce_all(
-        self,
-        arguments: Iterator[tuple[Any, ...]],
-        check: Callable[[], None],
-        after_each: Callable[[], None] | None,
-    ) -> None:
-        produce = self._producer.produce
-        for row in arguments:
-            try:
-                produce(*row)
-            except BufferError:
-                self._produce_when_queue_has_room(row, check)
-            if after_each is not None:
-                after_each()
 
     def on_delivery(
         self, found: SourceRows, replaced: Collection[int]

@@ -120,8 +120,10 @@ class _TaskWriter:
             every = max(_MIN_SECONDS, self._settings.transactions.max_ms / 1000 / _CHECKS)
             for batch in arrivals(batches, self._is_due, self._commit, every):
                 for found in self._source_rows(batch):
-                    self._write_source_rows(found)
-            self._add_held()
+                    for part in self._to_write(found):
+                        self._write_part(part)
+            for part in self._held_parts():
+                self._write_part(part)
             if self._transactions.open:
                 self._commit()
         except BaseException:
@@ -150,8 +152,12 @@ class _TaskWriter:
         except RowError as error:
             self._stop(task_report.FAILED, str(error))
 
-    def _write_source_rows(self, found: SourceRows) -> None:
-        self._add_held()
+    def _to_write(self, found: SourceRows) -> Iterator[SourceRows]:
+        """Yields the rows that are to be written now, those held before first; checks the others.
+
+        What is yielded is written before the next rows are asked for.
+        """
+        yield from self._held_parts()
         partition = found.source
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
         # Checked even after a failure: rows that should have come later may be committed.
@@ -181,23 +187,24 @@ class _TaskWriter:
         outcome.skipped += found.rows.num_rows - fresh.rows.num_rows
         if fresh.rows.num_rows:
             whole, self._held = fresh.before_last_record()
-            self._add_slices(whole)
+            yield from self._slices(whole)
 
-    def _add_held(self) -> None:
+    def _held_parts(self) -> Iterator[SourceRows]:
         held, self._held = self._held, None
         if held is not None:
-            self._add_slices(held)
+            yield from self._slices(held)
 
-    def _add_slices(self, found: SourceRows) -> None:
-        for part in found.slices(
-            self._settings.transactions.max_records, self._settings.transactions.max_bytes
-        ):
-            if self._status == task_report.WRITTEN:
-                self._add(part)
-            else:
-                self._judge_left_out(part)
+    def _slices(self, found: SourceRows) -> Iterator[SourceRows]:
+        limits = self._settings.transactions
+        return found.slices(limits.max_records, limits.max_bytes)
+
+    def _write_part(self, part: SourceRows) -> None:
+        if self._status == task_report.WRITTEN:
+            self._add(part)
+        else:
+            self._judge_left_out(part)
         if self._status != task_report.WRITTEN:
-            self._leave_out(self._outcomes[found.source])
+            self._leave_out(self._outcomes[part.source])
 
     def _goes_on(self, part: SourceRows) -> bool:
         """Whether the open transaction already holds rows of the same source record.
