@@ -8,6 +8,8 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 _ROOT: Final = Path(__file__).parents[2]
 _WITH_SPARK: Final = 2
+# Modules that share what takes long to start: brokers with security, a schema registry.
+_TOGETHER: Final = ("tests/integration/security/", "tests/integration/spark/test_schema")
 
 
 class SparkInTwoProcesses(LoadScopeScheduling):  # type: ignore[misc]
@@ -18,7 +20,8 @@ class SparkInTwoProcesses(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid.partition("::")[0]
+        module = nodeid.partition("::")[0]
+        return next((one for one in _TOGETHER if module.startswith(one)), module)
 
     def _suited(self, node: Any) -> str | None:
         """The next module for a process, if there is one."""
@@ -39,5 +42,5 @@ class SparkInTwoProcesses(LoadScopeScheduling):  # type: ignore[misc]
 
 
 @functools.cache
-def _needs_spark(module: str) -> bool:
-    return "SparkSession" in (_ROOT / module).read_text(encoding="utf-8")
+def _needs_spark(scope: str) -> bool:
+    return scope in _TOGETHER or "SparkSession" in (_ROOT / scope).read_text(encoding="utf-8")
