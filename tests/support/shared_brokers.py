@@ -6,7 +6,7 @@ brokers end with it, however it ends.
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any, NoReturn
@@ -62,6 +62,7 @@ class _Starter:
         self._stack = ExitStack()
         self._started: dict[str, EmbeddedKafka] = {}
         self._listener: Listener | None = None
+        self._closing = False
 
     def find(self, name: str) -> _Known:
         """Returns the broker of a name."""
@@ -76,29 +77,33 @@ class _Starter:
             self._listener = Listener(family="AF_UNIX")
             serving = threading.Thread(target=self._serve, args=[self._listener], name="brokers")
             serving.start()
-            self._stack.callback(serving.join)
-            self._stack.callback(_ask, str(self._listener.address), None)
+            self._stack.callback(self._stop_serving, serving, str(self._listener.address))
         return str(self._listener.address)
+
+    def _stop_serving(self, serving: threading.Thread, address: str) -> None:
+        self._closing = True
+        Client(address, family="AF_UNIX").close()
+        serving.join()
 
     def _serve(self, listener: Listener) -> None:
         with listener:
-            while True:
-                with listener.accept() as caller:
-                    name = caller.recv()
-                    if name is None:
-                        caller.send(None)
-                        return
-                    try:
-                        caller.send(self.find(name))
-                    except Exception as error:  # noqa: BLE001 - the caller raises it
-                        caller.send(error)
+            while not self._closing:
+                # One that asks may be interrupted before it has its answer.
+                with suppress(EOFError, OSError), listener.accept() as caller:
+                    caller.send(self._answer(caller.recv()))
+
+    def _answer(self, name: str) -> _Known | Exception:
+        try:
+            return self.find(name)
+        except Exception as error:  # noqa: BLE001 - raised where it was asked
+            return error
 
     def close(self) -> None:
         """Ends them all."""
         self._stack.close()
 
 
-def _ask(address: str, name: str | None) -> Any:
+def _ask(address: str, name: str) -> Any:
     with Client(address, family="AF_UNIX") as connection:
         connection.send(name)
         answer = connection.recv()
