@@ -45,11 +45,14 @@ jars: $(VENV)/.stamp ## Download Kafka, a schema registry and Spark's Kafka sour
 	@$(BIN)/spark-eos jars --set kafka-4.3.1 > /dev/null
 	@$(BIN)/spark-eos jars --set apicurio-registry-2.6.13 > /dev/null
 
-# Tests wait more than they work, so there are more processes than processors. Their order is
-# random; its seed is printed at the end, and ORDER=seed gives the same again.
+# Tests wait more than they work, so there are more processes than processors. They share brokers,
+# and two of them run what needs Spark: tests/support/scheduling.py. Their order is random; its seed
+# is printed at the end, and ORDER=seed gives the same again.
 PROCESSES ?= 3
+# Else each process, and each of Spark's workers, would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest $(if $(ORDER),--randomly-seed=$(ORDER))
-PARALLEL = --numprocesses $(PROCESSES) --dist worksteal
+PARALLEL = --numprocesses $(PROCESSES) --dist loadscope
 
 test: jars ## Run the tests with real brokers and a real Spark; ORDER=seed for an order as before
 	@$(PYTEST) -m "not slow" $(PARALLEL) $(ARGS)

@@ -20,6 +20,7 @@ from support.mirroring import MirroredFlow
 from support.proxied_worker import ProxiedWorker, proxied_worker
 from support.proxy import KafkaProxy, clean
 from support.secured import Secured, secured_kafka
+from support.shared_brokers import SharedBrokersPlugin, SharedKafka, shared_kafka
 from support.versions import CLOSES_SOCKETS
 
 pytest_plugins = ["pytester"]
@@ -40,10 +41,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignores the connected sockets that an older PySpark leaves to the garbage collector."""
+    """Shares brokers; ignores connected sockets that an older PySpark leaves unclosed."""
+    config.pluginmanager.register(SharedBrokersPlugin(config))
     if not CLOSES_SOCKETS:
         own = "ignore:unclosed <socket.socket .*, raddr=:ResourceWarning"
         config.addinivalue_line("filterwarnings", own)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Chooses who runs what, with ``--dist loadscope``."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from support.scheduling import SparkInTwoProcesses
+
+    return SparkInTwoProcesses(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -93,6 +105,12 @@ def _logging_as_it_was() -> Iterator[None]:
         logger.setLevel(level)  # which also forgets what loggers have found out about it
 
 
+@pytest.fixture(scope="session")
+def embedded_kafka(request: pytest.FixtureRequest) -> SharedKafka:
+    """A broker for all processes of the test run."""
+    return shared_kafka(request.config, "embedded_kafka")
+
+
 @pytest.fixture
 def new_flow(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Callable[..., Flow]:
     """Makes topics, a group and a checkpoint of the test's own."""
@@ -111,10 +129,9 @@ def flow(new_flow: Callable[..., Flow]) -> Flow:
 
 
 @pytest.fixture(scope="session")
-def other_kafka() -> Iterator[EmbeddedKafka]:
+def other_kafka(request: pytest.FixtureRequest) -> SharedKafka:
     """A second cluster, for sources of other clusters."""
-    with EmbeddedKafka() as broker:
-        yield broker
+    return shared_kafka(request.config, "other_kafka")
 
 
 @pytest.fixture
@@ -151,39 +168,31 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 @pytest.fixture(scope="session")
-def _proxied_kafka() -> Iterator[tuple[KafkaProxy, EmbeddedKafka]]:
-    with KafkaProxy() as proxy, EmbeddedKafka(advertised_port=proxy.port) as broker:
-        proxy.upstream_port = int(broker.bootstrap_servers.rpartition(":")[2])
-        yield proxy, broker
+def _proxy(embedded_kafka: EmbeddedKafka) -> Iterator[KafkaProxy]:
+    with KafkaProxy(int(embedded_kafka.bootstrap_servers.rpartition(":")[2])) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def proxy(_proxied_kafka: tuple[KafkaProxy, EmbeddedKafka]) -> Iterator[KafkaProxy]:
-    """A proxy without rules in front of a broker of its own; see `proxied_flow`."""
-    with clean(_proxied_kafka[0]) as found:
+def proxy(_proxy: KafkaProxy) -> Iterator[KafkaProxy]:
+    """A proxy without rules in front of the broker; see `proxied_flow`."""
+    with clean(_proxy) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def module_worker(
-    _proxied_kafka: tuple[KafkaProxy, EmbeddedKafka], tmp_path_factory: pytest.TempPathFactory
+    embedded_kafka: EmbeddedKafka, _proxy: KafkaProxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxiedWorker]:
     """A member and a worker behind the proxy, for all tests of a module."""
-    proxy, broker = _proxied_kafka
     here = tmp_path_factory.mktemp("proxied")
-    flow = Flow(broker, str(here / "c"), str(here / "w"), through=proxy.bootstrap_servers)
-    with proxied_worker(flow, proxy) as found:
+    through = _proxy.bootstrap_servers
+    flow = Flow(embedded_kafka, str(here / "c"), str(here / "w"), through=through)
+    with proxied_worker(flow, _proxy) as found:
         yield found
 
 
 @pytest.fixture
-def proxied_flow(
-    _proxied_kafka: tuple[KafkaProxy, EmbeddedKafka], proxy: KafkaProxy, tmp_path: Path
-) -> Flow:
+def proxied_flow(new_flow: Callable[..., Flow], proxy: KafkaProxy) -> Flow:
     """As `flow`, with all clients behind the proxy."""
-    return Flow(
-        _proxied_kafka[1],
-        str(tmp_path / "checkpoint"),
-        str(tmp_path / "workers"),
-        through=proxy.bootstrap_servers,
-    )
+    return new_flow(through=proxy.bootstrap_servers)

@@ -1,7 +1,6 @@
 """Records into topics and out of them, and what the broker says about groups."""
 
 import heapq
-import json
 import time
 import uuid
 from collections import defaultdict
@@ -241,8 +240,3 @@ def consume(bootstrap_servers: str, topic: str) -> list[Message]:
                 assert message.error() is None, message.error()
                 found.append(message)
     return sorted(found, key=lambda m: (m.partition() or 0, m.offset() or 0))
-
-
-def json_value(message: Message) -> Any:
-    """A record's value, parsed as JSON."""
-    return json.loads(message.value() or b"null")

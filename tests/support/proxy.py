@@ -1,8 +1,8 @@
 """A TCP proxy between clients and the real broker, for answers a broker won't give on demand.
 
 It knows Kafka's frames: rules pick single requests by api key and content, and let a `Fault` have
-its way with them. Everything else passes untouched. The broker must advertise the proxy's port
-(``EmbeddedKafka(advertised_port=...)``), so that clients stay behind it.
+its way with them. Everything else passes untouched, but for the broker's address: where answers
+name it, they name the proxy's, so that clients stay behind it.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.admin import DescribeClusterRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from support.proxy_faults import Fault, Link, Request, Rewrite
 
@@ -22,6 +23,9 @@ HOST = "127.0.0.1"
 _NO_FAULT = Fault()
 _LENGTH = 4
 _BUFFER = 1 << 22
+_TELL_ADDRESSES = {
+    each.API_KEY for each in (MetadataRequest, FindCoordinatorRequest, DescribeClusterRequest)
+}
 
 
 @dataclass
@@ -262,7 +266,13 @@ class KafkaProxy:
                 request, fault = expected
                 if self.observer is not None:
                     self.observer.answer(link, request)
-                await fault.answer(link, request, content)
+                await fault.answer(link, request, self._as_ours(request, content))
+
+    def _as_ours(self, request: Request, content: bytes) -> bytes:
+        """The answer with the proxy's address instead of the broker's."""
+        if request.api_key not in _TELL_ADDRESSES:
+            return content
+        return content.replace(_address(self.upstream_port), _address(self.port))
 
 
 def everybody(_client_id: str) -> bool:
@@ -279,6 +289,11 @@ async def _frames(reader: asyncio.StreamReader) -> Any:
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while True:
             yield await _read_frame(reader)
+
+
+def _address(port: int | None) -> bytes:
+    """How answers of all versions have it: the port follows the host's text."""
+    return HOST.encode() + (port or 0).to_bytes(4, "big")
 
 
 def _framed(content: bytes) -> bytes:

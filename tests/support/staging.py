@@ -148,7 +148,7 @@ def run_staged(
     transform: Callable[[DataFrame], DataFrame],
     mode: str = "append",
     *,
-    max_offsets: int = 30,
+    max_offsets: int = 50,
     **options: Any,
 ) -> Written:
     """Runs a query over all that is available."""

@@ -15,7 +15,7 @@ for _name in (
     "spark_eos_session",
     "connect_service",
     "secured",
-    "_proxied_kafka",
+    "_proxy",
 ):
     globals()[_name] = pytest.fixture(name=_name)(_refuse)
 

@@ -45,23 +45,22 @@ def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
     assert proxy.count(ListOffsetsRequest, "consumer-") < 20
 
 
-@pytest.mark.parametrize(
-    ("partitions", "own", "records"),
-    [(50, {}, "5000"), (300, {}, "833"), (300, {"kafka.max.poll.records": "9"}, "9")],
-)
 def test_of_many_partitions_fewer_records_are_polled_at_once(
-    new_flow: Callable[..., Flow],
-    spark_eos_session: SparkSession,
-    partitions: int,
-    own: dict[str, str],
-    records: str,
+    flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     """Spark keeps what the last poll of each has brought."""
-    flow = new_flow(partitions=partitions)
-    with closing(ExactlyOnceSink(**flow.options())) as sink:
-        frame = sink.read(spark_eos_session, subscribe=flow.source, options=own)
-    leaf = frame._jdf.queryExecution().analyzed().collectLeaves().apply(0)
-    assert leaf.extraOptions().get("kafka.max.poll.records") == records
+
+    def polled(partitions: int, own: dict[str, str]) -> str:
+        flow.broker.add_partitions(flow.source, partitions)
+        with closing(ExactlyOnceSink(**flow.options())) as sink:
+            frame = sink.read(spark_eos_session, subscribe=flow.source, options=own)
+        leaf = frame._jdf.queryExecution().analyzed().collectLeaves().apply(0)
+        return str(leaf.extraOptions().get("kafka.max.poll.records"))
+
+    assert polled(50, {}) == "5000"
+    assert polled(300, {}) == "833"
+    flow.recreate(flow.source)
+    assert polled(51, {"kafka.max.poll.records": "9"}) == "9"
 
 
 def test_the_users_own_source_settings_come_first(

@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,17 @@ def _write(
 ) -> Writer:
     sink = ExactlyOnceSink(**arguments(**{**flow.options(), "delivery": "direct", **options}))
     return sink.write(transform(sink.read(spark, subscribe=flow.source)))
+
+
+@pytest.fixture(scope="module")
+def refused(
+    embedded_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Flow]:
+    """Topics for all that is refused before anything is written; nothing is, to the last."""
+    here = tmp_path_factory.mktemp("refused")
+    flow = Flow(embedded_kafka, str(here / "checkpoint"), str(here / "workers"))
+    yield flow
+    assert flow.written() == []
 
 
 REFUSED: list[tuple[Callable[[DataFrame], DataFrame], str]] = [
@@ -92,19 +103,18 @@ REFUSED: list[tuple[Callable[[DataFrame], DataFrame], str]] = [
     ("transform", "words"), REFUSED, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_pipelines(
-    flow: Flow,
+    refused: Flow,
     spark_eos_session: SparkSession,
     transform: Callable[[DataFrame], DataFrame],
     words: str,
 ) -> None:
     with pytest.raises(errors.UnsupportedPipelineError, match=words):
-        _write(spark_eos_session, flow, transform)
-    assert flow.written() == []
+        _write(spark_eos_session, refused, transform)
 
 
-def test_pipelines_of_sql(flow: Flow, spark_eos_session: SparkSession) -> None:
-    sink = ExactlyOnceSink(**arguments(**{**flow.options(), "delivery": "direct"}))
-    frame = sink.read(spark_eos_session, subscribe=flow.source)
+def test_pipelines_of_sql(refused: Flow, spark_eos_session: SparkSession) -> None:
+    sink = ExactlyOnceSink(**arguments(**{**refused.options(), "delivery": "direct"}))
+    frame = sink.read(spark_eos_session, subscribe=refused.source)
     for transform, words in REFUSED:
         # Spark itself refuses a view with two columns of one name.
         if "more than one" not in words and "`VALUE`" not in words:
@@ -115,7 +125,7 @@ def test_pipelines_of_sql(flow: Flow, spark_eos_session: SparkSession) -> None:
 
 @pytest.mark.parametrize("hint", ["merge", "shuffle_hash", "shuffle_replicate_nl"])
 def test_a_join_that_shuffles_has_a_cure(
-    flow: Flow, spark_eos_session: SparkSession, hint: str
+    refused: Flow, spark_eos_session: SparkSession, hint: str
 ) -> None:
     """Nobody wrote the sort, nor the shuffle."""
     small = spark_eos_session.range(10).select(F.col("id").cast("string").alias("name"))
@@ -125,7 +135,7 @@ def test_a_join_that_shuffles_has_a_cure(
         return frame.join(small.hint(hint), on).select("name")
 
     with pytest.raises(errors.UnsupportedPipelineError) as failure:
-        _write(spark_eos_session, flow, joined)
+        _write(spark_eos_session, refused, joined)
     assert re.search(r"join .*shuffles.*F\.broadcast\(", str(failure.value))
     assert "a sort" not in str(failure.value)
 
@@ -133,12 +143,12 @@ def test_a_join_that_shuffles_has_a_cure(
 @pytest.mark.parametrize("delivery", ["direct", "auto", "staged"])
 @pytest.mark.parametrize("topic", ["the default's", None])
 def test_the_sources_topic_passed_on(
-    flow: Flow, spark_eos_session: SparkSession, delivery: str, topic: str | None
+    refused: Flow, spark_eos_session: SparkSession, delivery: str, topic: str | None
 ) -> None:
     """The schema has a `topic` column, and the plan shows whose it is."""
     options = {"delivery": delivery, **({"topic": None} if topic is None else {})}
     for transform in (lambda f: f.where("offset >= 0"), viewed):
-        writer = _write(spark_eos_session, flow, transform, **options)
+        writer = _write(spark_eos_session, refused, transform, **options)
         with pytest.raises(errors.UnsupportedPipelineError, match=r"`topic`.*source.*drop\("):
             writer.start()
 
@@ -172,18 +182,18 @@ def test_a_broadcast_join_is_narrow(flow: Flow, spark_eos_session: SparkSession)
     assert flow.values() == ["alpha"]
 
 
-def test_no_topic_anywhere(flow: Flow, spark_eos_session: SparkSession) -> None:
+def test_no_topic_anywhere(refused: Flow, spark_eos_session: SparkSession) -> None:
     with pytest.raises(errors.UnsupportedPipelineError, match="no target topic"):
-        _write(spark_eos_session, flow, relay, topic=None)
+        _write(spark_eos_session, refused, relay, topic=None)
 
 
 @pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition", "MINPARTITIONS"])
 def test_source_options_that_split_partitions(
-    flow: Flow, spark_eos_session: SparkSession, option: str
+    refused: Flow, spark_eos_session: SparkSession, option: str
 ) -> None:
-    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
+    sink = ExactlyOnceSink(**refused.options(), delivery="direct")
     with pytest.raises(errors.UnsupportedPipelineError, match=option):
-        sink.read(spark_eos_session, subscribe=flow.source, options={option: "4"})
+        sink.read(spark_eos_session, subscribe=refused.source, options={option: "4"})
 
 
 @pytest.mark.parametrize(
@@ -203,13 +213,13 @@ def test_source_options_that_split_partitions(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_sources(
-    flow: Flow,
+    refused: Flow,
     spark_eos_session: SparkSession,
     arguments: dict[str, Any],
     error: type[Exception],
     words: str,
 ) -> None:
-    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
+    sink = ExactlyOnceSink(**refused.options(), delivery="direct")
     with pytest.raises(error, match=words):
         sink.read(spark_eos_session, **arguments)
 
@@ -278,20 +288,20 @@ def _written_by_another(
     return str(refused.value)
 
 
-def test_target_topics(flow: Flow, spark_eos_session: SparkSession) -> None:
+def test_target_topics(refused: Flow, spark_eos_session: SparkSession) -> None:
     with pytest.raises(errors.TopicNotFoundError, match=r"target topic 'nowhere'.*create it"):
-        _write(spark_eos_session, flow, relay, topic="nowhere")
+        _write(spark_eos_session, refused, relay, topic="nowhere")
     with pytest.raises(errors.ConfigurationError, match="feed itself"):
-        _write(spark_eos_session, flow, relay, topic=flow.source)
+        _write(spark_eos_session, refused, relay, topic=refused.source)
 
 
 def test_a_transaction_timeout_above_the_brokers_maximum(
-    flow: Flow, spark_eos_session: SparkSession
+    refused: Flow, spark_eos_session: SparkSession
 ) -> None:
     with pytest.raises(
         errors.ConfigurationError, match=r"transactions\.timeout_ms=9000000.*transaction\.max\."
     ):
-        _write(spark_eos_session, flow, relay, transaction_timeout_ms=9_000_000)
+        _write(spark_eos_session, refused, relay, transaction_timeout_ms=9_000_000)
 
 
 @pytest.mark.proves("group-foreign-consumer")
@@ -317,17 +327,17 @@ def test_transaction_version_below_2(tmp_path: Path, spark_eos_session: SparkSes
             _write(spark_eos_session, flow, relay)
 
 
-def test_a_broker_that_can_not_be_reached(flow: Flow, spark_eos_session: SparkSession) -> None:
+def test_a_broker_that_can_not_be_reached(refused: Flow, spark_eos_session: SparkSession) -> None:
     sink = ExactlyOnceSink(
         **arguments(
-            **{**flow.options(), "kafka": {"bootstrap.servers": "127.0.0.1:1"}},
+            **{**refused.options(), "kafka": {"bootstrap.servers": "127.0.0.1:1"}},
             connect_timeout_ms=1_000,
         )
     )
     with pytest.raises(
         errors.DeadlineExceededError, match=r"^no broker of .*127\.0\.0\.1:1.*connect_timeout_ms"
     ):
-        sink.read(spark_eos_session, subscribe=flow.source)
+        sink.read(spark_eos_session, subscribe=refused.source)
 
 
 @pytest.mark.proves("offsets-set-back")

@@ -76,7 +76,7 @@ def test_totals_that_are_updated(flow: Flow, spark: SparkSession) -> None:
 @pytest.mark.slow
 def test_state_of_the_users_own(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
-    written = run_staged(spark, flow, staging.running_counts, "update", max_offsets=50)
+    written = run_staged(spark, flow, staging.running_counts, "update")
     each = Counter((row["customer"], row["count"]) for row in written.rows)
     assert each == Counter({(f"c{c}", n): 1 for c in range(5) for n in (10, 20)})
 
@@ -195,7 +195,7 @@ def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkS
 @pytest.mark.proves("staged-old-files")
 def test_earlier_copies_are_swept(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
-    reports = run_staged(spark, flow, staging.repartitioned).reports
+    reports = run_staged(spark, flow, staging.repartitioned, max_offsets=30).reports
     assert len(reports) > 2
     (left,) = staged_files(flow)
     assert left.startswith(f"{reports[-1].batch_id}-")

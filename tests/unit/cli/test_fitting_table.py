@@ -3,7 +3,6 @@
 import io
 import re
 
-import pytest
 from rich.console import Console
 
 from spark_eos._client.tables import FittingTable
@@ -23,23 +22,20 @@ def _shown(width: int) -> str:
     return text.getvalue()
 
 
-@pytest.mark.parametrize("width", range(30, 170))
-def test_numbers_are_never_cut(width: int) -> None:
-    shown = _shown(width)
-    assert max(map(len, shown.splitlines())) <= width
-    for number in ("123,456,789,012", "1,234", "12"):
-        assert re.search(rf"(?<![\d,]){number}(?![\d,])", shown), shown
+def test_numbers_are_never_cut() -> None:
+    for width in range(30, 170):
+        shown = _shown(width)
+        assert max(map(len, shown.splitlines())) <= width
+        for number in ("123,456,789,012", "1,234", "12"):
+            assert re.search(rf"(?<![\d,]){number}(?![\d,])", shown), shown
 
 
-@pytest.mark.parametrize("width", range(60, 170))
-def test_names_are_never_cut_to_letters(width: int) -> None:
+def test_names_are_never_cut_to_letters() -> None:
     name = _ROWS[0][0]
-    lines = _shown(width).splitlines()
-    first = next(line for line in lines if "orders-of" in line)
-    piece = max(
-        (name[:length] for length in range(len(name) + 1) if name[:length] in first), key=len
-    )
-    assert len(piece) >= min(len(name), 24)
+    for width in range(60, 170):
+        shown = _shown(width)
+        first = next(line for line in shown.splitlines() if "orders-of" in line)
+        assert name[:24] in first, shown
 
 
 def test_a_table_where_there_is_room() -> None:

@@ -5,23 +5,97 @@ import random
 import pytest
 
 from spark_eos import errors
-from spark_eos._client.error_codes import Code, Verdict, verdict
+from spark_eos._client.error_codes import Code, Verdict, remedy, verdict
 from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.transactions import OffsetCommitAnswer
+from spark_eos.acls import Principal
+
+# The table of docs/protocol.md; test_error_rows.py has what each verdict does.
+_ROWS = {
+    "100 UNKNOWN_TOPIC_ID": Verdict.RETRY,
+    "3 UNKNOWN_TOPIC_OR_PARTITION": Verdict.RETRY,
+    "14 COORDINATOR_LOAD_IN_PROGRESS": Verdict.RETRY,
+    "51 CONCURRENT_TRANSACTIONS": Verdict.RETRY,
+    "48 INVALID_TXN_STATE": Verdict.RETRY,
+    "15 COORDINATOR_NOT_AVAILABLE": Verdict.REDISCOVER,
+    "16 NOT_COORDINATOR": Verdict.REDISCOVER,
+    "69 GROUP_ID_NOT_FOUND": Verdict.REJECTED,
+    "113 STALE_MEMBER_EPOCH": Verdict.REJECTED,
+    "134 UNASSIGNED_PARTITION": Verdict.REJECTED,
+    "25 UNKNOWN_MEMBER_ID": Verdict.REJECTED,
+    "82 FENCED_INSTANCE_ID": Verdict.REJECTED,
+    "110 FENCED_MEMBER_EPOCH": Verdict.REJECTED,
+    "22 ILLEGAL_GENERATION": Verdict.REJECTED,
+    "47 INVALID_PRODUCER_EPOCH": Verdict.FENCED,
+    "49 INVALID_PRODUCER_ID_MAPPING": Verdict.FENCED,
+    "90 PRODUCER_FENCED": Verdict.FENCED,
+    "29 TOPIC_AUTHORIZATION_FAILED": Verdict.REFUSED,
+    "30 GROUP_AUTHORIZATION_FAILED": Verdict.REFUSED,
+    "53 TRANSACTIONAL_ID_AUTHORIZATION_FAILED": Verdict.REFUSED,
+    "12 OFFSET_METADATA_TOO_LARGE": Verdict.REFUSED,
+    "24 INVALID_GROUP_ID": Verdict.REFUSED,
+    "42 INVALID_REQUEST": Verdict.REFUSED,
+    "35 UNSUPPORTED_VERSION": Verdict.REFUSED,
+    "-1 UNKNOWN_SERVER_ERROR": Verdict.REFUSED,
+    "12345 UNKNOWN": Verdict.REFUSED,
+}
+
+
+@pytest.mark.proves("error-100", case="100 ")
+@pytest.mark.proves("error-3", case="3 ")
+@pytest.mark.proves("error-14", case="14 ")
+@pytest.mark.proves("error-51", case="51 ")
+@pytest.mark.proves("error-48", case="48 ")
+@pytest.mark.proves("error-15", case="15 ")
+@pytest.mark.proves("error-16", case="16 ")
+@pytest.mark.proves("error-69", case="69 ")
+@pytest.mark.proves("error-113", case="113 ")
+@pytest.mark.proves("error-134", case="134 ")
+@pytest.mark.proves("error-25", case="25 ")
+@pytest.mark.proves("error-82", case="82 ")
+@pytest.mark.proves("error-110", case="110 ")
+@pytest.mark.proves("error-22", case="22 ")
+@pytest.mark.proves("error-47", case="47 ")
+@pytest.mark.proves("error-49", case="49 ")
+@pytest.mark.proves("error-90", case="90 ")
+@pytest.mark.proves("error-24", case="24 ")
+@pytest.mark.proves("error-42", case="42 ")
+@pytest.mark.proves("error-35", case="35 ")
+@pytest.mark.proves("error-other", case="-1 ")
+@pytest.mark.parametrize("row", _ROWS)
+def test_each_row_has_its_verdict_beside_one_that_is_accepted(row: str) -> None:
+    codes = {
+        TopicPartition("orders", 0): 0,
+        TopicPartition("orders", 1): int(row.partition(" ")[0]),
+    }
+    answer = OffsetCommitAnswer(6, codes)
+    assert answer.verdict is _ROWS[row]
+    assert str(answer) == f"orders-1: {row}"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (12, "offset.metadata.max.bytes"),
+        (24, "another group_id"),
+        (42, "the broker's log"),
+        (35, "transaction.version to 2"),
+    ],
+)
+def test_what_can_be_done_about_it(code: int, words: str) -> None:
+    assert words in remedy(code, [], Principal("User:alice", "localhost:9092"))
 
 
 @pytest.mark.parametrize(
     ("codes", "expected"),
     [
         ([0, 0], Verdict.ACCEPTED),
-        ([0, Code.UNKNOWN_TOPIC_ID], Verdict.RETRY),
         ([Code.CONCURRENT_TRANSACTIONS, Code.NOT_COORDINATOR], Verdict.REDISCOVER),
         ([Code.COORDINATOR_LOAD_IN_PROGRESS, Code.STALE_MEMBER_EPOCH], Verdict.REJECTED),
         # Only TxnOffsetCommit has another meaning for it.
         ([0, Code.GROUP_DELETION_FAILED], Verdict.REFUSED),
         ([Code.STALE_MEMBER_EPOCH, Code.INVALID_PRODUCER_EPOCH], Verdict.FENCED),
-        ([0, 29], Verdict.REFUSED),
-        ([12345], Verdict.REFUSED),
-        ([-1], Verdict.REFUSED),
         ([], Verdict.REFUSED),
     ],
 )

@@ -1,0 +1,46 @@
+"""Which process runs which module of tests, with `make test`."""
+
+import functools
+from pathlib import Path
+from typing import Any, Final
+
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+_ROOT: Final = Path(__file__).parents[2]
+_WITH_SPARK: Final = 2
+# Modules that share what takes long to start: brokers with security, a schema registry.
+_TOGETHER: Final = ("tests/integration/security/", "tests/integration/spark/test_schema")
+
+
+class SparkInTwoProcesses(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out modules as processes get free; those with Spark to the first two only.
+
+    A Spark takes seconds to start, and minutes until it is quick. The two begin with those, and
+    then help with the others.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return next((one for one in _TOGETHER if module.startswith(one)), module)
+
+    def _suited(self, node: Any) -> str | None:
+        """The next module for a process, if there is one."""
+        first = {_needs_spark(scope): scope for scope in reversed(self.workqueue)}
+        with_spark = node in self.nodes[:_WITH_SPARK] and first.get(True)
+        return with_spark or first.get(False)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        if scope := self._suited(node):
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+    def _reschedule(self, node: Any) -> None:
+        if self._suited(node) or node.shutting_down:
+            super()._reschedule(node)
+        else:
+            node.shutdown()
+
+
+@functools.cache
+def _needs_spark(scope: str) -> bool:
+    return scope in _TOGETHER or "SparkSession" in (_ROOT / scope).read_text(encoding="utf-8")

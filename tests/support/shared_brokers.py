@@ -1,0 +1,137 @@
+"""Brokers that all processes of a test run share: each is started when a test first needs it.
+
+The process that hands out the tests starts them. It outlives the processes that run them, and the
+brokers end with it, however it ends.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing.broker_admin import admin_client
+from spark_eos.testing.broker_properties import Ports
+
+_Known = tuple[Ports, int, Path]
+"""What another process has to know about a broker: its ports, its process id and its log."""
+_Find = Callable[[str], _Known]
+_FIND = pytest.StashKey[_Find]()
+_ADDRESS = "shared_brokers"
+
+
+class SharedKafka(EmbeddedKafka):
+    """A broker of the whole run. A test that stops or pauses one starts a broker of its own."""
+
+    def __init__(self, ports: Ports, pid: int, log: Path) -> None:
+        super().__init__()
+        self._ports = ports
+        self._pid = pid
+        self._log = log
+        self._admin = admin_client(self.direct_servers)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the JVM, which is another process's child."""
+        return self._pid
+
+    @property
+    def is_running(self) -> bool:
+        """It is, until the run ends."""
+        return True
+
+    def log(self) -> str:
+        """What it has logged for all tests."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def _disconnect(self) -> NoReturn:
+        raise RuntimeError("other processes use this broker: a test that ends one starts its own")
+
+    def _running(self) -> NoReturn:
+        self._disconnect()
+
+
+class _Starter:
+    """Starts brokers, for this process and for those that ask it by a socket."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._started: dict[str, EmbeddedKafka] = {}
+        self._listener: Listener | None = None
+        self._closing = False
+
+    def find(self, name: str) -> _Known:
+        """Returns the broker of a name."""
+        if name not in self._started:
+            self._started[name] = self._stack.enter_context(EmbeddedKafka())
+        broker = self._started[name]
+        return broker._addresses(), broker.pid, broker._directory() / "server.log"
+
+    def address(self) -> str:
+        """Returns where other processes ask."""
+        if self._listener is None:
+            self._listener = Listener(family="AF_UNIX")
+            serving = threading.Thread(target=self._serve, args=[self._listener], name="brokers")
+            serving.start()
+            self._stack.callback(self._stop_serving, serving, str(self._listener.address))
+        return str(self._listener.address)
+
+    def _stop_serving(self, serving: threading.Thread, address: str) -> None:
+        self._closing = True
+        Client(address, family="AF_UNIX").close()
+        serving.join()
+
+    def _serve(self, listener: Listener) -> None:
+        with listener:
+            while not self._closing:
+                # One that asks may be interrupted before it has its answer.
+                with suppress(EOFError, OSError), listener.accept() as caller:
+                    caller.send(self._answer(caller.recv()))
+
+    def _answer(self, name: str) -> _Known | Exception:
+        try:
+            return self.find(name)
+        except Exception as error:  # noqa: BLE001 - raised where it was asked
+            return error
+
+    def close(self) -> None:
+        """Ends them all."""
+        self._stack.close()
+
+
+def _ask(address: str, name: str) -> Any:
+    with Client(address, family="AF_UNIX") as connection:
+        connection.send(name)
+        answer = connection.recv()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def shared_kafka(config: pytest.Config, name: str) -> SharedKafka:
+    """The broker of that name, for the process whose configuration it is."""
+    return SharedKafka(*config.stash[_FIND](name))
+
+
+class SharedBrokersPlugin:
+    """Hooks of pytest with which processes know of each other."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._starter = _Starter()
+        worker = getattr(config, "workerinput", None)
+        config.stash[_FIND] = (
+            self._starter.find if worker is None else lambda name: _ask(worker[_ADDRESS], name)
+        )
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tells a process that is about to start where to ask."""
+        node.workerinput[_ADDRESS] = self._starter.address()
+
+    def pytest_unconfigure(self) -> None:
+        """Ends the brokers: no test runs any more."""
+        self._starter.close()
