@@ -22,6 +22,8 @@ _Known = tuple[Ports, int, Path]
 _Find = Callable[[str], _Known]
 _FIND = pytest.StashKey[_Find]()
 _ADDRESS = "shared_brokers"
+# A whole run leaves some 7,000 partitions behind, with which the default's 256 MB are full.
+_HEAP = "1g"
 
 
 class SharedKafka(EmbeddedKafka):
@@ -67,7 +69,7 @@ class _Starter:
     def find(self, name: str) -> _Known:
         """Returns the broker of a name."""
         if name not in self._started:
-            self._started[name] = self._stack.enter_context(EmbeddedKafka())
+            self._started[name] = self._stack.enter_context(EmbeddedKafka(heap=_HEAP))
         broker = self._started[name]
         return broker._addresses(), broker.pid, broker._directory() / "server.log"
 
