@@ -3,7 +3,7 @@
 Everything else uses this module, PySpark's public API and py4j's exceptions, and nothing else of
 them. Any release of Spark may change what is used here;
 `tests/integration/spark/test_pyspark_internals.py` has a test for each name, and
-docs/maintaining.md says what an upgrade takes.
+MAINTAINING.md says what an upgrade takes.
 """
 
 import contextlib

@@ -128,6 +128,13 @@ def flow(new_flow: Callable[..., Flow]) -> Flow:
     return new_flow()
 
 
+@pytest.fixture
+def flow_alone(tmp_path: Path) -> Iterator[Flow]:
+    """A flow of a broker of its own, which may be stopped."""
+    with EmbeddedKafka() as broker:
+        yield Flow(broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+
+
 @pytest.fixture(scope="session")
 def other_kafka(request: pytest.FixtureRequest) -> SharedKafka:
     """A second cluster, for sources of other clusters."""

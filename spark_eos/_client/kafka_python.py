@@ -2,7 +2,7 @@
 
 Everything else uses this module, the public `kafka.errors`, and nothing else of kafka-python. Any
 release of kafka-python may change what is used here; `tests/unit/client/test_kafka_python.py` has
-a test for each name, and docs/maintaining.md says what an upgrade takes.
+a test for each name, and MAINTAINING.md says what an upgrade takes.
 """
 
 import copy

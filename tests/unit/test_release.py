@@ -33,7 +33,7 @@ def test_only_the_job_that_publishes_may_sign() -> None:
 def test_a_release_is_checked_as_its_page_says() -> None:
     build = _workflow()["jobs"]["build"]["steps"]
     commands = "\n".join(step.get("run", "") for step in build)
-    page = (ROOT / "docs" / "maintaining.md").read_text(encoding="utf-8")
+    page = (ROOT / "MAINTAINING.md").read_text(encoding="utf-8")
     for command in (
         "python -m build",
         "twine check --strict dist/*",

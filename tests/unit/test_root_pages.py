@@ -22,7 +22,9 @@ def _anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "MAINTAINING.md", "SECURITY.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     # `make check` sees to those of docs/.
     links = _LINK.findall(_text(page))

@@ -121,13 +121,13 @@ def _empty_transaction(producer: TransactionalProducer) -> int:
 
 
 @pytest.mark.slow
-def test_a_producer_outlives_clean_commits_only(flow: Flow) -> None:
-    with closing(TransactionalProducer(writer_settings(flow))) as producer:
+def test_a_producer_outlives_clean_commits_only(flow_alone: Flow) -> None:
+    with closing(TransactionalProducer(writer_settings(flow_alone))) as producer:
         first = _empty_transaction(producer)
         assert [_empty_transaction(producer) for _ in range(3)] == [first] * 3
         # A lost connection: a request of the last transaction may still be under way.
-        flow.broker.kill()
-        flow.broker.start()
+        flow_alone.broker.kill()
+        flow_alone.broker.start()
         until(lambda: not producer.clean(), lambda: "librdkafka to notice")
         assert _empty_transaction(producer) > first
 

@@ -170,20 +170,20 @@ def test_of_two_runs_of_a_group_the_older_fails_and_names_the_newer(
 
 
 @pytest.mark.proves("broker-restarts", "group-coordinator-restarts")
-def test_the_broker_restarts_under_a_running_query(flow: Flow, tmp_path: Path) -> None:
-    flow.produce(range(100))
-    with QueryProcess(flow, tmp_path / "query.log", available_now=False) as query:
+def test_the_broker_restarts_under_a_running_query(flow_alone: Flow, tmp_path: Path) -> None:
+    flow_alone.produce(range(100))
+    with QueryProcess(flow_alone, tmp_path / "query.log", available_now=False) as query:
         query.until(query.reports, "the first batch")
         # Else markers may be missing for good: KAFKA-20734.
-        assert len(flow.values()) == 100
-        flow.broker.kill()
+        assert len(flow_alone.values()) == 100
+        flow_alone.broker.kill()
         time.sleep(1)
-        flow.broker.start()
-        flow.produce(range(100, 200))
-        query.until(lambda: flow.committed() == {0: 100, 1: 100}, "the rest")
+        flow_alone.broker.start()
+        flow_alone.produce(range(100, 200))
+        query.until(lambda: flow_alone.committed() == {0: 100, 1: 100}, "the rest")
         assert query.process.poll() is None
-    assert sorted(map(int, flow.values())) == list(range(200))
-    until(lambda: not flow.open_transactions(), lambda: "no open transactions")
+    assert sorted(map(int, flow_alone.values())) == list(range(200))
+    until(lambda: not flow_alone.open_transactions(), lambda: "no open transactions")
 
 
 def test_sparks_retry_does_not_hide_what_went_wrong(flow: Flow, tmp_path: Path) -> None:

@@ -90,11 +90,11 @@ def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
 
 
 @pytest.mark.proves("group-coordinator-restarts")
-def test_the_broker_restarts_in_the_middle_of_a_transaction(flow: Flow) -> None:
-    with started(flow) as membership, transactions(flow, membership) as writing:
-        writing.add(rows(flow, 0, 0, 1))
-        flow.broker.kill()
-        flow.broker.start()
+def test_the_broker_restarts_in_the_middle_of_a_transaction(flow_alone: Flow) -> None:
+    with started(flow_alone) as membership, transactions(flow_alone, membership) as writing:
+        writing.add(rows(flow_alone, 0, 0, 1))
+        flow_alone.broker.kill()
+        flow_alone.broker.start()
         failure: TransactionError | None = None
         try:
             writing.commit()
@@ -102,31 +102,31 @@ def test_the_broker_restarts_in_the_middle_of_a_transaction(flow: Flow) -> None:
             failure = error
         # Either way it is whole, and only what did not commit is to be written again.
         assert failure is None or failure.again
-        assert sorted(flow.values()) == ([] if failure else ["0/0", "0/1"])
-        assert flow.committed() == ({} if failure else {0: 2})
-        assert flow.open_transactions() == []
+        assert sorted(flow_alone.values()) == ([] if failure else ["0/0", "0/1"])
+        assert flow_alone.committed() == ({} if failure else {0: 2})
+        assert flow_alone.open_transactions() == []
 
 
 @pytest.mark.slow
-def test_a_producer_between_transactions_is_given_up_without_the_cluster(flow: Flow) -> None:
+def test_a_producer_between_transactions_is_given_up_without_the_cluster(flow_alone: Flow) -> None:
     """A worker that serves another query next does not wait for brokers that are gone."""
-    with started(flow) as membership:
-        with transactions(flow, membership) as writing:
-            writing.add(rows(flow, 0, 0, 1))
+    with started(flow_alone) as membership:
+        with transactions(flow_alone, membership) as writing:
+            writing.add(rows(flow_alone, 0, 0, 1))
             writing.commit()
             # Else the markers may be missing for good: KAFKA-20734.
-            assert flow.merged_values() == ["0/0", "0/1"]
-            flow.broker.kill()
+            assert flow_alone.merged_values() == ["0/0", "0/1"]
+            flow_alone.broker.kill()
             began = time.monotonic()
         elapsed = time.monotonic() - began
-        flow.broker.start()
+        flow_alone.broker.start()
         # Nor for connect_timeout_ms, which is 20 s here.
         assert elapsed < 15
         # Whoever takes its place writes on.
-        with transactions(flow, membership) as writing:
-            writing.add(rows(flow, 0, 2))
+        with transactions(flow_alone, membership) as writing:
+            writing.add(rows(flow_alone, 0, 2))
             writing.commit()
-    assert sorted(flow.values()) == ["0/0", "0/1", "0/2"]
+    assert sorted(flow_alone.values()) == ["0/0", "0/1", "0/2"]
 
 
 def test_a_producer_in_a_transaction_is_fenced_when_it_is_given_up(flow: Flow) -> None:
