@@ -9,7 +9,7 @@ replay writes to are chosen by its caller.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,12 +17,19 @@ from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.offset_metadata import CommittedOffset
+from spark_eos._kafka.list_offsets import start_offsets
+from spark_eos._kafka.offset_metadata import CommittedOffset, has_text
 from spark_eos._kafka.offsets import group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.renewal import renew_unattended
 from spark_eos.acls import Operation, replay_group
-from spark_eos.errors import FormatVersionError, OffsetsLostError, TopicNotFoundError
+from spark_eos.errors import (
+    AuthorizationError,
+    FormatVersionError,
+    OffsetsLostError,
+    RecordsLostError,
+    TopicNotFoundError,
+)
 
 # Errors name at most so many partitions.
 _NAMED: Final = 5
@@ -37,6 +44,7 @@ class ReplayProgress:
         self._connections = connections
         self._letters = letters
         self._offsets: dict[str, dict[int, int]] = {}
+        self._by_hand: dict[str, bool] = {}
         self._topics = cluster.topics(connections, [letters.name], self._deadline())
 
     def _deadline(self) -> Deadline:
@@ -65,7 +73,39 @@ class ReplayProgress:
             )
             _check_texts(group, found)
             self._offsets[home] = {partition: one.offset for (_, partition), one in found.items()}
+            self._by_hand[home] = any(not has_text(one) for one in found.values())
         return self._offsets[home]
+
+    def now(self, home: str) -> dict[int, int]:
+        """Where the next letters are, by partition: after those replayed or deleted meanwhile."""
+        self._offsets.pop(home, None)
+        first = start_offsets(self._connections, [self._letters.name], self._deadline())
+        found = {partition: offset for (_, partition), offset in first.items()}
+        return found | {p: max(at, found.get(p, 0)) for p, at in self.offsets(home).items()}
+
+    def check_whole(self, home: str, ends: Mapping[int, int]) -> None:
+        """Refuses offsets past the topic's ends, and some that were set without the others."""
+        offsets, group = self.offsets(home), replay_group(self._letters.name, home)
+        cut = sorted(p for p, offset in offsets.items() if offset > ends.get(p, 0))
+        if cut:
+            at, end = offsets[cut[0]], ends.get(cut[0], 0)
+            raise RecordsLostError(
+                f"{self._letters.name}-{cut[0]} ends at {end}, and group {group!r} has replayed it "
+                f"up to {at}, so nothing is written: brokers have lost the last records, or the "
+                f"topic was created anew. Set the group's offset to {end}, or to where it is to "
+                "begin (kafka-consumer-groups.sh --reset-offsets --group GROUP --topic "
+                "TOPIC:PARTITION --to-offset N --execute)"
+            )
+        missing = sorted(ends.keys() - offsets.keys())
+        if missing and self._by_hand[home]:
+            names = ", ".join(f"{self._letters.name}:{p}" for p in missing[:_NAMED])
+            more = ", ..." if len(missing) > _NAMED else ""
+            raise OffsetsLostError(
+                f"offsets of group {group!r} were set, and others are missing ({names}{more}), so "
+                "how far those partitions were replayed is not known. Nothing is written. Set "
+                "them, too (kafka-consumer-groups.sh --reset-offsets --group GROUP --topic "
+                "TOPIC:PARTITION --to-offset N --execute)"
+            )
 
     def knows(self, home: str, letter: DeadLetter) -> bool:
         """Whether it is known how far a letter's partition was replayed."""
@@ -159,10 +199,11 @@ class ReplayPlan:
                 home = letter.home
                 if home is None:
                     self.never += 1
+                elif not self._wants(home):
+                    with suppress(AuthorizationError):  # of a group that this one need not see
+                        self.left[home] += progress.due(home, letter)
                 elif progress.due(home, letter):
-                    if not self._wants(home):
-                        self.left[home] += 1
-                    elif not self.from_beginning and not progress.knows(home, letter):
+                    if not self.from_beginning and not progress.knows(home, letter):
                         unknown.add((home, letter.partition))
                     elif not self._take(home, letter):
                         break
@@ -171,6 +212,8 @@ class ReplayPlan:
                 self.ends |= {p: max(end, self.ends[p]) for p, (_, end) in bounds.items()}
         if unknown:
             raise _unknown(letters.name, unknown)
+        for home in self.homes:
+            progress.check_whole(home, {partition: high for partition, (_, high) in bounds.items()})
 
     def _wants(self, home: str) -> bool:
         return home in self.sources if self.sources else home != "" or self.homeless
@@ -198,9 +241,9 @@ class ReplayPlan:
         """The homes whose letters are to be written or passed over."""
         return sorted(self.letters.keys() | self.omitted.keys())
 
-    def ends_after(self, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Where the replay of a home with these offsets ends; it may have come further before."""
-        return {p: max(end, offsets.get(p, 0)) for p, end in self.ends.items()}
+    def ends_after(self, now: Mapping[int, int]) -> dict[int, int]:
+        """Where a replay ends whose next letters are there; others may have come further."""
+        return {p: max(end, now.get(p, 0)) for p, end in self.ends.items()}
 
 
 def _unknown(topic: str, unknown: Collection[tuple[str, int]]) -> OffsetsLostError:

@@ -1,5 +1,6 @@
 """``spark-eos dead-letters replay``."""
 
+import functools
 import logging
 import sys
 from collections import Counter
@@ -104,11 +105,16 @@ def replay(
 
 def _agree(plan: ReplayPlan) -> None:
     """Asks the user whether letters may go to the topics that they name."""
-    topics = plan.homes
+    topics = sorted(plan.letters)
     if not topics:
         return
     headline = f"Letters of this topic would go to {counted(len(topics), 'topic')}:"
     found = "\n".join([headline, *_lines(plan.letters)])
+    if len(topics) > _SHOWN:
+        raise click.ClickException(
+            f"{found}\nNothing is written, since so many can't be agreed to at once. Name the "
+            "topics to write to (--source)"
+        )
     if not sys.stdin.isatty():
         options = " ".join(f"--source {topic}" for topic in topics[:_SHOWN])
         raise click.ClickException(
@@ -149,7 +155,7 @@ def _write(
                     cluster.timeout,
                     topic,
                     home,
-                    plan.ends_after(progress.offsets(home)),
+                    functools.partial(_ends, plan, progress, home),
                     to,
                     partitions[to],
                     run,
@@ -159,13 +165,23 @@ def _write(
     return written
 
 
+def _ends(plan: ReplayPlan, progress: ReplayProgress, home: str) -> dict[int, int]:
+    return plan.ends_after(progress.now(home))
+
+
 def _outcome(
     plan: ReplayPlan, written: Counter[str], target: str | None, verb: str
 ) -> Iterator[str]:
     total = written.total()
     to = +written if target is None else +Counter({target: total})
     where = ", ".join(f"{number:,} to {name}" for name, number in sorted(to.most_common(_SHOWN)))
+    gone = plan.letters.total() - total
     text = f"{verb} {counted(total, 'dead letter')}{f': {where}' if where else ''}."
+    if gone > 0:
+        text += (
+            f" {gone:,} that were there at first are not written: deleted by retention or "
+            "compaction, or replayed by another command meanwhile."
+        )
     if plan.omitted:
         text += f" Passed over {plan.omitted.total()} without a value or headers."
     left = Counter({f"of {name} (--source {name})": n for name, n in plan.left.items() if name})

@@ -79,6 +79,16 @@ class MarkerFiles:
         """The whole marker with the highest number; None if none is whole."""
         self._seen = [path for path in paths if _number(path)]
         self._last = max(map(_number, paths), default=0)
+        own = [path for path in paths if path.startswith(f"{_DIRECTORY}/")]
+        others = [path for path in paths if path not in own]
+        found = self._latest_of(own)
+        if found is None:
+            return self._latest_of(others)
+        # An earlier version, gone back to for a while, numbers those of its directory anew.
+        before = self._latest_of([path for path in others if _number(path)])
+        return found if before is None else _both(before, found)
+
+    def _latest_of(self, paths: list[str]) -> Marker | None:
         for number in sorted(set(map(_number, paths)), reverse=True):
             found = [self._parsed(path) for path in paths if _number(path) == number]
             whole = [marker for marker in found if marker.group_id is not None]

@@ -24,7 +24,7 @@ class StagedChecks:
 
     def lost(self, batch_id: int, error: OffsetsLostError) -> OffsetsLostError:
         """What to raise if progress partitions have no offset, although they had one before."""
-        found = str(error).partition(": its offset")[0]
+        found = error.text.partition(": its offset")[0]
         return OffsetsLostError(
             f"{found}: it has expired (offsets.retention.minutes) or was deleted. So whether batch "
             f"{batch_id} was written is not known, and nothing is written now. To continue "

@@ -29,6 +29,7 @@ from spark_eos.errors import (
     SparkEosError,
     UnsupportedPipelineError,
     WriteError,
+    text_of,
 )
 
 _KINDS: Final = ("rows", "pandas", "arrow")
@@ -249,7 +250,7 @@ def _name(kind: type[BaseException]) -> str:
 
 def _text(error: Exception) -> str:
     try:
-        return str(error)
+        return text_of(error)
     except Exception:  # noqa: BLE001 - it is the user's own
         return ""
 

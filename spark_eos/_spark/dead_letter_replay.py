@@ -20,10 +20,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._admin.dead_letter_topic import letter_of
 from spark_eos._batch.batch_report import BatchReport
+from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._pyspark_internals import set_spark_log_level
+from spark_eos._spark.classic import HadoopFiles
 from spark_eos._spark.session import session_builder
 from spark_eos._spark.sink import ExactlyOnceSink
 from spark_eos.acls import replay_group
+from spark_eos.errors import CheckpointError
 from spark_eos.options import Limits, Transactions
 
 _RECORD: Final = (
@@ -57,22 +60,25 @@ def replay(
     timeout: float,
     topic: str,
     home: str,
-    ends: Mapping[int, int],
+    ends: Callable[[], Mapping[int, int]],
     target: str,
     partitions: int,
     run: Callable[[StreamingQuery], None],
 ) -> int:
     """Writes a topic's letters of one home; returns how many.
 
-    It reads from the group's offsets to ``ends``. ``run`` waits for the query's end.
+    It reads from the group's offsets to ``ends``, asked for once these are known. ``run`` waits for
+    the query's end.
     """
     group = replay_group(topic, home)
     reports: list[BatchReport] = []
     with tempfile.TemporaryDirectory(prefix="spark-eos-replay-") as directory:
         sink = ExactlyOnceSink(
-            kafka=kafka,
+            # Of an open transaction's records nobody knows yet whether they are letters.
+            kafka={**kafka, "isolation.level": "read_committed"},
             group_id=group,
-            checkpoint_location=directory,
+            # Spark's default file system may be another one.
+            checkpoint_location=f"file://{directory}",
             delivery="direct",
             transactions=Transactions(id_prefix=replay_group(topic)),
             limits=Limits(connect_timeout_ms=round(timeout * 1000)),
@@ -83,7 +89,8 @@ def replay(
         with contextlib.closing(sink):
             letters = sink.read(spark, subscribe=topic, include_headers=True)
             rows = _records(letters, home, target, partitions)
-            _begin_batch(Path(directory), group, {topic: ends})
+            _begin_batch(Path(directory), group, {topic: ends()})
+            _check_begun(spark, f"file://{directory}")
             run(sink.write(rows).trigger(once=True).start())
     return sum(report.rows_written for report in reports)
 
@@ -97,6 +104,15 @@ def _begin_batch(checkpoint: Path, group: str, ends: Mapping[str, Mapping[int, i
     (checkpoint / "offsets").mkdir()
     lines = ("v1", json.dumps(batch), json.dumps(ends))
     (checkpoint / "offsets" / "0").write_text("\n".join(lines))
+
+
+def _check_begun(spark: SparkSession, location: str) -> None:
+    """Refuses to read further than planned, which Spark would do in an empty checkpoint."""
+    if OffsetLog(HadoopFiles(spark, location)).begun != 0:
+        raise CheckpointError(
+            f"Spark finds nothing at {location}, where this process has written: the replay needs "
+            "a local Spark (no spark.master or SPARK_REMOTE of another host)"
+        )
 
 
 def _records(letters: DataFrame, home: str, target: str, partitions: int) -> DataFrame:

@@ -21,9 +21,11 @@ from kafka import KafkaProducer
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.producer import EndTxnRequest
 
-from spark_eos._cli import main
+from spark_eos._cli import dead_letter_replay, main
 from spark_eos._client.persisted import FORMAT
+from spark_eos._kafka.topic_partition import TopicPartition as OwnPartition
 from spark_eos.testing import EmbeddedKafka
+from support import groups
 from support.dead_letters import dead_letters as run
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
@@ -399,6 +401,59 @@ def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) ->
     refused = run(flow, "replay", *own)
     assert f"{topic}-0 in group '{group}', {topic}-1 in group" in refused.output
     assert len(flow.values(flow.source)) == 4
+
+
+@pytest.mark.proves("replay-killed")
+@pytest.mark.usefixtures("spark_eos_session")
+def test_a_replay_that_another_has_overtaken_writes_what_is_left_of_its_own(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is planned before a local Spark has started, or while somebody is asked."""
+    write_letters(flow, range(10))
+    write = dead_letter_replay._write
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(dead_letter_replay, "_write", write)
+        assert "Replayed 10 dead" in run(flow, "replay", *own, "--from-beginning").stdout
+        return write(*arguments)
+
+    own = ("--source", flow.source)
+    monkeypatch.setattr(dead_letter_replay, "_write", overtaken)
+    late = run(flow, "replay", *own, "--from-beginning", "--limit", "4")
+    assert late.exit_code == 0, late.output
+    assert "Replayed 0 dead letters. 4 that were there at first are not written" in late.stdout
+    assert len(flow.values(flow.source)) == 10
+
+
+@pytest.mark.usefixtures("spark_eos_session")
+def test_offsets_that_an_operator_has_set_are_whole_and_within_the_topic(flow: Flow) -> None:
+    topic = write_letters(flow, range(4))
+    own = ("replay", "--source", flow.source, "--from-beginning")
+    group = f"spark-eos-replay-{topic}/{flow.source}"
+
+    def set_offsets(offsets: dict[int, int]) -> None:
+        found = {OwnPartition(topic, p): offset for p, offset in offsets.items()}
+        groups.set_offsets(flow.bootstrap_servers, group, found)
+
+    set_offsets({0: 1})
+    refused = run(flow, *own)
+    assert f"others are missing ({topic}:1, {topic}:2)" in refused.output
+    set_offsets({0: 1, 1: 1000, 2: 0})
+    refused = run(flow, *own)
+    assert f"{topic}-1 ends at " in refused.output
+    assert "replayed it up to 1000" in refused.output
+    assert flow.values(flow.source) == []
+    set_offsets({0: 1, 1: 0, 2: 0})
+    assert "Replayed 3 dead letters" in run(flow, *own).stdout
+
+
+def test_more_topics_than_are_shown_can_not_be_agreed_to(flow: Flow) -> None:
+    for n in range(21):
+        write_letters(flow, [n], topic=f"forged-{n}")
+    refused = run(flow, "replay", "--from-beginning")
+    assert refused.exit_code == 1
+    assert "would go to 21 topics" in refused.output
+    assert "Nothing is written, since so many can't be agreed to at once" in refused.output
 
 
 @pytest.mark.usefixtures("spark_eos_session")

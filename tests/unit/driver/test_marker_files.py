@@ -119,6 +119,17 @@ def test_a_marker_of_the_directory_before_is_read_and_replaced(tmp_path: Path) -
     assert new.match("spark-eos/marker/8-*")
 
 
+def test_a_marker_that_an_earlier_version_has_written_meanwhile_counts(tmp_path: Path) -> None:
+    OffsetLog(ArrowFiles(str(tmp_path))).set_marker(_SYNCHRONOUS)
+    old = tmp_path / "spark-eos" / "note" / "1-00000000" / "part-0.txt"
+    old.parent.mkdir(parents=True)
+    old.write_text(_ASYNCHRONOUS.text())
+    assert _marker(tmp_path).checkpoint_may_lag
+    # The next run's replaces both.
+    OffsetLog(ArrowFiles(str(tmp_path))).set_marker(_SYNCHRONOUS)
+    assert _marker(tmp_path) == _SYNCHRONOUS
+
+
 def test_a_note_from_before_notes_had_numbers_is_read_and_replaced(tmp_path: Path) -> None:
     old = tmp_path / "spark-eos" / "note" / "part-0.txt"
     old.parent.mkdir(parents=True)
