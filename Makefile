@@ -48,7 +48,7 @@ jars: $(VENV)/.stamp ## Download Kafka, a schema registry and Spark's Kafka sour
 # Tests wait more than they work, so there are more processes than processors. They share brokers,
 # and two of them run what needs Spark: tests/support/scheduling.py. Their order is random; its seed
 # is printed at the end, and ORDER=seed gives the same again.
-PROCESSES ?= 3
+PROCESSES ?= 4
 # Else each process, and each of Spark's workers, would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest $(if $(ORDER),--randomly-seed=$(ORDER))

@@ -194,7 +194,14 @@ def test_a_replay_writes_each_letter_once(flow: Flow) -> None:
 
 
 @pytest.mark.usefixtures("spark_eos_session")
-@pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
+@pytest.mark.parametrize(
+    "style",
+    [
+        "dlq",
+        pytest.param("streams", marks=pytest.mark.slow),
+        pytest.param("connect", marks=pytest.mark.slow),
+    ],
+)
 def test_a_replay_keeps_the_records_own_timestamps(flow: Flow, style: str) -> None:
     config = {"message.timestamp.type": "LogAppendTime"}
     topic = f"appended-{flow.name}"
@@ -351,7 +358,7 @@ def test_a_replay_writes_to_no_topic_that_only_a_letter_names(flow: Flow) -> Non
     assert len(flow.values(flow.source)) == 4
 
 
-@pytest.mark.parametrize("answer", ["y", "n"])
+@pytest.mark.parametrize("answer", [pytest.param("y", marks=pytest.mark.slow), "n"])
 def test_a_terminal_is_asked(flow: Flow, answer: str) -> None:
     write_letters(flow, [0, 1])
     keyboard, inside = pty.openpty()
@@ -480,6 +487,7 @@ def _command(flow: Flow, *more: str) -> list[str]:
 
 
 @pytest.mark.proves("replay-killed")
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_a_replay_that_is_killed_doubles_and_loses_nothing(
     proxied_flow: Flow, proxy: KafkaProxy

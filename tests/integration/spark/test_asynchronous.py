@@ -77,7 +77,9 @@ def _write_unlogged(spark: SparkSession, flow: Flow, new: range) -> None:
 
 
 @pytest.mark.proves("driver-killed-asynchronous")
-@pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
+@pytest.mark.parametrize(
+    "delivery", ["flow", pytest.param("mirrored_flow", marks=pytest.mark.slow)]
+)
 def test_batches_that_are_not_logged_are_written_once(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
 ) -> None:

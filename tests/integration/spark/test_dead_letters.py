@@ -155,7 +155,14 @@ ONE_ERROR = r"all {} rows of the batch are dead letters with one error: {} times
 
 
 @pytest.mark.proves("nothing-but-dead-letters")
-@pytest.mark.parametrize("delivery", ["direct", "mirrored", "staged"])
+@pytest.mark.parametrize(
+    "delivery",
+    [
+        "direct",
+        pytest.param("mirrored", marks=pytest.mark.slow),
+        pytest.param("staged", marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_but_one_error_ends_the_query_before_it_is_written(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
 ) -> None:

@@ -121,7 +121,11 @@ def test_the_running_query_whose_group_it_is_goes_on(
 
 
 @pytest.mark.proves("group-reused")
-@pytest.mark.parametrize("pipeline", [relay, staging.repartitioned], ids=["direct", "staged"])
+@pytest.mark.parametrize(
+    "pipeline",
+    [relay, pytest.param(staging.repartitioned, marks=pytest.mark.slow)],
+    ids=["direct", "staged"],
+)
 def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(
     spark_eos_session: SparkSession, flow: Flow, pipeline: Pipeline
 ) -> None:

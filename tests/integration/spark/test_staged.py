@@ -63,6 +63,7 @@ def test_counts_by_window(flow: Flow, spark: SparkSession) -> None:
     assert {row["count"] for row in written.rows} == {2}
 
 
+@pytest.mark.slow
 def test_totals_that_are_updated(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
     written = run_staged(spark, flow, staging.totals, "update")
@@ -112,6 +113,7 @@ def test_rows_that_are_made_up(flow: Flow, spark: SparkSession) -> None:
     assert found == list(range(len(found)))
 
 
+@pytest.mark.slow
 def test_all_totals_in_order(flow: Flow, spark: SparkSession) -> None:
     flow.produce(map(record, [*range(_RECORDS), 0, 5, 1]))
     written = run_staged(spark, flow, staging.ranking, "complete", max_offsets=1_000)
