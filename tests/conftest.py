@@ -53,9 +53,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Chooses who runs what, with ``--dist loadscope``."""
     if config.getoption("dist") != "loadscope":
         return None
-    from support.scheduling import SparkInTwoProcesses
+    from support.scheduling import SparkInSomeProcesses
 
-    return SparkInTwoProcesses(config, log)
+    return SparkInSomeProcesses(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

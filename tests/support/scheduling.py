@@ -12,10 +12,10 @@ _WITH_SPARK: Final = 3
 _TOGETHER: Final = ("tests/integration/security/", "tests/integration/spark/test_schema")
 
 
-class SparkInTwoProcesses(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out modules as processes get free; those with Spark to the first two only.
+class SparkInSomeProcesses(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out modules as processes get free; those with Spark to the first three only.
 
-    A Spark takes seconds to start, and minutes until it is quick. The two begin with those, and
+    A Spark takes seconds to start, and minutes until it is quick. These begin with those, and
     then help with the others.
     """
 
