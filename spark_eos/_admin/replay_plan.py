@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter, explained
+from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.list_offsets import start_offsets
+from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.offset_metadata import CommittedOffset, has_text
 from spark_eos._kafka.offsets import group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -83,28 +84,34 @@ class ReplayProgress:
         found = {partition: offset for (_, partition), offset in first.items()}
         return found | {p: max(at, found.get(p, 0)) for p, at in self.offsets(home).items()}
 
-    def check_whole(self, home: str, ends: Mapping[int, int]) -> None:
+    def check_whole(self, home: str) -> None:
         """Refuses offsets past the topic's ends, and some that were set without the others."""
-        offsets, group = self.offsets(home), replay_group(self._letters.name, home)
-        cut = sorted(p for p, offset in offsets.items() if offset > ends.get(p, 0))
-        if cut:
-            at, end = offsets[cut[0]], ends.get(cut[0], 0)
-            raise RecordsLostError(
-                f"{self._letters.name}-{cut[0]} ends at {end}, and group {group!r} has replayed it "
-                f"up to {at}, so nothing is written: brokers have lost the last records, or the "
-                f"topic was created anew. Set the group's offset to {end}, or to where it is to "
-                "begin (kafka-consumer-groups.sh --reset-offsets --group GROUP --topic "
-                "TOPIC:PARTITION --to-offset N --execute)"
-            )
-        missing = sorted(ends.keys() - offsets.keys())
+        offsets, name = self.offsets(home), self._letters.name
+        group = replay_group(name, home)
+        # Asked for after the offsets, which another replay may have moved on meanwhile.
+        for partition, end in end_offsets(self._connections, [name], self._deadline()).items():
+            at = offsets.get(partition.partition, 0)
+            if end is not None and at > end.high_watermark:
+                command = PartitionPairs().how_to_set(group, {partition: end.high_watermark})
+                raise RecordsLostError(
+                    f"{partition} ends at {end.high_watermark}, and group {group!r} has replayed "
+                    f"it up to {at}, so nothing is written: brokers have lost the last records, or "
+                    "the topic was created anew. Set the group's offset to the end, or to where it "
+                    f"is to begin ({command})"
+                )
+        missing = [
+            partition
+            for partition in range(self._topics[name].partitions)
+            if partition not in offsets
+        ]
         if missing and self._by_hand[home]:
-            names = ", ".join(f"{self._letters.name}:{p}" for p in missing[:_NAMED])
+            names = ", ".join(f"{name}:{partition}" for partition in missing[:_NAMED])
             more = ", ..." if len(missing) > _NAMED else ""
+            first = TopicPartition(name, missing[0])
             raise OffsetsLostError(
                 f"offsets of group {group!r} were set, and others are missing ({names}{more}), so "
                 "how far those partitions were replayed is not known. Nothing is written. Set "
-                "them, too (kafka-consumer-groups.sh --reset-offsets --group GROUP --topic "
-                "TOPIC:PARTITION --to-offset N --execute)"
+                f"them, too ({PartitionPairs().how_to_set(group, {first: 'N'})})"
             )
 
     def knows(self, home: str, letter: DeadLetter) -> bool:
@@ -191,12 +198,16 @@ class ReplayPlan:
     def read(self, letters: DeadLetterTopic, progress: ReplayProgress) -> None:
         """Plans for the letters that are there now."""
         unknown: set[tuple[str, int]] = set()
+        # Those of a topic that was cut may all seem to be replayed.
+        wanted: set[str] = set()
         with explained(), letters.consumer() as consumer:
             bounds = letters.bounds(consumer)
             self.ends = {partition: low for partition, (low, _) in bounds.items()}
             for message in letters.messages(consumer, {}):
                 letter = dead_letter(message)
                 home = letter.home
+                if home is not None and self._wants(home):
+                    wanted.add(home)
                 if home is None:
                     self.never += 1
                 elif not self._wants(home):
@@ -212,8 +223,8 @@ class ReplayPlan:
                 self.ends |= {p: max(end, self.ends[p]) for p, (_, end) in bounds.items()}
         if unknown:
             raise _unknown(letters.name, unknown)
-        for home in self.homes:
-            progress.check_whole(home, {partition: high for partition, (_, high) in bounds.items()})
+        for home in sorted(wanted):
+            progress.check_whole(home)
 
     def _wants(self, home: str) -> bool:
         return home in self.sources if self.sources else home != "" or self.homeless

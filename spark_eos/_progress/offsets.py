@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Final
 
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, batch_plan
 from spark_eos._batch.task_report import JobOutcome
@@ -31,7 +32,7 @@ from spark_eos.acls import query_acls
 
 Members = Mapping[TopicPartition, MemberIdentity]
 
-RENEWED_AFTER = 3600.0
+RENEWED_AFTER: Final = 3600.0
 """Seconds after which offsets that have not moved are committed again. By default the brokers let
 them expire after seven days (``offsets.retention.minutes``), at the shortest after one minute."""
 

@@ -20,10 +20,13 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.producer import EndTxnRequest
+from pyspark.sql import SparkSession
 
 from spark_eos._cli import dead_letter_replay, main
 from spark_eos._client.persisted import FORMAT
 from spark_eos._kafka.topic_partition import TopicPartition as OwnPartition
+from spark_eos._spark import dead_letter_replay as replaying
+from spark_eos.errors import CheckpointError
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.dead_letters import dead_letters as run
@@ -449,9 +452,31 @@ def test_offsets_that_an_operator_has_set_are_whole_and_within_the_topic(flow: F
     refused = run(flow, *own)
     assert f"{topic}-1 ends at " in refused.output
     assert "replayed it up to 1000" in refused.output
+    # No letter seems to be left then, and new ones never would.
+    set_offsets({0: 1000, 1: 1000, 2: 0})
+    assert f"{topic}-0 ends at " in run(flow, *own).output
     assert flow.values(flow.source) == []
     set_offsets({0: 1, 1: 0, 2: 0})
     assert "Replayed 3 dead letters" in run(flow, *own).stdout
+
+
+def test_a_replay_needs_no_default_file_system_that_is_local(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    """Spark would find an empty checkpoint elsewhere, and read on to the newest letter."""
+    write_letters(flow, range(4))
+    java: Any = spark_eos_session.sparkContext._jsc
+    settings = java.hadoopConfiguration()
+    before = settings.get("fs.defaultFS")
+    settings.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    try:
+        own = ("--source", flow.source, "--from-beginning", "--limit", "2")
+        assert "Replayed 2 dead letters" in run(flow, "replay", *own).output
+    finally:
+        settings.set("fs.defaultFS", before)
+    assert len(flow.values(flow.source)) == 2
+    with pytest.raises(CheckpointError, match="Spark finds nothing at file:/nowhere"):
+        replaying._check_begun(spark_eos_session, "file:/nowhere")
 
 
 def test_more_topics_than_are_shown_can_not_be_agreed_to(flow: Flow) -> None:
