@@ -1,4 +1,6 @@
-"""Topics that take small records only."""
+"""Topics that take small records only, and configs that are changed while a query runs."""
+
+from collections.abc import Mapping
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
@@ -21,14 +23,24 @@ def small_topic(flow: Flow, limit: int = 20_000, configs: dict[str, str] | None 
 
 def set_limit(flow: Flow, topic: str, limit: int) -> None:
     """Changes the max.message.bytes of a topic, and waits until the broker goes by it."""
-    name, value = "max.message.bytes", str(limit)
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    configure(flow, topic, {"max.message.bytes": str(limit)})
+
+
+def configure(
+    flow: Flow, name: str, configs: Mapping[str, str], kind: ResourceType = ResourceType.TOPIC
+) -> None:
+    """Sets configs of a topic, or of a group, and waits until the broker goes by them."""
+    entries = [
+        ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET)
+        for config, value in configs.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=entries)
     admin = admin_client(flow.broker.bootstrap_servers)
     admin.incremental_alter_configs([resource])[resource].result(60)
 
     def known() -> bool:
-        described = ConfigResource(ResourceType.TOPIC, topic)
-        return bool(admin.describe_configs([described])[described].result(60)[name].value == value)
+        described = ConfigResource(kind, name)
+        found = admin.describe_configs([described])[described].result(60)
+        return all(found[config].value == value for config, value in configs.items())
 
-    until(known, lambda: f"the new {name} of {topic}")
+    until(known, lambda: f"the new {', '.join(configs)} of {name}")

@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-)
+from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -31,7 +27,6 @@ from spark_eos._kafka import cluster
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.offsets import commit_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.testing.broker_admin import admin_client
 from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.foreign_consumer import foreign_consumer
@@ -40,6 +35,7 @@ from support.members import deadline, started
 from support.queries import QueryProcess, relay, run_available, until
 from support.runs import running
 from support.sinks import arguments
+from support.topic_limits import configure
 from support.versions import STALE_EPOCH
 from support.writing import take_over
 
@@ -47,17 +43,10 @@ from support.writing import take_over
 def _set_timeouts(flow: Flow, *, session_ms: int = 45_000, heartbeat_ms: int = 100) -> None:
     """The group's own timeouts; the brokers' minimum for heartbeats is 100 ms here."""
     wanted = {
-        "consumer.session.timeout.ms": session_ms,
-        "consumer.heartbeat.interval.ms": heartbeat_ms,
+        "consumer.session.timeout.ms": str(session_ms),
+        "consumer.heartbeat.interval.ms": str(heartbeat_ms),
     }
-    entries = [
-        ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
-        for name, value in wanted.items()
-    ]
-    group = ConfigResource(ConfigResource.Type.GROUP, flow.group_id, incremental_configs=entries)
-    admin = admin_client(flow.bootstrap_servers)
-    for change in admin.incremental_alter_configs([group]).values():
-        change.result(60)
+    configure(flow, flow.group_id, wanted, ResourceType.GROUP)
 
 
 def _members(flow: Flow) -> dict[str, DescribedMember]:

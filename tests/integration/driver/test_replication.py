@@ -5,13 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 from pyspark.sql import SparkSession
@@ -23,6 +16,7 @@ from support.members import deadline, started
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import run_available
+from support.topic_limits import configure
 from support.writing import rows, transactions
 
 _INTERNAL = "__consumer_offsets", "__transaction_state"
@@ -173,7 +167,7 @@ def test_configs_that_may_lose_records_are_warned_of_once(
 ) -> None:
     """The configs are the topic's own; three replicas can't be had here."""
     flow = proxied_flow
-    _configure(flow, flow.target, {**_SAFE, **configs})
+    configure(flow, flow.target, {**_SAFE, **configs})
     proxy.on(MetadataRequest, Rewrite(_replicated), times=None)
     with flow.connections() as connections:
         warn_of_replication(connections, [flow.target], deadline())
@@ -185,7 +179,7 @@ def test_configs_that_may_lose_records_are_warned_of_once(
         command = _SETTING.format(flow.bootstrap_servers, flow.target)
         assert f"{command}--add-config {safe}" in warning
         # What it advises.
-        _configure(flow, flow.target, {name: _SAFE[name] for name in configs})
+        configure(flow, flow.target, {name: _SAFE[name] for name in configs})
     caplog.clear()
     with flow.connections() as connections:
         warn_of_replication(connections, [flow.target], deadline())
@@ -197,7 +191,7 @@ def test_a_single_replica_needs_no_such_configs(
 ) -> None:
     flow = proxied_flow
     _change_answers(proxy, _elsewhere)
-    _configure(flow, flow.target, {"unclean.leader.election.enable": "true"})
+    configure(flow, flow.target, {"unclean.leader.election.enable": "true"})
     with flow.connections() as connections:
         warn_of_replication(connections, [flow.target], deadline())
     (warning,) = _warnings(caplog)
@@ -217,14 +211,3 @@ def test_configs_that_are_hidden_are_not_warned_of(
         warn_of_replication(connections, [proxied_flow.target], deadline())
     assert len(hidden.hits) == 1
     assert _warnings(caplog) == []
-
-
-def _configure(flow: Flow, topic: str, configs: dict[str, str]) -> None:
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in configs.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    client = AdminClient({"bootstrap.servers": flow.broker.bootstrap_servers})
-    for changed in client.incremental_alter_configs([resource]).values():
-        changed.result(60)
