@@ -2,18 +2,26 @@
 
 import base64
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.confluent_traps import UNREADABLE
 from spark_eos._client.letter_headers import Header, write_letter_headers
-from spark_eos._client.timestamps import NOW
-from spark_eos._worker.records import INVALID_HEADER, SourceRows, column_of, is_header_name
+from spark_eos._client.librdkafka import ANY_PARTITION
+from spark_eos._worker.records import (
+    INVALID_HEADER,
+    RowTopics,
+    SourceRows,
+    column_of,
+    is_header_name,
+)
 
 ERROR: Final = "error"
 """The column that holds the pipeline's own judgement of a row."""
@@ -25,6 +33,8 @@ FOR_LETTERS: Final = (ERROR, LETTER, RECORD)
 
 # Kafka's headers hold bytes; a stack trace of any length must not make a letter too large.
 _MAX_TEXT: Final = 8_192
+# Of a topic that is not known: more than a 32-bit number names.
+_MOST_PARTITIONS: Final = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -98,31 +108,34 @@ def rows_with_invalid_header(found: SourceRows) -> dict[int, Fault]:
     ended = pc.any(pc.match_substring(names, "\0")).as_py()
     if not items.null_count and not names.null_count and not ended:
         return {}
-    return {
-        row: Fault(reasons.INVALID_HEADER, INVALID_HEADER)
-        for row, headers in enumerate(column.to_pylist())
-        if any(header is None or not is_header_name(header["key"]) for header in headers or ())
-    }
+    invalid = pc.or_(
+        names.is_null(), pc.fill_null(pc.match_substring(names, "\0"), fill_value=False)
+    )
+    parents = pc.list_parent_indices(column)
+    rows = pc.unique(parents.filter(pc.or_(items.is_null(), invalid))).to_pylist()
+    return {row: Fault(reasons.INVALID_HEADER, INVALID_HEADER) for row in rows}
 
 
 def rows_for_unknown_partition(
-    found: SourceRows, topics: list[str | None], partitions: Mapping[str, int]
+    found: SourceRows, topics: RowTopics, partitions: Mapping[str, int]
 ) -> dict[int, Fault]:
     """The rows that name a partition that their topic does not have, by row."""
     column = column_of(found.rows, "partition")
     if column is None or column.null_count == len(column):
         return {}
+    named = np.asarray(pc.fill_null(column, ANY_PARTITION))
+    counts = np.array([partitions.get(name or "", _MOST_PARTITIONS) for name in topics.names])
     faults = {}
-    for row, (topic, partition) in enumerate(zip(topics, column.to_pylist(), strict=True)):
-        number = None if topic is None else partitions.get(topic)
-        if number is not None and partition is not None and not -1 <= partition < number:
-            text = f"topic {topic!r} has {number} partitions, and no partition {partition}"
+    for row in np.flatnonzero((named < ANY_PARTITION) | (named >= counts[topics.codes])).tolist():
+        topic, number = topics[row], counts[topics.codes[row]]
+        if topic in partitions:
+            text = f"topic {topic!r} has {number} partitions, and no partition {named[row]}"
             faults[row] = Fault(reasons.UNKNOWN_PARTITION, text)
     return faults
 
 
 def greatest_partitions(
-    found: SourceRows, topics: list[str | None], rows: Collection[int]
+    found: SourceRows, topics: RowTopics, rows: Collection[int]
 ) -> dict[str, int]:
     """How many partitions topics would need for some rows, by topic."""
     column = found.rows.column("partition")
@@ -215,25 +228,23 @@ def letter_headers(
     return write_letter_headers(settings.headers, record.headers or (), texts)
 
 
-def letter_arguments(
-    settings: DeadLetterSettings,
-    partitions: int,
-    found: SourceRows,
-    record: RawRecord,
-    headers: Collection[Header],
-    on_delivery: Any,
-    *,
-    omitted: bool,
-) -> tuple[Any, ...]:
-    """Positional arguments of ``Producer.produce`` for a dead letter."""
-    return (
-        settings.topic,
-        None if omitted else record.value,
-        record.key,
-        found.source.partition % partitions if settings.positions else -1,
-        on_delivery,
-        on_delivery,
-        # Retention counts from then; a header has the record's own.
-        NOW,
-        list(headers),
-    )
+class Letter(NamedTuple):
+    """A dead letter as it is written, now: retention counts from then; a header tells more."""
+
+    key: bytes | None
+    value: bytes | None
+    partition: int
+    headers: Sequence[Header]
+
+
+def letter_rows(letters: Sequence[Letter]) -> pa.RecordBatch:
+    """Dead letters as the rows of an Arrow batch."""
+    headers = [[dict(zip(("key", "value"), h, strict=True)) for h in x.headers] for x in letters]
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    columns = {
+        "key": pa.array([letter.key for letter in letters], pa.large_binary()),
+        "value": pa.array([letter.value for letter in letters], pa.large_binary()),
+        "partition": pa.array([letter.partition for letter in letters], pa.int32()),
+        "headers": pa.array(headers, pa.list_(header)),
+    }
+    return pa.RecordBatch.from_pydict(columns)

@@ -2,14 +2,14 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import DENIED, remedy
-from spark_eos._worker.records import SourceRows
+from spark_eos._worker.records import RecordContent
 from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.errors import PrintableError, text_of
 
@@ -78,13 +78,10 @@ class TransactionError(PrintableError):
 class RefusedRecordError(TransactionError):
     """A broker has refused a record for what it is."""
 
-    def __init__(
-        self, reason: str, topic: str, found: SourceRows, replaced: Collection[int]
-    ) -> None:
+    def __init__(self, reason: str, topic: str, content: RecordContent) -> None:
         super().__init__(reason, again=False)
         self.topic = topic
-        self.found = found
-        self.replaced = replaced
+        self.content = content
 
 
 class ConnectionLog:
@@ -97,10 +94,9 @@ class ConnectionLog:
     def __init__(self, on_lost: Callable[[str], None]) -> None:
         self._on_lost = on_lost
 
-    def log(self, level: int, message: str, *arguments: object) -> None:
-        """Logs a line; confluent_kafka calls this from poll and flush, as it would a logger."""
-        logger.log(level, message, *arguments)
-        text = message % arguments
+    def log(self, level: int, text: str) -> None:
+        """Logs a line."""
+        logger.log(level, "%s", text)
         # A connection that was never established has no request in flight.
         if text.startswith(("FAIL ", "REQTMOUT ")) and "in state CONNECT" not in text:
             self._on_lost(text)
@@ -111,8 +107,7 @@ def is_transient(error: KafkaError | BaseException) -> bool:
     cause = _cause(error)
     if isinstance(cause, KafkaError):
         return cause.code() not in _PERMANENT
-    # SystemError: librdkafka failed inside a callback.
-    return isinstance(cause, SystemError | TimeoutError)
+    return isinstance(cause, TimeoutError)
 
 
 def as_transaction_error(
@@ -128,10 +123,7 @@ def as_transaction_error(
 
 @contextlib.contextmanager
 def raised_as_transaction_error(what: str, settings: WriterSettings) -> Iterator[None]:
-    """Turns whatever the block raises into a `TransactionError`.
-
-    Besides KafkaException that may be a SystemError, when librdkafka fails inside a callback.
-    """
+    """Turns whatever the block raises into a `TransactionError`."""
     try:
         yield
     except Exception as error:

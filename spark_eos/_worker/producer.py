@@ -6,17 +6,16 @@ rule: a producer survives only clean commits. After any other end it is fenced a
 next transaction gets a new one.
 """
 
-import contextlib
 import logging
 import time
-from typing import Any, Final
+from typing import Final
 
 from cachetools import LRUCache
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.confluent_traps import leave_transaction
 from spark_eos._client.error_codes import Code
+from spark_eos._client.librdkafka import FailedRecord, Handle
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.topic_cache import TopicCache
@@ -58,7 +57,7 @@ class TransactionalProducer:
         self.absent_topics: LRUCache[str, bool] = LRUCache(MOST_NAMES)
         self.batch_size = 0
         self._slot: Slot | None = None
-        self._producer: Any = None
+        self._producer: Handle | None = None
         self._identity: ProducerIdAndEpoch | None = None
         self._records: RecordSender | None = None
         self._disturbance: str | None = None
@@ -81,6 +80,12 @@ class TransactionalProducer:
             raise TransactionError("no transaction has begun", again=True)
         return self._records
 
+    @property
+    def _opened(self) -> Handle:
+        if self._producer is None:
+            raise TransactionError("the producer is not open", again=True)
+        return self._producer
+
     # One transaction --------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -96,15 +101,15 @@ class TransactionalProducer:
             self._end()
         if self._producer is None:
             self._open()
-        self._records = RecordSender(self._producer, self.settings)
+        self._records = RecordSender(self._opened, self.settings)
         self._in_transaction = True
         with raised_as_transaction_error("begin_transaction", self.settings):
-            self._producer.begin_transaction()
+            self._opened.begin_transaction()
 
     def commit(self, deadline: Deadline) -> None:
         def attempt() -> None:
             try:
-                self._producer.commit_transaction(deadline.remaining())
+                self._opened.commit_transaction(deadline.remaining())
             except KafkaException as error:
                 if error.args[0].retriable():
                     self.disturb(str(error.args[0]))
@@ -127,7 +132,7 @@ class TransactionalProducer:
         error of the last transaction may be reported after its end, so it counts against the next.
         """
         try:
-            self._producer.poll(0)
+            self._opened.poll(0)
         except Exception as error:  # noqa: BLE001 - fenced while idle, by the driver for instance
             self._disturbance = str(error)
         return self._reason() is None
@@ -170,24 +175,25 @@ class TransactionalProducer:
             self._lost_connection = None
             self._refusal = None
             self.batch_size = self.rules.batch_size
-            self._producer = Producer(
+            self._producer = Handle(
                 {
                     **settings.client.for_producer(
                         transactional_id, settings.transactions.timeout_ms
                     ),
                     "batch.size": self.batch_size,
-                    "error_cb": self._on_error,
                     # Override the user's settings: lost connections must be reported.
                     "log_level": 7,
                     "log.connection.close": True,
                 },
-                logger=ConnectionLog(self._on_lost_connection),
+                on_failed=self._on_failed,
+                on_error=self._on_error,
+                on_log=ConnectionLog(self._on_lost_connection).log,
             )
-            self._initialize(deadline)
+            self._initialize(self._producer, deadline)
             self._identity = producer_id_and_epoch(self.connections, transactional_id, deadline)
             self._producer.poll(0)
         except Exception as error:
-            self._producer = None
+            self._close()
             what = "starting a transactional producer"
             raise as_transaction_error(what, error, settings) from error
         # An error while connecting can't affect a transaction. A lost connection is remembered:
@@ -195,29 +201,34 @@ class TransactionalProducer:
         self._disturbance = None
         self._used = time.monotonic()
 
-    def _initialize(self, deadline: Deadline) -> None:
+    def _initialize(self, producer: Handle, deadline: Deadline) -> None:
         def attempt() -> None:
             wait = min(_REFUSED_WITHIN, deadline.remaining())
+            # Makes a token, without which there is no connection.
+            self._raise_refusal(producer)
             if self.settings.topic is not None:
                 # Connects first. Unconnected, librdkafka's search for the coordinator fails, and
                 # the next one follows half a second later.
-                with contextlib.suppress(KafkaException):
-                    self._producer.list_topics(self.settings.topic, wait)
-            self._raise_refusal()
+                producer.connect(self.settings.topic, wait)
+            self._raise_refusal(producer)
             try:
-                self._producer.init_transactions(wait)
+                producer.init_transactions(wait)
             except KafkaException as error:
-                self._raise_refusal()
+                self._raise_refusal(producer)
                 if error.args[0].retriable():
                     raise RetriableError(f"{error.args[0]}; {self._disturbance}") from error
                 raise
 
         deadline.attempts("init_transactions")(attempt)
 
-    def _raise_refusal(self) -> None:
-        self._producer.poll(0)
+    def _raise_refusal(self, producer: Handle) -> None:
+        producer.poll(0)
         if self._refusal is not None:
             raise KafkaException(self._refusal)
+
+    def _on_failed(self, record: FailedRecord) -> None:
+        if self._records is not None:
+            self._records.note_failure(record)
 
     def _on_error(self, error: KafkaError) -> None:
         self._disturbance = str(error)
@@ -255,7 +266,13 @@ class TransactionalProducer:
             # The driver ends open transactions before anyone else may write.
             warn(logger, "EOS69", "leaving %s to the driver: %s", identity.transactional_id, error)
         finally:
-            leave_transaction(producer)
+            producer.abandon()
+            producer.close()
+
+    def _close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
 
     def close(self) -> None:
         """Closes the producer and its connections, and releases the slot.
@@ -266,7 +283,8 @@ class TransactionalProducer:
         """
         if self._in_transaction:
             self.drop()
-        self._producer = self._identity = self._records = None
+        self._close()
+        self._identity = self._records = None
         self.connections.close()
         if self._slot is not None:
             self._slot.release()

@@ -1,16 +1,23 @@
 """Sends the rows of one transaction and waits until the brokers acknowledge them."""
 
-import functools
+import bisect
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple, NoReturn
 
-from confluent_kafka import KafkaError, KafkaException
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError
 
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.confluent_traps import flush_records
+from spark_eos._client.librdkafka import Array, FailedRecord, Handle
+from spark_eos._client.timestamps import NOW
 from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.dead_letters import Letter, letter_rows
 from spark_eos._worker.librdkafka_errors import (
     REFUSALS_OF_DATA,
     TOPIC_AT_FAULT,
@@ -19,11 +26,14 @@ from spark_eos._worker.librdkafka_errors import (
     as_transaction_error,
     raised_as_transaction_error,
 )
-from spark_eos._worker.records import SourceRows, find_record, produce_arguments
+from spark_eos._worker.record_arrays import arguments, has_own, messages
+from spark_eos._worker.records import RecordContent, RowTopics, SourceRows, column_of
 
 # Seconds between two checks of the target topics during a wait: librdkafka retries records for a
 # deleted topic until the transaction times out.
 _STALL: Final = 1.0
+
+_Integers = npt.NDArray[np.int64]
 
 
 def _no_check() -> None:
@@ -31,76 +41,166 @@ def _no_check() -> None:
 
 
 @dataclass(frozen=True)
-class _FailedRecord:
+class _Sent:
+    """Rows whose records may still fail: without their Arrow batch, which would be kept with them.
+
+    Attributes:
+        first: The number of the first row's record.
+    """
+
+    first: int
+    source: TopicPartition
+    offsets: _Integers
+    timestamps: _Integers | None
+
+    def position(self, number: int) -> str:
+        return f"source {self.source} offset {self.offsets[number - self.first]}"
+
+
+@dataclass(frozen=True)
+class _Failure:
     error: KafkaError
     rank: tuple[bool, int]
     position: str
     topic: str
-    found: SourceRows
-    replaced: Collection[int]
+    content: RecordContent
+
+
+class _Part(NamedTuple):
+    """Rows that are sent together."""
+
+    rows: pa.RecordBatch
+    topics: RowTopics
+    numbers: _Integers
+
+    def alone(self) -> "Iterator[_Part]":
+        """Each row for itself."""
+        for row in range(self.rows.num_rows):
+            topics = RowTopics(self.topics.names, self.topics.codes[row : row + 1])
+            yield _Part(self.rows.slice(row, 1), topics, self.numbers[row : row + 1])
 
 
 class RecordSender:
     """The records of one transaction, from librdkafka's queue to the brokers' acknowledgement."""
 
-    def __init__(self, producer: Any, settings: WriterSettings) -> None:
+    def __init__(self, producer: Handle, settings: WriterSettings) -> None:
         self._producer = producer
         self._settings = settings
-        self._failed: _FailedRecord | None = None
+        self._sent: list[_Sent] = []
+        self._failure: _Failure | None = None
 
     @property
     def unacknowledged(self) -> int:
         """Number of records that no broker has acknowledged yet."""
-        return len(self._producer)
+        return self._producer.unacknowledged
 
     def produce(
         self,
         found: SourceRows,
-        topics: list[str | None],
+        topics: RowTopics,
         check: Callable[[], None] = _no_check,
-        letters: Mapping[int, tuple[Any, ...]] | None = None,
+        letters: Mapping[int, Letter] | None = None,
         after_each: Callable[[], None] | None = None,
     ) -> None:
-        """Hands rows to librdkafka; blocks while its queue is full."""
-        letters = letters or {}
-        on_delivery = self.on_delivery(found, letters.keys())
-        arguments = produce_arguments(found, topics, on_delivery, letters.keys())
-        if letters:
-            replaced = list(arguments)
-            for row, letter in letters.items():
-                replaced[row] = letter
-            arguments = iter(replaced)
-        produce = self._producer.produce
-        try:
-            for record in arguments:
-                try:
-                    produce(*record)
-                except BufferError:
-                    self._produce_when_queue_has_room(record, check)
-                if after_each is not None:
-                    after_each()
-        except Exception as error:
-            if isinstance(error, TransactionError):
-                raise
-            index = found.rows.num_rows - 1 - len(list(arguments))
-            if isinstance(error, KafkaException) and error.args[0].code() in TOPIC_AT_FAULT:
-                check()
-            self._raise_cause(error, check)
-            what = f"{found.position(index)}, for topic {topics[index]!r}"
-            raise as_transaction_error(what, error, self._settings, topics[index]) from error
+        """Hands rows to librdkafka, some as dead letters; blocks while its queue is full."""
+        for part in self._parts(found, topics, letters or {}):
+            if after_each is None:
+                self._send(part, check)
+                continue
+            for one in part.alone():
+                self._send(one, check)
+                after_each()
         self._poll(0)
         self._raise_failed(check)
 
-    def on_delivery(
-        self, found: SourceRows, replaced: Collection[int]
-    ) -> Callable[[KafkaError | None, Any], None]:
-        """Makes the function that notes what became of a record made of one of the rows."""
-        return functools.partial(self._on_delivery, found, replaced)
+    def _parts(
+        self, found: SourceRows, topics: RowTopics, letters: Mapping[int, Letter]
+    ) -> Iterator[_Part]:
+        numbers = self._number(found)
+        rows = found.rows
+        if not letters:
+            yield _Part(rows, topics, numbers)
+            return
+        kept = np.ones(rows.num_rows, bool)
+        kept[[*letters]] = False
+        kept_topics = RowTopics(topics.names, topics.codes[kept])
+        yield _Part(rows.filter(pa.array(kept)), kept_topics, numbers[kept])
+        # Their topic is no row's, so they can follow the rows.
+        none = np.zeros(len(letters), np.intp)
+        yield _Part(
+            letter_rows([*letters.values()]),
+            RowTopics([self._letters_topic], none),
+            numbers[[*letters]],
+        )
+
+    @property
+    def _letters_topic(self) -> str | None:
+        letters = self._settings.dead_letters
+        return None if letters is None else letters.topic
+
+    def _number(self, found: SourceRows) -> _Integers:
+        """Numbers the rows' records, and remembers where they come from."""
+        first = self._sent[-1].first + len(self._sent[-1].offsets) if self._sent else 1
+        timestamps = column_of(found.rows, "timestamp")
+        if timestamps is not None:
+            timestamps = np.array(pc.fill_null(timestamps, NOW))
+        self._sent.append(_Sent(first, found.source, np.array(found.offsets), timestamps))
+        return np.arange(first, first + found.rows.num_rows)
+
+    def _sent_with(self, number: int) -> _Sent:
+        return self._sent[bisect.bisect_right(self._sent, number, key=lambda sent: sent.first) - 1]
+
+    def _send(self, part: _Part, check: Callable[[], None]) -> None:
+        topics = part.topics
+        if has_own(part.rows):
+            self._send_each(part, check)
+        elif len(topics.names) == 1:
+            self._send_batch(str(topics.names[0]), messages(part.rows, part.numbers), check)
+        else:
+            batch = messages(part.rows, part.numbers)
+            for name in topics.firsts():
+                self._send_batch(str(name), batch[topics.rows(name)], check)
+
+    def _send_batch(self, topic: str, batch: Array, check: Callable[[], None]) -> None:
+        def is_queue_full() -> bool:
+            nonlocal batch
+            if self._producer.produce_batch(topic, batch) == len(batch):
+                return False
+            batch = batch[batch["error"] != 0]
+            refused = batch[batch["error"] != KafkaError._QUEUE_FULL]
+            if len(refused):
+                first = refused[0]
+                self._refuse(int(first["number"]), topic, KafkaError(int(first["error"])), check)
+            batch["error"] = 0
+            return True
+
+        if len(batch):
+            self.wait_while(is_queue_full, check)
+
+    def _send_each(self, part: _Part, check: Callable[[], None]) -> None:
+        used = part.topics.firsts()
+        addresses = [self._producer.topic(str(n)) if n in used else 0 for n in part.topics.names]
+        of_rows = np.array(addresses, np.uint64)[part.topics.codes]
+        made = arguments(part.rows, of_rows, part.numbers)
+        array, counts = made.array, made.counts.tolist()
+        row = 0
+
+        def is_queue_full() -> bool:
+            nonlocal array, row
+            taken, error = self._producer.produce_each(array, counts[row:])
+            array = array[sum(counts[row : row + taken]) :]
+            row += taken
+            if error is not None and error.code() != KafkaError._QUEUE_FULL:
+                topic = str(part.topics[row])
+                self._refuse(int(part.numbers[row]), topic, error, check)
+            return error is not None
+
+        self.wait_while(is_queue_full, check)
 
     def wait_while(
         self, condition: Callable[[], bool], check: Callable[[], None] = _no_check
     ) -> None:
-        """Serves librdkafka's callbacks while a condition holds.
+        """Serves librdkafka's events while a condition holds.
 
         Ends at the latest when a record's delivery times out, since the record has then failed.
         """
@@ -116,7 +216,7 @@ class RecordSender:
         """Waits until every record of the transaction is acknowledged."""
         while True:
             with raised_as_transaction_error("flush", self._settings):
-                left = flush_records(self._producer, min(_STALL, deadline.remaining()))
+                left = self._producer.flush(min(_STALL, deadline.remaining()))
             self._raise_failed(check)
             if not left:
                 return
@@ -132,51 +232,51 @@ class RecordSender:
         with raised_as_transaction_error("poll", self._settings):
             self._producer.poll(seconds)
 
-    def _produce_when_queue_has_room(self, row: tuple[Any, ...], check: Callable[[], None]) -> None:
-        def queue_is_full() -> bool:
-            try:
-                self._producer.produce(*row)
-            except BufferError:
-                return True
-            return False
+    # Failures ---------------------------------------------------------------------------------
 
-        self.wait_while(queue_is_full, check)
-
-    def _on_delivery(
-        self,
-        found: SourceRows,
-        replaced: Collection[int],
-        error: KafkaError | None,
-        message: Any,
-    ) -> None:
-        if error is None:
-            return
-        key, value = message.key(), message.value()
+    def note_failure(self, record: FailedRecord) -> None:
+        """Keeps the record to blame; librdkafka calls this for each that was not delivered."""
         # When a broker refuses a record batch, name its largest record: the one to blame. Records
         # that wait behind it are purged.
-        rank = (error.code() in REFUSALS_OF_DATA, len(key or b"") + len(value or b""))
-        if self._failed is not None and self._failed.rank >= rank:
+        rank = (record.code in REFUSALS_OF_DATA, record.size)
+        if self._failure is not None and self._failure.rank >= rank:
             return
-        row = find_record(found, key, value)
-        position = f"source {found.source.topic}" if row is None else found.position(row)
-        self._failed = _FailedRecord(error, rank, position, message.topic(), found, replaced)
+        sent = self._sent_with(record.number)
+        timestamp = NOW
+        if sent.timestamps is not None and record.topic != self._letters_topic:
+            timestamp = int(sent.timestamps[record.number - sent.first])
+        content = RecordContent(record.key, record.value, record.headers, timestamp)
+        position = sent.position(record.number)
+        self._failure = _Failure(KafkaError(record.code), rank, position, record.topic, content)
 
-    def _raise_cause(self, error: BaseException, check: Callable[[], None]) -> None:
-        """Raises why the transaction has failed, if that is why a row is not taken any more."""
-        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._STATE:
-            # The delivery report follows the failure, and is not served yet.
-            end = time.monotonic() + _STALL
-            while self._failed is None and time.monotonic() < end:
-                self._poll(0.05)
+    def _refuse(
+        self, number: int, topic: str, error: KafkaError, check: Callable[[], None]
+    ) -> NoReturn:
+        """Raises why librdkafka does not take a record."""
+        if error.code() in TOPIC_AT_FAULT:
+            check()
+        if error.code() == KafkaError._STATE:
+            # The transaction has failed. The delivery report follows, and is not served yet.
+            self._serve_until(lambda: self._failure is not None)
             self._raise_failed(check)
+        what = f"{self._sent_with(number).position(number)}, for topic {topic!r}"
+        raise as_transaction_error(what, error, self._settings, topic)
+
+    def _serve_until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + _STALL
+        while not condition() and time.monotonic() < end:
+            self._poll(0.05)
 
     def _raise_failed(self, check: Callable[[], None]) -> None:
-        failed = self._failed
+        failed = self._failure
         if failed is not None:
             if failed.error.code() in TOPIC_AT_FAULT:
                 check()
+            if failed.error.code() == KafkaError.INVALID_PRODUCER_EPOCH:
+                # The fatal error follows, which says who has done it.
+                self._serve_until(lambda: False)
             what = f"{failed.position}, for topic {failed.topic!r}"
             error = as_transaction_error(what, failed.error, self._settings, failed.topic)
             if failed.error.code() in REFUSALS_OF_DATA:
-                raise RefusedRecordError(str(error), failed.topic, failed.found, failed.replaced)
+                raise RefusedRecordError(str(error), failed.topic, failed.content)
             raise error

@@ -1,14 +1,15 @@
 """A task's Arrow batches as source rows and Kafka records; without I/O."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos._client.timestamps import NOW, producer_timestamp
+from spark_eos._client.timestamps import producer_timestamp
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import PrintableError
 
@@ -16,7 +17,8 @@ SOURCE_TOPIC = "source_topic"
 SOURCE_PARTITION = "source_partition"
 SOURCE_OFFSET = "source_offset"
 # A transaction may end between two slices. They are small, so that it ends close to its limits.
-_SLICE_ROWS = 1_000
+# With fewer rows, what is done once for each slice takes longer than its rows.
+_SLICE_ROWS = 10_000
 _SLICE_BYTES = 4 << 20
 
 
@@ -138,56 +140,53 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
         yield SourceRows(source, batch.slice(start, end - start))
 
 
-def _values(rows: pa.RecordBatch, column: str) -> list[Any] | None:
-    found = column_of(rows, column)
-    return None if found is None else found.to_pylist()
+@dataclass(frozen=True)
+class RowTopics:
+    """Each row's target topic.
 
-
-def target_topics(found: SourceRows, default: str | None) -> list[str | None]:
-    """Each row's target topic: its own, or the default."""
-    own = _values(found.rows, "topic")
-    if own is None:
-        return [default] * found.rows.num_rows
-    return [default if topic is None else topic for topic in own]
-
-
-def produce_arguments(
-    found: SourceRows,
-    topics: list[str | None],
-    on_delivery: Any,
-    without: Collection[int] = (),
-) -> Iterator[tuple[Any, ...]]:
-    """Positional arguments of ``Producer.produce`` for each row.
-
-    A null value is a tombstone; for a null partition, the partitioner chooses; a null timestamp
-    means the time of writing; one of 0 becomes 1 ms.
+    Attributes:
+        names: The different topics; with None if there are rows without one.
+        codes: For each row, which of the names it has.
     """
-    rows = found.rows
-    values = _values(rows, "value")
-    keys = _values(rows, "key") or repeat(None)
-    partitions = _values(rows, "partition")
-    timestamps = _values(rows, "timestamp")
-    headers = _values(rows, "headers")
-    columns: list[Any] = [topics, values, keys]
-    columns.append(
-        repeat(-1) if partitions is None else [-1 if p is None else p for p in partitions]
-    )
-    columns.append(repeat(on_delivery))
-    if timestamps is not None or headers is not None:
-        columns.append(repeat(on_delivery))
-        columns.append(
-            repeat(NOW) if timestamps is None else [*map(producer_timestamp, timestamps)]
-        )
-    if headers is not None:
-        columns.append(
-            [
-                None if n in without else _header_pairs(found, n, row)
-                for n, row in enumerate(headers)
-            ]
-            if without
-            else [_header_pairs(found, n, row) for n, row in enumerate(headers)]
-        )
-    return zip(*columns, strict=False)
+
+    names: Sequence[str | None]
+    codes: npt.NDArray[np.integer[Any]]
+
+    def __getitem__(self, row: int) -> str | None:
+        return self.names[int(self.codes[row])]
+
+    def rows(self, name: str | None) -> npt.NDArray[np.intp]:
+        """The rows that are for a topic."""
+        return np.flatnonzero(self.codes == self.names.index(name))
+
+    def firsts(self, without: Collection[int] = ()) -> dict[str | None, int]:
+        """The topics of all but some rows, each with the first of these rows."""
+        left = np.ones(len(self.codes), bool)
+        left[list(without)] = False
+        rows = np.flatnonzero(left)
+        if len(self.names) == 1:
+            return dict(zip(self.names, rows[:1].tolist(), strict=False))
+        codes, found = np.unique(self.codes[left], return_index=True)
+        firsts = {self.names[code]: int(row) for code, row in zip(codes, rows[found], strict=True)}
+        return dict(sorted(firsts.items(), key=lambda pair: pair[1]))
+
+
+def target_topics(found: SourceRows, default: str | None) -> RowTopics:
+    """Each row's target topic: its own, or the default.
+
+    Example:
+        >>> rows = pa.RecordBatch.from_pydict({"topic": ["a", None, "b", "a"]})
+        >>> topics = target_topics(SourceRows(TopicPartition("in", 0), rows), "c")
+        >>> topics.names, topics[3], topics.rows("a").tolist(), topics.firsts(without=[0])
+        (['a', 'c', 'b'], 'a', [0, 3], {'c': 1, 'b': 2, 'a': 3})
+    """
+    own = column_of(found.rows, "topic")
+    if own is None or own.null_count == len(own):
+        return RowTopics([default], np.zeros(found.rows.num_rows, np.intp))
+    if default is not None:
+        own = pc.fill_null(own, default)
+    encoded = own.dictionary_encode(null_encoding="encode")
+    return RowTopics(encoded.dictionary.to_pylist(), np.asarray(encoded.indices))
 
 
 INVALID_HEADER: Final = "a header is null, or has no key or one with U+0000"
@@ -199,37 +198,18 @@ def is_header_name(name: str | None) -> bool:
     return name is not None and "\0" not in name
 
 
-def _header_pairs(
-    found: SourceRows, row: int, headers: list[dict[str, Any] | None] | None
-) -> list[tuple[str, bytes | None]] | None:
-    pairs = []
-    for header in headers or ():
-        if header is None or not is_header_name(header["key"]):
-            raise RowError(f"{found.position(row)}: {INVALID_HEADER}")
-        pairs.append((header["key"], header["value"]))
-    return pairs or None
+class RecordContent(NamedTuple):
+    """What a record holds; a timestamp as the producer takes it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp: int
 
 
-def message_contents(
-    found: SourceRows,
-) -> Iterator[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]]:
-    """Key, value, headers and timestamp, as produced, of the record that each row makes.
-
-    Headers that are null or have no key are left out.
-    """
-    count = found.rows.num_rows
-    keys, values, headers, timestamps = (
-        _values(found.rows, name) or [None] * count
-        for name in ("key", "value", "headers", "timestamp")
-    )
-    for key, value, own, timestamp in zip(keys, values, headers, timestamps, strict=True):
-        pairs = [(h["key"], h["value"]) for h in own or () if h and h["key"] is not None]
-        yield key, value, pairs, producer_timestamp(timestamp)
-
-
-def find_record(found: SourceRows, key: bytes | None, value: bytes | None) -> int | None:
-    """The first row with this key and value."""
-    values = _values(found.rows, "value") or []
-    keys = _values(found.rows, "key") or [None] * len(values)
-    pairs = zip(keys, values, strict=True)
-    return next((row for row, pair in enumerate(pairs) if pair == (key, value)), None)
+def record_content(rows: pa.RecordBatch, row: int) -> RecordContent:
+    """What the record of a row holds; without headers that are null or have no key."""
+    columns = (column_of(rows, name) for name in ("key", "value", "headers", "timestamp"))
+    key, value, own, timestamp = (None if c is None else c[row].as_py() for c in columns)
+    headers = [(h["key"], h["value"]) for h in own or () if h and h["key"] is not None]
+    return RecordContent(key, value, headers, producer_timestamp(timestamp))

@@ -1,6 +1,6 @@
 """The topics that a transaction writes to: they must exist, and must not change meanwhile."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from cachetools import LRUCache
@@ -33,33 +33,26 @@ class TargetTopics:
         self._missing: LRUCache[str, str] = LRUCache(MOST_NAMES)
         self._seen: dict[str, TopicInfo] = {}
 
-    def refuse(
-        self, found: SourceRows, topics: Sequence[str | None], without: Collection[int] = ()
-    ) -> None:
-        """Refuses rows for topics that no row of the query may be for."""
-        refused = {name: why for name in _named(topics) if (why := self._refuses(name))}
-        for row, name in enumerate(topics if refused else ()):
-            if name in refused and row not in without:
+    def refuse(self, found: SourceRows, firsts: Mapping[str | None, int]) -> None:
+        """Refuses topics that no row of the query may be for, each with its first row."""
+        for name, row in firsts.items():
+            if name is not None and (why := self._refuses(name)):
                 raise TransactionError(
-                    f"{found.position(row)}: the row is for {name!r}, {refused[name]}. A row's "
-                    "`topic` column is its target, before topic= of the sink: drop it, or compute "
-                    "it",
+                    f"{found.position(row)}: the row is for {name!r}, {why}. A row's `topic` "
+                    "column is its target, before topic= of the sink: drop it, or compute it",
                     again=False,
                 )
 
-    def look_up(self, found: SourceRows, topics: list[str | None]) -> dict[str, TopicInfo]:
-        """The rows' target topics as they are now."""
-        if None in topics:
-            raise TransactionError(
-                f"{found.position(topics.index(None))}: {_NO_TOPIC}", again=False
-            )
-        wanted = _named(topics)
+    def look_up(self, found: SourceRows, firsts: Mapping[str | None, int]) -> dict[str, TopicInfo]:
+        """The target topics as they are now; given with the first row of each."""
+        if None in firsts:
+            raise TransactionError(f"{found.position(firsts[None])}: {_NO_TOPIC}", again=False)
         try:
             # Looked up here: librdkafka would wait for a missing topic, or create it.
-            return self._cache.get(wanted, Operation.WRITE)
+            return self._cache.get(_named(firsts), Operation.WRITE)
         except MissingTopicsError as error:
-            row = topics.index(error.names[0])
             name = error.names[0]
+            row = firsts[name]
             what = f"does not exist; create it first ({error.reason})"
             if (why := why_impossible(name, Operation.WRITE)) is not None:
                 what = f"can't be written to: {why}"

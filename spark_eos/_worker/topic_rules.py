@@ -22,7 +22,13 @@ from spark_eos._client.timestamps import NO_TIMESTAMP, NOW
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.topic_configs import BROKERS_DEFAULT, TopicConfig, topic_configs
 from spark_eos._worker.dead_letters import Fault
-from spark_eos._worker.records import SourceRows, column_of, message_contents
+from spark_eos._worker.records import (
+    RecordContent,
+    RowTopics,
+    SourceRows,
+    column_of,
+    record_content,
+)
 from spark_eos._worker.target_topics import cluster_failure
 from spark_eos.errors import SparkEosError
 
@@ -152,18 +158,17 @@ class TopicRules:
     # Rows -------------------------------------------------------------------------------------
 
     def faults(
-        self, found: SourceRows, topics: Sequence[str | None], without: Collection[int] = ()
+        self, found: SourceRows, topics: RowTopics, without: Collection[int] = ()
     ) -> dict[int, Fault]:
         """The rows that their topics don't take, by row."""
-        names = {topic for topic in topics if topic is not None}
+        names = {topic for topic in topics.firsts(without) if topic is not None}
         self.learn(names)
         configs = [config for name in names if (config := self._config(name)) is not None]
         faults = {}
         for row in sorted(self._suspects(found.rows, configs).difference(without)):
             topic = topics[row]
-            one = SourceRows(found.source, found.rows.slice(row, 1))
-            (record,) = message_contents(one)
-            fault = None if topic is None else self.fault(topic, *record)
+            content = record_content(found.rows, row)
+            fault = None if topic is None else self.fault(topic, content)
             if fault is not None:
                 faults[row] = fault
         return faults
@@ -199,11 +204,9 @@ class TopicRules:
 
     # One record -------------------------------------------------------------------------------
 
-    def fault(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, timestamp: int
-    ) -> Fault | None:
+    def fault(self, topic: str, record: RecordContent) -> Fault | None:
         """Why a topic does not take a record; None if it does, as far as is known."""
-        return self._checked(topic, lambda: self._fault(topic, key, value, headers, timestamp))
+        return self._checked(topic, lambda: self._fault(topic, *record))
 
     def _fault(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, timestamp: int

@@ -26,9 +26,10 @@ from spark_eos._kafka.transactions import (
     txn_offset_commit,
 )
 from spark_eos._worker.dead_letter_builder import DeadLetterBuilder
+from spark_eos._worker.dead_letters import rows_with_invalid_header
 from spark_eos._worker.librdkafka_errors import RefusedRecordError, TransactionError
 from spark_eos._worker.producer import TransactionalProducer
-from spark_eos._worker.records import SourceRows, target_topics
+from spark_eos._worker.records import RowError, RowTopics, SourceRows, target_topics
 from spark_eos._worker.target_topics import TargetTopics, cluster_failure
 from spark_eos.acls import describe_configs, query_acls
 from spark_eos.errors import SparkEosError
@@ -101,11 +102,11 @@ class Transactions:
         or if a topic does not take batches as large as those of its producer.
         """
         topics = target_topics(found, self._settings.topic)
-        if not self._targets.ready(set(topics)):
+        if not self._targets.ready(topics.names):
             return False
         if self.letters is not None and not self.letters.ready(found, topics):
             return False
-        self._rules.learn(self._written_to(topics))
+        self._rules.learn(self._written_to(topics.names))
         return self._has_small_batches
 
     @property
@@ -115,16 +116,17 @@ class Transactions:
 
     def _written_to(self, topics: Collection[str | None]) -> set[str]:
         # Those that every transaction may write to too, lest the producer be replaced for them.
-        return self._targets.known(set(topics)) | {*self._settings.target_topics}
+        return self._targets.known(topics) | {*self._settings.target_topics}
 
     def add(self, found: SourceRows) -> None:
         """Adds rows to the open transaction, or begins one."""
         started = time.monotonic()
         topics = target_topics(found, self._settings.topic)
         faults = {} if self.letters is None else self.letters.classify(found, topics)
-        self._targets.refuse(found, topics, faults)
-        targets = self._targets.look_up(found, topics)
-        self._rules.learn(self._written_to(topics))
+        firsts = topics.firsts(without=faults)
+        self._targets.refuse(found, firsts)
+        targets = self._targets.look_up(found, firsts)
+        self._rules.learn(self._written_to(firsts))
         if self.letters is None:
             self._check_rows(found, topics)
         if not self.open:
@@ -136,10 +138,7 @@ class Transactions:
         self._bytes += found.rows.nbytes
         with self._in_time(), self._judged_again():
             records = self._producer.records
-            letters = None
-            if self.letters is not None:
-                on_delivery = records.on_delivery(found, faults.keys())
-                letters = self.letters.dead_letters(found, faults, on_delivery)
+            letters = None if self.letters is None else self.letters.dead_letters(found, faults)
             # Too large only if rows of the same record are in the transaction already.
             alone = None if self._has_small_batches else self._wait_for_acknowledgements
             records.produce(found, topics, self._targets.check, letters, alone)
@@ -148,7 +147,9 @@ class Transactions:
         self.counters.bytes += found.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
 
-    def _check_rows(self, found: SourceRows, topics: list[str | None]) -> None:
+    def _check_rows(self, found: SourceRows, topics: RowTopics) -> None:
+        for row, fault in rows_with_invalid_header(found).items():
+            raise RowError(f"{found.position(row)}: {fault.message}")
         for row, fault in self._rules.faults(found, topics).items():
             raise TransactionError(
                 f"{found.position(row)}, for topic {topics[row]!r}: {fault.message}. "
@@ -162,10 +163,9 @@ class Transactions:
         try:
             yield
         except RefusedRecordError as error:
-            found, topic = error.found, error.topic
+            topic = error.topic
             changed = self._rules.changed(topic) or not self._has_small_batches
-            topics = target_topics(found, self._settings.topic)
-            again = changed or bool(self._rules.faults(found, topics, error.replaced))
+            again = changed or self._rules.fault(topic, error.content) is not None
             why = ""
             if again:
                 why = ". The topic's config has changed meanwhile, or the record has grown too old"

@@ -34,17 +34,17 @@ def test_rows_below_the_committed_offset_are_left_out() -> None:
 
 
 def test_slices_hold_all_rows_in_order() -> None:
-    (rows,) = source_rows(_batch([("a", 0, n) for n in range(2_345)]))
+    (rows,) = source_rows(_batch([("a", 0, n) for n in range(23_450)]))
     slices = list(rows.slices())
-    assert [o for s in slices for o in s.offsets.to_pylist()] == list(range(2_345))
-    assert max(s.rows.num_rows for s in slices) == 1_000
+    assert [o for s in slices for o in s.offsets.to_pylist()] == list(range(23_450))
+    assert max(s.rows.num_rows for s in slices) == 10_000
 
 
 def test_slices_are_cut_between_records() -> None:
     (rows,) = source_rows(
         _batch([("a", 0, n // 300) for n in range(1_200)] + [("a", 0, 4)] * 1_500)
     )
-    found = [(s.rows.num_rows, s.first_offset, s.last_offset) for s in rows.slices()]
+    found = [(s.rows.num_rows, s.first_offset, s.last_offset) for s in rows.slices(1_000)]
     assert found == [(900, 0, 2), (300, 3, 3), (1_000, 4, 4), (500, 4, 4)]
 
 

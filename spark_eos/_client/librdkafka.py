@@ -1,0 +1,499 @@
+"""A transactional producer by librdkafka's public C API (rdkafka.h), for whole columns of rows.
+
+The library is the one that confluent-kafka has loaded; nothing private of confluent-kafka is used.
+Its own ``Producer`` takes a call and three Python objects for each row. Here rows are handed over
+as arrays of C structures, and what librdkafka has to say comes as events instead of callbacks, so
+that no Python code runs within it. Calls leave other threads of Python running.
+
+librdkafka copies what it is handed. Not to copy would save less than can be measured with records
+of 1 KiB, and Arrow's memory would have to live until a broker has acknowledged it.
+"""
+
+import contextlib
+import ctypes as c
+import enum
+import functools
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import confluent_kafka
+import numpy as np
+import numpy.typing as npt
+from confluent_kafka import KafkaError, KafkaException
+
+from spark_eos.errors import ConfigurationError
+
+_INSTALL: Final = "install confluent-kafka>=2.16,<3 from PyPI"
+_MAJOR: Final = 2
+_TEXT: Final = 512
+# A topic's name for records that go nowhere.
+_OWN: Final = "spark-eos"
+# Seconds of one call, during which no event is served and no signal is.
+_PIECE: Final = 0.15
+_ABORT_SECONDS: Final = 0.15
+
+# rdkafka.h: rd_kafka_type_t, RD_KAFKA_MSG_F_*, RD_KAFKA_PURGE_F_*, RD_KAFKA_PARTITION_UA.
+_PRODUCER: Final = 0
+COPY: Final = 0x2
+_OWN_PARTITION: Final = 0x8
+_PURGE_ALL: Final = 0x1 | 0x2
+ANY_PARTITION: Final = -1
+# RD_KAFKA_EVENT_*.
+_DELIVERY, _LOG, _ERROR, _TOKEN = 0x1, 0x4, 0x8, 0x100
+# syslog's levels as those of `logging`.
+_LEVELS: Final = (
+    *[logging.CRITICAL] * 3,
+    logging.ERROR,
+    logging.WARNING,
+    *[logging.INFO] * 2,
+    logging.DEBUG,
+)
+
+
+class _Message(c.Structure):
+    """rd_kafka_message_t."""
+
+    _fields_ = (
+        ("error", c.c_int),
+        ("topic", c.c_void_p),
+        ("partition", c.c_int32),
+        ("value", c.c_void_p),
+        ("value_size", c.c_size_t),
+        ("key", c.c_void_p),
+        ("key_size", c.c_size_t),
+        ("offset", c.c_int64),
+        ("number", c.c_size_t),
+    )
+
+
+class _Argument(c.Structure):
+    """rd_kafka_vu_t: what kind of argument it is, and a union of at least 64 bytes."""
+
+    _fields_ = (
+        ("kind", c.c_int),
+        ("first", c.c_uint64),
+        ("second", c.c_uint64),
+        ("third", c.c_int64),
+        ("rest", c.c_char * 40),
+    )
+
+
+MESSAGE: Final = np.dtype(_Message)
+"""An element of what `Handle.produce_batch` takes."""
+ARGUMENT: Final = np.dtype(_Argument)
+"""An element of what `Handle.produce_each` takes."""
+Array = npt.NDArray[np.void]
+
+
+class Kind(enum.IntEnum):
+    """What an argument of `Handle.produce_each` is (rd_kafka_vtype_t)."""
+
+    TOPIC = 2
+    PARTITION = 3
+    VALUE = 4
+    KEY = 5
+    NUMBER = 6
+    FLAGS = 7
+    TIMESTAMP = 8
+    HEADER = 9
+
+
+_P, _S, _I, _Z = c.c_void_p, c.c_char_p, c.c_int, c.c_size_t
+_FUNCTIONS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "version": (_I,),
+    "conf_new": (_P,),
+    "conf_destroy": (None, _P),
+    "conf_set": (_I, _P, _S, _S, _P, _Z),
+    "conf_set_events": (None, _P, _I),
+    "new": (_P, _I, _P, _P, _Z),
+    "name": (_S, _P),
+    "destroy": (None, _P),
+    "set_log_queue": (_I, _P, _P),
+    "queue_get_main": (_P, _P),
+    "queue_destroy": (None, _P),
+    "queue_poll": (_P, _P, _I),
+    "event_type": (_I, _P),
+    "event_message_count": (_Z, _P),
+    "event_message_array": (_Z, _P, _P, _Z),
+    "event_error": (_I, _P),
+    "event_error_string": (_S, _P),
+    "event_log": (_I, _P, _P, _P, _P),
+    "event_config_string": (_S, _P),
+    "event_destroy": (None, _P),
+    "event_error_is_fatal": (_I, _P),
+    "topic_new": (_P, _P, _S, _P),
+    "topic_name": (_S, _P),
+    "topic_destroy": (None, _P),
+    "message_headers": (_I, _P, _P),
+    "header_get_all": (_I, _P, _Z, _P, _P, _P),
+    "produce_batch": (_I, _P, c.c_int32, _I, _P, _I),
+    "produceva": (_P, _P, _P, _Z),
+    "flush": (_I, _P, _I),
+    "purge": (_I, _P, _I),
+    "outq_len": (_I, _P),
+    "metadata": (_I, _P, _I, _P, _P, _I),
+    "metadata_destroy": (None, _P),
+    "init_transactions": (_P, _P, _I),
+    "begin_transaction": (_P, _P),
+    "commit_transaction": (_P, _P, _I),
+    "abort_transaction": (_P, _P, _I),
+    "error_code": (_I, _P),
+    "error_string": (_S, _P),
+    "error_is_fatal": (_I, _P),
+    "error_is_retriable": (_I, _P),
+    "error_txn_requires_abort": (_I, _P),
+    "error_destroy": (None, _P),
+    "oauthbearer_set_token": (_I, _P, _S, c.c_int64, _S, _P, _Z, _P, _Z),
+    "oauthbearer_set_token_failure": (_I, _P, _S),
+}
+
+
+class FailedRecord:
+    """A record that was not delivered; only within the call that is told of it.
+
+    Attributes:
+        number: What the record was handed over with.
+        size: Bytes of key and value.
+    """
+
+    def __init__(self, library: Any, at: int) -> None:
+        self._library = library
+        self._at = at
+        self._message = c.cast(at, c.POINTER(_Message)).contents
+        self.code = int(self._message.error)
+        self.number = int(self._message.number)
+        self.size = int(self._message.value_size + self._message.key_size)
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was for."""
+        return str(self._library.topic_name(self._message.topic).decode())
+
+    @property
+    def key(self) -> bytes | None:
+        return _bytes(self._message.key, self._message.key_size)
+
+    @property
+    def value(self) -> bytes | None:
+        return _bytes(self._message.value, self._message.value_size)
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The headers; all names are text, since spark-eos writes no others."""
+        headers = _P()
+        found: list[tuple[str, bytes | None]] = []
+        if self._library.message_headers(self._at, c.byref(headers)):
+            return []
+        name, value, size = _S(), _P(), _Z()
+        out = (c.byref(name), c.byref(value), c.byref(size))
+        while not self._library.header_get_all(headers, len(found), *out):
+            found.append(((name.value or b"").decode(), _bytes(value.value, size.value)))
+        return found
+
+
+def _bytes(at: int | None, size: int) -> bytes | None:
+    return None if at is None else c.string_at(at, size)
+
+
+class _Library:
+    """librdkafka's functions, without their prefix."""
+
+    def __init__(self) -> None:
+        # dlopen finds the symbols of the libraries that it is linked with, too.
+        loaded = c.CDLL(confluent_kafka.cimpl.__file__)
+        for name, (result, *arguments) in _FUNCTIONS.items():
+            function = getattr(loaded, f"rd_kafka_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+@functools.cache
+def library() -> Any:
+    """The functions, once they have been found to be what this file takes them for.
+
+    Raises:
+        ConfigurationError: They are not: with what to install.
+    """
+    try:
+        found: Any = _Library()
+    except (AttributeError, OSError) as error:
+        raise ConfigurationError(f"librdkafka's C API is not there: {error}; {_INSTALL}") from error
+    version = found.version()
+    if version >> 24 != _MAJOR:
+        raise ConfigurationError(f"librdkafka is of version {version:#010x}; {_INSTALL}")
+    if (wrong := _misread(found)) is not None:
+        raise ConfigurationError(
+            f"librdkafka's structures are not those of 2.x: {wrong}; {_INSTALL}"
+        )
+    return found
+
+
+def _misread(found: Any) -> str | None:
+    """What a handle without brokers gives back otherwise than it was handed over."""
+    number, text = (1 << 40) + 1, b"spark-eos"
+    content = c.create_string_buffer(text)
+    at = c.addressof(content)
+    sent = np.zeros(2, MESSAGE)
+    sent["value"], sent["value_size"] = at, (5, 0)
+    sent["key"], sent["key_size"] = (0, at), (0, len(text))
+    sent["number"], sent["partition"] = (number, number + 1), ANY_PARTITION
+    told: list[tuple[Any, ...]] = []
+
+    def note(r: FailedRecord) -> None:
+        told.append((r.code, r.number, r.topic, r.key, r.value, r.headers))
+
+    with contextlib.closing(Handle({"log_level": 0}, note, found)) as handle:
+        alone = np.zeros(7, ARGUMENT)
+        alone["kind"] = [*Kind][:1] + [*Kind][2:]
+        alone["first"] = (handle.topic(_OWN), at, at, number + 2, COPY, 7_000, at)
+        alone["second"] = (0, 5, len(text), 0, 0, 0, at)
+        alone["third"][-1] = 5
+        taken = handle.produce_batch(_OWN, sent)
+        error = handle.produce_each(alone, [len(alone)])
+        handle.purge()
+        handle.poll(0)
+    purged = (KafkaError._PURGE_QUEUE,)
+    wanted = [
+        (*purged, number, _OWN, None, text[:5], []),
+        (*purged, number + 1, _OWN, text, b"", []),
+        (*purged, number + 2, _OWN, text, text[:5], [(text.decode(), text[:5])]),
+    ]
+    return None if told == wanted else f"{taken}, {error}, {told} and not {wanted}"
+
+
+class Handle:
+    """One producer of librdkafka (rd_kafka_t), used by one thread at a time.
+
+    Errors are raised as ``KafkaException``, as by confluent-kafka.
+
+    Args:
+        settings: By librdkafka's names; ``oauth_cb`` is a function that makes tokens.
+        on_failed: Told of each record that was not delivered, within `poll`.
+        on_error: Told within `poll` what librdkafka reports beside; a fatal error too.
+        on_log: Told within `poll` of each line of librdkafka's log, with its level in `logging`.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        on_failed: Callable[[FailedRecord], None],
+        found: Any = None,
+        on_error: Callable[[KafkaError], None] = lambda _error: None,
+        on_log: Callable[[int, str], None] = lambda _level, _line: None,
+    ) -> None:
+        self._library = found or library()
+        self._token: Any = settings.get("oauth_cb")
+        self._on_failed = on_failed
+        self._on_error = on_error
+        self._on_log = on_log
+        self._fatal: KafkaError | None = None
+        self._topics: dict[str, int] = {}
+        self._handle = self._new(settings)
+        self._queue = self._library.queue_get_main(self._handle)
+        self._library.set_log_queue(self._handle, None)
+        held = (self._library, self._handle, self._queue, self._topics, os.getpid())
+        self._close = weakref.finalize(self, _destroy, *held)
+        # A process that ends takes librdkafka's threads with it; none of them runs Python.
+        self._close.atexit = False
+
+    def _new(self, settings: Mapping[str, Any]) -> int:
+        api, why = self._library, c.create_string_buffer(_TEXT)
+        conf = api.conf_new()
+        own = {"client.software.name": "spark-eos", "log.queue": True}
+        for name, value in {**own, **settings}.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if name != "oauth_cb" and api.conf_set(conf, name.encode(), text.encode(), why, _TEXT):
+                api.conf_destroy(conf)
+                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, why.value.decode()))
+        wanted = _DELIVERY | _LOG | _ERROR | (0 if self._token is None else _TOKEN)
+        api.conf_set_events(conf, wanted)
+        handle = api.new(_PRODUCER, conf, why, _TEXT)
+        if not handle:
+            api.conf_destroy(conf)
+            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, why.value.decode()))
+        return int(handle)
+
+    def close(self) -> None:
+        """Closes it, and waits until its threads have ended; records on their way are lost."""
+        self._close()
+
+    def abandon(self) -> None:
+        """Gives up the open transaction, if there is one, so that the handle can close.
+
+        While librdkafka 2.16 closes, it may begin to add a partition to the transaction, and then
+        an assertion ends the process (txn_req_cnt in rdkafka_txnmgr.c). After an abort has begun,
+        which takes librdkafka's thread a moment, it adds none.
+        """
+        # Before the abort, which waits until reports of purged records are served.
+        self.purge()
+        with contextlib.suppress(KafkaException):
+            self.poll(0)
+        with contextlib.suppress(KafkaException):
+            self.abort_transaction(_ABORT_SECONDS)
+
+    # Records ----------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> int:
+        """The address of a topic's structure, which lives as long as the handle."""
+        found = self._topics.get(name)
+        if found is None:
+            found = self._library.topic_new(self._handle, name.encode(), None)
+            if not found:
+                raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"topic {name!r}"))
+            self._topics[name] = found
+        return found
+
+    def produce_batch(self, topic: str, messages: Array) -> int:
+        """Hands over messages (`MESSAGE`) for one topic, and returns how many are taken.
+
+        Those that are not have an ``error``; with ``_QUEUE_FULL`` so have all behind them.
+        """
+        at, flags = messages.ctypes.data, COPY | _OWN_PARTITION
+        call = self._library.produce_batch
+        return int(call(self.topic(topic), ANY_PARTITION, flags, at, len(messages)))
+
+    def produce_each(self, array: Array, counts: Sequence[int]) -> tuple[int, KafkaError | None]:
+        """Hands over records one by one, each made of so many arguments (`ARGUMENT`).
+
+        Returns how many are taken, and why the next one is not.
+        """
+        call, handle, at = self._library.produceva, self._handle, array.ctypes.data
+        for taken, count in enumerate(counts):
+            error = call(handle, at, count)
+            if error is not None:
+                return taken, self._taken(error)
+            at += count * ARGUMENT.itemsize
+        return len(counts), None
+
+    @property
+    def unacknowledged(self) -> int:
+        """Number of records that are not acknowledged, and of events that are not served."""
+        return int(self._library.outq_len(self._handle))
+
+    def flush(self, seconds: float) -> int:
+        """Serves events until no record is on its way; returns how many are if time is up."""
+        end = time.monotonic() + seconds
+        while True:
+            left = min(_PIECE, end - time.monotonic())
+            on_their_way = self._library.flush(self._handle, max(0, int(left * 1000)))
+            self.poll(0)
+            if not on_their_way:
+                return 0
+            if left < _PIECE:
+                return max(1, self.unacknowledged)
+
+    def purge(self) -> None:
+        """Has all records fail that no broker has acknowledged."""
+        self._library.purge(self._handle, _PURGE_ALL)
+
+    # Transactions -----------------------------------------------------------------------------
+
+    def connect(self, topic: str, seconds: float) -> None:
+        """Looks a topic up, which connects the handle; raises nothing."""
+        found = _P()
+        until = int(seconds * 1000)
+        if not self._library.metadata(self._handle, 0, self.topic(topic), c.byref(found), until):
+            self._library.metadata_destroy(found)
+
+    def init_transactions(self, seconds: float) -> None:
+        self._check(self._library.init_transactions(self._handle, int(seconds * 1000)))
+
+    def begin_transaction(self) -> None:
+        self._check(self._library.begin_transaction(self._handle))
+
+    def commit_transaction(self, seconds: float) -> None:
+        self._check(self._library.commit_transaction(self._handle, int(seconds * 1000)))
+
+    def abort_transaction(self, seconds: float) -> None:
+        self._check(self._library.abort_transaction(self._handle, int(seconds * 1000)))
+
+    def _check(self, error: int | None) -> None:
+        if error is not None:
+            raise KafkaException(self._taken(error))
+
+    def _taken(self, error: int) -> KafkaError:
+        api = self._library
+        found = KafkaError(
+            api.error_code(error),
+            api.error_string(error).decode(),
+            bool(api.error_is_fatal(error)),
+            bool(api.error_is_retriable(error)),
+            bool(api.error_txn_requires_abort(error)),
+        )
+        api.error_destroy(error)
+        return found
+
+    # Events -----------------------------------------------------------------------------------
+
+    def poll(self, seconds: float) -> None:
+        """Serves all events that there are, and waits for the first of them.
+
+        Raises:
+            KafkaException: A fatal error has been among them, now or before.
+        """
+        wait = int(seconds * 1000)
+        while event := self._library.queue_poll(self._queue, wait):
+            wait = 0
+            try:
+                self._serve(event)
+            finally:
+                self._library.event_destroy(event)
+        if self._fatal is not None:
+            raise KafkaException(self._fatal)
+
+    def _serve(self, event: int) -> None:
+        kind = self._library.event_type(event)
+        if kind == _DELIVERY:
+            count = self._library.event_message_count(event)
+            found = (_P * count)()
+            self._library.event_message_array(event, found, count)
+            for at in found:
+                self._on_failed(FailedRecord(self._library, at))
+        elif kind == _LOG:
+            facility, line, level = _S(), _S(), _I()
+            self._library.event_log(event, c.byref(facility), c.byref(line), c.byref(level))
+            name = self._library.name(self._handle)
+            parts = (text or b"" for text in (facility.value, name, line.value))
+            self._on_log(
+                _LEVELS[level.value],
+                "{} [{}] {}".format(*(part.decode(errors="replace") for part in parts)),
+            )
+        elif kind == _ERROR:
+            text = (self._library.event_error_string(event) or b"").decode(errors="replace")
+            fatal = bool(self._library.event_error_is_fatal(event))
+            error = KafkaError(self._library.event_error(event), text, fatal=fatal)
+            self._fatal = error if fatal else self._fatal
+            self._on_error(error)
+        elif kind == _TOKEN:
+            self._make_token(self._library.event_config_string(event))
+
+    def _make_token(self, config: bytes | None) -> None:
+        api, why = self._library, c.create_string_buffer(_TEXT)
+        try:
+            token, expiry, *more = self._token((config or b"").decode())
+            principal, extensions = (*more, "", {})[0], dict(more[1] if len(more) > 1 else {})
+            pairs = [part.encode() for pair in extensions.items() for part in pair]
+            given = (_S * len(pairs))(*pairs)
+            told = (token.encode(), int(expiry * 1000), str(principal).encode())
+            refused = api.oauthbearer_set_token(self._handle, *told, given, len(pairs), why, _TEXT)
+            failure = why.value if refused else None
+        except Exception as error:  # noqa: BLE001 - librdkafka reports it, and asks again
+            failure = f"oauth_cb failed: {error!r}".encode()
+        if failure is not None:
+            api.oauthbearer_set_token_failure(self._handle, failure)
+
+
+def _destroy(found: Any, handle: int, queue: int, topics: dict[str, int], process: int) -> None:
+    # A fork has no threads of librdkafka that could be waited for.
+    if os.getpid() == process:
+        for topic in topics.values():
+            found.topic_destroy(topic)
+        found.queue_destroy(queue)
+        found.destroy(handle)

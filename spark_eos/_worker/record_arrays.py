@@ -1,0 +1,135 @@
+"""Rows as arrays of librdkafka's C structures, made by whole columns; without I/O.
+
+They point into the rows' Arrow buffers, which librdkafka copies before a call of it returns.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_eos._client.librdkafka import ANY_PARTITION, ARGUMENT, COPY, MESSAGE, Array, Kind
+from spark_eos._client.timestamps import EPOCH, NOW
+from spark_eos._worker.records import column_of
+
+Integers = npt.NDArray[np.int64]
+Addresses = npt.NDArray[np.uint64]
+# Where an empty content lies that has no buffer: null alone is at 0.
+_SOMEWHERE: Final = 1
+
+
+def has_own(rows: pa.RecordBatch) -> bool:
+    """Whether a row has headers or a timestamp, which librdkafka takes of single records only."""
+    timestamps, headers = column_of(rows, "timestamp"), column_of(rows, "headers")
+    if timestamps is not None and timestamps.null_count < len(timestamps):
+        return True
+    return headers is not None and bool(pc.sum(pc.list_value_length(headers)).as_py())
+
+
+def messages(rows: pa.RecordBatch, numbers: Integers) -> Array:
+    """An `rd_kafka_message_t` for each row: key, value, partition and number.
+
+    A null value is a tombstone; for a null partition, the partitioner chooses.
+    """
+    made = np.zeros(rows.num_rows, MESSAGE)
+    made["value"], made["value_size"] = _contents(column_of(rows, "value"), len(made))
+    made["key"], made["key_size"] = _contents(column_of(rows, "key"), len(made))
+    made["partition"] = _integers(rows, "partition", ANY_PARTITION)
+    made["number"] = numbers
+    return made
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What ``rd_kafka_produceva`` takes for each of some rows.
+
+    Attributes:
+        array: All rows' arguments, one after the other.
+        counts: How many arguments each row has.
+        names: The memory of the headers' names.
+    """
+
+    array: Array
+    counts: Integers
+    names: Any
+
+
+def arguments(rows: pa.RecordBatch, topics: Addresses | int, numbers: Integers) -> Arguments:
+    """The arguments for each row: as `messages`, and with timestamp and headers.
+
+    A null timestamp means the time of writing; one of 0 becomes 1 ms.
+    """
+    count = rows.num_rows
+    timestamps = _integers(rows, "timestamp", NOW)
+    given = column_of(rows, "timestamp")
+    if given is not None and isinstance(timestamps, np.ndarray):
+        timestamps = np.where(timestamps == 0, EPOCH, timestamps)
+        timestamps[np.asarray(given.is_null())] = NOW
+    fixed = (
+        (Kind.TOPIC, topics, 0),
+        (Kind.PARTITION, _integers(rows, "partition", ANY_PARTITION), 0),
+        (Kind.VALUE, *_contents(column_of(rows, "value"), count)),
+        (Kind.KEY, *_contents(column_of(rows, "key"), count)),
+        (Kind.NUMBER, numbers, 0),
+        (Kind.FLAGS, COPY, 0),
+        (Kind.TIMESTAMP, timestamps, 0),
+    )
+    headers = column_of(rows, "headers")
+    numbers_of = np.zeros(count, np.int64)
+    if headers is not None:
+        numbers_of += np.asarray(pc.fill_null(pc.list_value_length(headers), 0))
+    counts = numbers_of + len(fixed)
+    starts = np.cumsum(counts) - counts
+    array = np.zeros(int(counts.sum()), ARGUMENT)
+    for place, (kind, first, second) in enumerate(fixed):
+        at = starts + place
+        array["kind"][at] = kind
+        array["first"].view(np.int64)[at] = np.asarray(first).astype(np.int64)
+        array["second"][at] = second
+    names = None
+    if headers is not None:
+        is_header = array["kind"] == 0
+        items = headers.flatten()
+        names, found = _names(items.field("key"))
+        array["kind"][is_header] = Kind.HEADER
+        array["first"][is_header] = found
+        array["second"][is_header], array["third"][is_header] = _contents(
+            items.field("value"), len(items)
+        )
+    return Arguments(array, counts, names)
+
+
+def _names(column: pa.Array) -> tuple[Any, Addresses]:
+    """C strings of the different names, and where each header's is."""
+    encoded = column.dictionary_encode()
+    texts = [name.as_py().encode() + b"\0" for name in encoded.dictionary]
+    memory = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
+    starts = np.cumsum([0, *map(len, texts)], dtype=np.uint64)[: len(texts)]
+    codes = np.asarray(encoded.indices)
+    return memory, np.uint64(memory.ctypes.data) + starts[codes]
+
+
+def _integers(rows: pa.RecordBatch, name: str, default: int) -> Integers | int:
+    column = column_of(rows, name)
+    if column is None or column.null_count == len(column):
+        return default
+    return np.asarray(pc.fill_null(column, default)).astype(np.int64)
+
+
+def _contents(column: pa.Array | None, count: int) -> tuple[Addresses, Addresses]:
+    """Where each of a binary column's values is, 0 for null, and how many bytes it has."""
+    if column is None or not count:
+        return np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+    width = np.dtype(np.int64 if pa.types.is_large_binary(column.type) else np.int32)
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, width, count + 1, column.offset * width.itemsize)
+    base = _SOMEWHERE if data is None else data.address or _SOMEWHERE
+    at = bounds[:-1].astype(np.uint64) + np.uint64(base)
+    sizes = np.diff(bounds).astype(np.uint64)
+    if column.null_count:
+        null = np.asarray(column.is_null())
+        at[null], sizes[null] = 0, 0
+    return at, sizes
