@@ -5,8 +5,7 @@ Its own ``Producer`` takes a call and three Python objects for each row. Here ro
 as arrays of C structures, and what librdkafka has to say comes as events instead of callbacks, so
 that no Python code runs within it. Calls leave other threads of Python running.
 
-librdkafka copies what it is handed. Not to copy would save less than can be measured with records
-of 1 KiB, and Arrow's memory would have to live until a broker has acknowledged it.
+Values are not copied: a handle keeps their memory until no record of it is on its way any more.
 """
 
 import contextlib
@@ -38,8 +37,6 @@ _ABORT_SECONDS: Final = 0.15
 
 # rdkafka.h: rd_kafka_type_t, RD_KAFKA_MSG_F_*, RD_KAFKA_PURGE_F_*, RD_KAFKA_PARTITION_UA.
 _PRODUCER: Final = 0
-COPY: Final = 0x2
-_OWN_PARTITION: Final = 0x8
 _PURGE_ALL: Final = 0x1 | 0x2
 ANY_PARTITION: Final = -1
 # RD_KAFKA_EVENT_*.
@@ -97,13 +94,12 @@ class Kind(enum.IntEnum):
     VALUE = 4
     KEY = 5
     NUMBER = 6
-    FLAGS = 7
     TIMESTAMP = 8
     HEADER = 9
 
 
 _P, _S, _I, _Z = c.c_void_p, c.c_char_p, c.c_int, c.c_size_t
-_FUNCTIONS: Final[Mapping[str, tuple[Any, ...]]] = {
+_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "version": (_I,),
     "conf_new": (_P,),
     "conf_destroy": (None, _P),
@@ -243,20 +239,20 @@ def _misread(found: Any) -> str | None:
     sent = np.zeros(2, MESSAGE)
     sent["value"], sent["value_size"] = at, (5, 0)
     sent["key"], sent["key_size"] = (0, at), (0, len(text))
-    sent["number"], sent["partition"] = (number, number + 1), ANY_PARTITION
+    sent["number"] = (number, number + 1)
     told: list[tuple[Any, ...]] = []
 
     def note(r: FailedRecord) -> None:
         told.append((r.code, r.number, r.topic, r.key, r.value, r.headers))
 
     with contextlib.closing(Handle({"log_level": 0}, note, found)) as handle:
-        alone = np.zeros(7, ARGUMENT)
-        alone["kind"] = [*Kind][:1] + [*Kind][2:]
-        alone["first"] = (handle.topic(_OWN), at, at, number + 2, COPY, 7_000, at)
-        alone["second"] = (0, 5, len(text), 0, 0, 0, at)
+        alone = np.zeros(6, ARGUMENT)
+        alone["kind"] = [kind for kind in Kind if kind is not Kind.PARTITION]
+        alone["first"] = (handle.topic(_OWN), at, at, number + 2, 7_000, at)
+        alone["second"] = (0, 5, len(text), 0, 0, at)
         alone["third"][-1] = 5
-        taken = handle.produce_batch(_OWN, sent)
-        error = handle.produce_each(alone, [len(alone)])
+        taken = handle.produce_batch(_OWN, ANY_PARTITION, sent, content)
+        error = handle.produce_each(alone, [len(alone)], content)
         handle.purge()
         handle.poll(0)
     purged = (KafkaError._PURGE_QUEUE,)
@@ -294,14 +290,13 @@ class Handle:
         self._on_error = on_error
         self._on_log = on_log
         self._fatal: KafkaError | None = None
+        self._memory: list[object] = []
         self._topics: dict[str, int] = {}
         self._handle = self._new(settings)
         self._queue = self._library.queue_get_main(self._handle)
         self._library.set_log_queue(self._handle, None)
-        held = (self._library, self._handle, self._queue, self._topics, os.getpid())
-        self._close = weakref.finalize(self, _destroy, *held)
-        # A process that ends takes librdkafka's threads with it; none of them runs Python.
-        self._close.atexit = False
+        held = (self._library, self._handle, self._queue, self._topics, self._memory)
+        self._close = weakref.finalize(self, _destroy, *held, os.getpid())
 
     def _new(self, settings: Mapping[str, Any]) -> int:
         api, why = self._library, c.create_string_buffer(_TEXT)
@@ -350,20 +345,26 @@ class Handle:
             self._topics[name] = found
         return found
 
-    def produce_batch(self, topic: str, messages: Array) -> int:
-        """Hands over messages (`MESSAGE`) for one topic, and returns how many are taken.
+    def produce_batch(self, topic: str, partition: int, messages: Array, memory: object) -> int:
+        """Hands over messages (`MESSAGE`) for one partition, and returns how many are taken.
 
         Those that are not have an ``error``; with ``_QUEUE_FULL`` so have all behind them.
+        ``memory`` is what has their values. With messages that name partitions of their own
+        (RD_KAFKA_MSG_F_PARTITION), librdkafka 2.16 adds partition -1 to the transaction while it
+        does not know the topic, and loses messages for partitions that do not exist.
         """
-        at, flags = messages.ctypes.data, COPY | _OWN_PARTITION
-        call = self._library.produce_batch
-        return int(call(self.topic(topic), ANY_PARTITION, flags, at, len(messages)))
+        self._memory.append(memory)
+        call, at = self._library.produce_batch, messages.ctypes.data
+        return int(call(self.topic(topic), partition, 0, at, len(messages)))
 
-    def produce_each(self, array: Array, counts: Sequence[int]) -> tuple[int, KafkaError | None]:
+    def produce_each(
+        self, array: Array, counts: Sequence[int], memory: object
+    ) -> tuple[int, KafkaError | None]:
         """Hands over records one by one, each made of so many arguments (`ARGUMENT`).
 
-        Returns how many are taken, and why the next one is not.
+        Returns how many are taken, and why the next one is not. ``memory`` is as above.
         """
+        self._memory.append(memory)
         call, handle, at = self._library.produceva, self._handle, array.ctypes.data
         for taken, count in enumerate(counts):
             error = call(handle, at, count)
@@ -385,6 +386,7 @@ class Handle:
             on_their_way = self._library.flush(self._handle, max(0, int(left * 1000)))
             self.poll(0)
             if not on_their_way:
+                self._memory.clear()
                 return 0
             if left < _PIECE:
                 return max(1, self.unacknowledged)
@@ -490,10 +492,13 @@ class Handle:
             api.oauthbearer_set_token_failure(self._handle, failure)
 
 
-def _destroy(found: Any, handle: int, queue: int, topics: dict[str, int], process: int) -> None:
+def _destroy(
+    api: Any, handle: int, queue: int, topics: dict[str, int], memory: list[object], process: int
+) -> None:
     # A fork has no threads of librdkafka that could be waited for.
     if os.getpid() == process:
         for topic in topics.values():
-            found.topic_destroy(topic)
-        found.queue_destroy(queue)
-        found.destroy(handle)
+            api.topic_destroy(topic)
+        api.queue_destroy(queue)
+        api.destroy(handle)
+    memory.clear()

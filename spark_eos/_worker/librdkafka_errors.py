@@ -2,14 +2,14 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import DENIED, remedy
-from spark_eos._worker.records import RecordContent
+from spark_eos._worker.records import SourceRows
 from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.errors import PrintableError, text_of
 
@@ -78,10 +78,13 @@ class TransactionError(PrintableError):
 class RefusedRecordError(TransactionError):
     """A broker has refused a record for what it is."""
 
-    def __init__(self, reason: str, topic: str, content: RecordContent) -> None:
+    def __init__(
+        self, reason: str, topic: str, found: SourceRows, replaced: Collection[int]
+    ) -> None:
         super().__init__(reason, again=False)
         self.topic = topic
-        self.content = content
+        self.found = found
+        self.replaced = replaced
 
 
 class ConnectionLog:

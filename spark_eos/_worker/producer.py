@@ -119,6 +119,7 @@ class TransactionalProducer:
         with raised_as_transaction_error("commit_transaction", self.settings):
             deadline.attempts("commit_transaction")(attempt)
         self._in_transaction = False
+        self._records = None
         self._used = time.monotonic()
 
     def disturb(self, reason: str) -> None:

@@ -1,8 +1,9 @@
 """Rows as arrays of librdkafka's C structures, made by whole columns; without I/O.
 
-They point into the rows' Arrow buffers, which librdkafka copies before a call of it returns.
+They point into the rows' Arrow buffers, which must live until the records are acknowledged.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos._client.librdkafka import ANY_PARTITION, ARGUMENT, COPY, MESSAGE, Array, Kind
+from spark_eos._client.librdkafka import ANY_PARTITION, ARGUMENT, MESSAGE, Array, Kind
 from spark_eos._client.timestamps import EPOCH, NOW
-from spark_eos._worker.records import column_of
+from spark_eos._worker.records import RowTopics, column_of
 
 Integers = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.uint64]
@@ -30,16 +31,24 @@ def has_own(rows: pa.RecordBatch) -> bool:
 
 
 def messages(rows: pa.RecordBatch, numbers: Integers) -> Array:
-    """An `rd_kafka_message_t` for each row: key, value, partition and number.
-
-    A null value is a tombstone; for a null partition, the partitioner chooses.
-    """
+    """An `rd_kafka_message_t` for each row: key, value and number; a null value is a tombstone."""
     made = np.zeros(rows.num_rows, MESSAGE)
     made["value"], made["value_size"] = _contents(column_of(rows, "value"), len(made))
     made["key"], made["key_size"] = _contents(column_of(rows, "key"), len(made))
-    made["partition"] = _integers(rows, "partition", ANY_PARTITION)
     made["number"] = numbers
     return made
+
+
+def destinations(
+    rows: pa.RecordBatch, topics: RowTopics
+) -> Iterator[tuple[str, int, npt.NDArray[np.intp]]]:
+    """The topics and partitions that rows are for, each with its rows in their order."""
+    partitions = np.broadcast_to(_integers(rows, "partition", ANY_PARTITION), rows.num_rows)
+    order = np.lexsort((partitions, topics.codes))
+    changes = np.diff(topics.codes[order]) | np.diff(partitions[order])
+    for found in np.split(order, np.flatnonzero(changes) + 1):
+        if len(found):
+            yield str(topics[found[0]]), int(partitions[found[0]]), found
 
 
 @dataclass(frozen=True)
@@ -58,9 +67,10 @@ class Arguments:
 
 
 def arguments(rows: pa.RecordBatch, topics: Addresses | int, numbers: Integers) -> Arguments:
-    """The arguments for each row: as `messages`, and with timestamp and headers.
+    """The arguments for each row: as `messages`, with partition, timestamp and headers.
 
-    A null timestamp means the time of writing; one of 0 becomes 1 ms.
+    For a null partition, the partitioner chooses. A null timestamp means the time of writing; one
+    of 0 becomes 1 ms.
     """
     count = rows.num_rows
     timestamps = _integers(rows, "timestamp", NOW)
@@ -74,7 +84,6 @@ def arguments(rows: pa.RecordBatch, topics: Addresses | int, numbers: Integers) 
         (Kind.VALUE, *_contents(column_of(rows, "value"), count)),
         (Kind.KEY, *_contents(column_of(rows, "key"), count)),
         (Kind.NUMBER, numbers, 0),
-        (Kind.FLAGS, COPY, 0),
         (Kind.TIMESTAMP, timestamps, 0),
     )
     headers = column_of(rows, "headers")

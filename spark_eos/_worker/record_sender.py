@@ -2,21 +2,18 @@
 
 import bisect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import KafkaError
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.librdkafka import Array, FailedRecord, Handle
-from spark_eos._client.timestamps import NOW
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import Letter, letter_rows
 from spark_eos._worker.librdkafka_errors import (
     REFUSALS_OF_DATA,
@@ -26,8 +23,8 @@ from spark_eos._worker.librdkafka_errors import (
     as_transaction_error,
     raised_as_transaction_error,
 )
-from spark_eos._worker.record_arrays import arguments, has_own, messages
-from spark_eos._worker.records import RecordContent, RowTopics, SourceRows, column_of
+from spark_eos._worker.record_arrays import arguments, destinations, has_own, messages
+from spark_eos._worker.records import RowTopics, SourceRows
 
 # Seconds between two checks of the target topics during a wait: librdkafka retries records for a
 # deleted topic until the transaction times out.
@@ -41,29 +38,13 @@ def _no_check() -> None:
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """Rows whose records may still fail: without their Arrow batch, which would be kept with them.
-
-    Attributes:
-        first: The number of the first row's record.
-    """
-
-    first: int
-    source: TopicPartition
-    offsets: _Integers
-    timestamps: _Integers | None
-
-    def position(self, number: int) -> str:
-        return f"source {self.source} offset {self.offsets[number - self.first]}"
-
-
-@dataclass(frozen=True)
 class _Failure:
     error: KafkaError
     rank: tuple[bool, int]
     position: str
     topic: str
-    content: RecordContent
+    found: SourceRows
+    replaced: Collection[int]
 
 
 class _Part(NamedTuple):
@@ -86,7 +67,9 @@ class RecordSender:
     def __init__(self, producer: Handle, settings: WriterSettings) -> None:
         self._producer = producer
         self._settings = settings
-        self._sent: list[_Sent] = []
+        # Rows that were handed over, which of them as dead letters, and their first number.
+        self._sent: list[tuple[SourceRows, Collection[int]]] = []
+        self._numbers: list[int] = [1]
         self._failure: _Failure | None = None
 
     @property
@@ -116,7 +99,7 @@ class RecordSender:
     def _parts(
         self, found: SourceRows, topics: RowTopics, letters: Mapping[int, Letter]
     ) -> Iterator[_Part]:
-        numbers = self._number(found)
+        numbers = self._number(found, letters)
         rows = found.rows
         if not letters:
             yield _Part(rows, topics, numbers)
@@ -138,44 +121,47 @@ class RecordSender:
         letters = self._settings.dead_letters
         return None if letters is None else letters.topic
 
-    def _number(self, found: SourceRows) -> _Integers:
-        """Numbers the rows' records, and remembers where they come from."""
-        first = self._sent[-1].first + len(self._sent[-1].offsets) if self._sent else 1
-        timestamps = column_of(found.rows, "timestamp")
-        if timestamps is not None:
-            timestamps = np.array(pc.fill_null(timestamps, NOW))
-        self._sent.append(_Sent(first, found.source, np.array(found.offsets), timestamps))
-        return np.arange(first, first + found.rows.num_rows)
+    def _number(self, found: SourceRows, replaced: Collection[int]) -> _Integers:
+        first = self._numbers[-1]
+        self._sent.append((found, replaced))
+        self._numbers.append(first + found.rows.num_rows)
+        return np.arange(first, self._numbers[-1])
 
-    def _sent_with(self, number: int) -> _Sent:
-        return self._sent[bisect.bisect_right(self._sent, number, key=lambda sent: sent.first) - 1]
+    def _row(self, number: int) -> tuple[str, SourceRows, Collection[int]]:
+        """Where the row with that number is from, the rows beside it, and those replaced."""
+        place = bisect.bisect_right(self._numbers, number) - 1
+        found, replaced = self._sent[place]
+        return found.position(number - self._numbers[place]), found, replaced
 
     def _send(self, part: _Part, check: Callable[[], None]) -> None:
-        topics = part.topics
         if has_own(part.rows):
             self._send_each(part, check)
-        elif len(topics.names) == 1:
-            self._send_batch(str(topics.names[0]), messages(part.rows, part.numbers), check)
-        else:
-            batch = messages(part.rows, part.numbers)
-            for name in topics.firsts():
-                self._send_batch(str(name), batch[topics.rows(name)], check)
+            return
+        batch = messages(part.rows, part.numbers)
+        for topic, partition, rows in destinations(part.rows, part.topics):
+            whole = len(rows) == len(batch)
+            self._send_batch((topic, partition), batch if whole else batch[rows], part.rows, check)
 
-    def _send_batch(self, topic: str, batch: Array, check: Callable[[], None]) -> None:
+    def _send_batch(
+        self,
+        destination: tuple[str, int],
+        batch: Array,
+        rows: pa.RecordBatch,
+        check: Callable[[], None],
+    ) -> None:
         def is_queue_full() -> bool:
             nonlocal batch
-            if self._producer.produce_batch(topic, batch) == len(batch):
+            if self._producer.produce_batch(*destination, batch, rows) == len(batch):
                 return False
             batch = batch[batch["error"] != 0]
             refused = batch[batch["error"] != KafkaError._QUEUE_FULL]
             if len(refused):
-                first = refused[0]
-                self._refuse(int(first["number"]), topic, KafkaError(int(first["error"])), check)
+                number, code = int(refused[0]["number"]), int(refused[0]["error"])
+                self._refuse(number, destination[0], KafkaError(code), check)
             batch["error"] = 0
             return True
 
-        if len(batch):
-            self.wait_while(is_queue_full, check)
+        self.wait_while(is_queue_full, check)
 
     def _send_each(self, part: _Part, check: Callable[[], None]) -> None:
         used = part.topics.firsts()
@@ -187,7 +173,7 @@ class RecordSender:
 
         def is_queue_full() -> bool:
             nonlocal array, row
-            taken, error = self._producer.produce_each(array, counts[row:])
+            taken, error = self._producer.produce_each(array, counts[row:], part.rows)
             array = array[sum(counts[row : row + taken]) :]
             row += taken
             if error is not None and error.code() != KafkaError._QUEUE_FULL:
@@ -241,13 +227,9 @@ class RecordSender:
         rank = (record.code in REFUSALS_OF_DATA, record.size)
         if self._failure is not None and self._failure.rank >= rank:
             return
-        sent = self._sent_with(record.number)
-        timestamp = NOW
-        if sent.timestamps is not None and record.topic != self._letters_topic:
-            timestamp = int(sent.timestamps[record.number - sent.first])
-        content = RecordContent(record.key, record.value, record.headers, timestamp)
-        position = sent.position(record.number)
-        self._failure = _Failure(KafkaError(record.code), rank, position, record.topic, content)
+        position, found, replaced = self._row(record.number)
+        error = KafkaError(record.code)
+        self._failure = _Failure(error, rank, position, record.topic, found, replaced)
 
     def _refuse(
         self, number: int, topic: str, error: KafkaError, check: Callable[[], None]
@@ -259,7 +241,7 @@ class RecordSender:
             # The transaction has failed. The delivery report follows, and is not served yet.
             self._serve_until(lambda: self._failure is not None)
             self._raise_failed(check)
-        what = f"{self._sent_with(number).position(number)}, for topic {topic!r}"
+        what = f"{self._row(number)[0]}, for topic {topic!r}"
         raise as_transaction_error(what, error, self._settings, topic)
 
     def _serve_until(self, condition: Callable[[], bool]) -> None:
@@ -278,5 +260,5 @@ class RecordSender:
             what = f"{failed.position}, for topic {failed.topic!r}"
             error = as_transaction_error(what, failed.error, self._settings, failed.topic)
             if failed.error.code() in REFUSALS_OF_DATA:
-                raise RefusedRecordError(str(error), failed.topic, failed.content)
+                raise RefusedRecordError(str(error), failed.topic, failed.found, failed.replaced)
             raise error

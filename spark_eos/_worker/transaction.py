@@ -163,9 +163,10 @@ class Transactions:
         try:
             yield
         except RefusedRecordError as error:
-            topic = error.topic
+            found, topic = error.found, error.topic
             changed = self._rules.changed(topic) or not self._has_small_batches
-            again = changed or self._rules.fault(topic, error.content) is not None
+            topics = target_topics(found, self._settings.topic)
+            again = changed or bool(self._rules.faults(found, topics, error.replaced))
             why = ""
             if again:
                 why = ". The topic's config has changed meanwhile, or the record has grown too old"

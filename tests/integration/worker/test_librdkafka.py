@@ -1,0 +1,302 @@
+"""librdkafka by its C API: what is handed over by columns arrives, and what fails is told."""
+
+import ctypes
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError
+from kafka.protocol.producer import ProduceRequest
+
+from spark_eos._client import librdkafka
+from spark_eos._client.confluent_traps import headers_of
+from spark_eos._client.librdkafka import FailedRecord, Handle
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.record_arrays import messages
+from spark_eos._worker.record_sender import RecordSender
+from spark_eos._worker.records import SourceRows, target_topics
+from spark_eos.errors import ConfigurationError
+from support.flow import Flow
+from support.members import deadline, writer_settings
+from support.proxy import KafkaProxy
+from support.proxy_faults import DropRequest, HoldRequest
+from support.topic_limits import configure
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def _ignore(_record: FailedRecord) -> None:
+    pass
+
+
+def _handle(flow: Flow, on_failed: Any = _ignore, **settings: Any) -> Handle:
+    client = ClientSettings({**flow.kafka, **settings})
+    return Handle(client.for_producer(flow.name, 60_000), on_failed)
+
+
+def _begun(flow: Flow, on_failed: Any = _ignore, **settings: Any) -> Handle:
+    handle = _handle(flow, on_failed, **settings)
+    handle.init_transactions(60)
+    handle.begin_transaction()
+    return handle
+
+
+def _values(*values: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+
+
+def _produce(handle: Handle, topic: str, *values: bytes) -> int:
+    rows = _values(*values)
+    return handle.produce_batch(topic, 0, messages(rows, np.arange(len(values))), rows)
+
+
+# What is handed over ----------------------------------------------------------------------------
+
+
+def _contents(rng: random.Random) -> bytes | None:
+    return rng.choice([None, b"", b"k", rng.randbytes(rng.randrange(300))])
+
+
+def _headers(rng: random.Random) -> list[dict[str, Any]] | None:
+    names = ["trace", "", "Grüße", "trace"]
+    found = [{"key": rng.choice(names), "value": _contents(rng)} for _ in range(rng.randrange(4))]
+    return rng.choice([None, found])
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["batches", "one by one"])
+@pytest.mark.parametrize("large", [False, True], ids=["binary", "large binary"])
+def test_rows_of_all_kinds_arrive_as_they_are(flow: Flow, *, own: bool, large: bool) -> None:
+    rng = random.Random(50)
+    count, kind = 500, pa.large_binary() if large else pa.binary()
+    other = f"other-{flow.name}"
+    flow.broker.create_topic(other, flow.partitions)
+    columns = {
+        "value": pa.array([_contents(rng) for _ in range(count)], kind),
+        "key": pa.array([_contents(rng) for _ in range(count)], kind),
+        "topic": pa.array([rng.choice([None, other, flow.target]) for _ in range(count)]),
+        "partition": pa.array([rng.choice([0, 1]) for _ in range(count)], pa.int32()),
+        "source_offset": pa.array(range(count), pa.int64()),
+    }
+    if own:
+        columns["headers"] = pa.array([_headers(rng) for _ in range(count)], HEADERS)
+        columns["timestamp"] = pa.array([rng.choice([1_000, 5_000]) for _ in range(count)])
+    # A part of them: Arrow's offsets do not begin at 0 then.
+    rows = pa.RecordBatch.from_pydict(columns).slice(100, 300)
+    found = SourceRows(TopicPartition(flow.source, 0), rows)
+    with closing(_begun(flow)) as handle:
+        sender = RecordSender(handle, writer_settings(flow))
+        sender.produce(found, target_topics(found, flow.target))
+        sender.flush(deadline())
+        handle.commit_transaction(60)
+    wanted: dict[tuple[str, int], list[Any]] = {}
+    for row in rows.to_pylist():
+        place = (row["topic"] or flow.target, row["partition"])
+        headers = tuple((h["key"], h["value"]) for h in row.get("headers") or ())
+        content = (row["key"], row["value"], headers, row.get("timestamp"))
+        wanted.setdefault(place, []).append(content)
+    arrived: dict[tuple[str, int], list[Any]] = {}
+    for topic in (flow.target, other):
+        for m in flow.written(topic):
+            told = m.timestamp()[1] if own else None
+            place = (topic, m.partition() or 0)
+            arrived.setdefault(place, []).append((m.key(), m.value(), headers_of(m), told))
+    assert arrived == wanted
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["batches", "one by one"])
+def test_a_full_queue_keeps_the_order(flow: Flow, *, own: bool) -> None:
+    count = 5_000
+    columns = {
+        "value": pa.array([b"%d" % n for n in range(count)]),
+        "partition": pa.array([n % 2 for n in range(count)], pa.int32()),
+        "source_offset": pa.array(range(count), pa.int64()),
+    }
+    if own:
+        columns["timestamp"] = pa.array([1_000] * count)
+    found = SourceRows(TopicPartition(flow.source, 0), pa.RecordBatch.from_pydict(columns))
+    small = {"queue.buffering.max.messages": 70}
+    with closing(_begun(flow, **small, **{"linger.ms": 0})) as handle:
+        sender = RecordSender(handle, writer_settings(flow))
+        sender.produce(found, target_topics(found, flow.target))
+        sender.flush(deadline())
+        handle.commit_transaction(60)
+    values = [[], []]  # type: list[list[int]]
+    for message in flow.written():
+        values[message.partition() or 0].append(int(message.value() or b""))
+    assert values == [[*range(0, count, 2)], [*range(1, count, 2)]]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["batches", "one by one"])
+def test_values_are_kept_until_they_are_sent(flow: Flow, *, own: bool) -> None:
+    """Arrow uses memory again that nobody keeps: what is written there then would be sent."""
+    count, size = 200, 5_000
+    with closing(_begun(flow, **{"linger.ms": 900})) as handle:
+        sender = RecordSender(handle, writer_settings(flow))
+
+        def hand_over() -> None:
+            columns = {
+                "value": pa.array([b"%05d" % n * 1_000 for n in range(count)]),
+                "partition": pa.array([0] * count, pa.int32()),
+                "source_offset": pa.array(range(count), pa.int64()),
+            }
+            if own:
+                columns["timestamp"] = pa.array([1_000] * count)
+            # In memory of its own, which is free as soon as nobody keeps it.
+            batch = pa.RecordBatch.from_pydict(columns)
+            rows = batch.take(pa.array(range(count)))
+            found = SourceRows(TopicPartition(flow.source, 0), rows)
+            sender.produce(found, target_topics(found, flow.target))
+            sender._sent.clear()
+
+        hand_over()
+        spoiled = [pa.array([b"\0" * size] * count).take(pa.array(range(count))) for _ in range(50)]
+        sender.flush(deadline())
+        handle.commit_transaction(60)
+        assert spoiled
+        assert handle._memory == []
+    assert [m.value() for m in flow.written()] == [b"%05d" % n * 1_000 for n in range(count)]
+
+
+# What fails -------------------------------------------------------------------------------------
+
+
+def test_the_row_at_fault_is_known_among_equal_ones(flow: Flow) -> None:
+    """Their keys and values are the same: only the record's number tells which one it is."""
+    configure(flow, flow.target, {"message.timestamp.before.max.ms": "60000"})
+    now = int(time.time() * 1000)
+    failed: list[tuple[int, int]] = []
+
+    def note(record: FailedRecord) -> None:
+        failed.append((record.code, record.number))
+        sender.note_failure(record)
+
+    columns = {
+        "value": pa.array([b"same"] * 20),
+        "key": pa.array([b"same"] * 20),
+        "partition": pa.array([0] * 13 + [1] + [0] * 6, pa.int32()),
+        "timestamp": pa.array([now] * 13 + [1_000] + [now] * 6),
+        "source_offset": pa.array(range(100, 120), pa.int64()),
+    }
+    found = SourceRows(TopicPartition(flow.source, 1), pa.RecordBatch.from_pydict(columns))
+    with closing(_begun(flow, note)) as handle:
+        sender = RecordSender(handle, writer_settings(flow))
+        sender.produce(found, target_topics(found, flow.target))
+        with pytest.raises(TransactionError, match=f"source {flow.source}-1 offset 113, for topic"):
+            sender.flush(deadline())
+        handle.abandon()
+    assert (KafkaError.INVALID_TIMESTAMP, 14) in failed
+
+
+def test_records_that_are_given_up_are_told(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+    proxy.on(ProduceRequest, DropRequest(), times=None)
+    failed: list[int] = []
+    with closing(_begun(proxied_flow, lambda record: failed.append(record.number))) as handle:
+        assert _produce(handle, proxied_flow.target, b"a", b"b", b"c") == 3
+        assert handle.flush(0.4) == 3
+        began = time.monotonic()
+        handle.abandon()
+        assert time.monotonic() - began < 5
+        assert handle.flush(5) == 0
+    assert failed == [0, 1, 2]
+
+
+def test_a_wait_ends_with_the_last_answer_or_in_time(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+    answered = threading.Event()
+    proxy.on(ProduceRequest, HoldRequest(answered))
+    with closing(_begun(proxied_flow)) as handle:
+        _produce(handle, proxied_flow.target, b"late")
+        for seconds in (-1.0, 0.0, 0.4):
+            began = time.monotonic()
+            assert handle.flush(seconds) == 1
+            assert seconds - 0.05 <= time.monotonic() - began < seconds + 10
+        threading.Timer(0.3, answered.set).start()
+        assert handle.flush(60) == 0
+        handle.commit_transaction(60)
+    assert proxied_flow.values() == ["late"]
+
+
+def test_other_threads_run_while_it_waits(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+    proxy.on(ProduceRequest, DropRequest(), times=None)
+    with closing(_begun(proxied_flow)) as handle:
+        _produce(handle, proxied_flow.target, b"lost")
+        turns = 0
+        over = threading.Event()
+
+        def count() -> None:
+            nonlocal turns
+            while not over.wait(0.005):
+                turns += 1
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        # One call of librdkafka's.
+        handle._library.flush(handle._handle, 400)
+        over.set()
+        thread.join()
+        handle.abandon()
+    assert turns > 5
+
+
+# What librdkafka must be ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def anew() -> Iterator[None]:
+    """The library is looked at once in a process; here again, and afterwards too."""
+    librdkafka.library.cache_clear()
+    yield
+    librdkafka.library.cache_clear()
+
+
+@pytest.mark.usefixtures("anew")
+def test_it_is_what_this_project_takes_it_for() -> None:
+    assert librdkafka._misread(librdkafka.library()) is None
+
+
+@pytest.mark.usefixtures("anew")
+@pytest.mark.parametrize("other", ["key_size", "number"])
+def test_structures_of_another_form_are_refused(
+    monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    class Message(ctypes.Structure):
+        _fields_ = tuple(
+            (name, kind)
+            for field in librdkafka._Message._fields_
+            for name, kind in ([("new", ctypes.c_int64)] if field[0] == other else []) + [field]
+        )
+
+    monkeypatch.setattr(librdkafka, "MESSAGE", np.dtype(Message))
+    with pytest.raises(ConfigurationError, match=r"structures are not .* install confluent-kafka"):
+        librdkafka.library()
+
+
+@pytest.mark.usefixtures("anew")
+def test_arguments_of_another_form_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Argument(ctypes.Structure):
+        _fields_ = (*librdkafka._Argument._fields_[:-1], ("rest", ctypes.c_char * 48))
+
+    monkeypatch.setattr(librdkafka, "ARGUMENT", np.dtype(Argument))
+    with pytest.raises(ConfigurationError, match=r"structures are not .* install confluent-kafka"):
+        librdkafka.library()
+
+
+@pytest.mark.usefixtures("anew")
+def test_a_library_without_a_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(librdkafka._FUNCTIONS, "no_such_call", (ctypes.c_int,))
+    with pytest.raises(ConfigurationError, match=r"no_such_call.* install confluent-kafka"):
+        librdkafka.library()
+
+
+@pytest.mark.usefixtures("anew")
+def test_another_major_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(librdkafka, "_MAJOR", 3)
+    with pytest.raises(ConfigurationError, match=r"of version 0x02.* install confluent-kafka"):
+        librdkafka.library()
