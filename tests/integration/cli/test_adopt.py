@@ -118,6 +118,7 @@ def test_a_query_of_sparks_own_sink_goes_on(flow: Flow, spark_eos_session: Spark
     assert flow.committed() == {0: 40, 1: 40, 2: 10}
 
 
+@pytest.mark.slow
 def test_a_batch_that_has_not_finished(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(20))
     _own_sink(spark_eos_session, flow, _values)

@@ -121,6 +121,7 @@ def test_list_count_and_show(flow: Flow) -> None:
     assert (missing.exit_code, "no committed record at 1:99" in missing.output) == (1, True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_count_says_how_many_are_left_to_replay(flow: Flow) -> None:
     payments = f"payments-{flow.name}"
@@ -139,6 +140,7 @@ def test_count_says_how_many_are_left_to_replay(flow: Flow) -> None:
     assert "3 dead letters. 2 left to replay.\n" in told
 
 
+@pytest.mark.slow
 def test_list_says_when_a_letter_was_written(flow: Flow) -> None:
     # As an earlier version has written it: with its record's timestamp, which its header tells.
     write_letters(flow, [0], timestamp="1000")
@@ -196,6 +198,7 @@ def test_a_replay_writes_each_letter_once(flow: Flow) -> None:
     assert sorted(flow.values()) == ["value 10", "value 11"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 @pytest.mark.parametrize(
     "style",
@@ -266,6 +269,7 @@ _PLACES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_letters_that_do_not_tell_their_source_are_left(flow: Flow) -> None:
     write_letters(flow, [0])
@@ -361,6 +365,7 @@ def test_a_replay_writes_to_no_topic_that_only_a_letter_names(flow: Flow) -> Non
     assert len(flow.values(flow.source)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [pytest.param("y", marks=pytest.mark.slow), "n"])
 def test_a_terminal_is_asked(flow: Flow, answer: str) -> None:
     write_letters(flow, [0, 1])
@@ -380,6 +385,7 @@ def test_a_terminal_is_asked(flow: Flow, answer: str) -> None:
     assert (done.returncode, len(flow.values(flow.source))) == ((0, 2) if answer == "y" else (1, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) -> None:
     topic = write_letters(flow, [1, 3])
@@ -488,6 +494,7 @@ def test_more_topics_than_are_shown_can_not_be_agreed_to(flow: Flow) -> None:
     assert "Nothing is written, since so many can't be agreed to at once" in refused.output
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_each_replay_renews_all_offsets(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     flow = proxied_flow
@@ -560,6 +567,7 @@ def test_offsets_of_an_earlier_version_are_refused(flow: Flow) -> None:
     assert flow.values(flow.source) == flow.values() == []
 
 
+@pytest.mark.slow
 def test_without_pyspark_it_says_what_to_install(flow: Flow) -> None:
     write_letters(flow, [0])
     code = "import sys; sys.modules['pyspark'] = None; import spark_eos._cli as c; c.main()"

@@ -90,6 +90,7 @@ def _read(names: dict[str, Any], flow: Flow, rows: int) -> None:
     names["query"].processAllAvailable()
 
 
+@pytest.mark.slow
 def test_the_page_in_jupyter(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def _running(
         spark.streams.removeListener(names["listener"])
 
 
+@pytest.mark.slow
 def test_the_metrics_with_lag(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(10))
     labels = {"group_id": flow.group_id, "source_topic": flow.source}

@@ -156,6 +156,7 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
         runs.written_once(6, 6)
 
 
+@pytest.mark.slow
 def test_what_a_task_holds_behind_a_refused_transaction_is_left_to_the_next_attempt(
     flow: Flow,
 ) -> None:
@@ -199,6 +200,7 @@ def test_dead_letters_of_a_transaction_that_was_aborted_are_counted_once(flow: F
         assert sum(report.dead_letters.values()) == len(flow.written(letters)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.proves("group-rebalance")
 def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
     flow: Flow, caplog: pytest.LogCaptureFixture
@@ -272,6 +274,7 @@ def _exactly_once(flow: Flow, values: Iterable[Any]) -> None:
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 @pytest.mark.proves("partitions-added", "group-partitions-added")
 @pytest.mark.parametrize(("members", "shares"), [(1, [5]), (5, [1] * 5)])
 def test_partitions_added_under_a_running_query(
@@ -358,6 +361,7 @@ def test_a_foreign_consumer_joins_under_a_running_query(
     assert flow.committed() == {0: 20, 1: 20}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("group-foreign-idle")
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(

@@ -73,6 +73,7 @@ def test_an_expired_offset_is_not_taken_for_a_new_partition(flow: Flow) -> None:
     assert len(flow.values()) == 10
 
 
+@pytest.mark.slow
 def test_partitions_that_are_new_are_read_from_their_beginning(flow: Flow) -> None:
     with running(flow) as runs:
         runs.batch(5, 5)
@@ -83,6 +84,7 @@ def test_partitions_that_are_new_are_read_from_their_beginning(flow: Flow) -> No
         runs.written_once(7, 7, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("offsets-expired")
 def test_an_idle_partition_is_restored_from_the_checkpoint(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
@@ -112,6 +114,7 @@ def test_what_the_checkpoint_has_finished_is_restored(
         assert f"the offset of {flow.source}-{partition} was lost" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.proves("offsets-and-checkpoint-gone")
 def test_without_offsets_and_checkpoint_a_query_begins_as_a_new_one(flow: Flow) -> None:
     for _ in range(2):
@@ -121,6 +124,7 @@ def test_without_offsets_and_checkpoint_a_query_begins_as_a_new_one(flow: Flow) 
     assert sorted(flow.values()) == sorted(2 * [f"{p}/{n}" for p in (0, 1) for n in range(5)])
 
 
+@pytest.mark.slow
 @pytest.mark.proves("offsets-expired")
 def test_a_batch_that_was_begun_proves_nothing(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
@@ -227,12 +231,14 @@ def test_an_added_partition_whose_first_batch_missed_the_sink_is_refused(flow: F
         runs.batch(7, 7, 6)
 
 
+@pytest.mark.slow
 def test_an_added_partition_whose_first_batch_had_no_record_of_it_is_read(flow: Flow) -> None:
     with _added_without_the_sink(flow, 0) as runs:
         runs.batch(7, 7, 3)
         runs.written_once(7, 7, 3)
 
 
+@pytest.mark.slow
 def test_a_topic_that_returns_to_a_running_query_with_one_offset_lost_and_one_set(
     flow: Flow,
 ) -> None:
@@ -248,6 +254,7 @@ def test_a_topic_that_returns_to_a_running_query_with_one_offset_lost_and_one_se
             runs.batch(9, 9, also={other: (9, 9)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", [False, True], ids=["at the start", "later"])
 def test_a_batch_without_any_partition(flow: Flow, begun: bool) -> None:  # noqa: FBT001
     checkpoint = Checkpoint(flow)
@@ -278,6 +285,7 @@ def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
     assert len(flow.values()) == 23
 
 
+@pytest.mark.slow
 @pytest.mark.proves("topic-taken-out")
 def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
     other = f"{flow.source}-b"
@@ -295,6 +303,7 @@ def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_offset_that_was_set_hides_no_lost_one_beside_it(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
@@ -314,6 +323,7 @@ def test_an_offset_that_was_set_hides_no_lost_one_beside_it(flow: Flow) -> None:
     assert len(flow.values()) == 15
 
 
+@pytest.mark.slow
 def test_an_offset_that_was_set_proves_no_other_partition_new(flow: Flow) -> None:
     with running(flow) as runs:
         runs.batch(5, 5)
@@ -374,6 +384,7 @@ def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) ->
         runs.written_once(7, 7, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("offsets-expired")
 def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)

@@ -74,6 +74,7 @@ def test_offsets_go_by_name_and_commit_with_their_transaction(
     assert all(flow.source.encode() in request.content for request in sent)
 
 
+@pytest.mark.slow
 def test_a_member_that_was_taken_over_commits_nothing(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
@@ -81,6 +82,7 @@ def test_a_member_that_was_taken_over_commits_nothing(flow: Flow) -> None:
         assert refused(flow, writing, "-0: 25 UNKNOWN_MEMBER_ID").again
 
 
+@pytest.mark.slow
 @pytest.mark.proves("error-22")
 @pytest.mark.parametrize("past", [True, False], ids=["past", "future"])
 def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) -> None:
@@ -98,6 +100,7 @@ def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) ->
         assert refused(flow, writing, "-0: 22 ILLEGAL_GENERATION").again
 
 
+@pytest.mark.slow
 @pytest.mark.proves("topic-id-by-name")
 def test_a_source_topic_created_anew_takes_no_offset_by_name(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
@@ -119,6 +122,7 @@ def test_the_driver_does_not_settle_offsets_of_a_topic_created_anew(
     settles_nothing_of_a_recreated_source(flow, when)
 
 
+@pytest.mark.slow
 @both
 def test_open_transactions_of_the_group_alone_are_found(
     flow: Flow, spoken: dict[int, int], monkeypatch: pytest.MonkeyPatch
@@ -141,6 +145,7 @@ def test_open_transactions_of_the_group_alone_are_found(
         assert _versions(requests, _LIST_TRANSACTIONS) == {spoken[_LIST_TRANSACTIONS]}
 
 
+@pytest.mark.slow
 @both
 def test_a_query_ends_what_was_left_open_and_writes_every_row_once(
     flow: Flow,
@@ -171,6 +176,7 @@ def test_a_query_ends_what_was_left_open_and_writes_every_row_once(
     assert flow.committed() == {0: 12, 1: 12}
 
 
+@pytest.mark.slow
 @both
 def test_the_groups_offsets_and_members(
     flow: Flow, spoken: dict[int, int], monkeypatch: pytest.MonkeyPatch

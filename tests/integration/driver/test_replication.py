@@ -42,6 +42,7 @@ def _change_answers(proxy: KafkaProxy, change: Callable[[Any, Any], None]) -> No
     )
 
 
+@pytest.mark.slow
 def test_each_run_warns_once_and_names_the_topics(
     proxied_flow: Flow,
     proxy: KafkaProxy,
@@ -60,6 +61,7 @@ def test_each_run_warns_once_and_names_the_topics(
     assert len(warning) < 240
 
 
+@pytest.mark.slow
 def test_a_lone_broker_on_this_machine_is_not_warned_of(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -60,6 +60,7 @@ def records(spark: SparkSession, *values: bytes | None) -> DataFrame:
     return spark.createDataFrame(rows, schema)
 
 
+@pytest.mark.slow
 def test_orders_are_enriched_and_keyed_by_customer(spark_eos_session: SparkSession) -> None:
     cases = [
         (an_order(), enriched()),
@@ -118,6 +119,7 @@ NO_ORDERS = [
 ]
 
 
+@pytest.mark.slow
 def test_what_is_no_order_has_an_error(spark_eos_session: SparkSession) -> None:
     frame = records(spark_eos_session, *(value for value, _ in NO_ORDERS))
     rows = job("enrich_orders").enrich(frame, dead_letters=True).collect()

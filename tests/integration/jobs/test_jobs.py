@@ -213,6 +213,7 @@ def test_relay_job_writes_with_the_schemas_of_the_target(
     assert [m.value() for m in flow.written(rejected)] == [b"{"]
 
 
+@pytest.mark.slow
 def test_spark_submit_tells_bad_input_from_success(flow: Flow) -> None:
     with submit("relay", *arguments(flow), "--kafka", "no.such.setting=1") as process:
         out, _ = process.communicate(timeout=240)

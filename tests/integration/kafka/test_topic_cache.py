@@ -185,6 +185,7 @@ def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
     assert len(flow.values()) == 25
 
 
+@pytest.mark.slow
 def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = sent_requests(monkeypatch)
     monkeypatch.setattr(task, "_producers", {})
@@ -206,6 +207,7 @@ def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch
 
 
 # By name, topics are looked up once more before each commit.
+@pytest.mark.slow
 @pytest.mark.proves("topic-id-cached")
 @needs_topic_ids
 def test_a_query_asks_once_per_worker(

@@ -19,6 +19,7 @@ from support.sinks import arguments
 # In the log ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_batch_is_one_line_and_its_fields(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -87,6 +88,7 @@ def _descriptions(spark: SparkSession, run_id: str) -> list[str]:
     return [j.description().get() for j in sorted(chosen, key=lambda j: j.jobId())]
 
 
+@pytest.mark.slow
 def test_jobs_say_group_batch_and_round(
     flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
@@ -122,6 +124,7 @@ def test_jobs_say_group_batch_and_round(
 # Joined with Spark's progress ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_progress_and_reports_are_joined(flow: Flow, spark_eos_session: SparkSession) -> None:
     joined: list[BatchProgress] = []
     listener = BatchListener(joined.append)

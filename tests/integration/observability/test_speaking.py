@@ -31,6 +31,7 @@ def said(flow: Flow, spark_eos_session: SparkSession) -> Callable[..., list[str]
     return run
 
 
+@pytest.mark.slow
 def test_a_direct_query(flow: Flow, said: Callable[..., list[str]]) -> None:
     begins = f"spark-eos: group {flow.group_id}: delivery=direct, since {_NARROW}; "
     flow.produce(range(1_200))
@@ -40,12 +41,14 @@ def test_a_direct_query(flow: Flow, said: Callable[..., list[str]]) -> None:
     assert said() == [f"{begins}continues from the group's offsets; no records wait"]
 
 
+@pytest.mark.slow
 def test_a_new_group_that_begins_at_the_end(flow: Flow, said: Callable[..., list[str]]) -> None:
     flow.produce(range(5))
     (line,) = said(starting_offsets="latest")
     assert line.endswith("; begins at latest (starting_offsets); no records wait")
 
 
+@pytest.mark.slow
 def test_a_group_that_has_offsets_of_other_topics(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -63,6 +66,7 @@ def test_a_group_that_has_offsets_of_other_topics(
     assert len(flow.values()) == 7
 
 
+@pytest.mark.slow
 def test_a_staged_query(flow: Flow, said: Callable[..., list[str]]) -> None:
     flow.produce(map(record, range(10)))
     (line,) = said(repartitioned)
@@ -76,6 +80,7 @@ def test_a_staged_query(flow: Flow, said: Callable[..., list[str]]) -> None:
     assert line.endswith("; continues from its checkpoint; up to 3 records wait")
 
 
+@pytest.mark.slow
 def test_a_query_stays_staged_and_says_why(flow: Flow, said: Callable[..., list[str]]) -> None:
     flow.produce(["a"])
     said(forgotten)
@@ -84,6 +89,7 @@ def test_a_query_stays_staged_and_says_why(flow: Flow, said: Callable[..., list[
     assert line.endswith("; continues from its checkpoint; no records wait")
 
 
+@pytest.mark.slow
 def test_a_mirrored_query(mirrored_flow: Flow, spark_eos_session: SparkSession) -> None:
     flow = mirrored_flow
     why = f"delivery=mirrored, since {_NARROW}, in another cluster"
@@ -133,6 +139,7 @@ def _batches(found: list[str]) -> list[str]:
     return [re.sub(r"[\d.]+ s\b", "N s", line) for line in found if ", batch " in line]
 
 
+@pytest.mark.slow
 def test_a_line_for_each_batch_if_asked(flow: Flow, said: Callable[..., list[str]]) -> None:
     flow.produce(range(20))
     options = {"options": {"maxOffsetsPerTrigger": "10"}, "sink": {"on_batch": print_batch}}

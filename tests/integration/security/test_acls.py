@@ -197,6 +197,7 @@ def test_who_may_not_find_a_coordinator_is_told_what_the_request_needs(flow: Gua
             assert refusal.value.missing == (needed,)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("acl-taken-away-target")
 @pytest.mark.parametrize("left", ["nothing", "Describe"])
 def test_a_topic_that_only_a_row_names(

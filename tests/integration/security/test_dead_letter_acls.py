@@ -53,6 +53,7 @@ def test_the_missing_one_is_named_before_the_query_starts(
     assert f"lacks Write on topic '{letters}'. To grant: {needed}" in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_records_of_another_cluster_are_read_again_with_what_is_printed(
     guarded_mirror: GuardedMirror, spark_eos_session: SparkSession
 ) -> None:

@@ -53,6 +53,7 @@ def relayed(secured_flow: Flow, spark_eos_session: SparkSession) -> Callable[...
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_query_by_password(
     secured: Secured, relayed: Callable[..., None], mechanism: str
@@ -60,10 +61,12 @@ def test_a_query_by_password(
     relayed(secured.sasl(mechanism))
 
 
+@pytest.mark.slow
 def test_a_query_by_password_without_tls(secured: Secured, relayed: Callable[..., None]) -> None:
     relayed(secured.sasl("SCRAM-SHA-256", tls=False))
 
 
+@pytest.mark.slow
 def test_a_query_with_a_private_authority(secured: Secured, relayed: Callable[..., None]) -> None:
     relayed(secured.tls())
 
@@ -84,6 +87,7 @@ def test_a_query_with_a_client_certificate_and_an_encrypted_key(
     )
 
 
+@pytest.mark.slow
 def test_a_query_with_a_client_certificate_given_as_text(
     secured: Secured, relayed: Callable[..., None]
 ) -> None:
@@ -99,6 +103,7 @@ def test_a_query_with_a_client_certificate_given_as_text(
     )
 
 
+@pytest.mark.slow
 def test_a_query_to_a_host_that_its_certificate_does_not_name(
     secured: Secured, relayed: Callable[..., None]
 ) -> None:
@@ -219,6 +224,7 @@ def test_a_wrong_password_is_told_when_reading_and_when_writing(
         sink.write(frame.select("source", "value"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "PLAIN"])
 def test_a_connection_that_lives_longer_than_its_login(
     secured: Secured, mechanism: str, caplog: pytest.LogCaptureFixture

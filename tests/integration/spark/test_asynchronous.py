@@ -76,6 +76,7 @@ def _write_unlogged(spark: SparkSession, flow: Flow, new: range) -> None:
         _await(query, reports, len(new))
 
 
+@pytest.mark.slow
 @pytest.mark.proves("driver-killed-asynchronous")
 @pytest.mark.parametrize(
     "delivery", ["flow", pytest.param("mirrored_flow", marks=pytest.mark.slow)]
@@ -146,6 +147,7 @@ def test_a_log_that_lies_behind_restores_no_offset(
     _once(flow, 100)
 
 
+@pytest.mark.slow
 def test_a_log_that_has_caught_up_proves_again_what_was_written(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -224,6 +226,7 @@ def _on_connect(spark: SparkSession, options: dict[str, Any], source: str) -> st
     return "not refused"
 
 
+@pytest.mark.slow
 def test_spark_connect_has_only_the_log(flow: Flow, connect_service: ConnectService) -> None:
     error = connect_service.queries.ask(_on_connect, flow.options(), flow.source)
     assert error.startswith("asynchronous_progress needs classic Spark")

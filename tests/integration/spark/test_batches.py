@@ -120,6 +120,7 @@ def test_keys_are_partitioned_as_java_does(
     assert len(set(ours.values())) > 1
 
 
+@pytest.mark.slow
 def test_the_group_reaches_the_end_of_filtered_rows(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -141,6 +142,7 @@ def test_the_group_reaches_the_end_of_filtered_rows(
     assert report.rows_written == 0
 
 
+@pytest.mark.slow
 def test_partitions_and_batches_without_rows(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["only"], partition=1)
     run_available(spark_eos_session, flow)
@@ -151,6 +153,7 @@ def test_partitions_and_batches_without_rows(flow: Flow, spark_eos_session: Spar
     assert flow.values() == ["only"]
 
 
+@pytest.mark.slow
 def test_a_batch_with_new_partitions_has_a_task_for_each_core(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -165,6 +168,7 @@ def test_a_batch_with_new_partitions_has_a_task_for_each_core(
     assert report.transactions == spark_eos_session.sparkContext.defaultParallelism
 
 
+@pytest.mark.slow
 def test_the_rows_of_one_record_stay_in_one_transaction(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -216,6 +220,7 @@ def test_without_its_checkpoint_the_query_goes_on_from_the_groups_offsets(
     assert sorted(map(int, flow.values())) == list(range(20))
 
 
+@pytest.mark.slow
 @pytest.mark.proves("checkpoint-older")
 def test_an_older_checkpoint_that_is_put_back_repeats_nothing(
     flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
@@ -243,6 +248,7 @@ def test_starting_offsets_count_where_the_group_has_none(
     assert flow.committed() == {0: 1, 1: 1}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("partitions-added")
 @pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
 def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginning(
@@ -260,6 +266,7 @@ def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginni
     assert sorted(flow.values()) == ["2", "3", "4"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("partitions-added")
 @pytest.mark.parametrize("how", ["subscribePattern", "subscribe"])
 def test_topics_added_while_the_query_is_stopped_are_read_from_their_beginning(
@@ -293,6 +300,7 @@ def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
     assert sorted(flow.values()) == ["2", "3"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("partitions-added")
 @pytest.mark.parametrize("checkpoint", ["kept", "emptied"])
 def test_a_topic_that_is_added_while_all_offsets_are_set_by_hand(
@@ -340,6 +348,7 @@ def test_partitions_that_are_assigned(flow: Flow, spark_eos_session: SparkSessio
     assert flow.committed() == {1: 1}
 
 
+@pytest.mark.slow
 def test_two_sources_in_one_query(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -357,6 +366,7 @@ def test_two_sources_in_one_query(
     assert reports[0].transactions == 1
 
 
+@pytest.mark.slow
 def test_a_transaction_larger_than_a_chunk_becomes_several(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -436,6 +446,7 @@ def _slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield rows
 
 
+@pytest.mark.slow
 def test_a_job_that_is_cancelled_is_no_stop_of_the_query(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -453,6 +464,7 @@ def test_a_job_that_is_cancelled_is_no_stop_of_the_query(
     assert "QueryStoppedError" not in str(failure.value)
 
 
+@pytest.mark.slow
 def test_a_function_may_name_its_own_jobs(flow: Flow, spark_eos_session: SparkSession) -> None:
     context = spark_eos_session.sparkContext
     with closing(ExactlyOnceSink(**flow.options())) as sink:

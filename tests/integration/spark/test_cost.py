@@ -33,6 +33,7 @@ def _fetch_waits(flow: Flow, proxy: KafkaProxy) -> set[int]:
     return {wait for wait, found in named if found == topic_id}
 
 
+@pytest.mark.slow
 def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:
@@ -45,6 +46,7 @@ def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
     assert proxy.count(ListOffsetsRequest, "consumer-") < 20
 
 
+@pytest.mark.slow
 def test_of_many_partitions_fewer_records_are_polled_at_once(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -63,6 +65,7 @@ def test_of_many_partitions_fewer_records_are_polled_at_once(
     assert polled(51, {"kafka.max.poll.records": "9"}) == "9"
 
 
+@pytest.mark.slow
 def test_the_users_own_source_settings_come_first(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:
@@ -73,6 +76,7 @@ def test_the_users_own_source_settings_come_first(
     assert proxy.count(ListOffsetsRequest, "consumer-") >= 10
 
 
+@pytest.mark.slow
 def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -92,6 +96,7 @@ def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
         assert written == list(range(10 * partition, 10 * partition + 10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("members", "commits"), [(1, 2), (6, 6)])
 def test_a_transaction_commits_offsets_once_for_each_member(
     proxied_flow: Flow,
@@ -130,6 +135,7 @@ def test_what_workers_have_loaded_is_not_searched_for_garbage_after_every_task(
     assert max(row.frozen for row in frame.collect()) > 10_000
 
 
+@pytest.mark.slow
 def test_columns_may_change_from_batch_to_batch(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

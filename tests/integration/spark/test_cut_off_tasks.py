@@ -51,6 +51,7 @@ def _written_once(flow: Flow, records: list[str]) -> None:
     assert sorted(flow.values()) == sorted(records * _COPIES)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("task-fails")
 def test_a_task_that_fails_in_sparks_jvm_leaves_no_record_half_written(
     flow: Flow, session: SparkSession, records: list[str]

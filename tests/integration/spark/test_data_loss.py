@@ -67,6 +67,7 @@ def test_a_log_that_was_cut_ends_the_query(flow: Flow, spark_eos_session: SparkS
     assert sorted(flow.values()) == sorted([*map(str, range(15)), "other"])
 
 
+@pytest.mark.slow
 @pytest.mark.proves("records-deleted")
 def test_what_was_deleted_is_reported_if_the_user_says_so(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
@@ -97,6 +98,7 @@ def test_what_was_deleted_is_reported_if_the_user_says_so(
     assert seen[-1].lost == ()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("records-deleted")
 def test_what_was_deleted_of_an_added_partition_ends_the_query_or_is_reported(
     flow: Flow, spark_eos_session: SparkSession

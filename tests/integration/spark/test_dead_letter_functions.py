@@ -43,6 +43,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FUNCTIONS)
 def test_one_bad_row_costs_one_row(flow: Flow, spark_eos_session: SparkSession, kind: str) -> None:
     letters = letter_topic(flow)
@@ -141,6 +142,7 @@ def called(_row: dict[str, Any]) -> dict[str, Any]:
         return {"value": answer.decode()}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("row-becomes-dead-letter")
 def test_a_service_that_is_down_makes_no_dead_letters(
     flow: Flow, spark_eos_session: SparkSession
@@ -158,6 +160,7 @@ def test_a_service_that_is_down_makes_no_dead_letters(
     assert sum(flow.committed().values()) == 0
 
 
+@pytest.mark.slow
 def test_a_result_of_another_type_is_the_rows_fault(spark_eos_session: SparkSession) -> None:
     frame = spark_eos_session.createDataFrame([("1",), ("2",), ("3",)], "value string")
 

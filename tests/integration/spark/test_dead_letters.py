@@ -71,6 +71,7 @@ def test_rows_with_an_error_become_dead_letters(
     assert flow.committed()[1] == 4
 
 
+@pytest.mark.slow
 def test_records_of_1970_and_before_keep_their_timestamps_and_letters_tell_them(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -91,6 +92,7 @@ def test_records_of_1970_and_before_keep_their_timestamps_and_letters_tell_them(
     assert report.timestamps_adjusted == 1
 
 
+@pytest.mark.slow
 def test_without_the_topic_an_error_column_is_ignored(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -133,6 +135,7 @@ def test_too_many_of_them_end_the_query(
     assert flow.values() == ["A"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("too-many-dead-letters")
 def test_each_start_may_write_as_many_again(
     flow: Flow, letters: str, spark_eos_session: SparkSession
@@ -189,6 +192,7 @@ def test_nothing_but_one_error_ends_the_query_before_it_is_written(
     assert len(flow.written(letters)) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.proves("nothing-but-dead-letters")
 def test_one_error_in_many_small_tasks_ends_the_query_too(
     flow: Flow, letters: str, spark_eos_session: SparkSession
@@ -228,6 +232,7 @@ def test_one_error_that_only_kafka_tells(
     assert len(flow.written(letters)) == (20 if records == 8 else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("nothing-but-dead-letters")
 @pytest.mark.parametrize(
     ("first", "second", "attempts"),
@@ -265,6 +270,7 @@ def test_other_batches_may_have_one_error_often(
     assert len(flow.values()) == len(first) + len(second) - bad
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_repeated_batch_may_have_one_error(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -296,6 +302,7 @@ def test_the_share_is_that_of_the_whole_batch_when_it_is_repeated(
     assert len(flow.values()) == 1_500 + 1_048 - 117
 
 
+@pytest.mark.slow
 def test_one_partition_may_have_all_of_them(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -311,6 +318,7 @@ def test_one_partition_may_have_all_of_them(
     assert len(flow.values()) == 100
 
 
+@pytest.mark.slow
 def test_one_of_the_partitions_of_a_task_may_have_all_of_them(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -356,6 +364,7 @@ def test_headers_in_other_styles(
     assert found[f"__{style}.errors.reason"] == "exception"
 
 
+@pytest.mark.slow
 def test_a_record_with_headers_of_dead_letters_is_replayed_as_it_was(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -386,6 +395,7 @@ def test_a_record_with_headers_of_dead_letters_is_replayed_as_it_was(
     assert flow.written(other) == []
 
 
+@pytest.mark.slow
 def test_headers_of_the_same_style_are_left_out(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -400,6 +410,7 @@ def test_headers_of_the_same_style_are_left_out(
     assert flow.written(flow.source)[1].headers() == [("a", None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_letters_of_another_clusters_records_say_so(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, style: str

@@ -28,6 +28,7 @@ def run(spark: SparkSession, flow: Flow, transform: Any, **options: Any) -> tupl
     return report, letters
 
 
+@pytest.mark.slow
 def test_each_kind(flow: Flow, spark_eos_session: SparkSession) -> None:
     compacted = f"compacted-{flow.name}"
     flow.broker.create_topic(compacted, 1, {"cleanup.policy": "compact"})
@@ -87,6 +88,7 @@ def test_each_kind(flow: Flow, spark_eos_session: SparkSession) -> None:
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 def test_what_just_fits_and_what_does_not(flow: Flow, spark_eos_session: SparkSession) -> None:
     small = f"small-{flow.name}"
     flow.broker.create_topic(small, 1, {"max.message.bytes": "10000"})
@@ -105,6 +107,7 @@ def test_what_just_fits_and_what_does_not(flow: Flow, spark_eos_session: SparkSe
     assert (report.attempts, report.dead_letters) == (1, {"too_large": len(refused)})
 
 
+@pytest.mark.slow
 def test_a_thousand_of_a_hundred_thousand(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:
@@ -132,6 +135,7 @@ def test_a_thousand_of_a_hundred_thousand(
     assert begun < 16, begun
 
 
+@pytest.mark.slow
 @pytest.mark.proves("row-becomes-dead-letter")
 def test_no_more_than_allowed_are_written(flow: Flow, spark_eos_session: SparkSession) -> None:
     small = f"small-{flow.name}"
@@ -149,6 +153,7 @@ def test_no_more_than_allowed_are_written(flow: Flow, spark_eos_session: SparkSe
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [4_102_444_800, 1_000])
 def test_timestamps_out_of_bounds(
     seconds: int, flow: Flow, spark_eos_session: SparkSession
@@ -213,6 +218,7 @@ def test_an_open_transaction_does_not_wait_for_missing_topics(
     assert len(flow.written(letters)) == 2
 
 
+@pytest.mark.slow
 def test_many_small_records_for_a_topic_with_a_low_limit(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -230,6 +236,7 @@ def test_many_small_records_for_a_topic_with_a_low_limit(
     assert [int(value) for value in flow.values(small)] == [*range(20_000)]
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_lowered_between_batches(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -260,6 +267,7 @@ def test_a_limit_that_is_lowered_between_batches(
     assert flow.committed()[0] == 3_000
 
 
+@pytest.mark.slow
 def test_a_letter_that_is_too_large_as_well_goes_without_its_value(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -73,6 +73,7 @@ def _ended(command: list[str], environment: dict[str, str]) -> "subprocess.Compl
     )
 
 
+@pytest.mark.slow
 def test_under_pytest_it_is_raised(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
     sink = ExactlyOnceSink(**arguments(**flow.options()))

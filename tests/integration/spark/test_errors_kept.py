@@ -205,6 +205,7 @@ def test_another_job_ends_at_a_bad_row(flow: Flow, spark_eos_session: SparkSessi
         _numbers(frame).collect()
 
 
+@pytest.mark.slow
 def test_who_looks_at_an_error_may_leave_it_out(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -16,6 +16,7 @@ def _unshown(text: str) -> set[str]:
     return {one for one in text if not one.isprintable()} - {"\n", "\t"}
 
 
+@pytest.mark.slow
 def test_an_error_of_a_row(flow: Flow, spark_eos_session: SparkSession) -> None:
     def judged(frame: DataFrame) -> DataFrame:
         return frame.select("source", "value", F.col("value").cast("string").alias("error"))

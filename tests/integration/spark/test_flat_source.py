@@ -34,6 +34,7 @@ def arrived(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 1])
 def test_tasks_get_the_topic_only_if_there_are_several(
     new_flow: Callable[..., Flow],
@@ -52,6 +53,7 @@ def test_tasks_get_the_topic_only_if_there_are_several(
     assert [sorted(columns) for columns in arrived] == [sorted(["key", "value", *_FLAT, *topic])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_further_round_writes_the_rows_of_the_partitions_that_are_left(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession, tmp_path: Path, others: int
@@ -74,6 +76,7 @@ def test_a_further_round_writes_the_rows_of_the_partitions_that_are_left(
     assert sorted(flow.values()) == sorted(["0", "1", "2", "3"] * (1 + others))
 
 
+@pytest.mark.slow
 def test_a_function_of_the_users_own_sees_the_columns_of_the_query(
     flow: Flow, spark_eos_session: SparkSession, arrived: list[list[str]]
 ) -> None:
@@ -99,6 +102,7 @@ def test_a_function_of_the_users_own_sees_the_columns_of_the_query(
     assert arrived == [frame.columns]
 
 
+@pytest.mark.slow
 def test_rows_that_say_they_are_of_another_topic_are_refused(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -114,6 +118,7 @@ def test_rows_that_say_they_are_of_another_topic_are_refused(
     assert (flow.values(), flow.committed()) == ([], {0: 0, 1: 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["__SOURCE_offset", "__source_offset"])
 def test_a_query_with_such_a_column_of_its_own_keeps_the_struct(
     flow: Flow, spark_eos_session: SparkSession, arrived: list[list[str]], name: str
@@ -137,6 +142,7 @@ def test_such_columns_do_not_stand_for_a_source(
         run_available(spark_eos_session, flow, without, delivery="direct")
 
 
+@pytest.mark.slow
 def test_options_that_are_set_before_and_after_reach_the_query(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -50,6 +50,7 @@ def _other_source(frame: DataFrame) -> DataFrame:
     return frame.selectExpr("key", "value", "source.topic AS source")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pipeline", "delivery", "warned"),
     [
@@ -115,6 +116,7 @@ def test_once_something_is_staged_the_query_stays_staged(api: Api, flow: Flow) -
     assert sorted(flow.values()) == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_staged_and_not_written_is_none_of_direct(
     flow: Flow,
     spark_eos_session: SparkSession,  # noqa: ARG001 - started

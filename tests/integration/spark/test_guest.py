@@ -124,6 +124,7 @@ def _ask_nobody() -> None:
         connections.close()
 
 
+@pytest.mark.slow
 def test_only_our_connections_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with _records(caplog) as ours:
         _ask_nobody()
@@ -133,6 +134,7 @@ def test_only_our_connections_log_nothing(caplog: pytest.LogCaptureFixture) -> N
     assert any("Connect" in text or "Bootstrap" in text for text in theirs), theirs
 
 
+@pytest.mark.slow
 def test_what_our_connections_log_can_be_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "kafka"), _records(caplog) as ours:
         _ask_nobody()

@@ -84,6 +84,7 @@ def test_each_format_is_kept() -> None:
     assert FORMAT in kept_formats(), "keep queries of the new format: support/kept_queries.py"
 
 
+@pytest.mark.slow
 def test_it_is_continued(kept: tuple[int, Query], spark_eos_session: SparkSession) -> None:
     number, query = kept
     if Version(kept_spark(number)) > Version(pyspark.__version__):

@@ -51,6 +51,7 @@ def test_a_narrow_query_is_mirrored(spark_eos_session: SparkSession, mirrored_fl
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 def test_a_transactional_source_leaves_no_lag(
     spark_eos_session: SparkSession, mirrored_flow: Any
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_transactional_source_leaves_no_lag(
     assert sorted(flow.values()) == ["a", "a", "b", "b"]
 
 
+@pytest.mark.slow
 def test_what_is_not_narrow_is_staged(spark_eos_session: SparkSession, mirrored_flow: Any) -> None:
     flow = mirrored_flow
     flow.produce(map(staging.record, range(60)))
@@ -77,6 +79,7 @@ def test_what_is_not_narrow_is_staged(spark_eos_session: SparkSession, mirrored_
         _run(spark_eos_session, flow, delivery="mirrored")
 
 
+@pytest.mark.slow
 def test_a_row_to_blame_is_named_by_its_source(
     spark_eos_session: SparkSession, mirrored_flow: Any
 ) -> None:

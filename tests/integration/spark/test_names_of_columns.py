@@ -52,6 +52,7 @@ def _judged(frame: DataFrame) -> DataFrame:
     return frame.select(F.col("source").alias("Source"), "key", F.col("value").alias("VALUE"), bad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_function", [False, True])
 def test_an_error_in_capitals_makes_a_dead_letter(
     flow: Flow,

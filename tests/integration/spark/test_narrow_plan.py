@@ -336,6 +336,7 @@ def test_the_sources_topic_is_known_by_sql_too(spark_eos_session: SparkSession, 
     assert with_own_topic_marked(chosen).schema["topic"].metadata == {}
 
 
+@pytest.mark.slow
 def test_a_query_of_sql_goes_on_after_its_checkpoints_loss(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -397,6 +398,7 @@ def test_a_source_that_is_not_kafkas(flow: Flow, spark_eos_session: SparkSession
         sink.write(frame)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twice", ["one DataFrame", "two of one topic", "a pattern beside it"])
 def test_a_topic_that_is_read_twice(
     flow: Flow, spark_eos_session: SparkSession, twice: str
@@ -416,6 +418,7 @@ def test_a_topic_that_is_read_twice(
         sink.write(one.union(other))
 
 
+@pytest.mark.slow
 def test_aborted_records_of_the_source(flow: Flow, spark_eos_session: SparkSession) -> None:
     producer = Producer({**flow.kafka, "transactional.id": f"aborting-{flow.name}"})
     producer.init_transactions(60)

@@ -60,6 +60,7 @@ def test_a_source_topic_with_more_records_than_before(
     assert flow.committed() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("source-topic-recreated")
 def test_a_source_topic_with_fewer_records_than_before(
     flow: Flow, spark_eos_session: SparkSession
@@ -78,6 +79,7 @@ def test_a_source_topic_with_fewer_records_than_before(
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 @pytest.mark.proves("target-topic-recreated")
 def test_a_target_topic_with_fewer_partitions_than_before(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch

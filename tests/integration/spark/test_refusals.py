@@ -112,6 +112,7 @@ def test_pipelines(
         _write(spark_eos_session, refused, transform)
 
 
+@pytest.mark.slow
 def test_pipelines_of_sql(refused: Flow, spark_eos_session: SparkSession) -> None:
     sink = ExactlyOnceSink(**arguments(**{**refused.options(), "delivery": "direct"}))
     frame = sink.read(spark_eos_session, subscribe=refused.source)
@@ -140,6 +141,7 @@ def test_a_join_that_shuffles_has_a_cure(
     assert "a sort" not in str(failure.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["direct", "auto", "staged"])
 @pytest.mark.parametrize("topic", ["the default's", None])
 def test_the_sources_topic_passed_on(
@@ -153,6 +155,7 @@ def test_the_sources_topic_passed_on(
             writer.start()
 
 
+@pytest.mark.slow
 def test_a_topic_of_the_rows_own_may_have_the_sources_name(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -168,6 +171,7 @@ def test_a_topic_of_the_rows_own_may_have_the_sources_name(
     assert flow.values() == ["a"]
 
 
+@pytest.mark.slow
 def test_a_broadcast_join_is_narrow(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["a", "b"])
     names = spark_eos_session.createDataFrame([("a", "alpha")], "letter string, name string")
@@ -236,6 +240,7 @@ def _read_from(frame: DataFrame, servers: str, topic: str) -> DataFrame:
     return relay(reader.load().withColumn("source", F.struct("topic", "partition", "offset")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["direct", "mirrored"])
 def test_a_reader_of_ones_own_in_another_cluster(
     flow: Flow, mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, delivery: str
@@ -316,6 +321,7 @@ def test_a_foreign_live_member_of_the_group(
         _write(spark_eos_session, flow, relay)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("version-transactions-old", "error-35")
 def test_transaction_version_below_2(tmp_path: Path, spark_eos_session: SparkSession) -> None:
     with EmbeddedKafka(features={"transaction.version": 1}) as broker:
@@ -327,6 +333,7 @@ def test_transaction_version_below_2(tmp_path: Path, spark_eos_session: SparkSes
             _write(spark_eos_session, flow, relay)
 
 
+@pytest.mark.slow
 def test_a_broker_that_can_not_be_reached(refused: Flow, spark_eos_session: SparkSession) -> None:
     sink = ExactlyOnceSink(
         **arguments(
@@ -428,6 +435,7 @@ def test_two_calls_for_one_batch(flow: Flow, spark_eos_session: SparkSession) ->
     assert flow.members() == []
 
 
+@pytest.mark.slow
 def test_two_calls_for_one_batch_at_a_time(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
     sink = ExactlyOnceSink(**flow.options(), delivery="direct")

@@ -57,6 +57,7 @@ def any_flow(request: pytest.FixtureRequest) -> Flow:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.proves("group-reused")
 def test_another_target_is_refused_until_it_is_confirmed(
     spark_eos_session: SparkSession, any_flow: Flow, caplog: pytest.LogCaptureFixture
@@ -93,6 +94,7 @@ def test_another_target_is_refused_until_it_is_confirmed(
     assert sorted(map(int, flow.values(first))) == list(range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.proves("group-reused")
 @pytest.mark.parametrize(
     ("pipeline", "said"),
@@ -146,6 +148,7 @@ def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(
     assert flow.values(other) == []
 
 
+@pytest.mark.slow
 def test_a_group_of_its_own_writes_everything(api: Api, flow: Flow) -> None:
     flow.produce(range(30))
     api.start(flow).replay()
@@ -198,6 +201,7 @@ def test_sources_of_another_query_are_refused(
     assert sorted(map(int, flow.values())) == list(range(20))
 
 
+@pytest.mark.slow
 def test_a_deleted_checkpoint_continues_and_says_so(
     spark_eos_session: SparkSession,
     new_flow: Callable[..., Flow],
@@ -223,6 +227,7 @@ def test_a_deleted_checkpoint_continues_and_says_so(
     assert "the checkpoint is new" not in caplog.text
 
 
+@pytest.mark.slow
 def test_another_target_with_the_querys_checkpoint_is_said(
     spark_eos_session: SparkSession, flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -239,6 +244,7 @@ def test_another_target_with_the_querys_checkpoint_is_said(
     assert caplog.text.count(said) == 1
 
 
+@pytest.mark.slow
 def test_offsets_without_an_owner_refuse_nothing(
     spark_eos_session: SparkSession, flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,6 +27,7 @@ def _fails(
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 def test_larger_than_the_topic_allows(flow: Flow, spark_eos_session: SparkSession) -> None:
     small = f"small-{flow.name}"
     flow.broker.create_topic(small, 1, {"max.message.bytes": "10000"})
@@ -41,6 +42,7 @@ def test_larger_than_the_topic_allows(flow: Flow, spark_eos_session: SparkSessio
     assert flow.values(small) == []
 
 
+@pytest.mark.slow
 def test_larger_than_the_client_allows(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["small"], partition=0)
 
@@ -55,6 +57,7 @@ def test_larger_than_the_client_allows(flow: Flow, spark_eos_session: SparkSessi
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason", "written", "options"),
     [
@@ -84,6 +87,7 @@ def test_for_a_topic_that_does_not_exist(
     )
 
 
+@pytest.mark.slow
 def test_for_a_topic_that_the_query_reads(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["good"], partition=0)
     _fails(
@@ -95,6 +99,7 @@ def test_for_a_topic_that_the_query_reads(flow: Flow, spark_eos_session: SparkSe
     )
 
 
+@pytest.mark.slow
 def test_for_a_partition_that_does_not_exist(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["good", "bad"], partition=0)
     partition = F.when(F.col("value") == F.lit(b"bad"), 17).alias("partition")
@@ -106,6 +111,7 @@ def test_for_a_partition_that_does_not_exist(flow: Flow, spark_eos_session: Spar
     )
 
 
+@pytest.mark.slow
 def test_out_of_offset_order(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["first", "second"], partition=0)
 
@@ -127,6 +133,7 @@ def test_the_users_own_error_is_the_reason(flow: Flow, spark_eos_session: SparkS
     _fails(spark_eos_session, flow, raising, "ZeroDivisionError")
 
 
+@pytest.mark.slow
 def test_a_worker_directory_that_can_not_be_used(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

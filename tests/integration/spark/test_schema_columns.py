@@ -83,6 +83,7 @@ def frame_of(spark: SparkSession, values: list[Any], kind: str = "value binary")
     return spark.createDataFrame(rows, kind).coalesce(1)
 
 
+@pytest.mark.slow
 def test_a_topic_of_several_subjects_is_a_struct_of_them(
     spark: SparkSession, subjects: Subjects
 ) -> None:
@@ -139,6 +140,7 @@ def test_an_error_that_is_there_stays(spark: SparkSession, subjects: Subjects) -
         registry.decode(numbers, subject=subject, errors="column")
 
 
+@pytest.mark.slow
 def test_bad_records_end_the_query_if_they_are_to(spark: SparkSession, subjects: Subjects) -> None:
     good = subjects.write(ORDER, {"id": "o1", "amount": 0.5})
     registry = SchemaRegistry({"url": subjects.url})
@@ -256,6 +258,7 @@ def test_a_restart_has_the_columns_that_the_query_has_begun_with(
     assert (tmp_path / "check point" / "spark-eos" / "schemas").is_dir()
 
 
+@pytest.mark.slow
 def test_decode_and_encode_are_pinned_each_for_itself(
     spark: SparkSession, subjects: Subjects, tmp_path: Path
 ) -> None:
@@ -327,6 +330,7 @@ def test_secrets_are_in_no_plan(spark: SparkSession, subjects: Subjects) -> None
     assert "sesame" not in frame._jdf.queryExecution().analyzed().toJSON()
 
 
+@pytest.mark.slow
 def test_ids_in_headers_are_read_and_written_as_confluents_serializers_do(
     spark: SparkSession, subjects: Subjects
 ) -> None:

@@ -139,6 +139,7 @@ def _orders(records: Records, count: int) -> list[bytes]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [AVRO, JSON, PROTOBUF], ids=lambda of: of.kind)
 @pytest.mark.parametrize(
     "delivery",

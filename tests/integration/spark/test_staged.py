@@ -51,6 +51,7 @@ def test_rows_that_move(
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 def test_counts_by_window(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
     run_staged(spark, flow, staging.windows)
@@ -130,6 +131,7 @@ def test_duplicates_are_dropped(flow: Flow, spark: SparkSession) -> None:
     assert Counter(row["key"] for row in written.rows) == Counter(range(20))
 
 
+@pytest.mark.slow
 def test_a_limit(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
     written = run_staged(spark, flow, staging.limited)
@@ -158,6 +160,7 @@ def test_source_partitions_that_are_split(flow: Flow, spark: SparkSession) -> No
     assert {report.delivery for report in reports} == {"staged"}
 
 
+@pytest.mark.slow
 def test_sources_that_are_not_kafkas(flow: Flow, spark: SparkSession, tmp_path: Any) -> None:
     directory = tmp_path / "files"
     spark.range(50).select(F.col("id").cast("string").alias("value")).write.text(str(directory))
@@ -172,6 +175,7 @@ def test_sources_that_are_not_kafkas(flow: Flow, spark: SparkSession, tmp_path: 
     assert sorted(map(int, flow.values())) == list(range(60))
 
 
+@pytest.mark.slow
 def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
     reports: list[BatchReport] = []
@@ -203,6 +207,7 @@ def test_earlier_copies_are_swept(flow: Flow, spark: SparkSession) -> None:
     assert left.startswith(f"{reports[-1].batch_id}-")
 
 
+@pytest.mark.slow
 def test_files_are_there_once_all_tasks_are_done(flow: Flow, spark: SparkSession) -> None:
     """Else an attempt that Spark has given up may replace a file after the staged commit."""
 

@@ -111,6 +111,7 @@ def _lose_ledger(flow: Flow) -> None:
     groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [commit_partition])
 
 
+@pytest.mark.slow
 @pytest.mark.proves("staged-commit-lost")
 def test_a_ledger_that_is_lost_between_two_batches_is_restored(
     flow: Flow, spark: SparkSession
@@ -154,6 +155,7 @@ def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Pat
     assert None not in {message.key() for message in flow.written()}
 
 
+@pytest.mark.slow
 def test_copies_are_read_with_the_querys_settings(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +223,7 @@ def test_a_copy_that_a_newer_run_removes_is_no_fault_of_the_file_system(
     assert _numbers(flow) == Counter()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [WriteError, OffsetsLostError])
 def test_rows_that_are_not_written_are_named_although_a_newer_run_has_the_group(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, error: type[SparkEosError]
@@ -238,6 +241,7 @@ def test_rows_that_are_not_written_are_named_although_a_newer_run_has_the_group(
     assert "FencedByNewerRunError" not in str(ended.value)
 
 
+@pytest.mark.slow
 def test_a_function_that_leaves_the_position_out(flow: Flow, spark: SparkSession) -> None:
     _produced(flow, range(1))
     reports: list[BatchReport] = []
@@ -253,6 +257,7 @@ def test_a_function_that_leaves_the_position_out(flow: Flow, spark: SparkSession
     assert _numbers(flow) == Counter(range(_BATCH))
 
 
+@pytest.mark.slow
 def test_a_staged_batch_is_not_written_directly_without_its_note(
     flow: Flow, spark: SparkSession
 ) -> None:

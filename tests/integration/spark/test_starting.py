@@ -96,6 +96,7 @@ def test_workers_whose_python_lacks_packages(tmp_path: Path, other_python: str) 
     assert f"PYSPARK_PYTHON={sys.executable}" in told
 
 
+@pytest.mark.slow
 def test_a_machine_without_java(tmp_path: Path) -> None:
     code = _SINK.format(builder=_OURS, master="local[1]")
     told = _last_line(_run(tmp_path, code, JAVA_HOME=str(tmp_path)))
@@ -145,6 +146,7 @@ sink.write(rows).trigger(availableNow=True).start().awaitTermination()
 """
 
 
+@pytest.mark.slow
 def test_a_session_that_is_there_is_taken(flow: Flow, spark_eos_session: object) -> None:
     from spark_eos import session_builder
 

@@ -98,6 +98,7 @@ def _run(sink: ExactlyOnceSink, frame: DataFrame) -> Iterator[None]:
         query.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("starts", "pipeline", "clusters"),
     [
@@ -125,6 +126,7 @@ def test_a_whole_start_opens_each_cluster_once_and_checks_once(
     until(lambda: not _open(starts), lambda: "the connections' end")
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_used_again_starts_again(
     starts: Starts, spark_eos_session: SparkSession
 ) -> None:
@@ -145,6 +147,7 @@ def test_a_sink_that_is_used_again_starts_again(
     assert sorted(flow.values()) == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_what_was_found_out_long_ago_is_asked_again(
     starts: Starts, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def _check(flow: Flow, error: str) -> None:
     assert _ends(flow.bootstrap_servers, flow.target, flow.partitions) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.proves("row-for-source-topic")
 @pytest.mark.parametrize("shape", [*SHAPES, IN_A_FUNCTION])
 def test_the_sources_own_topic_is_no_target(flow: Flow, queries: Queries, shape: str) -> None:
@@ -119,6 +120,7 @@ def test_nor_is_it_in_another_cluster(
     assert _ends(flow.bootstrap_servers, flow.source, flow.partitions) == 0
 
 
+@pytest.mark.slow
 def test_topics_of_the_same_names_in_another_cluster_are_chosen_by_an_alias(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession
 ) -> None:
@@ -146,6 +148,7 @@ def test_what_the_refusal_advises_works_in_a_function_too(
     check_target(frame.select(F.col("topic").cast("string").alias("topic")).schema)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("row-for-source-topic")
 def test_rows_for_the_dead_letter_topic_are_refused(
     flow: Flow, spark_eos_session: SparkSession

@@ -28,6 +28,7 @@ def _maps_an_archive(pid: int) -> bool:
     return any(str(cache_directory().resolve()) in line and "classes.jsa" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_a_session_takes_its_classes_from_an_archive() -> None:
     gateway: Any = SparkContext._gateway

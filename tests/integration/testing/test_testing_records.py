@@ -64,6 +64,7 @@ def test_a_frame_is_produced_where_java_would(
     assert places == sorted(places)
 
 
+@pytest.mark.slow
 def test_only_committed_records_are_consumed(flow: Flow, spark_eos_session: SparkSession) -> None:
     settings = {**flow.kafka, "transactional.id": f"writer-{flow.name}", "log_level": 0}
     with closing(Producer(settings)) as producer:

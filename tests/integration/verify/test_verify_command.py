@@ -51,6 +51,7 @@ def run(flow: Flow, *more: str) -> Result:
     return result
 
 
+@pytest.mark.slow
 def test_a_sound_run_has_exit_status_0_and_prints_no_warning(flow: Flow) -> None:
     fill(flow)
     Writer(flow).write(ALL, ENDS)
@@ -130,6 +131,7 @@ def test_a_filter_is_not_reported_without_a_hint(flow: Flow) -> None:
     assert "--at-most-once-each" in refused.stderr
 
 
+@pytest.mark.slow
 def test_isolation_level_and_complete(flow: Flow) -> None:
     fill(flow)
     writer = Writer(flow)
@@ -254,6 +256,7 @@ def test_help() -> None:
     assert "spark-eos verify" in CliRunner().invoke(main, ["--help"]).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_removes_the_temporary_database(
     flow: Flow, tmp_path: Path, number: signal.Signals

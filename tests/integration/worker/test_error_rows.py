@@ -60,6 +60,7 @@ def rows(module_worker: ProxiedWorker, proxy: KafkaProxy) -> Iterator[ProxiedWor
     module_worker.add_and_commit()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("broker-away", case="16 NOT_COORDINATOR]")
 @pytest.mark.proves("error-100", case="100 UNKNOWN_TOPIC_ID")
 @pytest.mark.proves("error-51", case="51 CONC")
@@ -78,6 +79,7 @@ def test_retried_until_it_is_accepted(row: str, rows: ProxiedWorker) -> None:
     rows.assert_as_before(used)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("broker-away")
 @pytest.mark.proves("error-100", case="100 UNKNOWN_TOPIC_ID")
 @pytest.mark.proves("error-51", case="51 CONC")
@@ -109,6 +111,7 @@ def test_retried_no_longer_than_its_transaction_may_live(
     assert "51 CONCURRENT_TRANSACTIONS" in str(failure)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("error-113", case="113 STALE")
 @pytest.mark.proves("error-134", case="134 UNASSIGNED")
 @pytest.mark.proves("error-47", case="47 INVALID")
@@ -210,6 +213,7 @@ def _member(rows: ProxiedWorker) -> MemberIdentity:
     return rows.writing._plan[TopicPartition(rows.flow.source, 1)].member
 
 
+@pytest.mark.slow
 @pytest.mark.proves("error-113", case="113")
 @pytest.mark.proves("error-25", case="25")
 @pytest.mark.parametrize(
@@ -239,6 +243,7 @@ def test_the_brokers_own_answer_by_name_22_illegal_generation(rows: ProxiedWorke
     assert f": {rows.flow.source}-1: 22 ILLEGAL_GENERATION" in str(failure)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("error-69", case="69")
 @pytest.mark.parametrize(
     "row",
@@ -264,6 +269,7 @@ def test_the_brokers_own_answer_to_what_does_not_exist(
         assert f"'{rows.flow.source}' was deleted and recreated" in str(failure)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("worker-hangs")
 @pytest.mark.proves("error-47", case="47")
 @pytest.mark.proves("error-49", case="49")
@@ -291,6 +297,7 @@ def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
     return run_available(spark, flow, lambda f: relay(f).coalesce(1), max_members=1, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "attempts"),
     [
@@ -348,6 +355,7 @@ def _in_a_second_round(proxy: KafkaProxy) -> None:
     proxy.on(TxnOffsetCommitRequest, answered(0, _code(_REJECTED)))
 
 
+@pytest.mark.slow
 def test_a_second_round_of_columns_under_an_alias(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:

@@ -204,6 +204,7 @@ def test_list_transactions_14_coordinator_load_in_progress(worker: ProxiedWorker
     worker.writing.abort()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("broker-restarts")
 @pytest.mark.parametrize(
     ("request_class", "fault"),
