@@ -40,7 +40,8 @@ MODULES: Final = (
     "spark_eos/_worker/task.py",
     "spark_eos/_worker/transaction.py",
     "spark_eos/_worker/producer.py",
-    "spark_eos/_client/confluent_traps.py",
+    "spark_eos/_worker/record_sender.py",
+    "spark_eos/_client/librdkafka.py",
 )
 _COSMIC_RAY: Final = ROOT / ".venv" / "mutants" / "bin" / "cosmic-ray"
 _GIT: Final = shutil.which("git") or "git"
