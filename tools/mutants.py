@@ -41,6 +41,7 @@ MODULES: Final = (
     "spark_eos/_worker/transaction.py",
     "spark_eos/_worker/producer.py",
     "spark_eos/_worker/record_sender.py",
+    "spark_eos/_worker/record_arrays.py",
     "spark_eos/_client/librdkafka.py",
 )
 _COSMIC_RAY: Final = ROOT / ".venv" / "mutants" / "bin" / "cosmic-ray"

@@ -1,16 +1,12 @@
-"""A transactional producer by librdkafka's public C API (rdkafka.h), for whole columns of rows.
+"""One transactional producer of librdkafka, by its C API, for whole columns of rows.
 
-The library is the one that confluent-kafka has loaded; nothing private of confluent-kafka is used.
-Its own ``Producer`` takes a call and three Python objects for each row. Here rows are handed over
-as arrays of C structures, and what librdkafka has to say comes as events instead of callbacks, so
-that no Python code runs within it. Calls leave other threads of Python running.
-
-Values are not copied: a handle keeps their memory until no record of it is on its way any more.
+What librdkafka has to say comes as events instead of callbacks, so that no Python code runs within
+it. Calls leave other threads of Python running. Values are not copied: a handle keeps their memory
+until no record of it is on its way any more.
 """
 
 import contextlib
 import ctypes as c
-import enum
 import functools
 import logging
 import os
@@ -19,11 +15,22 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import confluent_kafka
 import numpy as np
-import numpy.typing as npt
 from confluent_kafka import KafkaError, KafkaException
 
+from spark_eos._client.librdkafka_api import (
+    ANY_PARTITION,
+    ARGUMENT,
+    INT,
+    MESSAGE,
+    POINTER,
+    SIZE,
+    TEXT,
+    Array,
+    Kind,
+    Library,
+    Message,
+)
 from spark_eos.errors import ConfigurationError
 
 _INSTALL: Final = "install confluent-kafka>=2.16,<3 from PyPI"
@@ -38,7 +45,6 @@ _ABORT_SECONDS: Final = 0.15
 # rdkafka.h: rd_kafka_type_t, RD_KAFKA_MSG_F_*, RD_KAFKA_PURGE_F_*, RD_KAFKA_PARTITION_UA.
 _PRODUCER: Final = 0
 _PURGE_ALL: Final = 0x1 | 0x2
-ANY_PARTITION: Final = -1
 # RD_KAFKA_EVENT_*.
 _DELIVERY, _LOG, _ERROR, _TOKEN = 0x1, 0x4, 0x8, 0x100
 # syslog's levels as those of `logging`.
@@ -49,103 +55,6 @@ _LEVELS: Final = (
     *[logging.INFO] * 2,
     logging.DEBUG,
 )
-
-
-class _Message(c.Structure):
-    """rd_kafka_message_t."""
-
-    _fields_ = (
-        ("error", c.c_int),
-        ("topic", c.c_void_p),
-        ("partition", c.c_int32),
-        ("value", c.c_void_p),
-        ("value_size", c.c_size_t),
-        ("key", c.c_void_p),
-        ("key_size", c.c_size_t),
-        ("offset", c.c_int64),
-        ("number", c.c_size_t),
-    )
-
-
-class _Argument(c.Structure):
-    """rd_kafka_vu_t: what kind of argument it is, and a union of at least 64 bytes."""
-
-    _fields_ = (
-        ("kind", c.c_int),
-        ("first", c.c_uint64),
-        ("second", c.c_uint64),
-        ("third", c.c_int64),
-        ("rest", c.c_char * 40),
-    )
-
-
-MESSAGE: Final = np.dtype(_Message)
-"""An element of what `Handle.produce_batch` takes."""
-ARGUMENT: Final = np.dtype(_Argument)
-"""An element of what `Handle.produce_each` takes."""
-Array = npt.NDArray[np.void]
-
-
-class Kind(enum.IntEnum):
-    """What an argument of `Handle.produce_each` is (rd_kafka_vtype_t)."""
-
-    TOPIC = 2
-    PARTITION = 3
-    VALUE = 4
-    KEY = 5
-    NUMBER = 6
-    TIMESTAMP = 8
-    HEADER = 9
-
-
-_P, _S, _I, _Z = c.c_void_p, c.c_char_p, c.c_int, c.c_size_t
-_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
-    "version": (_I,),
-    "conf_new": (_P,),
-    "conf_destroy": (None, _P),
-    "conf_set": (_I, _P, _S, _S, _P, _Z),
-    "conf_set_events": (None, _P, _I),
-    "new": (_P, _I, _P, _P, _Z),
-    "name": (_S, _P),
-    "destroy": (None, _P),
-    "set_log_queue": (_I, _P, _P),
-    "queue_get_main": (_P, _P),
-    "queue_destroy": (None, _P),
-    "queue_poll": (_P, _P, _I),
-    "event_type": (_I, _P),
-    "event_message_count": (_Z, _P),
-    "event_message_array": (_Z, _P, _P, _Z),
-    "event_error": (_I, _P),
-    "event_error_string": (_S, _P),
-    "event_log": (_I, _P, _P, _P, _P),
-    "event_config_string": (_S, _P),
-    "event_destroy": (None, _P),
-    "event_error_is_fatal": (_I, _P),
-    "topic_new": (_P, _P, _S, _P),
-    "topic_name": (_S, _P),
-    "topic_destroy": (None, _P),
-    "message_headers": (_I, _P, _P),
-    "header_get_all": (_I, _P, _Z, _P, _P, _P),
-    "produce_batch": (_I, _P, c.c_int32, _I, _P, _I),
-    "produceva": (_P, _P, _P, _Z),
-    "flush": (_I, _P, _I),
-    "purge": (_I, _P, _I),
-    "outq_len": (_I, _P),
-    "metadata": (_I, _P, _I, _P, _P, _I),
-    "metadata_destroy": (None, _P),
-    "init_transactions": (_P, _P, _I),
-    "begin_transaction": (_P, _P),
-    "commit_transaction": (_P, _P, _I),
-    "abort_transaction": (_P, _P, _I),
-    "error_code": (_I, _P),
-    "error_string": (_S, _P),
-    "error_is_fatal": (_I, _P),
-    "error_is_retriable": (_I, _P),
-    "error_txn_requires_abort": (_I, _P),
-    "error_destroy": (None, _P),
-    "oauthbearer_set_token": (_I, _P, _S, c.c_int64, _S, _P, _Z, _P, _Z),
-    "oauthbearer_set_token_failure": (_I, _P, _S),
-}
 
 
 class FailedRecord:
@@ -159,7 +68,7 @@ class FailedRecord:
     def __init__(self, library: Any, at: int) -> None:
         self._library = library
         self._at = at
-        self._message = c.cast(at, c.POINTER(_Message)).contents
+        self._message = c.cast(at, c.POINTER(Message)).contents
         self.code = int(self._message.error)
         self.number = int(self._message.number)
         self.size = int(self._message.value_size + self._message.key_size)
@@ -180,11 +89,11 @@ class FailedRecord:
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
         """The headers; all names are text, since spark-eos writes no others."""
-        headers = _P()
+        headers = POINTER()
         found: list[tuple[str, bytes | None]] = []
         if self._library.message_headers(self._at, c.byref(headers)):
             return []
-        name, value, size = _S(), _P(), _Z()
+        name, value, size = TEXT(), POINTER(), SIZE()
         out = (c.byref(name), c.byref(value), c.byref(size))
         while not self._library.header_get_all(headers, len(found), *out):
             found.append(((name.value or b"").decode(), _bytes(value.value, size.value)))
@@ -195,21 +104,6 @@ def _bytes(at: int | None, size: int) -> bytes | None:
     return None if at is None else c.string_at(at, size)
 
 
-class _Library:
-    """librdkafka's functions, without their prefix."""
-
-    def __init__(self) -> None:
-        # dlopen finds the symbols of the libraries that it is linked with, too.
-        loaded = c.CDLL(confluent_kafka.cimpl.__file__)
-        for name, (result, *arguments) in _FUNCTIONS.items():
-            function = getattr(loaded, f"rd_kafka_{name}")
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name, function)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-
 @functools.cache
 def library() -> Any:
     """The functions, once they have been found to be what this file takes them for.
@@ -218,7 +112,7 @@ def library() -> Any:
         ConfigurationError: They are not: with what to install.
     """
     try:
-        found: Any = _Library()
+        found: Any = Library()
     except (AttributeError, OSError) as error:
         raise ConfigurationError(f"librdkafka's C API is not there: {error}; {_INSTALL}") from error
     version = found.version()
@@ -245,7 +139,7 @@ def _misread(found: Any) -> str | None:
     def note(r: FailedRecord) -> None:
         told.append((r.code, r.number, r.topic, r.key, r.value, r.headers))
 
-    with contextlib.closing(Handle({"log_level": 0}, note, found)) as handle:
+    with contextlib.closing(Handle({"log_level": 0}, note, functions=found)) as handle:
         alone = np.zeros(6, ARGUMENT)
         alone["kind"] = [kind for kind in Kind if kind is not Kind.PARTITION]
         alone["first"] = (handle.topic(_OWN), at, at, number + 2, 7_000, at)
@@ -274,17 +168,18 @@ class Handle:
         on_failed: Told of each record that was not delivered, within `poll`.
         on_error: Told within `poll` what librdkafka reports beside; a fatal error too.
         on_log: Told within `poll` of each line of librdkafka's log, with its level in `logging`.
+        functions: Those of librdkafka, while they are being checked.
     """
 
     def __init__(
         self,
         settings: Mapping[str, Any],
         on_failed: Callable[[FailedRecord], None],
-        found: Any = None,
         on_error: Callable[[KafkaError], None] = lambda _error: None,
         on_log: Callable[[int, str], None] = lambda _level, _line: None,
+        functions: Any = None,
     ) -> None:
-        self._library = found or library()
+        self._library = functions or library()
         self._token: Any = settings.get("oauth_cb")
         self._on_failed = on_failed
         self._on_error = on_error
@@ -399,7 +294,7 @@ class Handle:
 
     def connect(self, topic: str, seconds: float) -> None:
         """Looks a topic up, which connects the handle; raises nothing."""
-        found = _P()
+        found = POINTER()
         until = int(seconds * 1000)
         if not self._library.metadata(self._handle, 0, self.topic(topic), c.byref(found), until):
             self._library.metadata_destroy(found)
@@ -454,12 +349,12 @@ class Handle:
         kind = self._library.event_type(event)
         if kind == _DELIVERY:
             count = self._library.event_message_count(event)
-            found = (_P * count)()
+            found = (POINTER * count)()
             self._library.event_message_array(event, found, count)
             for at in found:
                 self._on_failed(FailedRecord(self._library, at))
         elif kind == _LOG:
-            facility, line, level = _S(), _S(), _I()
+            facility, line, level = TEXT(), TEXT(), INT()
             self._library.event_log(event, c.byref(facility), c.byref(line), c.byref(level))
             name = self._library.name(self._handle)
             parts = (text or b"" for text in (facility.value, name, line.value))
@@ -482,7 +377,7 @@ class Handle:
             token, expiry, *more = self._token((config or b"").decode())
             principal, extensions = (*more, "", {})[0], dict(more[1] if len(more) > 1 else {})
             pairs = [part.encode() for pair in extensions.items() for part in pair]
-            given = (_S * len(pairs))(*pairs)
+            given = (TEXT * len(pairs))(*pairs)
             told = (token.encode(), int(expiry * 1000), str(principal).encode())
             refused = api.oauthbearer_set_token(self._handle, *told, given, len(pairs), why, _TEXT)
             failure = why.value if refused else None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.librdkafka import ANY_PARTITION
+from spark_eos._client.librdkafka_api import ANY_PARTITION
 from spark_eos._client.timestamps import NOW
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import (

@@ -14,7 +14,7 @@ from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.confluent_traps import UNREADABLE
 from spark_eos._client.letter_headers import Header, write_letter_headers
-from spark_eos._client.librdkafka import ANY_PARTITION
+from spark_eos._client.librdkafka_api import ANY_PARTITION
 from spark_eos._worker.records import (
     INVALID_HEADER,
     RowTopics,

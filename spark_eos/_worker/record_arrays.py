@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos._client.librdkafka import ANY_PARTITION, ARGUMENT, MESSAGE, Array, Kind
+from spark_eos._client.librdkafka_api import ANY_PARTITION, ARGUMENT, MESSAGE, Array, Kind
 from spark_eos._client.timestamps import EPOCH, NOW
 from spark_eos._worker.records import RowTopics, column_of
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 from confluent_kafka import KafkaError
 
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.librdkafka import Array, FailedRecord, Handle
+from spark_eos._client.librdkafka import FailedRecord, Handle
+from spark_eos._client.librdkafka_api import Array
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._worker.dead_letters import Letter, letter_rows
 from spark_eos._worker.librdkafka_errors import (

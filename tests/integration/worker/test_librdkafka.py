@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaError
 from kafka.protocol.producer import ProduceRequest
 
-from spark_eos._client import librdkafka
+from spark_eos._client import librdkafka, librdkafka_api
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.librdkafka import FailedRecord, Handle
 from spark_eos._client.settings import ClientSettings
@@ -246,6 +246,50 @@ def test_other_threads_run_while_it_waits(proxied_flow: Flow, proxy: KafkaProxy)
     assert turns > 5
 
 
+# Tokens -----------------------------------------------------------------------------------------
+
+_BY_TOKEN = {
+    "bootstrap.servers": "127.0.0.1:9",
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.config": "scope=orders",
+}
+
+
+@pytest.mark.parametrize("more", [(), ("alice",), ("alice", {"tenant": "a"})], ids=len)
+def test_a_token_is_made_when_librdkafka_asks(more: tuple[Any, ...]) -> None:
+    asked: list[str] = []
+
+    def make(config: str) -> tuple[Any, ...]:
+        asked.append(config)
+        return ("token", time.time() + 3_600, *more)
+
+    errors: list[KafkaError] = []
+    with closing(Handle({**_BY_TOKEN, "oauth_cb": make}, _ignore, errors.append)) as handle:
+        handle.poll(10)
+        handle.poll(0.2)
+    assert asked == ["scope=orders"]
+    assert [e for e in errors if e.code() == KafkaError._AUTHENTICATION] == []
+
+
+@pytest.mark.parametrize("given", [None, ("token", 1.0), ("token", 2e9, "a", 7)])
+def test_a_token_that_is_none_is_reported(given: Any) -> None:
+    errors: list[KafkaError] = []
+
+    def make(_config: str) -> Any:
+        if given is None:
+            raise RuntimeError("no token today")
+        return given
+
+    with closing(Handle({**_BY_TOKEN, "oauth_cb": make}, _ignore, errors.append)) as handle:
+        end = time.monotonic() + 60
+        while not errors and time.monotonic() < end:
+            handle.poll(0.1)
+    assert errors[0].code() == KafkaError._AUTHENTICATION
+    if given is None:
+        assert "no token today" in errors[0].str()
+
+
 # What librdkafka must be ------------------------------------------------------------------------
 
 
@@ -270,7 +314,7 @@ def test_structures_of_another_form_are_refused(
     class Message(ctypes.Structure):
         _fields_ = tuple(
             (name, kind)
-            for field in librdkafka._Message._fields_
+            for field in librdkafka_api.Message._fields_
             for name, kind in ([("new", ctypes.c_int64)] if field[0] == other else []) + [field]
         )
 
@@ -282,7 +326,7 @@ def test_structures_of_another_form_are_refused(
 @pytest.mark.usefixtures("anew")
 def test_arguments_of_another_form_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Argument(ctypes.Structure):
-        _fields_ = (*librdkafka._Argument._fields_[:-1], ("rest", ctypes.c_char * 48))
+        _fields_ = (*librdkafka_api.Argument._fields_[:-1], ("rest", ctypes.c_char * 48))
 
     monkeypatch.setattr(librdkafka, "ARGUMENT", np.dtype(Argument))
     with pytest.raises(ConfigurationError, match=r"structures are not .* install confluent-kafka"):
@@ -291,7 +335,7 @@ def test_arguments_of_another_form_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("anew")
 def test_a_library_without_a_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(librdkafka._FUNCTIONS, "no_such_call", (ctypes.c_int,))
+    monkeypatch.setitem(librdkafka_api.FUNCTIONS, "no_such_call", (ctypes.c_int,))
     with pytest.raises(ConfigurationError, match=r"no_such_call.* install confluent-kafka"):
         librdkafka.library()
 
