@@ -1,6 +1,6 @@
 """A task's Arrow batches as source rows and Kafka records; without I/O."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,7 @@ from spark_eos.errors import PrintableError
 SOURCE_TOPIC = "source_topic"
 SOURCE_PARTITION = "source_partition"
 SOURCE_OFFSET = "source_offset"
-# A transaction may end between two slices. They are small, so that it ends close to its limits.
+# A transaction may end between two slices.
 # With fewer rows, what is done once for each slice takes longer than its rows.
 _SLICE_ROWS = 10_000
 _SLICE_BYTES = 4 << 20
@@ -92,16 +92,18 @@ class SourceRows:
         )
 
     def slices(
-        self, max_rows: int = _SLICE_ROWS, max_bytes: int = _SLICE_BYTES
+        self, room: Callable[[], int] = lambda: _SLICE_ROWS, max_bytes: int = _SLICE_BYTES
     ) -> Iterator["SourceRows"]:
-        """Yields the rows in slices of bounded size, cut between records where possible."""
+        """Yields the rows in slices of bounded size, cut between records where possible.
+
+        ``room`` tells, before each slice, how many rows it may have.
+        """
         total = self.rows.num_rows
         row_bytes = max(1, self.rows.nbytes // max(1, total))
-        max_bytes = min(_SLICE_BYTES, max_bytes)
-        step = max(1, min(_SLICE_ROWS, max_rows, max_bytes // row_bytes))
+        most = min(_SLICE_ROWS, min(_SLICE_BYTES, max_bytes) // row_bytes)
         start = 0
         while start < total:
-            end = min(start + step, total)
+            end = min(start + max(1, min(most, room())), total)
             if end < total and self.offsets[end] == self.offsets[end - 1]:
                 first = pc.sum(pc.less(self.offsets, self.offsets[end])).as_py()
                 end = first if first > start else end

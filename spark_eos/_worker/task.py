@@ -195,8 +195,7 @@ class _TaskWriter:
             yield from self._slices(held)
 
     def _slices(self, found: SourceRows) -> Iterator[SourceRows]:
-        limits = self._settings.transactions
-        return found.slices(limits.max_records, limits.max_bytes)
+        return found.slices(lambda: self._transactions.room, self._settings.transactions.max_bytes)
 
     def _write_part(self, part: SourceRows) -> None:
         if self._status == task_report.WRITTEN:

@@ -92,6 +92,12 @@ class Transactions:
             or self._age() * 1000 >= settings.transactions.max_ms
         )
 
+    @property
+    def room(self) -> int:
+        """How many rows the open transaction, or the next one, takes before it is full."""
+        taken = self._rows if self.open and not self.full else 0
+        return self._settings.transactions.max_records - taken
+
     def _age(self) -> float:
         return time.monotonic() - self._began
 

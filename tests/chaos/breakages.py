@@ -76,8 +76,7 @@ FOUND_BY_TESTS = {
     ),
     # Freed memory is seldom used again before its records are sent.
     "values-not-kept": (
-        "tests/integration/worker/test_librdkafka.py"
-        "::test_values_are_kept_until_they_are_sent[batches]"
+        "tests/integration/worker/test_librdkafka.py::test_values_are_kept_until_they_are_sent"
     ),
     # Session expiry seldom aborts a transaction that has dead letters.
     "dead-letters-of-aborted-transactions-counted": (

@@ -9,9 +9,11 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos.options import Transactions as Limits
 from support.flow import Flow
-from support.members import deadline, started
-from support.writing import refused, rows, take_over, transactions
+from support.members import deadline, started, writer_settings
+from support.sinks import changed
+from support.writing import refused, row_batch, rows, take_over, task_outcome, transactions
 
 
 @pytest.mark.proves("error-0")
@@ -32,6 +34,20 @@ def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> No
         assert counters.timestamps_adjusted == 0
         assert flow.committed() == {0: 2, 1: 8}
         assert writing.counters.transactions == 1
+
+
+def test_a_transaction_ends_with_its_last_record(flow: Flow) -> None:
+    """However many rows are handed over at once, and from whichever partition."""
+    settings = changed(writer_settings(flow), transactions=Limits(max_records=1_500))
+    batches = [row_batch(flow, 0, *range(1_000)), row_batch(flow, 1, *range(3_500))]
+    with started(flow) as membership:
+        planned = {"start": 0, "end": 10_000}
+        outcome = task_outcome(membership, settings, iter(batches), **planned)
+    assert outcome.counters.transactions == 3
+    for partition in (0, 1):
+        written = [m for m in flow.written() if (m.value() or b"").startswith(b"%d/" % partition)]
+        assert len(written) == (1_000, 3_500)[partition]
+    assert flow.committed() == {0: 1_000, 1: 3_500}
 
 
 def test_an_aborted_transaction_leaves_no_trace(flow: Flow) -> None:

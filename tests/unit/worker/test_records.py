@@ -44,7 +44,7 @@ def test_slices_are_cut_between_records() -> None:
     (rows,) = source_rows(
         _batch([("a", 0, n // 300) for n in range(1_200)] + [("a", 0, 4)] * 1_500)
     )
-    found = [(s.rows.num_rows, s.first_offset, s.last_offset) for s in rows.slices(1_000)]
+    found = [(s.rows.num_rows, s.first_offset, s.last_offset) for s in rows.slices(lambda: 1_000)]
     assert found == [(900, 0, 2), (300, 3, 3), (1_000, 4, 4), (500, 4, 4)]
 
 
