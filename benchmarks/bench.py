@@ -81,6 +81,7 @@ class Stage:
             self.records.header,
             most,
             batches,
+            timestamp=self.records.timestamp,
         )
 
 

@@ -32,6 +32,7 @@ class Arena:
         target: Topic to write, empty.
         directory: Directory for checkpoints.
         header: Whether headers are copied.
+        timestamp: Whether spark-eos copies timestamps, which Spark's own sink can't write.
         most: Maximum number of records per trigger; None for no limit.
         batches: Number of triggers measured. None of them should reach the end of the topic,
             where Spark's source waits (`spark_eos._client.settings` explains why).
@@ -49,6 +50,7 @@ class Arena:
     batches: int
     members: int = 1
     asynchronous: bool = False
+    timestamp: bool = False
 
     @property
     def checkpoint(self) -> str:
@@ -153,7 +155,8 @@ def our_writer(sink: ExactlyOnceSink, arena: Arena) -> ExactlyOnceWriter:
         include_headers=arena.header,
         options=arena.reading,
     )
-    return sink.write(frame.select("source", *arena.columns))
+    own = ["timestamp"] if arena.timestamp else []
+    return sink.write(frame.select("source", *arena.columns, *own))
 
 
 def own_writer(arena: Arena, *, as_we_do: bool = False) -> DataStreamWriter:

@@ -15,12 +15,14 @@ class Records:
         partitions: Number of partitions of source and target.
         key: Whether records have a key, of 8 bytes.
         header: Whether records have a header, of 16 bytes.
+        timestamp: Whether timestamps are copied too, as `jobs/relay.py` does.
     """
 
     size: int
     partitions: int
     key: bool = True
     header: bool = False
+    timestamp: bool = False
 
     @property
     def name(self) -> str:
@@ -31,6 +33,8 @@ class Records:
             parts.append("no key")
         if self.header:
             parts.append("header")
+        if self.timestamp:
+            parts.append("timestamp")
         return ", ".join(parts)
 
     @property
@@ -159,6 +163,7 @@ def throughputs(scale: float) -> list[Throughput]:
         against_all(Records(10_240, 4), outsiders=False),
         pair(Records(100, 4, key=False)),
         pair(Records(100, 4, header=True)),
+        pair(Records(100, 4, header=True, timestamp=True)),
         pair(Records(100, 1)),
         pair(Records(100, 64)),
         pair(Records(100, 500), count=1),
