@@ -90,7 +90,7 @@ PLACES: Final = (
     Place(
         "driver: the sink's call to the Spark job", "ExactlyOnceSink.__call__", "DataFrame.collect"
     ),
-    Place("task: its entry to produce", "write_task.<locals>.run", "Producer.produce"),
+    Place("task: its entry to produce", "write_task.<locals>.run", "Handle.produce_batch"),
     Place("task: a commit to its request", "Transactions.commit", "Connections.send"),
 )
 
