@@ -196,8 +196,9 @@ class Handle:
     def _new(self, settings: Mapping[str, Any]) -> int:
         api, why = self._library, c.create_string_buffer(_TEXT)
         conf = api.conf_new()
-        own = {"client.software.name": "spark-eos", "log.queue": True}
-        for name, value in {**own, **settings}.items():
+        # Whatever the user sets, lines of the log are events: some tell of lost connections.
+        named = {"client.software.name": "spark-eos", **settings, "log.queue": True}
+        for name, value in named.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
             if name != "oauth_cb" and api.conf_set(conf, name.encode(), text.encode(), why, _TEXT):
                 api.conf_destroy(conf)

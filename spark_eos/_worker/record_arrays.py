@@ -23,9 +23,16 @@ _SOMEWHERE: Final = 1
 
 
 def has_own(rows: pa.RecordBatch) -> bool:
-    """Whether a row has headers or a timestamp, which librdkafka takes of single records only."""
+    """Whether rows have to be handed over one by one.
+
+    librdkafka takes headers and timestamps of single records only. Where some rows name a partition
+    and the partitioner chooses that of others, both may meet in one, in the rows' order.
+    """
     timestamps, headers = column_of(rows, "timestamp"), column_of(rows, "headers")
     if timestamps is not None and timestamps.null_count < len(timestamps):
+        return True
+    partitions = np.asarray(_integers(rows, "partition", ANY_PARTITION))
+    if (partitions == ANY_PARTITION).any() and (partitions != ANY_PARTITION).any():
         return True
     return headers is not None and bool(pc.sum(pc.list_value_length(headers)).as_py())
 

@@ -124,7 +124,7 @@ class RecordSender:
 
     def _number(self, found: SourceRows, replaced: Collection[int]) -> _Integers:
         first = self._numbers[-1]
-        self._sent.append((found, replaced))
+        self._sent.append((found, frozenset(replaced)))
         self._numbers.append(first + found.rows.num_rows)
         return np.arange(first, self._numbers[-1])
 
@@ -193,7 +193,8 @@ class RecordSender:
         """
         checked = time.monotonic()
         while condition():
-            self._poll(0.05)
+            # Acknowledged records are no events that would end this wait.
+            self._poll(0.005)
             self._raise_failed(check)
             if time.monotonic() - checked >= _STALL:
                 check()

@@ -111,6 +111,41 @@ def test_rows_of_all_kinds_arrive_as_they_are(flow: Flow, *, own: bool, large: b
     assert arrived == wanted
 
 
+def test_rows_that_name_a_partition_and_others_for_it_keep_their_order(flow: Flow) -> None:
+    keys = [b"%d" % n for n in range(40)]
+    columns = {
+        "value": pa.array([b"%d" % n for n in range(400)]),
+        "key": pa.array([keys[n % 40] for n in range(400)]),
+        "partition": pa.array([(None, 0, None, 1)[n * 7 % 4] for n in range(400)], pa.int32()),
+        "source_offset": pa.array(range(400), pa.int64()),
+    }
+    found = SourceRows(TopicPartition(flow.source, 0), pa.RecordBatch.from_pydict(columns))
+    with closing(_begun(flow)) as handle:
+        sender = RecordSender(handle, writer_settings(flow))
+        sender.produce(found, target_topics(found, flow.target))
+        sender.flush(deadline())
+        handle.commit_transaction(60)
+    values = [[], []]  # type: list[list[int]]
+    for message in flow.written():
+        values[message.partition() or 0].append(int(message.value() or b""))
+    assert [sorted(part) for part in values] == values
+    assert sorted(values[0] + values[1]) == list(range(400))
+
+
+def test_lines_of_the_log_are_told_whatever_the_user_sets() -> None:
+    lines: list[str] = []
+    settings = {"bootstrap.servers": "127.0.0.1:9", "log.queue": False}
+
+    def note(_level: int, line: str) -> None:
+        lines.append(line)
+
+    with closing(Handle(settings, _ignore, on_log=note)) as handle:
+        end = time.monotonic() + 60
+        while not lines and time.monotonic() < end:
+            handle.poll(0.1)
+    assert any(line.startswith("FAIL ") for line in lines)
+
+
 @pytest.mark.parametrize("own", [False, True], ids=["batches", "one by one"])
 def test_a_full_queue_keeps_the_order(flow: Flow, *, own: bool) -> None:
     count = 5_000
