@@ -13,7 +13,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
@@ -38,9 +38,10 @@ _MAJOR: Final = 2
 _TEXT: Final = 512
 # A topic's name for records that go nowhere.
 _OWN: Final = "spark-eos"
+# The principal and extensions of a token that comes without.
+_OF_TOKENS: Final[tuple[Any, ...]] = ("", {})
 # Seconds of one call, during which no event is served and no signal is.
 _PIECE: Final = 0.15
-_ABORT_SECONDS: Final = 0.15
 
 # rdkafka.h: rd_kafka_type_t, RD_KAFKA_MSG_F_*, RD_KAFKA_PURGE_F_*, RD_KAFKA_PARTITION_UA.
 _PRODUCER: Final = 0
@@ -145,7 +146,7 @@ def _misread(found: Any) -> str | None:
         alone["first"] = (handle.topic(_OWN), at, at, number + 2, 7_000, at)
         alone["second"] = (0, 5, len(text), 0, 0, at)
         alone["third"][-1] = 5
-        taken = handle.produce_batch(_OWN, ANY_PARTITION, sent, content)
+        taken = handle.produce_batch(_OWN, sent, content)
         error = handle.produce_each(alone, [len(alone)], content)
         handle.purge()
         handle.poll(0)
@@ -156,6 +157,13 @@ def _misread(found: Any) -> str | None:
         (*purged, number + 2, _OWN, text, text[:5], [(text.decode(), text[:5])]),
     ]
     return None if told == wanted else f"{taken}, {error}, {told} and not {wanted}"
+
+
+class _Closed:
+    """Stands for librdkafka's functions where there is nothing left to call them with."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise KafkaException(KafkaError(KafkaError._STATE, f"{name}: the producer is closed"))
 
 
 class Handle:
@@ -179,7 +187,7 @@ class Handle:
         on_log: Callable[[int, str], None] = lambda _level, _line: None,
         functions: Any = None,
     ) -> None:
-        self._library = functions or library()
+        self._library: Any = functions or library()
         self._token: Any = settings.get("oauth_cb")
         self._on_failed = on_failed
         self._on_error = on_error
@@ -214,6 +222,8 @@ class Handle:
     def close(self) -> None:
         """Closes it, and waits until its threads have ended; records on their way are lost."""
         self._close()
+        # What is freed must be used no more: librdkafka would end the process.
+        self._library = _Closed()
 
     def abandon(self) -> None:
         """Gives up the open transaction, if there is one, so that the handle can close.
@@ -227,7 +237,7 @@ class Handle:
         with contextlib.suppress(KafkaException):
             self.poll(0)
         with contextlib.suppress(KafkaException):
-            self.abort_transaction(_ABORT_SECONDS)
+            self.abort_transaction(_PIECE)
 
     # Records ----------------------------------------------------------------------------------
 
@@ -241,25 +251,29 @@ class Handle:
             self._topics[name] = found
         return found
 
-    def produce_batch(self, topic: str, partition: int, messages: Array, memory: object) -> int:
-        """Hands over messages (`MESSAGE`) for one partition, and returns how many are taken.
+    def produce_batch(
+        self, topic: str, messages: Array, memory: object
+    ) -> tuple[int, KafkaError | None]:
+        """Hands over messages (`MESSAGE`) for one topic; ``memory`` is what has their values.
 
-        Those that are not have an ``error``; with ``_QUEUE_FULL`` so have all behind them.
-        ``memory`` is what has their values. With messages that name partitions of their own
+        The partitioner chooses: of messages with partitions of their own
         (RD_KAFKA_MSG_F_PARTITION), librdkafka 2.16 adds partition -1 to the transaction while it
-        does not know the topic, and loses messages for partitions that do not exist.
+        does not know the topic, and loses those for partitions that do not exist.
+
+        Returns how many are taken, and why the next one is not. Behind one that finds the queue
+        full none is taken.
         """
         self._memory.append(memory)
         call, at = self._library.produce_batch, messages.ctypes.data
-        return int(call(self.topic(topic), partition, 0, at, len(messages)))
+        if call(self.topic(topic), ANY_PARTITION, 0, at, len(messages)) == len(messages):
+            return len(messages), None
+        first = int(np.argmax(messages["error"] != 0))
+        return first, KafkaError(int(messages["error"][first]))
 
     def produce_each(
         self, array: Array, counts: Sequence[int], memory: object
     ) -> tuple[int, KafkaError | None]:
-        """Hands over records one by one, each made of so many arguments (`ARGUMENT`).
-
-        Returns how many are taken, and why the next one is not. ``memory`` is as above.
-        """
+        """Hands over records one by one, each made of so many arguments (`ARGUMENT`)."""
         self._memory.append(memory)
         call, handle, at = self._library.produceva, self._handle, array.ctypes.data
         for taken, count in enumerate(counts):
@@ -282,7 +296,6 @@ class Handle:
             on_their_way = self._library.flush(self._handle, max(0, int(left * 1000)))
             self.poll(0)
             if not on_their_way:
-                self._memory.clear()
                 return 0
             if left < _PIECE:
                 return max(1, self.unacknowledged)
@@ -343,6 +356,8 @@ class Handle:
                 self._serve(event)
             finally:
                 self._library.event_destroy(event)
+        if self._memory and not self.unacknowledged:
+            self._memory.clear()
         if self._fatal is not None:
             raise KafkaException(self._fatal)
 
@@ -375,9 +390,9 @@ class Handle:
     def _make_token(self, config: bytes | None) -> None:
         api, why = self._library, c.create_string_buffer(_TEXT)
         try:
-            token, expiry, *more = self._token((config or b"").decode())
-            principal, extensions = (*more, "", {})[0], dict(more[1] if len(more) > 1 else {})
-            pairs = [part.encode() for pair in extensions.items() for part in pair]
+            made: tuple[Any, ...] = self._token((config or b"").decode())
+            token, expiry, principal, extensions = (*made, *_OF_TOKENS[len(made) - 2 :])
+            pairs = [part.encode() for pair in dict(extensions).items() for part in pair]
             given = (TEXT * len(pairs))(*pairs)
             told = (token.encode(), int(expiry * 1000), str(principal).encode())
             refused = api.oauthbearer_set_token(self._handle, *told, given, len(pairs), why, _TEXT)

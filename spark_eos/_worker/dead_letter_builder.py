@@ -6,7 +6,6 @@ from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.librdkafka_api import ANY_PARTITION
-from spark_eos._client.timestamps import NOW
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import (
     Fault,
@@ -21,7 +20,7 @@ from spark_eos._worker.dead_letters import (
     written_record,
 )
 from spark_eos._worker.librdkafka_errors import TransactionError
-from spark_eos._worker.records import RecordContent, RowTopics, SourceRows
+from spark_eos._worker.records import NOW, RecordContent, RowTopics, SourceRows
 from spark_eos._worker.source_records import SourceRecords
 from spark_eos._worker.target_topics import TargetTopics
 from spark_eos._worker.topic_rules import TopicRules

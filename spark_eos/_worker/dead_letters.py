@@ -104,16 +104,12 @@ def rows_with_invalid_header(found: SourceRows) -> dict[int, Fault]:
     if column is None:
         return {}
     items = column.flatten()
-    names = items.field("key")
-    ended = pc.any(pc.match_substring(names, "\0")).as_py()
-    if not items.null_count and not names.null_count and not ended:
-        return {}
-    invalid = pc.or_(
-        names.is_null(), pc.fill_null(pc.match_substring(names, "\0"), fill_value=False)
-    )
-    parents = pc.list_parent_indices(column)
-    rows = pc.unique(parents.filter(pc.or_(items.is_null(), invalid))).to_pylist()
-    return {row: Fault(reasons.INVALID_HEADER, INVALID_HEADER) for row in rows}
+    ended = pc.match_substring(items.field("key"), "\0")
+    # Null where the name is.
+    invalid = np.asarray(pc.or_(items.is_null(), pc.fill_null(ended, fill_value=True)))
+    counts = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+    rows = np.repeat(np.arange(len(column)), counts)[invalid]
+    return {row: Fault(reasons.INVALID_HEADER, INVALID_HEADER) for row in rows.tolist()}
 
 
 def rows_for_unknown_partition(

@@ -3,7 +3,6 @@
 They point into the rows' Arrow buffers, which must live until the records are acknowledged.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eos._client.librdkafka_api import ANY_PARTITION, ARGUMENT, MESSAGE, Array, Kind
-from spark_eos._client.timestamps import EPOCH, NOW
-from spark_eos._worker.records import RowTopics, column_of
+from spark_eos._worker.records import EPOCH, NOW, column_of
 
 Integers = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.uint64]
@@ -22,18 +20,16 @@ Addresses = npt.NDArray[np.uint64]
 _SOMEWHERE: Final = 1
 
 
-def has_own(rows: pa.RecordBatch) -> bool:
-    """Whether rows have to be handed over one by one.
+def one_by_one(rows: pa.RecordBatch) -> bool:
+    """Whether a row has a header, a timestamp or a partition: such a record needs its own call.
 
-    librdkafka takes headers and timestamps of single records only. Where some rows name a partition
-    and the partitioner chooses that of others, both may meet in one, in the rows' order.
+    All rows are handed over so then, lest they arrive in another order.
     """
-    timestamps, headers = column_of(rows, "timestamp"), column_of(rows, "headers")
-    if timestamps is not None and timestamps.null_count < len(timestamps):
-        return True
-    partitions = np.asarray(_integers(rows, "partition", ANY_PARTITION))
-    if (partitions == ANY_PARTITION).any() and (partitions != ANY_PARTITION).any():
-        return True
+    for name in ("timestamp", "partition"):
+        column = column_of(rows, name)
+        if column is not None and column.null_count < len(column):
+            return True
+    headers = column_of(rows, "headers")
     return headers is not None and bool(pc.sum(pc.list_value_length(headers)).as_py())
 
 
@@ -44,18 +40,6 @@ def messages(rows: pa.RecordBatch, numbers: Integers) -> Array:
     made["key"], made["key_size"] = _contents(column_of(rows, "key"), len(made))
     made["number"] = numbers
     return made
-
-
-def destinations(
-    rows: pa.RecordBatch, topics: RowTopics
-) -> Iterator[tuple[str, int, npt.NDArray[np.intp]]]:
-    """The topics and partitions that rows are for, each with its rows in their order."""
-    partitions = np.broadcast_to(_integers(rows, "partition", ANY_PARTITION), rows.num_rows)
-    order = np.lexsort((partitions, topics.codes))
-    changes = np.diff(topics.codes[order]) | np.diff(partitions[order])
-    for found in np.split(order, np.flatnonzero(changes) + 1):
-        if len(found):
-            yield str(topics[found[0]]), int(partitions[found[0]]), found
 
 
 @dataclass(frozen=True)
@@ -73,25 +57,23 @@ class Arguments:
     names: Any
 
 
-def arguments(rows: pa.RecordBatch, topics: Addresses | int, numbers: Integers) -> Arguments:
+def arguments(rows: pa.RecordBatch, topics: Addresses, numbers: Integers) -> Arguments:
     """The arguments for each row: as `messages`, with partition, timestamp and headers.
 
     For a null partition, the partitioner chooses. A null timestamp means the time of writing; one
     of 0 becomes 1 ms.
     """
     count = rows.num_rows
-    timestamps = _integers(rows, "timestamp", NOW)
-    given = column_of(rows, "timestamp")
-    if given is not None and isinstance(timestamps, np.ndarray):
-        timestamps = np.where(timestamps == 0, EPOCH, timestamps)
-        timestamps[np.asarray(given.is_null())] = NOW
+    timestamps = column_of(rows, "timestamp")
+    if timestamps is not None:
+        timestamps = pc.if_else(pc.equal(timestamps, 0), EPOCH, timestamps)
     fixed = (
         (Kind.TOPIC, topics, 0),
-        (Kind.PARTITION, _integers(rows, "partition", ANY_PARTITION), 0),
+        (Kind.PARTITION, _integers(column_of(rows, "partition"), ANY_PARTITION), 0),
         (Kind.VALUE, *_contents(column_of(rows, "value"), count)),
         (Kind.KEY, *_contents(column_of(rows, "key"), count)),
         (Kind.NUMBER, numbers, 0),
-        (Kind.TIMESTAMP, timestamps, 0),
+        (Kind.TIMESTAMP, _integers(timestamps, NOW), 0),
     )
     headers = column_of(rows, "headers")
     numbers_of = np.zeros(count, np.int64)
@@ -128,18 +110,19 @@ def _names(column: pa.Array) -> tuple[Any, Addresses]:
     return memory, np.uint64(memory.ctypes.data) + starts[codes]
 
 
-def _integers(rows: pa.RecordBatch, name: str, default: int) -> Integers | int:
-    column = column_of(rows, name)
-    if column is None or column.null_count == len(column):
-        return default
-    return np.asarray(pc.fill_null(column, default)).astype(np.int64)
+def _integers(column: pa.Array | None, default: int) -> Integers | int:
+    return default if column is None else np.asarray(pc.fill_null(column, default))
 
 
 def _contents(column: pa.Array | None, count: int) -> tuple[Addresses, Addresses]:
     """Where each of a binary column's values is, 0 for null, and how many bytes it has."""
     if column is None or not count:
         return np.zeros(count, np.uint64), np.zeros(count, np.uint64)
-    width = np.dtype(np.int64 if pa.types.is_large_binary(column.type) else np.int32)
+    is_large = pa.types.is_large_binary(column.type)
+    if not is_large and not pa.types.is_binary(column.type):
+        # Of others, buffers mean something else: librdkafka would read what is not theirs.
+        raise TypeError(f"keys, values and headers are binary, not {column.type}")
+    width = np.dtype(np.int64 if is_large else np.int32)
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, width, count + 1, column.offset * width.itemsize)
     base = _SOMEWHERE if data is None else data.address or _SOMEWHERE

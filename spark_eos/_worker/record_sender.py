@@ -4,16 +4,14 @@ import bisect
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.librdkafka import FailedRecord, Handle
-from spark_eos._client.librdkafka_api import Array
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._worker.dead_letters import Letter, letter_rows
 from spark_eos._worker.librdkafka_errors import (
@@ -24,14 +22,12 @@ from spark_eos._worker.librdkafka_errors import (
     as_transaction_error,
     raised_as_transaction_error,
 )
-from spark_eos._worker.record_arrays import arguments, destinations, has_own, messages
+from spark_eos._worker.record_arrays import Integers, arguments, messages, one_by_one
 from spark_eos._worker.records import RowTopics, SourceRows
 
 # Seconds between two checks of the target topics during a wait: librdkafka retries records for a
 # deleted topic until the transaction times out.
 _STALL: Final = 1.0
-
-_Integers = npt.NDArray[np.int64]
 
 
 def _no_check() -> None:
@@ -42,10 +38,8 @@ def _no_check() -> None:
 class _Failure:
     error: KafkaError
     rank: tuple[bool, int]
-    position: str
+    number: int
     topic: str
-    found: SourceRows
-    replaced: Collection[int]
 
 
 class _Part(NamedTuple):
@@ -53,7 +47,7 @@ class _Part(NamedTuple):
 
     rows: pa.RecordBatch
     topics: RowTopics
-    numbers: _Integers
+    numbers: Integers
 
     def alone(self) -> "Iterator[_Part]":
         """Each row for itself."""
@@ -110,19 +104,11 @@ class RecordSender:
         kept_topics = RowTopics(topics.names, topics.codes[kept])
         yield _Part(rows.filter(pa.array(kept)), kept_topics, numbers[kept])
         # Their topic is no row's, so they can follow the rows.
-        none = np.zeros(len(letters), np.intp)
-        yield _Part(
-            letter_rows([*letters.values()]),
-            RowTopics([self._letters_topic], none),
-            numbers[[*letters]],
-        )
+        own = self._settings.dead_letters
+        topic = RowTopics([None if own is None else own.topic], np.zeros(len(letters), np.intp))
+        yield _Part(letter_rows([*letters.values()]), topic, numbers[[*letters]])
 
-    @property
-    def _letters_topic(self) -> str | None:
-        letters = self._settings.dead_letters
-        return None if letters is None else letters.topic
-
-    def _number(self, found: SourceRows, replaced: Collection[int]) -> _Integers:
+    def _number(self, found: SourceRows, replaced: Collection[int]) -> Integers:
         first = self._numbers[-1]
         self._sent.append((found, frozenset(replaced)))
         self._numbers.append(first + found.rows.num_rows)
@@ -135,64 +121,49 @@ class RecordSender:
         return found.position(number - self._numbers[place]), found, replaced
 
     def _send(self, part: _Part, check: Callable[[], None]) -> None:
-        if has_own(part.rows):
+        if one_by_one(part.rows):
             self._send_each(part, check)
             return
         batch = messages(part.rows, part.numbers)
-        for topic, partition, rows in destinations(part.rows, part.topics):
-            whole = len(rows) == len(batch)
-            self._send_batch((topic, partition), batch if whole else batch[rows], part.rows, check)
-
-    def _send_batch(
-        self,
-        destination: tuple[str, int],
-        batch: Array,
-        rows: pa.RecordBatch,
-        check: Callable[[], None],
-    ) -> None:
-        def is_queue_full() -> bool:
-            nonlocal batch
-            if self._producer.produce_batch(*destination, batch, rows) == len(batch):
-                return False
-            batch = batch[batch["error"] != 0]
-            refused = batch[batch["error"] != KafkaError._QUEUE_FULL]
-            if len(refused):
-                number, code = int(refused[0]["number"]), int(refused[0]["error"])
-                self._refuse(number, destination[0], KafkaError(code), check)
-            batch["error"] = 0
-            return True
-
-        self.wait_while(is_queue_full, check)
+        for name in part.topics.firsts():
+            topic, left = str(name), batch[part.topics.rows(name)]
+            for _ in self._pauses(check):
+                taken, error = self._producer.produce_batch(topic, left, part.rows)
+                left = left[taken:]
+                if error is None:
+                    break
+                self._refuse(int(left["number"][0]), topic, error, check)
 
     def _send_each(self, part: _Part, check: Callable[[], None]) -> None:
         used = part.topics.firsts()
         addresses = [self._producer.topic(str(n)) if n in used else 0 for n in part.topics.names]
         of_rows = np.array(addresses, np.uint64)[part.topics.codes]
         made = arguments(part.rows, of_rows, part.numbers)
-        array, counts = made.array, made.counts.tolist()
-        row = 0
-
-        def is_queue_full() -> bool:
-            nonlocal array, row
+        array, counts, row = made.array, made.counts.tolist(), 0
+        for _ in self._pauses(check):
             taken, error = self._producer.produce_each(array, counts[row:], part.rows)
             array = array[sum(counts[row : row + taken]) :]
             row += taken
-            if error is not None and error.code() != KafkaError._QUEUE_FULL:
-                topic = str(part.topics[row])
-                self._refuse(int(part.numbers[row]), topic, error, check)
-            return error is not None
-
-        self.wait_while(is_queue_full, check)
+            if error is None:
+                break
+            self._refuse(int(part.numbers[row]), str(part.topics[row]), error, check)
 
     def wait_while(
         self, condition: Callable[[], bool], check: Callable[[], None] = _no_check
     ) -> None:
-        """Serves librdkafka's events while a condition holds.
+        """Serves librdkafka's events while a condition holds."""
+        for _ in self._pauses(check):
+            if not condition():
+                break
+
+    def _pauses(self, check: Callable[[], None]) -> Iterator[None]:
+        """Goes on at once, and then whenever events have been served for a moment.
 
         Ends at the latest when a record's delivery times out, since the record has then failed.
         """
         checked = time.monotonic()
-        while condition():
+        while True:
+            yield
             # Acknowledged records are no events that would end this wait.
             self._poll(0.005)
             self._raise_failed(check)
@@ -229,14 +200,14 @@ class RecordSender:
         rank = (record.code in REFUSALS_OF_DATA, record.size)
         if self._failure is not None and self._failure.rank >= rank:
             return
-        position, found, replaced = self._row(record.number)
-        error = KafkaError(record.code)
-        self._failure = _Failure(error, rank, position, record.topic, found, replaced)
+        self._failure = _Failure(KafkaError(record.code), rank, record.number, record.topic)
 
     def _refuse(
         self, number: int, topic: str, error: KafkaError, check: Callable[[], None]
-    ) -> NoReturn:
-        """Raises why librdkafka does not take a record."""
+    ) -> None:
+        """Raises why librdkafka does not take a record, unless its queue is full."""
+        if error.code() == KafkaError._QUEUE_FULL:
+            return
         if error.code() in TOPIC_AT_FAULT:
             check()
         if error.code() == KafkaError._STATE:
@@ -259,8 +230,9 @@ class RecordSender:
             if failed.error.code() == KafkaError.INVALID_PRODUCER_EPOCH:
                 # The fatal error follows, which says who has done it.
                 self._serve_until(lambda: False)
-            what = f"{failed.position}, for topic {failed.topic!r}"
+            position, found, replaced = self._row(failed.number)
+            what = f"{position}, for topic {failed.topic!r}"
             error = as_transaction_error(what, failed.error, self._settings, failed.topic)
             if failed.error.code() in REFUSALS_OF_DATA:
-                raise RefusedRecordError(str(error), failed.topic, failed.found, failed.replaced)
+                raise RefusedRecordError(str(error), failed.topic, found, replaced)
             raise error

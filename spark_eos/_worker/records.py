@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos._client.timestamps import producer_timestamp
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import PrintableError
 
@@ -196,8 +195,26 @@ INVALID_HEADER: Final = "a header is null, or has no key or one with U+0000"
 
 
 def is_header_name(name: str | None) -> bool:
-    """Whether a header can have this name; confluent-kafka ends names at U+0000."""
+    """Whether a header can have this name; librdkafka ends names at U+0000."""
     return name is not None and "\0" not in name
+
+
+NOW: Final = 0
+"""What librdkafka takes for the time of writing: so no record of that very time can be made."""
+NO_TIMESTAMP: Final = -1
+"""A record's that has none, as of old producers: each topic takes it."""
+EPOCH: Final = 1
+"""A record of 1970-01-01T00:00:00Z moves by the least."""
+
+
+def producer_timestamp(milliseconds: int | None) -> int:
+    """What librdkafka's producer takes for a record's timestamp.
+
+    Example:
+        >>> [producer_timestamp(t) for t in (1_000, 0, None, -5)]
+        [1000, 1, 0, -5]
+    """
+    return NOW if milliseconds is None else milliseconds or EPOCH
 
 
 class RecordContent(NamedTuple):

@@ -18,11 +18,12 @@ from cachetools import TTLCache
 
 from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.timestamps import NO_TIMESTAMP, NOW
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.topic_configs import BROKERS_DEFAULT, TopicConfig, topic_configs
 from spark_eos._worker.dead_letters import Fault
 from spark_eos._worker.records import (
+    NO_TIMESTAMP,
+    NOW,
     RecordContent,
     RowTopics,
     SourceRows,

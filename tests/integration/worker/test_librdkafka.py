@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.producer import ProduceRequest
 
 from spark_eos._client import librdkafka, librdkafka_api
@@ -49,13 +49,33 @@ def _begun(flow: Flow, on_failed: Any = _ignore, **settings: Any) -> Handle:
     return handle
 
 
+def _write(flow: Flow, rows: pa.RecordBatch, topic: str | None = None, **settings: Any) -> None:
+    """Writes rows in one transaction, to the flow's target by default."""
+    found = SourceRows(TopicPartition(flow.source, 0), rows)
+    with closing(_begun(flow, **settings)) as handle:
+        sender = RecordSender(handle, writer_settings(flow))
+        sender.produce(found, target_topics(found, topic or flow.target))
+        sender.flush(deadline())
+        handle.commit_transaction(60)
+
+
+def _numbers(flow: Flow) -> list[list[int]]:
+    """The numbers in both partitions of the target, in their order."""
+    found: list[list[int]] = [[], []]
+    for message in flow.written():
+        found[message.partition() or 0].append(int(message.value() or b""))
+    return found
+
+
 def _values(*values: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
 
 
 def _produce(handle: Handle, topic: str, *values: bytes) -> int:
     rows = _values(*values)
-    return handle.produce_batch(topic, 0, messages(rows, np.arange(len(values))), rows)
+    taken, error = handle.produce_batch(topic, messages(rows, np.arange(len(values))), rows)
+    assert error is None
+    return taken
 
 
 # What is handed over ----------------------------------------------------------------------------
@@ -76,34 +96,31 @@ def _headers(rng: random.Random) -> list[dict[str, Any]] | None:
 def test_rows_of_all_kinds_arrive_as_they_are(flow: Flow, *, own: bool, large: bool) -> None:
     rng = random.Random(50)
     count, kind = 500, pa.large_binary() if large else pa.binary()
-    other = f"other-{flow.name}"
-    flow.broker.create_topic(other, flow.partitions)
+    # Without partitions of their own, rows must have but one to go to.
+    targets = [f"{name}-{flow.name}" for name in "ab"]
+    for target in targets:
+        flow.broker.create_topic(target, 2 if own else 1)
     columns = {
         "value": pa.array([_contents(rng) for _ in range(count)], kind),
         "key": pa.array([_contents(rng) for _ in range(count)], kind),
-        "topic": pa.array([rng.choice([None, other, flow.target]) for _ in range(count)]),
-        "partition": pa.array([rng.choice([0, 1]) for _ in range(count)], pa.int32()),
+        "topic": pa.array([rng.choice([None, *targets]) for _ in range(count)]),
         "source_offset": pa.array(range(count), pa.int64()),
     }
     if own:
+        columns["partition"] = pa.array([rng.choice([0, 1]) for _ in range(count)], pa.int32())
         columns["headers"] = pa.array([_headers(rng) for _ in range(count)], HEADERS)
         columns["timestamp"] = pa.array([rng.choice([1_000, 5_000]) for _ in range(count)])
     # A part of them: Arrow's offsets do not begin at 0 then.
     rows = pa.RecordBatch.from_pydict(columns).slice(100, 300)
-    found = SourceRows(TopicPartition(flow.source, 0), rows)
-    with closing(_begun(flow)) as handle:
-        sender = RecordSender(handle, writer_settings(flow))
-        sender.produce(found, target_topics(found, flow.target))
-        sender.flush(deadline())
-        handle.commit_transaction(60)
+    _write(flow, rows, targets[0])
     wanted: dict[tuple[str, int], list[Any]] = {}
     for row in rows.to_pylist():
-        place = (row["topic"] or flow.target, row["partition"])
+        place = (row["topic"] or targets[0], row.get("partition", 0))
         headers = tuple((h["key"], h["value"]) for h in row.get("headers") or ())
         content = (row["key"], row["value"], headers, row.get("timestamp"))
         wanted.setdefault(place, []).append(content)
     arrived: dict[tuple[str, int], list[Any]] = {}
-    for topic in (flow.target, other):
+    for topic in targets:
         for m in flow.written(topic):
             told = m.timestamp()[1] if own else None
             place = (topic, m.partition() or 0)
@@ -119,15 +136,8 @@ def test_rows_that_name_a_partition_and_others_for_it_keep_their_order(flow: Flo
         "partition": pa.array([(None, 0, None, 1)[n * 7 % 4] for n in range(400)], pa.int32()),
         "source_offset": pa.array(range(400), pa.int64()),
     }
-    found = SourceRows(TopicPartition(flow.source, 0), pa.RecordBatch.from_pydict(columns))
-    with closing(_begun(flow)) as handle:
-        sender = RecordSender(handle, writer_settings(flow))
-        sender.produce(found, target_topics(found, flow.target))
-        sender.flush(deadline())
-        handle.commit_transaction(60)
-    values = [[], []]  # type: list[list[int]]
-    for message in flow.written():
-        values[message.partition() or 0].append(int(message.value() or b""))
+    _write(flow, pa.RecordBatch.from_pydict(columns))
+    values = _numbers(flow)
     assert [sorted(part) for part in values] == values
     assert sorted(values[0] + values[1]) == list(range(400))
 
@@ -151,22 +161,18 @@ def test_a_full_queue_keeps_the_order(flow: Flow, *, own: bool) -> None:
     count = 5_000
     columns = {
         "value": pa.array([b"%d" % n for n in range(count)]),
-        "partition": pa.array([n % 2 for n in range(count)], pa.int32()),
+        "key": pa.array([b"%d" % (n % 40) for n in range(count)]),
         "source_offset": pa.array(range(count), pa.int64()),
     }
     if own:
-        columns["timestamp"] = pa.array([1_000] * count)
-    found = SourceRows(TopicPartition(flow.source, 0), pa.RecordBatch.from_pydict(columns))
-    small = {"queue.buffering.max.messages": 70}
-    with closing(_begun(flow, **small, **{"linger.ms": 0})) as handle:
-        sender = RecordSender(handle, writer_settings(flow))
-        sender.produce(found, target_topics(found, flow.target))
-        sender.flush(deadline())
-        handle.commit_transaction(60)
-    values = [[], []]  # type: list[list[int]]
-    for message in flow.written():
-        values[message.partition() or 0].append(int(message.value() or b""))
-    assert values == [[*range(0, count, 2)], [*range(1, count, 2)]]
+        columns["partition"] = pa.array([n % 2 for n in range(count)], pa.int32())
+    small: dict[str, Any] = {"queue.buffering.max.messages": 70, "linger.ms": 0}
+    _write(flow, pa.RecordBatch.from_pydict(columns), **small)
+    found = _numbers(flow)
+    assert [sorted(part) for part in found] == found
+    assert sorted(found[0] + found[1]) == list(range(count))
+    if own:
+        assert found == [[*range(0, count, 2)], [*range(1, count, 2)]]
 
 
 @pytest.mark.proves("breakage-values-not-kept")
@@ -180,7 +186,7 @@ def test_values_are_kept_until_they_are_sent(flow: Flow, *, own: bool) -> None:
         def hand_over() -> None:
             columns = {
                 "value": pa.array([b"%05d" % n * 1_000 for n in range(count)]),
-                "partition": pa.array([0] * count, pa.int32()),
+                "key": pa.array([b"k"] * count),
                 "source_offset": pa.array(range(count), pa.int64()),
             }
             if own:
@@ -199,6 +205,26 @@ def test_values_are_kept_until_they_are_sent(flow: Flow, *, own: bool) -> None:
         assert spoiled
         assert handle._memory == []
     assert [m.value() for m in flow.written()] == [b"%05d" % n * 1_000 for n in range(count)]
+
+
+def test_memory_is_kept_no_longer_than_until_all_is_acknowledged(flow: Flow) -> None:
+    """While the transaction goes on: dead letters may be many times larger than its rows."""
+    with closing(_begun(flow, **{"linger.ms": 0})) as handle:
+        _produce(handle, flow.target, b"a", b"b")
+        assert handle._memory != []
+        end = time.monotonic() + 60
+        while handle.unacknowledged and time.monotonic() < end:
+            handle.poll(0.01)
+        handle.poll(0)
+        assert handle._memory == []
+        handle.abandon()
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(2), pa.int32()])
+def test_what_is_not_binary_is_not_handed_over(kind: pa.DataType) -> None:
+    rows = pa.RecordBatch.from_pydict({"value": pa.array([None], kind)})
+    with pytest.raises(TypeError, match=f"not {kind}".replace("[", r"\[")):
+        messages(rows, np.arange(1))
 
 
 # What fails -------------------------------------------------------------------------------------
@@ -257,6 +283,25 @@ def test_a_wait_ends_with_the_last_answer_or_in_time(proxied_flow: Flow, proxy: 
         assert handle.flush(60) == 0
         handle.commit_transaction(60)
     assert proxied_flow.values() == ["late"]
+
+
+def test_a_closed_producer_is_an_error_and_no_crash() -> None:
+    handle = Handle({"bootstrap.servers": "127.0.0.1:9"}, _ignore)
+    handle.topic("known")
+    handle.close()
+    handle.close()
+    for use in (
+        lambda: handle.poll(0),
+        lambda: handle.flush(0),
+        lambda: _produce(handle, "known", b"a"),
+        lambda: handle.produce_each(np.zeros(1, librdkafka_api.ARGUMENT), [1], None),
+        lambda: handle.commit_transaction(1),
+        handle.abandon,
+        lambda: handle.unacknowledged,
+        lambda: handle.connect("known", 1),
+    ):
+        with pytest.raises(KafkaException, match="the producer is closed"):
+            use()
 
 
 def test_other_threads_run_while_it_waits(proxied_flow: Flow, proxy: KafkaProxy) -> None:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from spark_eos._worker.records import RowError, source_rows
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.dead_letters import rows_with_invalid_header
+from spark_eos._worker.records import RowError, SourceRows, source_rows
 
 
 def _batch(rows: Sequence[tuple[str | None, int, int]]) -> pa.RecordBatch:
@@ -57,3 +59,13 @@ def test_rows_that_are_not_in_order() -> None:
 def test_a_row_without_a_source() -> None:
     with pytest.raises(RowError):
         list(source_rows(_batch([(None, 0, 1)])))
+
+
+def test_headers_beneath_a_list_that_is_null_are_no_rows() -> None:
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    items = pa.array([{"key": name, "value": b""} for name in ("a", "b", "c", None)], header)
+    mask = pa.array([False, True, False])
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 3, 4]), items, mask=mask)
+    rows = pa.RecordBatch.from_pydict({"headers": headers})
+    found = rows_with_invalid_header(SourceRows(TopicPartition("a", 0), rows))
+    assert found.keys() == {2}
