@@ -18,7 +18,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 
 # Steps of tasks; their times are summed over all tasks of the batch.
-TASK_STEPS: Final = ("produce", "flush", "offsets", "commit")
+TASK_STEPS: Final = ("wait", "produce", "flush", "offsets", "commit")
 
 # A batch may have thousands of source partitions; a notebook shows so many.
 _SHOWN: Final = 20
@@ -91,8 +91,9 @@ class BatchReport:
             sent both. If they sent none, the version that the cluster supported at the start.
         partitions: One `PartitionReport` per source partition.
         milliseconds: Time by step: ``range``, ``start`` (of a run), ``plan``, ``job``, ``fence``,
-            ``commit_end`` and ``total`` as measured by the driver; ``produce``, ``flush``,
-            ``offsets`` and ``commit`` summed over the tasks.
+            ``commit_end`` and ``total`` as measured by the driver; ``wait`` (for the source
+            and the query's own functions), ``produce``, ``flush``, ``offsets`` and ``commit``
+            summed over the tasks.
         lost: Source records that were deleted before they were read, and are not written; only
             with ``fail_on_data_loss=False``.
         delivery: The delivery of the rows, ``direct`` or ``staged``. Of a staged batch,

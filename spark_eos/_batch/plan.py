@@ -53,6 +53,11 @@ class PartitionPlan:
     defer_dead_letters: bool = False
 
 
+# More tasks write these later than one, unless the query's own functions take their time.
+_FEW_ROWS: Final = 1_000
+_SHORT_WAIT_MS: Final = 100.0
+# About what passes in each task before its first row.
+_MS_TO_FIRST_ROW: Final = 10.0
 # Starting a task in a Python worker takes as long as writing a few thousand rows.
 _ROWS_PER_TASK: Final = 25_000
 # A task sends one request, at least, to each target partition; a target is taken to have as many
@@ -60,10 +65,38 @@ _ROWS_PER_TASK: Final = 25_000
 _ROWS_PER_REQUEST: Final = 200
 
 
+@dataclass(frozen=True)
+class Waits:
+    """How long a batch's tasks have waited for rows: for the source, and for the query itself."""
+
+    records: int
+    tasks: int
+    milliseconds: float
+
+    def are_short(self, records: int) -> bool:
+        """Whether one task would not wait long for a number of records."""
+        waited = max(0.0, self.milliseconds - self.tasks * _MS_TO_FIRST_ROW)
+        return waited * records <= _SHORT_WAIT_MS * max(1, self.records)
+
+
+def records_of(batch: BatchRange, committed: Positions) -> int:
+    """The number of a batch's offsets; new partitions begin at their committed ones."""
+    return sum(
+        max(0, end - batch.starts.get(partition, committed.get(partition, 0)))
+        for partition, end in batch.ends.items()
+    )
+
+
 def task_count(
-    batch: BatchRange, committed: Positions, cores: int, most_partitions: int | None = None
+    batch: BatchRange,
+    committed: Positions,
+    cores: int,
+    most_partitions: int | None = None,
+    waits: Waits | None = None,
 ) -> int:
     """How many Spark tasks to use for the batch's source partitions.
+
+    ``waits``: those of an earlier batch, if known.
 
     Example:
         >>> partitions = [TopicPartition("orders", index) for index in range(100)]
@@ -72,21 +105,33 @@ def task_count(
         >>> busy = BatchRange(1, starts, dict.fromkeys(partitions, 100_000))
         >>> task_count(idle, {}, cores=4), task_count(busy, {}, cores=4)
         (4, 100)
+        >>> task_count(idle, {}, cores=4, waits=Waits(records=100, tasks=4, milliseconds=60))
+        1
     """
-    records = sum(
-        max(0, end - batch.starts.get(partition, committed.get(partition, 0)))
-        for partition, end in batch.ends.items()
-    )
-    return tasks_for(records, len(batch.ends), cores, most_partitions)
+    records = records_of(batch, committed)
+    quick = waits is not None and waits.are_short(records)
+    return tasks_for(records, len(batch.ends), cores, most_partitions, quick=quick)
 
 
-def tasks_for(records: int, partitions: int, cores: int, most_partitions: int | None = None) -> int:
-    """How many Spark tasks to use for a number of records in a number of partitions."""
+def tasks_for(
+    records: int,
+    partitions: int,
+    cores: int,
+    most_partitions: int | None = None,
+    *,
+    quick: bool = True,
+) -> int:
+    """How many Spark tasks to use for a number of records in a number of partitions.
+
+    ``quick``: whether a task gets few rows at once.
+    """
     rows_per_task = max(_ROWS_PER_TASK, _ROWS_PER_REQUEST * partitions)
-    wanted = max(cores, -(-records // rows_per_task))
+    wanted = -(-records // rows_per_task)
+    if not quick or records > _FEW_ROWS:
+        wanted = max(wanted, cores)
     if most_partitions is not None:
         wanted = max(wanted, -(-partitions // most_partitions))
-    return min(partitions, wanted)
+    return max(1, min(partitions, wanted))
 
 
 BatchPlan = Mapping[TopicPartition, PartitionPlan]

@@ -33,12 +33,14 @@ class Counters:
         timestamps_adjusted: Committed records whose timestamp of 0 was written as 1 ms.
         offset_commit_version: The lowest version of TxnOffsetCommit that was answered; None if none
             was sent.
+        wait_ms: Time spent waiting for rows: for the source, and for the query's own functions.
     """
 
     transactions: int = 0
     bytes: int = 0
     timestamps_adjusted: int = 0
     offset_commit_version: int | None = None
+    wait_ms: float = 0.0
     produce_ms: float = 0.0
     flush_ms: float = 0.0
     offsets_ms: float = 0.0
@@ -107,6 +109,7 @@ class JobOutcome:
         failed: Whether another attempt can't help.
         out_of_order: Partitions whose rows came out of order, or in two tasks: some may not be
             written although later ones are.
+        tasks: How many tasks have reported.
         retried: Whether a task was a retry or a speculative copy.
         dead_over_limit: Dead letters of transactions that were aborted because of their number, and
             those known to come after them.
@@ -118,6 +121,7 @@ class JobOutcome:
     reason: str | None = None
     failed: bool = False
     out_of_order: set[TopicPartition] = field(default_factory=set)
+    tasks: int = 0
     retried: bool = False
     dead: DeadLetterTally = field(default_factory=DeadLetterTally)
     dead_over_limit: DeadLetterTally = field(default_factory=DeadLetterTally)
@@ -185,6 +189,7 @@ def job_outcome(reports: Iterable[str]) -> JobOutcome:
 
 
 def _add_task(job: JobOutcome, row: Mapping[str, Any]) -> None:
+    job.tasks += 1
     if (version := row["offset_commit_version"]) is not None:
         job.counters.offsets_answered(version)
     for name in asdict(job.counters).keys() - {"offset_commit_version"}:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_eos._batch import plan
-from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
+from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Waits
 from spark_eos._batch.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._spark.columns import check_columns
@@ -32,7 +32,6 @@ from spark_eos._worker.dead_letters import ERROR
 from spark_eos._worker.task import Arrange, write_task
 from spark_eos.errors import WriteError
 
-_FEW_ROWS: Final = 1_000
 # The number of consumers an executor keeps (spark.kafka.consumer.cache.capacity).
 _CACHED_CONSUMERS: Final = 64
 
@@ -55,6 +54,7 @@ class BatchJobs:
         self._report = T.StructType([T.StructField(REPORT, T.StringType())])
         self._attempt = 0
         self._repeated = False
+        self._waits: Waits | None = None
 
     def _adopt(self, schema: T.StructType) -> None:
         check_columns(with_struct(schema), self._default_topic)
@@ -77,19 +77,24 @@ class BatchJobs:
     ) -> JobOutcome:
         """Writes a batch's rows, or only those of some source partitions."""
         rows = self._selected(frame)
+        committed = {partition: part.committed for partition, part in batch_plan.items()}
         if only is None:
-            committed = {partition: part.committed for partition, part in batch_plan.items()}
-            tasks = plan.task_count(batch, committed, self._runtime.cores(), self._most_partitions)
+            cores, waits = self._runtime.cores(), self._waits
+            tasks = plan.task_count(batch, committed, cores, self._most_partitions, waits)
             if tasks < len(batch.ends):
                 rows = rows.coalesce(tasks)
         written = self._written(rows, settings, batch_plan, only)
         self._runtime.check_batch(frame, written, batch)
         try:
-            return self._outcome(written, settings, batch, only)
+            outcome = self._outcome(written, settings, batch, only)
         except PythonException as error:
             group = settings.group_id
             own = as_own_error(error)
             raise own or as_write_error(error, group, batch.batch_id, batch_plan, only) from error
+        if only is None:
+            waited = outcome.counters.wait_ms
+            self._waits = Waits(plan.records_of(batch, committed), outcome.tasks, waited)
+        return outcome
 
     def run_staged(
         self,
@@ -102,13 +107,8 @@ class BatchJobs:
         """Writes the rows of a batch's staged copy, or only those of some files."""
         rows = copies.rows
         if only is None:
-            # A few rows are written sooner by one task, in one transaction.
-            number = copies.number_of_rows
-            rows = rows.coalesce(
-                1
-                if number <= _FEW_ROWS
-                else plan.tasks_for(number, len(batch.ends) - 1, self._runtime.cores())
-            )
+            files, cores = len(batch.ends) - 1, self._runtime.cores()
+            rows = rows.coalesce(plan.tasks_for(copies.number_of_rows, files, cores))
         else:
             rows = rows.where(F.col(FILE_NUMBER).isin([index - 1 for _topic, index in only]))
             rows = self._single_task(rows)

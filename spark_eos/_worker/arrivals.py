@@ -1,6 +1,7 @@
 """A task's rows as they arrive, with a callback while they are slow to arrive."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -8,9 +9,15 @@ _Item = TypeVar("_Item")
 
 
 def arrivals(
-    items: Iterator[_Item], is_late: Callable[[], bool], on_late: Callable[[], None], every: float
+    items: Iterator[_Item],
+    is_late: Callable[[], bool],
+    on_late: Callable[[], None],
+    every: float,
+    note_wait: Callable[[float], None],
 ) -> Iterator[_Item]:
     """Yields the items in order, and calls back while the next one is late.
+
+    ``note_wait`` is told for how many seconds each has been waited for.
 
     The caller's thread reads the items, since passing one between threads takes as long as writing
     a thousand rows. Another thread watches the clock only while the caller waits for an item.
@@ -20,11 +27,13 @@ def arrivals(
     thread.start()
     try:
         while True:
+            began = time.monotonic()
             watch.begin()
             try:
                 item = next(items, None)
             finally:
                 watch.end()
+            note_wait(time.monotonic() - began)
             if watch.failure is not None:
                 raise watch.failure
             if item is None:

@@ -118,7 +118,7 @@ class _TaskWriter:
     def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         try:
             every = max(_MIN_SECONDS, self._settings.transactions.max_ms / 1000 / _CHECKS)
-            for batch in arrivals(batches, self._is_due, self._commit, every):
+            for batch in arrivals(batches, self._is_due, self._commit, every, self._note_wait):
                 for found in self._source_rows(batch):
                     for part in self._to_write(found):
                         self._write_part(part)
@@ -140,6 +140,9 @@ class _TaskWriter:
             self._dead_over_limit,
             left_out_others=self._left_out_others,
         )
+
+    def _note_wait(self, seconds: float) -> None:
+        self._transactions.counters.wait_ms += seconds * 1000
 
     def _is_due(self) -> bool:
         """Whether the open transaction must end before more rows arrive."""

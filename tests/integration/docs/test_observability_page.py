@@ -35,7 +35,7 @@ def _first_column(heading: str) -> set[str]:
 
 def test_the_table_of_fields() -> None:
     steps = {"total", "range", "start", "stage", "plan", "job", "fence", "commit_end"}
-    tasks = {"produce", "flush", "offsets", "commit"}
+    tasks = {"wait", "produce", "flush", "offsets", "commit"}
     fields = {name for name in REPORT.fields() if not name.endswith("_ms")}
     assert _first_column("The log") == fields | {f"{step}_ms" for step in steps | tasks}
 

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._batch.plan import Waits
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.failed_query import cause_of
 from spark_eos.errors import QueryStoppedError, SparkEosError
@@ -166,6 +167,33 @@ def test_a_batch_with_new_partitions_has_a_task_for_each_core(
     assert report.rows_written == 8
     # One for each task that has rows.
     assert report.transactions == spark_eos_session.sparkContext.defaultParallelism
+
+
+def _taking_its_time(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        time.sleep(0.2)
+        yield batch
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_few_rows_go_in_one_task_unless_the_query_is_slow(
+    flow: Flow, spark_eos_session: SparkSession, *, slow: bool
+) -> None:
+    flow.produce(range(80))
+
+    def transform(frame: DataFrame) -> DataFrame:
+        rows = relay(frame)
+        return rows.mapInArrow(_taking_its_time, rows.schema) if slow else rows
+
+    reading = {"options": {"maxOffsetsPerTrigger": "10"}}
+    reports = run_available(spark_eos_session, flow, transform, read=reading)
+    # The first one also waits for Spark's workers and consumers to start.
+    tasks = [report.transactions for report in reports]
+    assert tasks[0] == 2
+    for before, after in itertools.pairwise(reports):
+        waits = Waits(10, before.transactions, before.milliseconds["wait"])
+        assert after.transactions == (1 if waits.are_short(10) else 2)
+    assert (1 in tasks) != slow
 
 
 @pytest.mark.slow

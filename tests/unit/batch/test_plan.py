@@ -7,7 +7,7 @@ import pytest
 from spark_eos import errors
 from spark_eos._batch import plan
 from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import BatchRange, task_count, tasks_for
+from spark_eos._batch.plan import BatchRange, Waits, task_count, tasks_for
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
@@ -48,6 +48,37 @@ def test_task_count(records: int, cores: int, tasks: int) -> None:
 )
 def test_tasks_for_many_partitions(records: int, most_partitions: int | None, tasks: int) -> None:
     assert tasks_for(records, 500, 2, most_partitions) == tasks
+
+
+@pytest.mark.parametrize(
+    ("waits", "records", "tasks"),
+    [
+        # Nothing is known of the first batch.
+        (None, 100, 4),
+        (Waits(100, 4, 40), 100, 1),
+        (Waits(100, 1, 110), 100, 1),
+        (Waits(100, 1, 111), 100, 4),
+        # By what a record takes, whether the batch before was smaller or larger.
+        (Waits(100, 1, 60), 200, 1),
+        (Waits(100, 1, 60), 201, 4),
+        (Waits(100_000, 4, 10_000), 1_000, 1),
+        (Waits(100_000, 4, 20_000), 1_000, 4),
+        (Waits(0, 1, 5), 100, 1),
+        # Many records are written sooner by all cores.
+        (Waits(1_000, 1, 20), 1_000, 1),
+        (Waits(1_000, 1, 20), 1_001, 4),
+    ],
+)
+def test_few_records_go_in_one_task_unless_it_would_wait_long(
+    waits: Waits | None, records: int, tasks: int
+) -> None:
+    starts = {TopicPartition("a", index): 0 for index in range(4)}
+    batch = BatchRange(1, starts, {**starts, TopicPartition("a", 0): records})
+    assert task_count(batch, {}, 4, None, waits) == tasks
+
+
+def test_few_records_of_many_partitions_respect_what_a_task_may_read() -> None:
+    assert tasks_for(100, 500, 2, 64) == 8
 
 
 _TOPIC = uuid.uuid4()
