@@ -42,7 +42,8 @@ def test_metrics_say_what_the_reports_say(
     group, source = {"group_id": flow.group_id}, {"source_topic": flow.source}
     assert _value(registry, "batches_total", **group) == len(reports) == 3
     assert _value(registry, "retry_attempts_total", **group) == 0
-    assert _value(registry, "transactions_total", **group) == 6
+    transactions = sum(report.transactions for report in reports)
+    assert _value(registry, "transactions_total", **group) == transactions >= 3
     assert _value(registry, "written_bytes_total", **group) == sum(r.bytes_written for r in reports)
     assert _value(registry, "rows_written_total", **group, **source) == 30
     assert _value(registry, "rows_skipped_total", **group, **source) == 0

@@ -89,7 +89,9 @@ def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
     reports = run_available(
         spark_eos_session, flow, relay, read={"options": {"maxOffsetsPerTrigger": "12"}}
     )
-    assert [r.transactions for r in reports] == [cores] * 5
+    assert reports[0].transactions == cores
+    assert len(reports) == 5
+    assert all(report.transactions <= cores for report in reports)
     assert sorted(map(int, flow.values())) == list(range(60))
     for partition in range(6):
         written = [int(m.value() or b"") for m in flow.written() if m.key() == b"%d" % partition]
