@@ -82,20 +82,19 @@ def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
 ) -> None:
     flow = new_flow(partitions=6)
     for partition in range(6):
-        numbers = range(10 * partition, 10 * partition + 10)
+        numbers = range(1_000 * partition, 1_000 * partition + 1_000)
         flow.produce(numbers, partition=partition, key=b"%d" % partition)
     cores = spark_eos_session.sparkContext.defaultParallelism
     assert cores < 6
+    # More than go in one task.
     reports = run_available(
-        spark_eos_session, flow, relay, read={"options": {"maxOffsetsPerTrigger": "12"}}
+        spark_eos_session, flow, relay, read={"options": {"maxOffsetsPerTrigger": "1200"}}
     )
-    assert reports[0].transactions == cores
-    assert len(reports) == 5
-    assert all(report.transactions <= cores for report in reports)
-    assert sorted(map(int, flow.values())) == list(range(60))
+    assert [r.transactions for r in reports] == [cores] * 5
+    assert sorted(map(int, flow.values())) == list(range(6_000))
     for partition in range(6):
         written = [int(m.value() or b"") for m in flow.written() if m.key() == b"%d" % partition]
-        assert written == list(range(10 * partition, 10 * partition + 10))
+        assert written == list(range(1_000 * partition, 1_000 * partition + 1_000))
 
 
 @pytest.mark.slow
