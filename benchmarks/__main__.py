@@ -20,6 +20,7 @@ from requests_per_batch import requests_per_batch
 from results import Measured, page, read_json, write_json
 from rich.console import Console
 from scenarios import GROWTH, Latency, throughputs, triggers
+from schemas import schemas
 from starts import starts
 
 from spark_eos.testing import spark_session
@@ -85,6 +86,7 @@ def main(
             *((s.name, partial(_one, bench.throughput, s)) for s in throughputs(scale)),
             *((s.name, partial(_one, bench.triggers, s)) for s in triggers(scale)),
             (latency.name, partial(_one, bench.latency, latency)),
+            ("schemas", partial(schemas, rounds, scale)),
             ("starts", partial(starts, Path(checkpoints), rounds)),
             (GROWTH.name, partial(_one, bench.growth, GROWTH)),
             ("requests", partial(_one, requests_per_batch, spark, Path(checkpoints))),

@@ -37,6 +37,7 @@ from results import Measured, percentile
 from rich.console import Console
 from scenarios import SPARE, Growth, Latency, Records, Throughput, Triggers
 from turns import turns
+from variants import VARIANTS
 
 from spark_eos.testing import EmbeddedKafka
 
@@ -57,12 +58,23 @@ class Stage:
         spark: The session.
         directory: Directory for checkpoints.
         records: What its topics have.
+        other: Another cluster, if there is one.
     """
 
     broker: EmbeddedKafka
     spark: SparkSession
     directory: Path
     records: Records
+    other: EmbeddedKafka | None = None
+
+    def source(self, rows: int) -> str:
+        """Creates a topic with records; the other cluster has them, too."""
+        name = self.topic()
+        fill(self.broker, name, rows, self.records)
+        if self.other is not None:
+            self.other.create_topic(name, self.records.partitions)
+            fill(self.other, name, rows, self.records)
+        return name
 
     def topic(self) -> str:
         """Creates a topic."""
@@ -82,6 +94,8 @@ class Stage:
             most,
             batches,
             timestamp=self.records.timestamp,
+            other_servers="" if self.other is None else self.other.bootstrap_servers,
+            other_topic=self.topic,
         )
 
 
@@ -106,21 +120,23 @@ class Bench:
         self._bounds = BOUNDS if bounds else {}
 
     @contextmanager
-    def _stage(self, records: Records) -> Iterator[Stage]:
+    def _stage(self, records: Records, variant: str = "") -> Iterator[Stage]:
         # No quick start here: the JVMs compile fully, for the highest speed.
-        with EmbeddedKafka(heap="2g") as broker:
-            yield Stage(broker, self._spark, self._directory, records)
+        with EmbeddedKafka(heap="2g") as broker, ExitStack() as ending:
+            # It runs all the time, so that all contestants have the same share of the machine.
+            mirrored = variant == "mirrored"
+            other = ending.enter_context(EmbeddedKafka(heap="2g")) if mirrored else None
+            yield Stage(broker, self._spark, self._directory, records, other)
 
     def throughput(self, scenario: Throughput) -> Measured:
         """Measures rows per second of large batches."""
-        measured = Measured(scenario.name, "rows/s")
+        measured = Measured(scenario.name, "rows/s", base=scenario.base)
         records, batches = scenario.records, scenario.batches
         whole = scenario.rows * batches + SPARE * records.partitions
-        with self._stage(records) as stage, ExitStack() as ending:
-            source = stage.topic()
-            fill(stage.broker, source, whole, records)
+        with self._stage(records, scenario.variant) as stage, ExitStack() as ending:
+            source = stage.source(whole)
             outside = self._outsiders(stage, ending) if scenario.outsiders else {}
-            inside = self._contestants(BATCHES, pair_only=scenario.pair_only)
+            inside = self._contestants(BATCHES, scenario)
             for number, name in turns([*inside, *outside], self._rounds):
                 if name in inside:
                     found = _trial(
@@ -164,22 +180,23 @@ class Bench:
         return found
 
     def _contestants(
-        self, usual: Mapping[str, Callable[[Arena], Trial]], *, pair_only: bool
-    ) -> dict[str, Callable[[Arena], Trial]]:
-        if pair_only:
+        self, usual: Mapping[str, Callable[[Arena], Trial]], scenario: Throughput | Triggers
+    ) -> Mapping[str, Callable[[Arena], Trial]]:
+        if scenario.variant:
+            return VARIANTS[scenario.variant]
+        if scenario.pair_only:
             return {name: usual[name] for name in (EQUAL, OURS)}
         return {**usual, **self._bounds}
 
     def triggers(self, scenario: Triggers) -> Measured:
         """Measures the milliseconds of a trigger."""
-        measured = Measured(scenario.name, "ms per trigger")
+        measured = Measured(scenario.name, "ms per trigger", base=scenario.base)
         records = scenario.records
-        contestants = self._contestants(SMALL_BATCHES, pair_only=scenario.pair_only)
-        with self._stage(records) as stage:
-            source = stage.topic()
+        contestants = self._contestants(SMALL_BATCHES, scenario)
+        with self._stage(records, scenario.variant) as stage:
             # Spark may begin one more batch before the query is stopped.
             rows = scenario.rows * (scenario.batches + 5) + SPARE * records.partitions
-            fill(stage.broker, source, rows, records)
+            source = stage.source(rows)
             for number, name in turns(list(contestants), self._rounds):
                 found = _trial(
                     measured,
@@ -221,9 +238,7 @@ class Bench:
             for partitions, members in scenario.sizes[: None if number else 1]:
                 rows = scenario.rows * partitions
                 with self._stage(Records(100, partitions)) as stage:
-                    source = stage.topic()
-                    whole = rows * scenario.batches + SPARE * partitions
-                    fill(stage.broker, source, whole, stage.records)
+                    source = stage.source(rows * scenario.batches + SPARE * partitions)
                     arena = stage.arena(source, rows, scenario.batches)
                     trial = spark_eos(replace(arena, members=members))
                 warm = [r.milliseconds for r in trial.reports[scenario.warm :]]

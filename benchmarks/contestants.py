@@ -38,6 +38,8 @@ class Arena:
             where Spark's source waits (`spark_eos._client.settings` explains why).
         members: Maximum number of group members.
         asynchronous: Whether Spark tracks the query's progress asynchronously.
+        other_servers: The address of another cluster with the same records, if there is one.
+        other_topic: Creates a topic for dead letters, and returns its name.
     """
 
     spark: SparkSession
@@ -51,6 +53,8 @@ class Arena:
     members: int = 1
     asynchronous: bool = False
     timestamp: bool = False
+    other_servers: str = ""
+    other_topic: Callable[[], str] = str
 
     @property
     def checkpoint(self) -> str:
@@ -133,9 +137,9 @@ def _plain(progress: Any) -> dict[str, Any]:
 
 
 def our_sink(
-    arena: Arena, on_batch: Callable[[BatchReport], None] | None = None
+    arena: Arena, on_batch: Callable[[BatchReport], None] | None = None, **more: Any
 ) -> ExactlyOnceSink:
-    """Returns the sink that is measured."""
+    """Returns the sink that is measured, with further arguments if there are any."""
     return ExactlyOnceSink(
         kafka={"bootstrap.servers": arena.bootstrap_servers},
         group_id=arena.target,
@@ -144,11 +148,14 @@ def our_sink(
         limits=Limits(max_members=arena.members),
         asynchronous_progress=arena.asynchronous,
         on_batch=on_batch,
+        **more,
     )
 
 
-def our_writer(sink: ExactlyOnceSink, arena: Arena) -> ExactlyOnceWriter:
-    """Returns the query of spark-eos, without its trigger."""
+def our_writer(
+    sink: ExactlyOnceSink, arena: Arena, shape: Callable[[DataFrame], DataFrame] | None = None
+) -> ExactlyOnceWriter:
+    """Returns the query of spark-eos, without its trigger: a relay, or of another shape."""
     frame = sink.read(
         arena.spark,
         subscribe=arena.source,
@@ -156,7 +163,8 @@ def our_writer(sink: ExactlyOnceSink, arena: Arena) -> ExactlyOnceWriter:
         options=arena.reading,
     )
     own = ["timestamp"] if arena.timestamp else []
-    return sink.write(frame.select("source", *arena.columns, *own))
+    relay = frame.select("source", *arena.columns, *own)
+    return sink.write(relay if shape is None else shape(frame))
 
 
 def own_writer(arena: Arena, *, as_we_do: bool = False) -> DataStreamWriter:
@@ -169,11 +177,13 @@ def own_writer(arena: Arena, *, as_we_do: bool = False) -> DataStreamWriter:
     return arena.read(as_we_do=as_we_do).writeStream.format("kafka").options(**options)
 
 
-def spark_eos(arena: Arena) -> Trial:
-    """Runs spark-eos."""
+def spark_eos(
+    arena: Arena, shape: Callable[[DataFrame], DataFrame] | None = None, **more: Any
+) -> Trial:
+    """Runs spark-eos, with further arguments of the sink if there are any."""
     reports: list[BatchReport] = []
-    sink = our_sink(arena, reports.append)
-    trial = run_and_stop(our_writer(sink, arena), arena)
+    sink = our_sink(arena, reports.append, **more)
+    trial = run_and_stop(our_writer(sink, arena, shape), arena)
     sink.close()
     return Trial(trial.progress, reports[: arena.batches])
 

@@ -9,7 +9,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-from contestants import OURS
+from contestants import EQUAL, OURS
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
@@ -35,7 +35,7 @@ def plot(directory: Path, measured: Sequence[Measured]) -> None:
         measured: The scenarios.
     """
     for name in PICTURES:
-        shown = [one for one in measured if one.bases and _UNITS.get(one.unit) == name]
+        shown = [one for one in measured if EQUAL in one.figures and _UNITS.get(one.unit) == name]
         if shown:
             _picture(directory / f"{name}.svg", shown)
 

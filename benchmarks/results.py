@@ -21,6 +21,7 @@ class Measured:
         figures: Figures by contestant, one per round.
         details: Further measurements, by contestant.
         failed: Contestants that are left out, because they have failed.
+        base: The one that others are compared with, if it isn't Spark's own sink.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Measured:
     figures: dict[str, list[float]] = field(default_factory=dict)
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    base: str = ""
 
     def leave_out(self, contestant: str) -> None:
         """Forgets a contestant that has failed, but for its name."""
@@ -46,7 +48,8 @@ class Measured:
     @property
     def bases(self) -> list[str]:
         """The contestants that others are compared with, the fairest one first."""
-        return [base for base in BASES if base in self.figures]
+        bases = dict.fromkeys((*BASES, self.base))
+        return [base for base in bases if base in self.figures]
 
 
 PICTURES = {

@@ -1,6 +1,8 @@
 """The scenarios measured: plain values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from variants import VARIANTS
 
 SPARE = 1_000
 """Records left in each partition, more than one poll returns: see `contestants.Arena.batches`."""
@@ -44,21 +46,42 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Throughput:
-    """Large batches of a running query; the first one starts it, and does not count.
+class Batches:
+    """Batches of one size, of a query of one kind.
 
     Attributes:
         records: The source's records.
         rows: Rows of each batch.
-        outsiders: Whether contestants without Spark are measured, too.
         pair_only: Whether only the fair pair is measured, so that a whole run takes no hour.
-        count: Number of batches that count.
+        variant: What else the query does, by its name in `variants.VARIANTS`.
     """
 
     records: Records
     rows: int
+    pair_only: bool = field(default=False, kw_only=True)
+    variant: str = field(default="", kw_only=True)
+
+    @property
+    def base(self) -> str:
+        """The contestant that a variant's others are compared with."""
+        return next(iter(VARIANTS[self.variant])) if self.variant else ""
+
+    @property
+    def kind(self) -> str:
+        """As it stands in tables."""
+        return ", ".join(filter(None, (self.variant, self.records.name)))
+
+
+@dataclass(frozen=True)
+class Throughput(Batches):
+    """Large batches of a running query; the first one starts it, and does not count.
+
+    Attributes:
+        outsiders: Whether contestants without Spark are measured, too.
+        count: Number of batches that count.
+    """
+
     outsiders: bool = False
-    pair_only: bool = False
     count: int = 2
 
     @property
@@ -69,24 +92,18 @@ class Throughput:
     @property
     def name(self) -> str:
         """As it stands in tables."""
-        return f"large batches, {self.records.name}"
+        return f"large batches, {self.kind}"
 
 
 @dataclass(frozen=True)
-class Triggers:
+class Triggers(Batches):
     """Many batches of one size, the first of which do not count.
 
     Attributes:
-        records: The source's records.
-        rows: Rows per trigger.
         count: Number of triggers that count.
-        pair_only: Whether only the fair pair is measured.
     """
 
-    records: Records
-    rows: int
     count: int
-    pair_only: bool = False
 
     @property
     def warm(self) -> int:
@@ -101,7 +118,7 @@ class Triggers:
     @property
     def name(self) -> str:
         """As it stands in tables."""
-        return f"{self.rows:,} rows, {self.records.name}"
+        return f"{self.rows:,} rows, {self.kind}"
 
 
 @dataclass(frozen=True)
@@ -167,6 +184,10 @@ def throughputs(scale: float) -> list[Throughput]:
         pair(Records(100, 1)),
         pair(Records(100, 64)),
         pair(Records(100, 500), count=1),
+        *(
+            Throughput(Records(100, 4), rows(Records(100, 4), 50), variant=name)
+            for name in VARIANTS
+        ),
     ]
 
 
@@ -181,4 +202,5 @@ def triggers(scale: float) -> list[Triggers]:
         Triggers(Records(100, 4), 10_000, count(30)),
         Triggers(Records(100, 4), 100_000, count(8)),
         Triggers(Records(100, 500), 50_000, count(3), pair_only=True),
+        *(Triggers(Records(100, 4), 100, count(20), variant=name) for name in VARIANTS),
     ]

@@ -1,28 +1,25 @@
 """What decoding and encoding takes a core, against a plain loop of the library that it uses.
 
 Records of ten fields, with dates and times, in batches as Spark's. No Spark and no Kafka: what
-is measured is what a task does for each batch. Processor time, in turns; the ratio is that within a
-round. A first round warms up and is thrown away.
-
-.venv/bin/python benchmarks/schemas.py
+is measured is what a task does for each batch, in processor time.
 """
 
 import datetime
 import decimal
 import io
 import json
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import click
 import fastavro
 import jsonschema_rs
 import pyarrow as pa
+from bench import note
 from google.protobuf import message_factory
-from rich.console import Console
-from rich.table import Table
+from results import Measured
+from turns import turns
 
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import framed, prefix_of
@@ -179,17 +176,13 @@ def _protobuf() -> Contest:
 _CONTESTS: Final = {"avro": _avro, "json": _json, "protobuf": _protobuf}
 
 
-@click.command()
-@click.argument("formats", nargs=-1, type=click.Choice([*_CONTESTS]))
-@click.option("--batches", default=10, show_default=True)
-@click.option("--rounds", default=5, show_default=True)
-def main(formats: tuple[str, ...], batches: int, rounds: int) -> None:
-    """Prints records a second of each, and the ratio to the loop."""
-    for name in formats or _CONTESTS:
-        Console().print(_measured(_CONTESTS[name](), batches, rounds))
+def schemas(rounds: int, scale: float) -> Iterator[Measured]:
+    """Measures each format: what reads records, and what writes them."""
+    for name, contest in _CONTESTS.items():
+        yield from _measured(name, contest(), max(1, int(10 * scale)), rounds)
 
 
-def _measured(contest: Contest, batches: int, rounds: int) -> Table:
+def _measured(name: str, contest: Contest, batches: int, rounds: int) -> Iterator[Measured]:
     own = format_of(contest.schema)
     decoder = own.decoder(contest.schema, contest.schema)
     resolving = own.decoder(contest.schema, contest.wider)
@@ -203,29 +196,20 @@ def _measured(contest: Contest, batches: int, rounds: int) -> Table:
     values = decode()
     if values.null_count or encoder(values).errors:
         raise click.ClickException("records were not read or written")
-    read, write = f"{contest.loop}: read", f"{contest.loop}: write"
-    contestants: dict[str, Callable[[], object]] = {
-        read: contest.read,
-        "decode": decode,
-        "decode, resolved": lambda: decode(resolving),
-        write: contest.write,
-        "encode": lambda: encoder(values),
+    both: dict[str, dict[str, Callable[[], object]]] = {
+        "read": {
+            contest.loop: contest.read,
+            "spark-eos": decode,
+            "spark-eos, resolved": lambda: decode(resolving),
+        },
+        "written": {contest.loop: contest.write, "spark-eos": lambda: encoder(values)},
     }
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds + 1):
-        for name, run in contestants.items():
+    for what, contestants in both.items():
+        measured = Measured(f"schemas, {name} {what}", "records/s of a core", base=contest.loop)
+        for number, contestant in turns(list(contestants), rounds):
             began = time.process_time()
             for _ in range(batches):
-                run()
-            seconds[name].append(time.process_time() - began)
-    table = Table("", "records/s", "of the loop")
-    for name, taken in seconds.items():
-        loop = seconds[write if name in {write, "encode"} else read]
-        ratios = [base / one for base, one in zip(loop[1:], taken[1:], strict=True)]
-        speed = batches * _BATCH / statistics.median(taken[1:])
-        table.add_row(name, f"{speed:,.0f}", f"{statistics.median(ratios):.2f}")
-    return table
-
-
-if __name__ == "__main__":
-    main()
+                contestants[contestant]()
+            speed = batches * _BATCH / (time.process_time() - began)
+            note(measured, contestant, speed, counts=number > 0)
+        yield measured

@@ -1,11 +1,10 @@
 """Contestants in turns: who runs when, and what their figures say of each other."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 
 def turns(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
@@ -36,15 +35,3 @@ def median_and_range(values: Sequence[float]) -> str:
     confidence of 94 % (1 - 2 / 2^5).
     """
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
-def ratio_table(found: Mapping[str, Sequence[float]], unit: str, base: str) -> Table:
-    """Returns the medians of contestants, each compared with one of them round by round."""
-    table = Table("", unit, "ratio within a round")
-    for name, figures in found.items():
-        table.add_row(
-            name,
-            f"{statistics.median(figures):,.0f}",
-            median_and_range(ratios(figures, found[base])),
-        )
-    return table

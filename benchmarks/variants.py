@@ -1,0 +1,55 @@
+"""What else a query can do: each variant has contestants of its own, the first one their base.
+
+Each runs over large batches and over triggers of 100 rows, as plain relays do.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from contestants import EQUAL, Arena, Trial, run_and_stop, spark_eos
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_eos import DeadLetters
+
+_STAGED_PARTITIONS: Final = 4
+
+
+def _repartitioned(frame: DataFrame) -> DataFrame:
+    return frame.select("key", "value").repartition(_STAGED_PARTITIONS)
+
+
+def _own_staged(arena: Arena) -> Trial:
+    servers = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
+    frame = _repartitioned(arena.read(as_we_do=True))
+    return run_and_stop(frame.writeStream.format("kafka").options(**servers), arena)
+
+
+def _judged(frame: DataFrame, *, digits: int) -> DataFrame:
+    """With an error in records whose number ends with so many zeros."""
+    last = F.expr(f"cast(substring(value, {13 - digits}, {digits}) as string)")
+    error = F.when(last == "0" * digits, F.lit("not an order"))
+    return frame.select("source", "key", "value", error.alias("error"))
+
+
+def _with_dead_letters(
+    arena: Arena, shape: Callable[[DataFrame], DataFrame] | None = None
+) -> Trial:
+    return spark_eos(arena, shape, dead_letters=DeadLetters(arena.other_topic()))
+
+
+def _mirrored(arena: Arena) -> Trial:
+    return spark_eos(arena, source_kafka={"bootstrap.servers": arena.other_servers})
+
+
+VARIANTS: Final[Mapping[str, Mapping[str, Callable[[Arena], Trial]]]] = {
+    "staged": {EQUAL: _own_staged, "staged": partial(spark_eos, shape=_repartitioned)},
+    "mirrored": {"direct": spark_eos, "mirrored": _mirrored},
+    "dead letters": {
+        "no topic": spark_eos,
+        "a topic": _with_dead_letters,
+        "a topic, an error column": partial(_with_dead_letters, shape=partial(_judged, digits=12)),
+        "a topic, 1 % bad records": partial(_with_dead_letters, shape=partial(_judged, digits=2)),
+    },
+}
