@@ -1,0 +1,483 @@
+"""The protocol as a small specification, and an explorer that visits every order of its steps.
+
+Two drivers, three tasks and a broker share one source partition. A request may arrive late, its
+answer may be lost, a task that Spark has given up may go on, and a second driver may start at any
+time, while the first one goes on. `explore` visits all orders of these steps, and stops at the
+first state in which a record is lost or doubled.
+
+A `Breakage` leaves out one rule of the order: fence, read, write, commit, end.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+# Records 0 and 2 have a row; 1 is filtered. A transaction holds one row.
+ROWS: Final = (0, 2)
+BATCHES: Final = ((0, 2), (2, 3))
+_END: Final = BATCHES[-1][1]
+_ORDER: Final = ("fence", "end transactions", "read", "plan")
+
+
+class Breakage(Enum):
+    """A rule that is left out; most have the name of the chaos mutation that does the same."""
+
+    NONE = "none"
+    NO_TAKEOVER = "no-takeover-at-start"
+    ANSWER_IGNORED = "v6-answer-ignored"
+    NOT_FLUSHED = "delivery-errors-ignored"
+    READ_BEFORE_FENCING = "offsets-read-before-fencing"
+    LINGERING_LEFT = "lingering-transactions-left, and offsets read before they end"
+    RETRY_WRITES = "retries-not-deferred"
+    PRODUCER_KEPT = "producer-kept-after-an-unclean-end"
+    END_FIRST = "end-committed-before-the-rows"
+    LATE_END_NOT_FENCED = "a lost answer to the end is not followed by fencing"
+
+
+class Bounds(NamedTuple):
+    """So many tasks in all, fences of each driver, and requests whose sender waits no more."""
+
+    tasks: int = 2
+    fences: int = 2
+    late: int = 1
+
+
+_BOUNDS: Final = Bounds()
+
+
+class Transaction(NamedTuple):
+    """An open one: its records, and the offset that it moves the group to."""
+
+    rows: tuple[int, ...] = ()
+    offset: int | None = None
+
+
+class Request(NamedTuple):
+    """On its way to the broker; ``task`` waits for the answer, or ``driver`` does, or nobody."""
+
+    kind: str
+    member: int = 0
+    slot: int = 0
+    epoch: int = 0
+    offset: int = 0
+    task: int = -1
+    driver: int = -1
+
+
+class Task(NamedTuple):
+    """What a worker does: ``step`` is the request that it waits for, or how it ended."""
+
+    member: int
+    slot: int
+    epoch: int
+    row: int
+    end: int
+    step: str
+
+
+class Driver(NamedTuple):
+    """``step`` is what comes next; ``task`` is the one that runs for it."""
+
+    step: str = "off"
+    batch: int = 0
+    member: int = 0
+    committed: int = 0
+    task: int = -1
+    fences: int = 0
+
+
+class Rules(NamedTuple):
+    """What holds for all steps of an exploration."""
+
+    broken: Breakage
+    bounds: Bounds
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """What a driver does before it plans."""
+        read_first = self.broken is Breakage.READ_BEFORE_FENCING
+        return ("read", "fence", "end transactions", "plan") if read_first else _ORDER
+
+    def after(self, step: str) -> str:
+        """What comes next."""
+        return self.order[self.order.index(step) + 1]
+
+
+class State(NamedTuple):
+    """Everything there is."""
+
+    drivers: tuple[Driver, Driver]
+    # By slot, which stands for a transactional id.
+    epochs: tuple[int, ...]
+    open: tuple[Transaction | None, ...]
+    tasks: tuple[Task, ...] = ()
+    requests: frozenset[Request] = frozenset()
+    member: int = 0
+    committed: int = 0
+    written: tuple[int, ...] = ()
+    late: int = 0
+
+
+class Violation(NamedTuple):
+    """What went wrong, and the steps that led there."""
+
+    what: str
+    steps: tuple[str, ...]
+
+
+class Explored(NamedTuple):
+    """How many states there are, whether a run can finish, and the first violation."""
+
+    states: int
+    finished: bool
+    violation: Violation | None
+
+
+def explore(breakage: Breakage = Breakage.NONE, bounds: Bounds = _BOUNDS) -> Explored:
+    """Visits every state within the bounds, nearest first, until a rule is violated."""
+    rules = Rules(breakage, bounds)
+    drivers = (Driver(rules.order[0]), Driver())
+    first = State(drivers, (0,) * bounds.tasks, (None,) * bounds.tasks)
+    came_from: dict[State, tuple[State, str] | None] = {first: None}
+    todo = deque([first])
+    finished = False
+    while todo:
+        state = todo.popleft()
+        finished = finished or state.committed == _END
+        if (what := _violated(state)) is not None:
+            return Explored(len(came_from), finished, Violation(what, _steps(came_from, state)))
+        for name, reached in _Steps(state, rules).all():
+            following = _without_what_is_over(reached)
+            if following not in came_from:
+                came_from[following] = (state, name)
+                todo.append(following)
+    return Explored(len(came_from), finished, None)
+
+
+def _violated(state: State) -> str | None:
+    for row in ROWS:
+        copies = state.written.count(row)
+        if copies > 1:
+            return f"record {row} is doubled"
+        if row < state.committed and not copies:
+            return f"record {row} is lost"
+    if any(driver.step == "gap" for driver in state.drivers):
+        return "the group's offset is behind the batch"
+    return None
+
+
+def _without_what_is_over(state: State) -> State:
+    """The same state without what can't change anything any more: fewer states to visit."""
+    requests = frozenset(
+        one
+        for one in state.requests
+        if one.task >= 0
+        or one.driver >= 0
+        or (one.member == state.member if one.kind == "OffsetCommit" else _counts(one, state))
+    )
+    drivers = [Driver("stopped") if one.step == "stopped" else one for one in state.drivers]
+    running = {driver.task for driver in drivers}
+    tasks = tuple(
+        task._replace(member=0, slot=0, epoch=0, row=0, end=0, step="over")
+        if task.step in {"done", "lost", "refused"} and number not in running
+        else task
+        for number, task in enumerate(state.tasks)
+    )
+    first, second = drivers
+    return state._replace(drivers=(first, second), tasks=tasks, requests=requests)
+
+
+def _counts(request: Request, state: State) -> bool:
+    """Whether a late request of a task may still be accepted."""
+    if request.kind == "InitProducerId":
+        return True
+    known = request.kind != "TxnOffsetCommit" or request.member == state.member
+    return known and request.epoch == state.epochs[request.slot]
+
+
+def _steps(came_from: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+    names = []
+    while (before := came_from[state]) is not None:
+        state, name = before
+        names.append(name)
+    return tuple(reversed(names))
+
+
+def _replaced(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:index], value, *values[index + 1 :])
+
+
+class _Steps:
+    """The steps that are possible in a state."""
+
+    def __init__(self, state: State, rules: Rules) -> None:
+        self._state = state
+        self._rules = rules
+        self._broken = rules.broken
+
+    def all(self) -> Iterator[tuple[str, State]]:
+        state = self._state
+        for request in state.requests:
+            yield f"{request.kind} arrives", self._arrives(request)
+            if (request.task >= 0 or request.driver >= 0) and state.late < self._rules.bounds.late:
+                yield f"no answer to {request.kind}", self._gives_up(request)
+        for number, driver in enumerate(state.drivers):
+            for name, following in self._driver_steps(number, driver):
+                yield f"driver {number}: {name}", following
+
+    # The broker -------------------------------------------------------------------------------
+
+    def _arrives(self, request: Request) -> State:
+        state = self._state._replace(requests=self._state.requests - {request})
+        accepted = True
+        if request.kind == "OffsetCommit":
+            accepted = request.member == state.member
+            if accepted:
+                state = state._replace(committed=request.offset)
+        elif request.kind == "InitProducerId":
+            state = _init_producer(state, request.slot)
+        else:
+            following = _in_transaction(state, request, state.open[request.slot])
+            accepted = following is not None and request.epoch == state.epochs[request.slot]
+            state = following if accepted and following is not None else state
+        if request.task >= 0:
+            return self._task_hears(state, request, accepted=accepted)
+        if request.driver >= 0:
+            return _with_driver(state, request.driver, step="next batch" if accepted else "stopped")
+        return state
+
+    def _gives_up(self, request: Request) -> State:
+        state = self._state
+        orphan = request._replace(task=-1, driver=-1)
+        requests = state.requests - {request} | {orphan}
+        state = state._replace(requests=requests, late=state.late + 1)
+        if request.task >= 0:
+            return _aborts(state, request.task, "lost")
+        again = self._broken is not Breakage.LATE_END_NOT_FENCED
+        return _with_driver(
+            state, request.driver, step=self._rules.order[0] if again else "next batch"
+        )
+
+    # A task -----------------------------------------------------------------------------------
+
+    def _task_hears(self, state: State, request: Request, *, accepted: bool) -> State:
+        number, task = request.task, state.tasks[request.task]
+        ignored = self._broken is Breakage.ANSWER_IGNORED and request.kind == "TxnOffsetCommit"
+        if not accepted and not ignored:
+            return _aborts(state, number, "refused")
+        match request.kind:
+            case "InitProducerId":
+                state = _with_task(state, number, epoch=state.epochs[task.slot])
+                return _asks(state, number, "AddPartitionsToTxn")
+            case "AddPartitionsToTxn":
+                state = _asks(state, number, "Produce")
+                if self._broken is Breakage.NOT_FLUSHED:
+                    # The record is on its way, and nobody waits for it.
+                    (produce,) = (r for r in state.requests if r.task == number)
+                    orphan = produce._replace(task=-1)
+                    state = state._replace(requests=state.requests - {produce} | {orphan})
+                    state = _asks(state, number, "TxnOffsetCommit")
+                return state
+            case "Produce":
+                return _asks(state, number, "TxnOffsetCommit")
+            case "TxnOffsetCommit":
+                return _asks(state, number, "EndTxn")
+            case _:
+                return _begins(state, number, task.row + 1)
+
+    # A driver ---------------------------------------------------------------------------------
+
+    def _driver_steps(self, number: int, driver: Driver) -> Iterator[tuple[str, State]]:
+        state = self._state
+        match driver.step:
+            case "off":
+                yield from self._starts(number)
+            case "fence":
+                yield from self._fences(number, driver)
+            case "end transactions":
+                yield "ends open transactions", self._ends_transactions(number)
+            case "read":
+                # Brokers keep back an offset that an open transaction may move.
+                stable = all(one is None or one.offset is None for one in state.open)
+                if stable or self._broken is Breakage.LINGERING_LEFT:
+                    found, after = state.committed, self._rules.after("read")
+                    read = _with_driver(state, number, committed=found, step=after)
+                    yield "reads the offset", read
+            case "plan":
+                yield from self._plans(number, driver)
+            case "write":
+                yield from self._waits(number, driver)
+            case "end":
+                end = BATCHES[driver.batch][1]
+                request = Request("OffsetCommit", driver.member, offset=end, driver=number)
+                following = _with_driver(state, number, step="wait")
+                yield "commits the end", _sends(following, request)
+            case "next batch" if driver.batch + 1 < len(BATCHES):
+                end = BATCHES[driver.batch][1]
+                known = max(driver.committed, end)
+                yield (
+                    "goes on",
+                    _with_driver(
+                        state, number, batch=driver.batch + 1, committed=known, step="plan"
+                    ),
+                )
+
+    def _starts(self, number: int) -> Iterator[tuple[str, State]]:
+        # Its checkpoint may tell of any batch up to the one that the other is in.
+        for batch in range(self._state.drivers[1 - number].batch + 1):
+            step = self._rules.order[0]
+            yield "starts", _with_driver(self._state, number, step=step, batch=batch)
+
+    def _fences(self, number: int, driver: Driver) -> Iterator[tuple[str, State]]:
+        state = self._state
+        if driver.fences == self._rules.bounds.fences:
+            return
+        # Only at its start a driver takes over what isn't its own.
+        if driver.member and driver.member != state.member:
+            yield "is fenced", _with_driver(state, number, step="stopped")
+            return
+        member = state.member + 1
+        if self._broken is Breakage.NO_TAKEOVER and state.member:
+            member = state.member
+        changes = {
+            "member": member,
+            "fences": driver.fences + 1,
+            "step": self._rules.after("fence"),
+        }
+        yield "fences", _with_driver(state._replace(member=member), number, **changes)
+
+    def _ends_transactions(self, number: int) -> State:
+        state = self._state
+        if self._broken is not Breakage.LINGERING_LEFT:
+            for slot, opened in enumerate(state.open):
+                if opened is not None:
+                    state = _init_producer(state, slot)
+        return _with_driver(state, number, step=self._rules.after("end transactions"))
+
+    def _plans(self, number: int, driver: Driver) -> Iterator[tuple[str, State]]:
+        state = self._state
+        start, end = BATCHES[driver.batch]
+        if driver.committed < start:
+            yield "finds a gap", _with_driver(state, number, step="gap")
+            return
+        if self._broken is Breakage.END_FIRST and driver.committed < end:
+            early = Request("OffsetCommit", driver.member, offset=end)
+            state = _sends(state, early)
+        yield from self._starts_task(state, number, driver.committed)
+
+    def _starts_task(
+        self, state: State, number: int, committed: int
+    ) -> Iterator[tuple[str, State]]:
+        driver = state.drivers[number]
+        end = BATCHES[driver.batch][1]
+        if not any(committed <= row < end for row in ROWS):
+            yield "has nothing to write", _with_driver(state, number, step="end")
+            return
+        if len(state.tasks) == self._rules.bounds.tasks:
+            return
+        task = len(state.tasks)
+        following = _with_driver(state, number, step="write", task=task)
+        new = Task(driver.member, task, 0, committed, end, "")
+        init = following._replace(tasks=(*state.tasks, new))
+        yield "starts a task in a new worker", _asks(init, task, "InitProducerId")
+        if driver.task < 0:
+            return
+        # The worker of the task before takes this one, with its producer if that ended cleanly.
+        before = state.tasks[driver.task]
+        if before.step in {"done", "lost", "refused"}:
+            reused = new._replace(slot=before.slot, epoch=before.epoch)
+            again = following._replace(tasks=(*state.tasks, reused))
+            if before.step == "done" or self._broken is Breakage.PRODUCER_KEPT:
+                yield "starts a task in the worker", _begins(again, task, committed)
+            else:
+                yield "starts a task in the worker", _asks(again, task, "InitProducerId")
+
+    def _waits(self, number: int, driver: Driver) -> Iterator[tuple[str, State]]:
+        state = self._state
+        step = state.tasks[driver.task].step
+        if step == "done":
+            yield "hears of success", _with_driver(state, number, step="end")
+            return
+        # It has failed, or Spark gives it up while it goes on.
+        first = self._rules.order[0]
+        yield "gives the task up", _with_driver(state, number, step=first)
+        if self._broken is Breakage.RETRY_WRITES:
+            yield from self._starts_task(state, number, driver.committed)
+
+
+def _in_transaction(state: State, request: Request, opened: Transaction | None) -> State | None:
+    """What a request of the producer's current epoch does; None if it is refused."""
+    slot = request.slot
+    if opened is None:
+        adds = request.kind == "AddPartitionsToTxn"
+        return _with_open(state, slot, Transaction()) if adds else None
+    if request.kind == "TxnOffsetCommit" and request.member != state.member:
+        return None
+    following: Transaction | None = opened
+    match request.kind:
+        case "Produce":
+            following = opened._replace(rows=(*opened.rows, request.offset))
+        case "TxnOffsetCommit":
+            following = opened._replace(offset=request.offset)
+        case "EndTxn":
+            following = None
+            state = state._replace(
+                written=tuple(sorted((*state.written, *opened.rows))),
+                committed=state.committed if opened.offset is None else opened.offset,
+            )
+        case "EndTxn, abort":
+            following = None
+    return _with_open(state, slot, following)
+
+
+def _init_producer(state: State, slot: int) -> State:
+    epochs = _replaced(state.epochs, slot, state.epochs[slot] + 1)
+    return _with_open(state._replace(epochs=epochs), slot, None)
+
+
+def _with_open(state: State, slot: int, transaction: Transaction | None) -> State:
+    return state._replace(open=_replaced(state.open, slot, transaction))
+
+
+def _with_driver(state: State, number: int, **changes: object) -> State:
+    changed = state.drivers[number]._replace(**changes)  # type: ignore[arg-type]
+    first, second = _replaced(state.drivers, number, changed)
+    return state._replace(drivers=(first, second))
+
+
+def _with_task(state: State, number: int, **changes: object) -> State:
+    changed = state.tasks[number]._replace(**changes)  # type: ignore[arg-type]
+    return state._replace(tasks=_replaced(state.tasks, number, changed))
+
+
+def _sends(state: State, request: Request) -> State:
+    return state._replace(requests=state.requests | {request})
+
+
+def _asks(state: State, number: int, kind: str) -> State:
+    """The task sends a request and waits for the answer."""
+    task = state.tasks[number]
+    offset = task.row + (kind == "TxnOffsetCommit")
+    if kind == "InitProducerId":
+        state = _begins(state, number, task.row, asks=False)
+        offset = 0
+    request = Request(kind, task.member, task.slot, task.epoch, offset, number)
+    return _with_task(_sends(state, request), number, step=kind)
+
+
+def _aborts(state: State, number: int, step: str) -> State:
+    """The task ends without having written; nobody waits for the abort's answer."""
+    task = state.tasks[number]
+    abort = Request("EndTxn, abort", slot=task.slot, epoch=task.epoch)
+    return _with_task(_sends(state, abort), number, step=step)
+
+
+def _begins(state: State, number: int, row: int, *, asks: bool = True) -> State:
+    """The task goes on with its next row; it is done if there is none."""
+    task = state.tasks[number]
+    rows = [one for one in ROWS if row <= one < task.end]
+    if not rows:
+        return _with_task(state, number, step="done")
+    state = _with_task(state, number, row=rows[0])
+    return _asks(state, number, "AddPartitionsToTxn") if asks else state
