@@ -24,7 +24,6 @@ from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.records import RowError, SourceRows, source_rows
 from spark_eos._worker.spark_connection import SparkConnection
 from spark_eos._worker.transaction import Transactions
-from spark_eos._worker.worker_tuning import reduce_task_overhead
 from spark_eos.errors import PrintableError, text_of
 
 logger = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ def write_task(
         context = TaskContext.get()
         if context is not None:
             connection = SparkConnection.of_worker()
-            reduce_task_overhead(connection)
+            connection.reduce_task_overhead()
             batches = connection.whole(batches)
         if context is not None and context.attemptNumber() > 0:
             yield _deferred(arrange(batches))
