@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import confluent_kafka
 import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.producer import ProduceRequest
 
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client import librdkafka, librdkafka_api
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.librdkafka import FailedRecord, Handle
@@ -228,6 +230,24 @@ def test_what_is_not_binary_is_not_handed_over(kind: pa.DataType) -> None:
 
 
 # What fails -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["batches", "one by one"])
+def test_what_is_handed_over_after_a_fatal_error_says_which_it_was(*, own: bool) -> None:
+    client = {"bootstrap.servers": "127.0.0.1:9"}
+    settings = WriterSettings(client=ClientSettings(client), group_id="group", topic="t")
+    columns = {"value": pa.array([b"v"]), "source_offset": pa.array([7])}
+    if own:
+        columns["timestamp"] = pa.array([1_000])
+    found = SourceRows(TopicPartition("in", 0), pa.RecordBatch.from_pydict(columns))
+    fail = ctypes.CDLL(confluent_kafka.cimpl.__file__).rd_kafka_test_fatal_error
+    fail.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    with closing(Handle({**client, "enable.idempotence": True}, _ignore)) as handle:
+        fail(handle._handle, KafkaError._FENCED, b"by another")
+        sender = RecordSender(handle, settings)
+        told = "source in-0 offset 7, for topic 't': .*_FENCED.*by another"
+        with pytest.raises(TransactionError, match=told):
+            sender.produce(found, target_topics(found, "t"))
 
 
 def test_the_row_at_fault_is_known_among_equal_ones(flow: Flow) -> None:
