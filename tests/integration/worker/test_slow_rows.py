@@ -123,19 +123,11 @@ def test_a_transaction_that_brokers_have_ended_before_its_offsets_came_was_too_s
     assert flow.values() == []
 
 
-def test_no_request_waits_for_longer_than_brokers_keep_the_transaction(flow: Flow) -> None:
-    brief: dict[str, Any] = {"transaction_timeout_ms": 5_000, "max_transaction_ms": 4_000}
-    with started(flow) as membership, transactions(flow, membership, **brief) as found:
-        found.add(rows(flow, 0, 0, 1))
-        time.sleep(1)
-        assert found._before_the_broker_aborts(found._deadline()).remaining() <= 4.0
-
-
 def test_rows_wait_if_brokers_would_not_take_those_before_them_in_time(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def half_a_mebibyte_each(*offsets: int) -> SourceRows:
-        return rows(proxied_flow, 0, *offsets, sizes=[1 << 19] * len(offsets))
+        return rows(proxied_flow, 0, *offsets, values=[b"x" * (1 << 19)] * len(offsets))
 
     limits: dict[str, Any] = {"max_transaction_bytes": 1 << 26, "max_transaction_ms": 3_000}
     with (
