@@ -13,7 +13,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException
@@ -24,7 +24,6 @@ from spark_eos._client.librdkafka_api import (
     INT,
     MESSAGE,
     POINTER,
-    SIZE,
     TEXT,
     Array,
     Kind,
@@ -58,51 +57,20 @@ _LEVELS: Final = (
 )
 
 
-class FailedRecord:
-    """A record that was not delivered; only within the call that is told of it.
+class FailedRecord(NamedTuple):
+    """A record that was not delivered.
 
     Attributes:
+        code: librdkafka's error code.
+        topic: The topic that it was for.
         number: What the record was handed over with.
         size: Bytes of key and value.
     """
 
-    def __init__(self, library: Any, at: int) -> None:
-        self._library = library
-        self._at = at
-        self._message = c.cast(at, c.POINTER(Message)).contents
-        self.code = int(self._message.error)
-        self.number = int(self._message.number)
-        self.size = int(self._message.value_size + self._message.key_size)
-
-    @property
-    def topic(self) -> str:
-        """The topic that it was for."""
-        return str(self._library.topic_name(self._message.topic).decode())
-
-    @property
-    def key(self) -> bytes | None:
-        return _bytes(self._message.key, self._message.key_size)
-
-    @property
-    def value(self) -> bytes | None:
-        return _bytes(self._message.value, self._message.value_size)
-
-    @property
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        """The headers; all names are text, since spark-eos writes no others."""
-        headers = POINTER()
-        found: list[tuple[str, bytes | None]] = []
-        if self._library.message_headers(self._at, c.byref(headers)):
-            return []
-        name, value, size = TEXT(), POINTER(), SIZE()
-        out = (c.byref(name), c.byref(value), c.byref(size))
-        while not self._library.header_get_all(headers, len(found), *out):
-            found.append(((name.value or b"").decode(), _bytes(value.value, size.value)))
-        return found
-
-
-def _bytes(at: int | None, size: int) -> bytes | None:
-    return None if at is None else c.string_at(at, size)
+    code: int
+    topic: str
+    number: int
+    size: int
 
 
 @functools.cache
@@ -135,12 +103,8 @@ def _misread(found: Any) -> str | None:
     sent["value"], sent["value_size"] = at, (5, 0)
     sent["key"], sent["key_size"] = (0, at), (0, len(text))
     sent["number"] = (number, number + 1)
-    told: list[tuple[Any, ...]] = []
-
-    def note(r: FailedRecord) -> None:
-        told.append((r.code, r.number, r.topic, r.key, r.value, r.headers))
-
-    with contextlib.closing(Handle({"log_level": 0}, note, functions=found)) as handle:
+    told: list[FailedRecord] = []
+    with contextlib.closing(Handle({"log_level": 0}, told.append, functions=found)) as handle:
         alone = np.zeros(6, ARGUMENT)
         alone["kind"] = [kind for kind in Kind if kind is not Kind.PARTITION]
         alone["first"] = (handle.topic(_OWN), at, at, number + 2, 7_000, at)
@@ -150,11 +114,9 @@ def _misread(found: Any) -> str | None:
         error = handle.produce_each(alone, [len(alone)], content)
         handle.purge()
         handle.poll(0)
-    purged = (KafkaError._PURGE_QUEUE,)
     wanted = [
-        (*purged, number, _OWN, None, text[:5], []),
-        (*purged, number + 1, _OWN, text, b"", []),
-        (*purged, number + 2, _OWN, text, text[:5], [(text.decode(), text[:5])]),
+        FailedRecord(KafkaError._PURGE_QUEUE, _OWN, number + index, size)
+        for index, size in enumerate((5, len(text), 5 + len(text)))
     ]
     return None if told == wanted else f"{taken}, {error}, {told} and not {wanted}"
 
@@ -192,7 +154,6 @@ class Handle:
         self._on_failed = on_failed
         self._on_error = on_error
         self._on_log = on_log
-        self._fatal: KafkaError | None = None
         self._memory: list[object] = []
         self._topics: dict[str, int] = {}
         self._handle = self._new(settings)
@@ -268,7 +229,8 @@ class Handle:
         if call(self.topic(topic), ANY_PARTITION, 0, at, len(messages)) == len(messages):
             return len(messages), None
         first = int(np.argmax(messages["error"] != 0))
-        return first, KafkaError(int(messages["error"][first]))
+        code = int(messages["error"][first])
+        return first, (self._fatal() if code == KafkaError._FATAL else None) or KafkaError(code)
 
     def produce_each(
         self, array: Array, counts: Sequence[int], memory: object
@@ -358,8 +320,14 @@ class Handle:
                 self._library.event_destroy(event)
         if self._memory and not self.unacknowledged:
             self._memory.clear()
-        if self._fatal is not None:
-            raise KafkaException(self._fatal)
+        if (fatal := self._fatal()) is not None:
+            raise KafkaException(fatal)
+
+    def _fatal(self) -> KafkaError | None:
+        """What has ended the producer for good."""
+        why = c.create_string_buffer(_TEXT)
+        code = self._library.fatal_error(self._handle, why, _TEXT)
+        return KafkaError(code, why.value.decode(errors="replace"), fatal=True) if code else None
 
     def _serve(self, event: int) -> None:
         kind = self._library.event_type(event)
@@ -368,7 +336,10 @@ class Handle:
             found = (POINTER * count)()
             self._library.event_message_array(event, found, count)
             for at in found:
-                self._on_failed(FailedRecord(self._library, at))
+                record = c.cast(at, c.POINTER(Message)).contents
+                topic = self._library.topic_name(record.topic).decode()
+                size = record.value_size + record.key_size
+                self._on_failed(FailedRecord(record.error, topic, record.number, size))
         elif kind == _LOG:
             facility, line, level = TEXT(), TEXT(), INT()
             self._library.event_log(event, c.byref(facility), c.byref(line), c.byref(level))
@@ -380,10 +351,7 @@ class Handle:
             )
         elif kind == _ERROR:
             text = (self._library.event_error_string(event) or b"").decode(errors="replace")
-            fatal = bool(self._library.event_error_is_fatal(event))
-            error = KafkaError(self._library.event_error(event), text, fatal=fatal)
-            self._fatal = error if fatal else self._fatal
-            self._on_error(error)
+            self._on_error(KafkaError(self._library.event_error(event), text))
         elif kind == _TOKEN:
             self._make_token(self._library.event_config_string(event))
 

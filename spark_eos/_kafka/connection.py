@@ -284,24 +284,22 @@ class Connections:
         The caller judges all other error codes. ``operation``: what the request needs the right to.
         """
         retriable = {*retry, *_RETRY_HERE, *_RETRY_ELSEWHERE}
-
-        def attempt() -> Any:
-            node = self.coordinator(kind, key, deadline, operation)
-            try:
-                response = self.send(request, deadline, node=node, on_lost=on_lost)
-            except RetriableError:
-                self.forget_coordinator(kind, key)
-                raise
-            found = set(codes(response))
-            if found & _RETRY_ELSEWHERE:
-                self.forget_coordinator(kind, key)
-            if found & retriable:
-                words = code_names(found) if in_words is None else in_words(response)
-                raise RetriableError(f"{api_name(request)}: {words}")
-            return response
-
-        what = f"{api_name(request)} for {kind.name.lower()} {key!r}"
-        return deadline.attempts(what)(attempt)
+        response = None
+        for attempt in deadline.attempts(f"{api_name(request)} for {kind.name.lower()} {key!r}"):
+            with attempt:
+                node = self.coordinator(kind, key, deadline, operation)
+                try:
+                    response = self.send(request, deadline, node=node, on_lost=on_lost)
+                except RetriableError:
+                    self.forget_coordinator(kind, key)
+                    raise
+                found = set(codes(response))
+                if found & _RETRY_ELSEWHERE:
+                    self.forget_coordinator(kind, key)
+                if found & retriable:
+                    words = code_names(found) if in_words is None else in_words(response)
+                    raise RetriableError(f"{api_name(request)}: {words}")
+        return response
 
     # Errors -----------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """A task's rows as they arrive, with a callback while they are slow to arrive."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ def arrivals(
 ) -> Iterator[_Item]:
     """Yields the items in order, and calls back while the next one is late.
 
-    ``note_wait`` is told for how many seconds each has been waited for.
+    ``note_wait`` is told how many seconds each has been waited for, without those of ``on_late``.
 
     The caller's thread reads the items, since passing one between threads takes as long as writing
     a thousand rows. Another thread watches the clock only while the caller waits for an item.
@@ -28,12 +29,9 @@ def arrivals(
     try:
         while True:
             began = time.monotonic()
-            watch.begin()
-            try:
+            with watch.waiting():
                 item = next(items, None)
-            finally:
-                watch.end()
-            note_wait(time.monotonic() - began)
+            note_wait(time.monotonic() - began - watch.late)
             if watch.failure is not None:
                 raise watch.failure
             if item is None:
@@ -47,27 +45,33 @@ class _Watch:
     def __init__(self, is_late: Callable[[], bool], on_late: Callable[[], None], every: float):
         self.over = threading.Event()
         self.failure: BaseException | None = None
+        # Seconds that `on_late` has taken in the caller's present wait.
+        self.late = 0.0
         self._is_late = is_late
         self._on_late = on_late
         self._every = every
         self._lock = threading.Lock()
         self._waits = False
 
-    def begin(self) -> None:
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
         with self._lock:
-            self._waits = True
-
-    def end(self) -> None:
-        # If an item arrives during on_late, the caller waits until on_late returns.
-        with self._lock:
-            self._waits = False
+            self._waits, self.late = True, 0.0
+        try:
+            yield
+        finally:
+            # If an item arrives during on_late, the caller waits until on_late returns.
+            with self._lock:
+                self._waits = False
 
     def run(self) -> None:
         while not self.over.wait(self._every):
             with self._lock:
                 if self._waits and self._is_late():
+                    began = time.monotonic()
                     try:
                         self._on_late()
                     except BaseException as error:  # noqa: BLE001 - raised to the caller
                         self.failure = error
                         return
+                    self.late += time.monotonic() - began

@@ -9,8 +9,6 @@ from spark_eos._client.librdkafka_api import ANY_PARTITION
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import (
     Fault,
-    Letter,
-    RawRecord,
     carried_record,
     greatest_partitions,
     letter_headers,
@@ -20,7 +18,7 @@ from spark_eos._worker.dead_letters import (
     written_record,
 )
 from spark_eos._worker.librdkafka_errors import TransactionError
-from spark_eos._worker.records import NOW, RecordContent, RowTopics, SourceRows
+from spark_eos._worker.records import RecordContent, RowTopics, SourceRows
 from spark_eos._worker.source_records import SourceRecords
 from spark_eos._worker.target_topics import TargetTopics
 from spark_eos._worker.topic_rules import TopicRules
@@ -75,22 +73,38 @@ class DeadLetterBuilder:
             faults = unknown | faults
         return faults | self._rules.faults(found, topics, without=faults)
 
-    def dead_letters(self, found: SourceRows, faults: Mapping[int, Fault]) -> dict[int, Letter]:
+    def dead_letters(
+        self, found: SourceRows, faults: Mapping[int, Fault]
+    ) -> dict[int, RecordContent]:
         """The dead letters that replace rows, by row."""
         return {row: self._letter(found, row, faults[row]) for row in sorted(faults)}
 
-    def _letter(self, found: SourceRows, row: int, fault: Fault) -> Letter:
+    def _letter(self, found: SourceRows, row: int, fault: Fault) -> RecordContent:
         letters = self._letters
         if self._partitions is None:
             self._partitions = self._targets.letter_partitions(letters.topic)
-        record = self._record(found, row)
+        own = found.source.partition % self._partitions
+        partition = own if letters.positions else ANY_PARTITION
+        record = carried_record(found, row)
+        if record is None and letters.positions:
+            record = self._sources.fetch(found.source, found.offsets[row].as_py())
+        is_row = record is None
+        record = record or written_record(found, row)
         for omitted in (False, True):
             headers = letter_headers(
-                letters, self._settings.group_id, found, row, fault, record, omitted=omitted
+                letters,
+                self._settings.group_id,
+                found,
+                row,
+                fault,
+                record,
+                is_row=is_row,
+                omitted=omitted,
             )
             value = None if omitted else record.value
-            content = RecordContent(record.key, value, headers, NOW)
-            refused = self._rules.fault(letters.topic, content)
+            # Written now, since retention counts from then; a header tells the record's time.
+            letter = RecordContent(record.key, value, headers, None, partition)
+            refused = self._rules.fault(letters.topic, letter)
             if refused is None or refused.reason != reasons.TOO_LARGE:
                 break
         if refused is not None:
@@ -99,16 +113,7 @@ class DeadLetterBuilder:
         first = fault.reason not in self.counts.first
         self.counts.add(fault.reason, found.position(row) if first else "", fault.message)
         self.by_partition[found.source] = self.by_partition.get(found.source, 0) + 1
-        own = found.source.partition % self._partitions
-        partition = own if letters.positions else ANY_PARTITION
-        return Letter(record.key, value, partition, headers)
-
-    def _record(self, found: SourceRows, row: int) -> RawRecord:
-        record = carried_record(found, row)
-        if record is None and self._letters.positions:
-            offset = found.offsets[row].as_py()
-            record = self._sources.fetch(found.source, offset)
-        return record or written_record(found, row)
+        return letter
 
     def _refusal(self, position: str, fault: Fault) -> TransactionError:
         what = fault.message

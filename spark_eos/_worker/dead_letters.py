@@ -2,9 +2,9 @@
 
 import base64
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,19 +17,19 @@ from spark_eos._client.letter_headers import Header, write_letter_headers
 from spark_eos._client.librdkafka_api import ANY_PARTITION
 from spark_eos._worker.records import (
     INVALID_HEADER,
+    RecordContent,
     RowTopics,
     SourceRows,
     column_of,
     is_header_name,
+    record_content,
 )
 
 ERROR: Final = "error"
 """The column that holds the pipeline's own judgement of a row."""
 LETTER: Final = "spark_eos_letter"
 """The column that holds error and source record of rows with an error, as JSON."""
-RECORD: Final = "spark_eos_record"
-"""The record alone, beside `ERROR`: in staged copies of earlier versions."""
-FOR_LETTERS: Final = (ERROR, LETTER, RECORD)
+FOR_LETTERS: Final = (ERROR, LETTER)
 
 # Kafka's headers hold bytes; a stack trace of any length must not make a letter too large.
 _MAX_TEXT: Final = 8_192
@@ -52,33 +52,8 @@ class Fault:
     stacktrace: str | None = None
 
 
-@dataclass(frozen=True)
-class RawRecord:
-    """A source record as it came, or what stands for it.
-
-    Attributes:
-        headers: The headers; None if they can't be read.
-        timestamp: Milliseconds since 1970; None for the time of writing.
-        is_row: Whether it stands for a source record, and is what the row would have written.
-    """
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...] | None
-    timestamp: int | None
-    is_row: bool = False
-
-
 def rows_with_error(found: SourceRows) -> dict[int, Fault]:
-    """The rows whose ``error`` column is not null, by row.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from spark_eos._kafka.topic_partition import TopicPartition
-        >>> rows = pa.RecordBatch.from_pydict({"error": [None, "no valid order_id"]})
-        >>> rows_with_error(SourceRows(TopicPartition("orders", 0), rows))
-        {1: Fault(reason='error', message='no valid order_id', exception=None, stacktrace=None)}
-    """
+    """The rows whose ``error`` column is not null, by row."""
     faults: dict[int, Fault] = {}
     for name in (ERROR, LETTER):
         column = column_of(found.rows, name)
@@ -143,24 +118,28 @@ def greatest_partitions(
     return wanted
 
 
-def carried_record(found: SourceRows, row: int) -> RawRecord | None:
+def carried_record(found: SourceRows, row: int) -> RecordContent | None:
     """The row's source record, if the row carries it."""
-    told: Mapping[str, Any] | None = None
-    for name in (RECORD, LETTER):
-        column = column_of(found.rows, name)
-        text = None if column is None else column[row].as_py()
-        if text is not None:
-            told = json.loads(text) if name == RECORD else json.loads(text).get("record")
+    column = column_of(found.rows, LETTER)
+    text = None if column is None else column[row].as_py()
+    told = None if text is None else json.loads(text).get("record")
     if told is None:
         return None
-    headers = ((header["key"], _bytes(header)) for header in told.get("headers") or ())
-    return RawRecord(_bytes(told, "key"), _bytes(told), _named(headers), told.get("timestamp"))
+    headers = [(header["key"], _bytes(header)) for header in told.get("headers") or ()]
+    return _writable(
+        RecordContent(_bytes(told, "key"), _bytes(told), headers, told.get("timestamp"))
+    )
 
 
-def _named(headers: Iterable[Header]) -> tuple[Header, ...] | None:
-    """A letter's own headers; None if they can't be written. One must not stand for one of ours."""
-    found = tuple(headers)
-    return found if all(is_header_name(name) for name, _ in found) else None
+def written_record(found: SourceRows, row: int) -> RecordContent:
+    """What the row itself would have written."""
+    return _writable(record_content(found.rows, row))
+
+
+def _writable(record: RecordContent) -> RecordContent:
+    """The record without headers if one can't be written: it must not stand for one of ours."""
+    named = all(is_header_name(name) for name, _ in record.headers or ())
+    return record if named else record._replace(headers=None)
 
 
 def _bytes(told: Mapping[str, str | None], name: str = "value") -> bytes | None:
@@ -169,33 +148,21 @@ def _bytes(told: Mapping[str, str | None], name: str = "value") -> bytes | None:
     return None if content is None else base64.b64decode(content)
 
 
-def written_record(found: SourceRows, row: int) -> RawRecord:
-    """What the row itself would have written."""
-
-    def value(name: str) -> Any:
-        column = column_of(found.rows, name)
-        return None if column is None else column[row].as_py()
-
-    headers = (
-        (header["key"], header["value"])
-        for header in value("headers") or ()
-        if header is not None and header["key"] is not None
-    )
-    named = _named(headers)
-    return RawRecord(value("key"), value("value"), named, value("timestamp"), is_row=True)
-
-
 def letter_headers(
     settings: DeadLetterSettings,
     group_id: str,
     found: SourceRows,
     row: int,
     fault: Fault,
-    record: RawRecord,
+    record: RecordContent,
     *,
+    is_row: bool,
     omitted: bool,
 ) -> list[Header]:
-    """The headers of a dead letter: the record's own, then those that explain it."""
+    """The headers of a dead letter: the record's own, then those that explain it.
+
+    ``is_row``: the record is gone, and stands for what the row would have written.
+    """
     left_out = [f"value of {len(record.value or b'')} bytes"] if omitted else []
     if record.headers is None:
         left_out.append(UNREADABLE)
@@ -206,7 +173,7 @@ def letter_headers(
         told["offset"] = str(found.offsets[row].as_py())
         told["cluster"] = settings.cluster
         # Whoever finds a position expects the record of that position.
-        told["record"] = "row" if record.is_row else None
+        told["record"] = "row" if is_row else None
     told |= {
         "group": group_id,
         "message": fault.message,
@@ -224,18 +191,10 @@ def letter_headers(
     return write_letter_headers(settings.headers, record.headers or (), texts)
 
 
-class Letter(NamedTuple):
-    """A dead letter as it is written, now: retention counts from then; a header tells more."""
-
-    key: bytes | None
-    value: bytes | None
-    partition: int
-    headers: Sequence[Header]
-
-
-def letter_rows(letters: Sequence[Letter]) -> pa.RecordBatch:
+def letter_rows(letters: Sequence[RecordContent]) -> pa.RecordBatch:
     """Dead letters as the rows of an Arrow batch."""
-    headers = [[dict(zip(("key", "value"), h, strict=True)) for h in x.headers] for x in letters]
+    names = ("key", "value")
+    headers = [[dict(zip(names, h, strict=True)) for h in x.headers or ()] for x in letters]
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     columns = {
         "key": pa.array([letter.key for letter in letters], pa.large_binary()),

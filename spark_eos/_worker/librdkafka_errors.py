@@ -1,22 +1,15 @@
 """What librdkafka's errors and log lines mean for a transaction."""
 
 import contextlib
-import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import DENIED, remedy
-from spark_eos._worker.records import SourceRows
 from spark_eos.acls import Operation, transactional_ids, write_topic
-from spark_eos.errors import PrintableError, text_of
-
-logger = logging.getLogger(__name__)
-# Users see failures as errors that name a cause. Without a handler, Python would also print each of
-# librdkafka's own lines about connections.
-logger.addHandler(logging.NullHandler())
+from spark_eos.errors import PrintableError, SparkEosError, text_of
 
 # The broker refuses the client. librdkafka keeps trying, in case an operator fixes it.
 REFUSALS: Final = {
@@ -75,42 +68,21 @@ class TransactionError(PrintableError):
         self.too_slow = too_slow
 
 
-class RefusedRecordError(TransactionError):
-    """A broker has refused a record for what it is."""
-
-    def __init__(
-        self, reason: str, topic: str, found: SourceRows, replaced: Collection[int]
-    ) -> None:
-        super().__init__(reason, again=False)
-        self.topic = topic
-        self.found = found
-        self.replaced = replaced
-
-
-class ConnectionLog:
-    """librdkafka's log, the only place where it reports every lost connection.
-
-    It does not call its error callback for a connection with one request in flight, and that
-    request may be the end of a transaction.
-    """
-
-    def __init__(self, on_lost: Callable[[str], None]) -> None:
-        self._on_lost = on_lost
-
-    def log(self, level: int, text: str) -> None:
-        """Logs a line."""
-        logger.log(level, "%s", text)
-        # A connection that was never established has no request in flight.
-        if text.startswith(("FAIL ", "REQTMOUT ")) and "in state CONNECT" not in text:
-            self._on_lost(text)
-
-
-def is_transient(error: KafkaError | BaseException) -> bool:
+def _is_transient(error: KafkaError | BaseException) -> bool:
     """Whether an abort, a new producer and another attempt may cure the error."""
     cause = _cause(error)
     if isinstance(cause, KafkaError):
         return cause.code() not in _PERMANENT
     return isinstance(cause, TimeoutError)
+
+
+@contextlib.contextmanager
+def asking_cluster(what: str) -> Iterator[None]:
+    """Turns a failed call to the cluster into a `TransactionError`."""
+    try:
+        yield
+    except SparkEosError as error:
+        raise TransactionError(f"{what}: {error.text}", again=_is_transient(error)) from error
 
 
 def as_transaction_error(
@@ -121,7 +93,7 @@ def as_transaction_error(
 ) -> TransactionError:
     """An error of librdkafka, or of a call to the cluster, with its cause and known remedy."""
     text = f"{what}: {_cause_and_remedy(error, settings, topic)}"
-    return TransactionError(text, again=is_transient(error))
+    return TransactionError(text, again=_is_transient(error))
 
 
 @contextlib.contextmanager

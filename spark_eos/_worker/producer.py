@@ -8,6 +8,7 @@ next transaction gets a new one.
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Final
 
 from cachetools import LRUCache
@@ -26,9 +27,9 @@ from spark_eos._kafka.transactions import (
 )
 from spark_eos._worker.librdkafka_errors import (
     REFUSALS,
-    ConnectionLog,
     TransactionError,
     as_transaction_error,
+    asking_cluster,
     raised_as_transaction_error,
 )
 from spark_eos._worker.record_sender import RecordSender
@@ -38,6 +39,10 @@ from spark_eos._worker.topic_rules import TopicRules
 from spark_eos.errors import KafkaResponseError, SparkEosError, warn
 
 logger = logging.getLogger(__name__)
+# Users see failures as errors that name a cause. Without a handler, Python would also print each of
+# librdkafka's own lines about connections.
+_librdkafka_log = logging.getLogger("spark_eos._worker.librdkafka")
+_librdkafka_log.addHandler(logging.NullHandler())
 
 # Seconds of idleness after which another process may have fenced the producer, or the brokers may
 # have forgotten its id (transactional.id.expiration.ms, a week by default).
@@ -88,23 +93,27 @@ class TransactionalProducer:
 
     # One transaction --------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Begins a transaction, with a new producer if the last one did not end cleanly."""
-        if self._producer is not None and not self.clean():
-            logger.info("replacing %s: %s", self.identity.transactional_id, self._reason())
+    def begin(self, check: Callable[[], None]) -> None:
+        """Begins a transaction, with a new producer if the last one is not to be used again.
+
+        ``check`` raises an error if a target topic is not what it was.
+        """
+        if self._producer is not None and (why := self._why_replaced()) is not None:
+            logger.info("replacing %s: %s", self.identity.transactional_id, why)
             self.drop()
-        if self._producer is not None and self._is_forgotten():
-            logger.info("replacing %s: idle for too long", self.identity.transactional_id)
-            self.drop()
-        if self._producer is not None and self.rules.batch_size < self.batch_size:
-            logger.info("replacing %s: smaller batches", self.identity.transactional_id)
-            self._end()
         if self._producer is None:
             self._open()
-        self._records = RecordSender(self._opened, self.settings)
+        self._records = RecordSender(self._opened, self.settings, check)
         self._in_transaction = True
         with raised_as_transaction_error("begin_transaction", self.settings):
             self._opened.begin_transaction()
+
+    def _why_replaced(self) -> str | None:
+        if not self.clean():
+            return self._reason()
+        if self._is_forgotten():
+            return "idle for too long"
+        return "smaller batches" if self.rules.batch_size < self.batch_size else None
 
     def commit(self, deadline: Deadline) -> None:
         def attempt() -> None:
@@ -146,17 +155,13 @@ class TransactionalProducer:
         if time.monotonic() - self._used < _IDLE:
             return False
         mine = self.identity
-        try:
-            return (
-                producer_id_and_epoch(
-                    self.connections, mine.transactional_id, self.settings.connect_deadline()
-                )
-                != mine
-            )
-        except KafkaResponseError as error:
-            return error.code == Code.TRANSACTIONAL_ID_NOT_FOUND
-        except SparkEosError as error:
-            raise as_transaction_error("beginning a transaction", error, self.settings) from error
+        with asking_cluster("beginning a transaction"):
+            try:
+                deadline = self.settings.connect_deadline()
+                now = producer_id_and_epoch(self.connections, mine.transactional_id, deadline)
+            except KafkaResponseError as error:
+                return error.code == Code.TRANSACTIONAL_ID_NOT_FOUND
+            return now != mine
 
     # Opening ----------------------------------------------------------------------------------
 
@@ -188,7 +193,7 @@ class TransactionalProducer:
                 },
                 on_failed=self._on_failed,
                 on_error=self._on_error,
-                on_log=ConnectionLog(self._on_lost_connection).log,
+                on_log=self._on_log,
             )
             self._initialize(self._producer, deadline)
             self._identity = producer_id_and_epoch(self.connections, transactional_id, deadline)
@@ -236,8 +241,16 @@ class TransactionalProducer:
         if error.code() in REFUSALS:
             self._refusal = error
 
-    def _on_lost_connection(self, line: str) -> None:
-        self._lost_connection = line
+    def _on_log(self, level: int, line: str) -> None:
+        """Takes note of lost connections, of which librdkafka's log alone tells always.
+
+        It does not call `_on_error` for a connection with one request in flight, and that request
+        may be the end of a transaction.
+        """
+        _librdkafka_log.log(level, "%s", line)
+        # A connection that was never established has no request in flight.
+        if line.startswith(("FAIL ", "REQTMOUT ")) and "in state CONNECT" not in line:
+            self._lost_connection = line
 
     # Closing ----------------------------------------------------------------------------------
 
@@ -246,9 +259,6 @@ class TransactionalProducer:
         # A deleted or recreated topic may be the reason, or one whose config has changed.
         self.topics.clear()
         self.rules.forget()
-        self._end()
-
-    def _end(self) -> None:
         producer, self._producer = self._producer, None
         identity, self._identity = self._identity, None
         self._records = None

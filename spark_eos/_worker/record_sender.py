@@ -4,7 +4,7 @@ import bisect
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,25 +13,20 @@ from confluent_kafka import KafkaError
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.librdkafka import FailedRecord, Handle
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._worker.dead_letters import Letter, letter_rows
+from spark_eos._worker.dead_letters import letter_rows
 from spark_eos._worker.librdkafka_errors import (
     REFUSALS_OF_DATA,
     TOPIC_AT_FAULT,
-    RefusedRecordError,
     TransactionError,
     as_transaction_error,
     raised_as_transaction_error,
 )
 from spark_eos._worker.record_arrays import Integers, arguments, messages, one_by_one
-from spark_eos._worker.records import RowTopics, SourceRows
+from spark_eos._worker.records import RecordContent, RowTopics, SourceRows
 
 # Seconds between two checks of the target topics during a wait: librdkafka retries records for a
 # deleted topic until the transaction times out.
 _STALL: Final = 1.0
-
-
-def _no_check() -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -42,26 +37,30 @@ class _Failure:
     topic: str
 
 
-class _Part(NamedTuple):
-    """Rows that are sent together."""
+class RefusedRecordError(TransactionError):
+    """A broker has refused a record for what it is."""
 
-    rows: pa.RecordBatch
-    topics: RowTopics
-    numbers: Integers
-
-    def alone(self) -> "Iterator[_Part]":
-        """Each row for itself."""
-        for row in range(self.rows.num_rows):
-            topics = RowTopics(self.topics.names, self.topics.codes[row : row + 1])
-            yield _Part(self.rows.slice(row, 1), topics, self.numbers[row : row + 1])
+    def __init__(
+        self, reason: str, topic: str, found: SourceRows, replaced: Collection[int]
+    ) -> None:
+        super().__init__(reason, again=False)
+        self.topic = topic
+        self.found = found
+        self.replaced = replaced
 
 
 class RecordSender:
-    """The records of one transaction, from librdkafka's queue to the brokers' acknowledgement."""
+    """The records of one transaction, from librdkafka's queue to the brokers' acknowledgement.
 
-    def __init__(self, producer: Handle, settings: WriterSettings) -> None:
+    ``check`` raises an error if a target topic is not what it was.
+    """
+
+    def __init__(
+        self, producer: Handle, settings: WriterSettings, check: Callable[[], None]
+    ) -> None:
         self._producer = producer
         self._settings = settings
+        self._check = check
         # Rows that were handed over, which of them as dead letters, and their first number.
         self._sent: list[tuple[SourceRows, Collection[int]]] = []
         self._numbers: list[int] = [1]
@@ -73,40 +72,42 @@ class RecordSender:
         return self._producer.unacknowledged
 
     def produce(
-        self,
-        found: SourceRows,
-        topics: RowTopics,
-        check: Callable[[], None] = _no_check,
-        letters: Mapping[int, Letter] | None = None,
-        after_each: Callable[[], None] | None = None,
+        self, found: SourceRows, topics: RowTopics, letters: Mapping[int, RecordContent]
     ) -> None:
         """Hands rows to librdkafka, some as dead letters; blocks while its queue is full."""
-        for part in self._parts(found, topics, letters or {}):
-            if after_each is None:
-                self._send(part, check)
+        for rows, names, numbers in self._parts(found, topics, letters):
+            if one_by_one(rows):
+                self._send_each(rows, names, numbers)
                 continue
-            for one in part.alone():
-                self._send(one, check)
-                after_each()
+            batch = messages(rows, numbers)
+            for name in names.firsts():
+                topic, left = str(name), batch[names.rows(name)]
+                for _ in self._pauses():
+                    taken, error = self._producer.produce_batch(topic, left, rows)
+                    left = left[taken:]
+                    if error is None:
+                        break
+                    self._refuse(int(left["number"][0]), topic, error)
         self._poll(0)
-        self._raise_failed(check)
+        self._raise_failed()
 
     def _parts(
-        self, found: SourceRows, topics: RowTopics, letters: Mapping[int, Letter]
-    ) -> Iterator[_Part]:
+        self, found: SourceRows, topics: RowTopics, letters: Mapping[int, RecordContent]
+    ) -> Iterator[tuple[pa.RecordBatch, RowTopics, Integers]]:
+        """The rows and the dead letters, which are sent one after the other."""
         numbers = self._number(found, letters)
         rows = found.rows
         if not letters:
-            yield _Part(rows, topics, numbers)
+            yield rows, topics, numbers
             return
         kept = np.ones(rows.num_rows, bool)
         kept[[*letters]] = False
         kept_topics = RowTopics(topics.names, topics.codes[kept])
-        yield _Part(rows.filter(pa.array(kept)), kept_topics, numbers[kept])
+        yield rows.filter(pa.array(kept)), kept_topics, numbers[kept]
         # Their topic is no row's, so they can follow the rows.
         own = self._settings.dead_letters
         topic = RowTopics([None if own is None else own.topic], np.zeros(len(letters), np.intp))
-        yield _Part(letter_rows([*letters.values()]), topic, numbers[[*letters]])
+        yield letter_rows([*letters.values()]), topic, numbers[[*letters]]
 
     def _number(self, found: SourceRows, replaced: Collection[int]) -> Integers:
         first = self._numbers[-1]
@@ -120,43 +121,26 @@ class RecordSender:
         found, replaced = self._sent[place]
         return found.position(number - self._numbers[place]), found, replaced
 
-    def _send(self, part: _Part, check: Callable[[], None]) -> None:
-        if one_by_one(part.rows):
-            self._send_each(part, check)
-            return
-        batch = messages(part.rows, part.numbers)
-        for name in part.topics.firsts():
-            topic, left = str(name), batch[part.topics.rows(name)]
-            for _ in self._pauses(check):
-                taken, error = self._producer.produce_batch(topic, left, part.rows)
-                left = left[taken:]
-                if error is None:
-                    break
-                self._refuse(int(left["number"][0]), topic, error, check)
-
-    def _send_each(self, part: _Part, check: Callable[[], None]) -> None:
-        used = part.topics.firsts()
-        addresses = [self._producer.topic(str(n)) if n in used else 0 for n in part.topics.names]
-        of_rows = np.array(addresses, np.uint64)[part.topics.codes]
-        made = arguments(part.rows, of_rows, part.numbers)
+    def _send_each(self, rows: pa.RecordBatch, topics: RowTopics, numbers: Integers) -> None:
+        used = topics.firsts()
+        addresses = [self._producer.topic(str(n)) if n in used else 0 for n in topics.names]
+        made = arguments(rows, np.array(addresses, np.uint64)[topics.codes], numbers)
         array, counts, row = made.array, made.counts.tolist(), 0
-        for _ in self._pauses(check):
-            taken, error = self._producer.produce_each(array, counts[row:], part.rows)
+        for _ in self._pauses():
+            taken, error = self._producer.produce_each(array, counts[row:], rows)
             array = array[sum(counts[row : row + taken]) :]
             row += taken
             if error is None:
                 break
-            self._refuse(int(part.numbers[row]), str(part.topics[row]), error, check)
+            self._refuse(int(numbers[row]), str(topics[row]), error)
 
-    def wait_while(
-        self, condition: Callable[[], bool], check: Callable[[], None] = _no_check
-    ) -> None:
+    def wait_while(self, condition: Callable[[], bool]) -> None:
         """Serves librdkafka's events while a condition holds."""
-        for _ in self._pauses(check):
+        for _ in self._pauses():
             if not condition():
                 break
 
-    def _pauses(self, check: Callable[[], None]) -> Iterator[None]:
+    def _pauses(self) -> Iterator[None]:
         """Goes on at once, and then whenever events have been served for a moment.
 
         Ends at the latest when a record's delivery times out, since the record has then failed.
@@ -166,17 +150,17 @@ class RecordSender:
             yield
             # Acknowledged records are no events that would end this wait.
             self._poll(0.005)
-            self._raise_failed(check)
+            self._raise_failed()
             if time.monotonic() - checked >= _STALL:
-                check()
+                self._check()
                 checked = time.monotonic()
 
-    def flush(self, deadline: Deadline, check: Callable[[], None] = _no_check) -> None:
+    def flush(self, deadline: Deadline) -> None:
         """Waits until every record of the transaction is acknowledged."""
         while True:
             with raised_as_transaction_error("flush", self._settings):
                 left = self._producer.flush(min(_STALL, deadline.remaining()))
-            self._raise_failed(check)
+            self._raise_failed()
             if not left:
                 return
             if deadline.expired:
@@ -185,7 +169,7 @@ class RecordSender:
                     f"({deadline.setting})",
                     again=True,
                 )
-            check()
+            self._check()
 
     def _poll(self, seconds: float) -> None:
         with raised_as_transaction_error("poll", self._settings):
@@ -202,18 +186,16 @@ class RecordSender:
             return
         self._failure = _Failure(KafkaError(record.code), rank, record.number, record.topic)
 
-    def _refuse(
-        self, number: int, topic: str, error: KafkaError, check: Callable[[], None]
-    ) -> None:
+    def _refuse(self, number: int, topic: str, error: KafkaError) -> None:
         """Raises why librdkafka does not take a record, unless its queue is full."""
         if error.code() == KafkaError._QUEUE_FULL:
             return
         if error.code() in TOPIC_AT_FAULT:
-            check()
+            self._check()
         if error.code() == KafkaError._STATE:
             # The transaction has failed. The delivery report follows, and is not served yet.
             self._serve_until(lambda: self._failure is not None)
-            self._raise_failed(check)
+            self._raise_failed()
         what = f"{self._row(number)[0]}, for topic {topic!r}"
         raise as_transaction_error(what, error, self._settings, topic)
 
@@ -222,11 +204,11 @@ class RecordSender:
         while not condition() and time.monotonic() < end:
             self._poll(0.05)
 
-    def _raise_failed(self, check: Callable[[], None]) -> None:
+    def _raise_failed(self) -> None:
         failed = self._failure
         if failed is not None:
             if failed.error.code() in TOPIC_AT_FAULT:
-                check()
+                self._check()
             if failed.error.code() == KafkaError.INVALID_PRODUCER_EPOCH:
                 # The fatal error follows, which says who has done it.
                 self._serve_until(lambda: False)

@@ -9,8 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_eos._client.letter_headers import Header
+from spark_eos._client.librdkafka_api import ANY_PARTITION
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.errors import PrintableError
+from spark_eos._worker.librdkafka_errors import TransactionError
 
 SOURCE_TOPIC = "source_topic"
 SOURCE_PARTITION = "source_partition"
@@ -19,10 +21,6 @@ SOURCE_OFFSET = "source_offset"
 # With fewer rows, what is done once for each slice takes longer than its rows.
 _SLICE_ROWS = 10_000
 _SLICE_BYTES = 4 << 20
-
-
-class RowError(PrintableError, ValueError):
-    """A row has no source, or an invalid header."""
 
 
 def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
@@ -111,26 +109,15 @@ class SourceRows:
 
 
 def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
-    """Splits an Arrow batch where the source partition changes.
-
-    Example:
-        >>> batch = pa.RecordBatch.from_pydict(
-        ...     {
-        ...         SOURCE_TOPIC: ["orders"] * 3,
-        ...         SOURCE_PARTITION: [0, 0, 1],
-        ...         SOURCE_OFFSET: [7, 8, 3],
-        ...     }
-        ... )
-        >>> [(str(found.source), found.first_offset) for found in source_rows(batch)]
-        [('orders-0', 7), ('orders-1', 3)]
-    """
+    """Splits an Arrow batch where the source partition changes."""
     if not batch.num_rows:
         return
     topics, partitions = batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION)
     if topics.null_count or partitions.null_count or batch.column(SOURCE_OFFSET).null_count:
-        raise RowError(
+        raise TransactionError(
             "a row has no source, or that of a topic which the query does not read: keep the "
-            "`source` column of sink.read as it is"
+            "`source` column of sink.read as it is",
+            again=False,
         )
     changes = pc.indices_nonzero(
         pc.or_(pc.not_equal(topics[1:], topics[:-1]), pc.not_equal(partitions[1:], partitions[:-1]))
@@ -173,14 +160,7 @@ class RowTopics:
 
 
 def target_topics(found: SourceRows, default: str | None) -> RowTopics:
-    """Each row's target topic: its own, or the default.
-
-    Example:
-        >>> rows = pa.RecordBatch.from_pydict({"topic": ["a", None, "b", "a"]})
-        >>> topics = target_topics(SourceRows(TopicPartition("in", 0), rows), "c")
-        >>> topics.names, topics[3], topics.rows("a").tolist(), topics.firsts(without=[0])
-        (['a', 'c', 'b'], 'a', [0, 3], {'c': 1, 'b': 2, 'a': 3})
-    """
+    """Each row's target topic: its own, or the default."""
     own = column_of(found.rows, "topic")
     if own is None or own.null_count == len(own):
         return RowTopics([default], np.zeros(found.rows.num_rows, np.intp))
@@ -199,31 +179,33 @@ def is_header_name(name: str | None) -> bool:
     return name is not None and "\0" not in name
 
 
+# What librdkafka takes for the time of writing: so no record of that very time can be made, and one
+# of 1970-01-01T00:00:00Z moves by the least.
 NOW: Final = 0
-"""What librdkafka takes for the time of writing: so no record of that very time can be made."""
-NO_TIMESTAMP: Final = -1
-"""A record's that has none, as of old producers: each topic takes it."""
 EPOCH: Final = 1
-"""A record of 1970-01-01T00:00:00Z moves by the least."""
+# A record's that has none, as of old producers: each topic takes it.
+NO_TIMESTAMP: Final = -1
 
 
 def producer_timestamp(milliseconds: int | None) -> int:
-    """What librdkafka's producer takes for a record's timestamp.
-
-    Example:
-        >>> [producer_timestamp(t) for t in (1_000, 0, None, -5)]
-        [1000, 1, 0, -5]
-    """
+    """What librdkafka's producer takes for a record's timestamp."""
     return NOW if milliseconds is None else milliseconds or EPOCH
 
 
 class RecordContent(NamedTuple):
-    """What a record holds; a timestamp as the producer takes it."""
+    """What a record holds.
+
+    Attributes:
+        headers: The headers; None if they can't be read, or written.
+        timestamp: Milliseconds since 1970; None for the time of writing.
+        partition: The partition; ANY_PARTITION if the partitioner chooses.
+    """
 
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
-    timestamp: int
+    headers: Sequence[Header] | None
+    timestamp: int | None
+    partition: int = ANY_PARTITION
 
 
 def record_content(rows: pa.RecordBatch, row: int) -> RecordContent:
@@ -231,4 +213,4 @@ def record_content(rows: pa.RecordBatch, row: int) -> RecordContent:
     columns = (column_of(rows, name) for name in ("key", "value", "headers", "timestamp"))
     key, value, own, timestamp = (None if c is None else c[row].as_py() for c in columns)
     headers = [(h["key"], h["value"]) for h in own or () if h and h["key"] is not None]
-    return RecordContent(key, value, headers, producer_timestamp(timestamp))
+    return RecordContent(key, value, headers, timestamp)

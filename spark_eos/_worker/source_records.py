@@ -12,8 +12,8 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.error_codes import DENIED
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.dead_letters import RawRecord
 from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
+from spark_eos._worker.records import RecordContent
 from spark_eos.errors import text_of
 
 _SETTINGS: Final = {
@@ -50,9 +50,9 @@ class SourceRecords:
         self._read: deque[Any] = deque()
         # Several rows may be made of one record.
         self._last: tuple[TopicPartition, int] | None = None
-        self._last_record: RawRecord | None = None
+        self._last_record: RecordContent | None = None
 
-    def fetch(self, partition: TopicPartition, offset: int) -> RawRecord | None:
+    def fetch(self, partition: TopicPartition, offset: int) -> RecordContent | None:
         """A source record; None if it has been deleted since Spark read it."""
         if self._last == (partition, offset):
             return self._last_record
@@ -66,7 +66,7 @@ class SourceRecords:
         self._last, self._last_record = (partition, offset), record
         return record
 
-    def _fetch(self, partition: TopicPartition, offset: int) -> RawRecord | None:
+    def _fetch(self, partition: TopicPartition, offset: int) -> RecordContent | None:
         self._move(partition, offset)
         deadline = self._settings.connect_deadline()
         heard = time.monotonic()
@@ -106,14 +106,14 @@ class SourceRecords:
         self._partition, self._next = partition, offset
         self._consumer.assign([confluent_kafka.TopicPartition(*partition, offset)])
 
-    def _found(self, message: Any, offset: int) -> RawRecord | None:
+    def _found(self, message: Any, offset: int) -> RecordContent | None:
         self._next = offset + 1
         if message.offset() > offset:
             self._read.appendleft(message)
             return None
         kind, timestamp = message.timestamp()
         told = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp
-        return RawRecord(message.key(), message.value(), headers_of(message), told)
+        return RecordContent(message.key(), message.value(), headers_of(message), told)
 
     def _is_gone(self, partition: TopicPartition, offset: int) -> bool:
         """Whether the partition is known not to have the offset any more."""

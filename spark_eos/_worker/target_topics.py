@@ -7,15 +7,15 @@ from cachetools import LRUCache
 
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache, why_impossible
-from spark_eos._worker.librdkafka_errors import TransactionError, is_transient
+from spark_eos._worker.librdkafka_errors import TransactionError, asking_cluster
 from spark_eos._worker.records import SourceRows
 from spark_eos.acls import Operation
-from spark_eos.errors import SparkEosError
 
 # A record can name any topic: so many names of topics that do not exist are remembered.
 MOST_NAMES: Final = 10_000
 # More characters than a topic's name may have.
 _MOST_LETTERS: Final = 250
+_LOOKING_UP: Final = "looking up target topics"
 _NO_TOPIC: Final = "the row names no topic and the sink has no default (topic=)"
 
 
@@ -47,41 +47,33 @@ class TargetTopics:
         """The target topics as they are now; given with the first row of each."""
         if None in firsts:
             raise TransactionError(f"{found.position(firsts[None])}: {_NO_TOPIC}", again=False)
-        try:
-            # Looked up here: librdkafka would wait for a missing topic, or create it.
-            return self._cache.get(_named(firsts), Operation.WRITE)
-        except MissingTopicsError as error:
-            name = error.names[0]
-            row = firsts[name]
-            what = f"does not exist; create it first ({error.reason})"
-            if (why := why_impossible(name, Operation.WRITE)) is not None:
-                what = f"can't be written to: {why}"
-            raise TransactionError(
-                f"{found.position(row)}: the row's topic {name[:_MOST_LETTERS]!r} {what}",
-                again=False,
-            ) from error
-        except SparkEosError as error:
-            raise cluster_failure("looking up target topics", error) from error
+        with asking_cluster(_LOOKING_UP):
+            try:
+                # Looked up here: librdkafka would wait for a missing topic, or create it.
+                return self._cache.get(_named(firsts), Operation.WRITE)
+            except MissingTopicsError as error:
+                name = error.names[0]
+                row = firsts[name]
+                what = f"does not exist; create it first ({error.reason})"
+                if (why := why_impossible(name, Operation.WRITE)) is not None:
+                    what = f"can't be written to: {why}"
+                raise TransactionError(
+                    f"{found.position(row)}: the row's topic {name[:_MOST_LETTERS]!r} {what}",
+                    again=False,
+                ) from error
 
     def ready(self, names: Collection[str | None]) -> bool:
         """Whether topics are known to exist, or not to be worth another wait."""
         if self._waited:
             return True
-        unknown = self._unknown(names) - self._absent.keys()
+        unknown = _named(names) - self.known(names) - self._absent.keys()
         new = {name for name in unknown if why_impossible(name, Operation.WRITE) is None}
-        if not new:
-            return True
-        try:
-            return not new - self._cache.look(new, Operation.WRITE).keys()
-        except SparkEosError as error:
-            raise cluster_failure("looking up target topics", error) from error
+        with asking_cluster(_LOOKING_UP):
+            return not new or not new - self._cache.look(new, Operation.WRITE).keys()
 
     def known(self, names: Collection[str | None]) -> set[str]:
         """Those of the topics that are known to exist, without asking again."""
         return {name for name in _named(names) if name in self._cache}
-
-    def _unknown(self, names: Collection[str | None]) -> set[str]:
-        return {name for name in _named(names) if name not in self._cache}
 
     # For dead letters -------------------------------------------------------------------------
 
@@ -91,18 +83,16 @@ class TargetTopics:
         A task waits for topics that do not exist once, and for each only once in this process;
         otherwise it looks whether they exist now.
         """
-        unknown = self._unknown(names) - self._missing.keys()
+        unknown = _named(names) - self.known(names) - self._missing.keys()
         for name in unknown:
             if (why := why_impossible(name, Operation.WRITE)) is not None:
                 self._missing[name] = f"topic {name[:_MOST_LETTERS]!r}: {why}"
         new = unknown - self._missing.keys()
-        try:
+        with asking_cluster(_LOOKING_UP):
             if new:
                 new -= self._cache.look(new, Operation.WRITE).keys()
             if waited_for := set() if self._waited else new - self._absent.keys():
                 self._wait_for(waited_for)
-        except SparkEosError as error:
-            raise cluster_failure("looking up target topics", error) from error
         for name in new:
             if name not in self._cache:
                 self._missing.setdefault(name, f"topic {name!r} does not exist")
@@ -129,26 +119,24 @@ class TargetTopics:
         """Numbers of partitions of the topics that exist."""
         known = _named(names) - self._missing.keys()
         wanted = wanted or {}
-        try:
+        with asking_cluster(_LOOKING_UP):
             if not self.ready_for_partitions(wanted):
                 self._waited = not self._cache.wait_for_partitions(wanted, Operation.WRITE)
                 self._absent.update(dict.fromkeys(map(_of_partitions, wanted), True))
             look = self._cache.refresh if wanted else self._cache.get
             return {n: t.partitions for n, t in look(known, Operation.WRITE).items()}
-        except SparkEosError as error:
-            raise cluster_failure("looking up target topics", error) from error
 
     def letter_partitions(self, topic: str) -> int:
         """The number of partitions of the dead-letter topic, which is written to from now on."""
-        try:
-            found = self._cache.get([topic], Operation.WRITE)
-        except MissingTopicsError as error:
-            raise TransactionError(
-                f"dead_letters.topic {topic!r} does not exist; create it first ({error.reason})",
-                again=False,
-            ) from error
-        except SparkEosError as error:
-            raise cluster_failure("looking up the dead-letter topic", error) from error
+        with asking_cluster("looking up the dead-letter topic"):
+            try:
+                found = self._cache.get([topic], Operation.WRITE)
+            except MissingTopicsError as error:
+                raise TransactionError(
+                    f"dead_letters.topic {topic!r} does not exist; create it first "
+                    f"({error.reason})",
+                    again=False,
+                ) from error
         self.add(found)
         return found[topic].partitions
 
@@ -162,10 +150,8 @@ class TargetTopics:
 
     def check(self) -> None:
         """Looks the topics up again."""
-        try:
+        with asking_cluster(_LOOKING_UP):
             now = self._cache.refresh(self._seen, Operation.WRITE)
-        except SparkEosError as error:
-            raise cluster_failure("looking up target topics", error) from error
         for name, before in self._seen.items():
             if now[name] != before:
                 what = "has more partitions"
@@ -183,8 +169,3 @@ def _named(names: Collection[str | None]) -> set[str]:
 def _of_partitions(topic: str) -> str:
     """The entry for partitions that a topic did not get in time; no topic has such a name."""
     return f"{topic}/"
-
-
-def cluster_failure(what: str, error: SparkEosError) -> TransactionError:
-    """The error for a failed call to the cluster; another attempt may cure only a timeout."""
-    return TransactionError(f"{what}: {error.text}", again=is_transient(error))

@@ -21,11 +21,10 @@ from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.dead_letters import rows_with_error
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
-from spark_eos._worker.records import RowError, SourceRows, source_rows
+from spark_eos._worker.records import SourceRows, source_rows
 from spark_eos._worker.spark_connection import SparkConnection
 from spark_eos._worker.transaction import Transactions
-from spark_eos._worker.worker_tuning import reduce_task_overhead
-from spark_eos.errors import PrintableError, text_of
+from spark_eos.errors import text_of
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ def write_task(
         context = TaskContext.get()
         if context is not None:
             connection = SparkConnection.of_worker()
-            reduce_task_overhead(connection)
+            connection.reduce_task_overhead()
             batches = connection.whole(batches)
         if context is not None and context.attemptNumber() > 0:
             yield _deferred(arrange(batches))
@@ -88,10 +87,6 @@ def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         for found in source_rows(batch):
             outcomes.setdefault(found.source, PartitionOutcome(task_report.RETRIED, reason=reason))
     return report_batch(task_report.RETRIED, reason, Counters(), outcomes)
-
-
-class _OverLimitError(PrintableError):
-    """There are more dead letters than this attempt allows the task."""
 
 
 class _TaskWriter:
@@ -152,7 +147,7 @@ class _TaskWriter:
     def _source_rows(self, batch: pa.RecordBatch) -> Iterator[SourceRows]:
         try:
             yield from source_rows(batch)
-        except RowError as error:
+        except TransactionError as error:
             self._stop(task_report.FAILED, str(error))
 
     def _to_write(self, found: SourceRows) -> Iterator[SourceRows]:
@@ -201,10 +196,23 @@ class _TaskWriter:
         return found.slices(lambda: self._transactions.room, self._settings.transactions.max_bytes)
 
     def _write_part(self, part: SourceRows) -> None:
-        if self._status == task_report.WRITTEN:
-            self._add(part)
-        else:
-            self._judge_left_out(part)
+        transactions = self._transactions
+        try:
+            if (
+                self._status == task_report.WRITTEN
+                and transactions.open
+                and not self._goes_on(part)
+                and (transactions.full or not transactions.ready(part))
+            ):
+                self._commit()
+            if self._status == task_report.WRITTEN:
+                transactions.add(part)
+                self._pending[part.source] = self._pending.get(part.source, 0) + part.rows.num_rows
+                self._check_dead_letters()
+            else:
+                self._judge_left_out(part)
+        except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
+            self._fail(error, part.position(0))
         if self._status != task_report.WRITTEN:
             self._leave_out(self._outcomes[part.source])
 
@@ -216,52 +224,25 @@ class _TaskWriter:
         offset = self._transactions.offsets.get(part.source)
         return self._transactions.open and offset == part.first_offset + 1
 
-    def _add(self, part: SourceRows) -> None:
-        transactions = self._transactions
-        try:
-            if (
-                transactions.open
-                and not self._goes_on(part)
-                and (transactions.full or not transactions.ready(part))
-            ):
-                self._commit()
-                if self._status != task_report.WRITTEN:
-                    self._judge_left_out(part)
-                    return
-            transactions.add(part)
-        except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
-            self._fail(error, part.position(0))
-        else:
-            before = self._pending.get(part.source, 0)
-            self._pending[part.source] = before + part.rows.num_rows
-            try:
-                self._check_dead_letters()
-            except _OverLimitError as error:
-                self._stop_over_limit(error)
-
-    def _check_dead_letters(self) -> None:
-        """Checks the open transaction's dead letters."""
+    def _check_dead_letters(self, *, is_end: bool = False) -> None:
+        """Stops the task if the open transaction has too many; at its end, all are known."""
         letters = self._transactions.letters
         if letters is None or not letters.counts.total:
             return
         allowed = sum(self._plan[p].max_dead_letters for p in self._seen if p in self._plan)
         wanted = self._dead.total + letters.counts.total
         if wanted > allowed:
-            raise _OverLimitError(f"{wanted} dead letters are more than this attempt's {allowed}")
-
-    def _check_before_commit(self) -> None:
-        """Checks the open transaction's dead letters, all of which are known."""
-        self._check_dead_letters()
-        letters = self._transactions.letters
-        if letters is None or letters.counts.total < sum(self._pending.values()):
+            self._stop_over_limit(f"{wanted} dead letters are more than this attempt's {allowed}")
             return
-        if not any(self._plan[partition].defer_dead_letters for partition in self._pending):
+        if not is_end or letters.counts.total < sum(self._pending.values()):
             return
+        deferred = any(self._plan[partition].defer_dead_letters for partition in self._pending)
         dead = DeadLetterTally()
         dead.include(self._dead)
         dead.include(letters.counts)
-        if dead.is_one_error and not any(outcome.rows for outcome in self._outcomes.values()):
-            raise _OverLimitError(f"all {dead.total} rows so far are dead letters with one error")
+        written = any(outcome.rows for outcome in self._outcomes.values())
+        if deferred and dead.is_one_error and not written:
+            self._stop_over_limit(f"all {dead.total} rows so far are dead letters with one error")
 
     def _judge_left_out(self, found: SourceRows) -> None:
         """Counts dead letters among rows that come after too many, as far as they are known."""
@@ -274,24 +255,24 @@ class _TaskWriter:
         if len(faults) < found.rows.num_rows:
             self._left_out_others = True
 
-    def _stop_over_limit(self, error: "_OverLimitError") -> None:
+    def _stop_over_limit(self, reason: str) -> None:
         letters = self._transactions.letters
         assert letters is not None  # noqa: S101 - there would be no such error
         self._dead_over_limit = letters.counts
         self._left_out_others = letters.counts.total < sum(self._pending.values())
         wanting = [self._outcomes[partition] for partition in letters.by_partition]
-        self._stop(task_report.NOT_ATTEMPTED, str(error))
+        self._stop(task_report.NOT_ATTEMPTED, reason)
         for outcome in wanting:
-            outcome.status, outcome.reason = task_report.OVER_LIMIT, self._reason
+            outcome.status, outcome.reason = task_report.OVER_LIMIT, reason
 
     def _commit(self) -> None:
+        self._check_dead_letters(is_end=True)
+        if self._status != task_report.WRITTEN:
+            return
         offsets = dict(self._transactions.offsets)
         try:
-            self._transactions.commit(self._check_before_commit)
-        except _OverLimitError as error:
-            self._stop_over_limit(error)
-            return
-        except Exception as error:  # noqa: BLE001 - as above
+            self._transactions.commit()
+        except Exception as error:  # noqa: BLE001 - reported, as above
             self._fail(error, "the end of a transaction")
             return
         letters = self._transactions.letters
@@ -310,9 +291,6 @@ class _TaskWriter:
         if isinstance(error, TransactionError):
             unwritten = task_report.TOO_SLOW if error.too_slow else task_report.REJECTED
             self._stop(unwritten if error.again else task_report.FAILED, str(error))
-            return
-        if isinstance(error, RowError):
-            self._stop(task_report.FAILED, str(error))
             return
         logger.error("%s", where, exc_info=error)
         self._stop(task_report.FAILED, f"{where}: {type(error).__name__}: {text_of(error)}")

@@ -8,9 +8,9 @@ counts a record against its max.request.size.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +21,7 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.topic_configs import BROKERS_DEFAULT, TopicConfig, topic_configs
 from spark_eos._worker.dead_letters import Fault
+from spark_eos._worker.librdkafka_errors import asking_cluster
 from spark_eos._worker.records import (
     NO_TIMESTAMP,
     NOW,
@@ -28,10 +29,9 @@ from spark_eos._worker.records import (
     RowTopics,
     SourceRows,
     column_of,
+    producer_timestamp,
     record_content,
 )
-from spark_eos._worker.target_topics import cluster_failure
-from spark_eos.errors import SparkEosError
 
 # Bytes of a record batch's header (message format 2).
 _BATCH_HEADER: Final = 61
@@ -51,16 +51,10 @@ _FRESH: Final = 5.0
 _MOST: Final = (1 << 63) - 1
 
 Headers = Sequence[tuple[str, bytes | None]]
-_Judgement = TypeVar("_Judgement")
 
 
 def batch_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Bytes of an uncompressed record batch that holds only this record (message format 2).
-
-    Example:
-        >>> batch_size(None, b"x" * 100, [])
-        170
-    """
+    """Bytes of an uncompressed record batch that holds only this record (message format 2)."""
     body = 3 + _field(key) + _field(value) + _varint(len(headers)) + _headers_size(headers)
     return _BATCH_HEADER + _varint(body) + body
 
@@ -121,15 +115,13 @@ class TopicRules:
         self._ask(unknown)
 
     def _ask(self, topics: Collection[str]) -> None:
-        if topics:
-            deadline = self._settings.connect_deadline()
-            now = time.monotonic()
-            try:
-                found = topic_configs(self._connections, topics, deadline)
-            except SparkEosError as error:
-                raise cluster_failure("asking for the configs of target topics", error) from error
-            for topic, config in found.items():
-                self._topics[topic] = _Known(config, now)
+        if not topics:
+            return
+        now = time.monotonic()
+        with asking_cluster("asking for the configs of target topics"):
+            found = topic_configs(self._connections, topics, self._settings.connect_deadline())
+        for topic, config in found.items():
+            self._topics[topic] = _Known(config, now)
 
     def changed(self, topic: str) -> bool:
         """Asks for a topic's config again, and tells whether it is another one now."""
@@ -207,11 +199,17 @@ class TopicRules:
 
     def fault(self, topic: str, record: RecordContent) -> Fault | None:
         """Why a topic does not take a record; None if it does, as far as is known."""
-        return self._checked(topic, lambda: self._fault(topic, *record))
+        fault = self._fault(topic, record)
+        known = self._topics.get(topic)
+        if fault and known is not None and known.asked < time.monotonic() - _FRESH:
+            # What is refused by an old config is judged by the topic's present one.
+            self._ask([topic])
+            fault = self._fault(topic, record)
+        return fault
 
-    def _fault(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, timestamp: int
-    ) -> Fault | None:
+    def _fault(self, topic: str, record: RecordContent) -> Fault | None:
+        key, value, headers = record.key, record.value, record.headers or ()
+        timestamp = producer_timestamp(record.timestamp)
         config = self._config(topic)
         if config is not None and config.compacted and key is None:
             text = f"topic {topic!r} is compacted, and the record has no key"
@@ -237,15 +235,6 @@ class TopicRules:
             )
             return Fault(reasons.TOO_LARGE, text)
         return None
-
-    def _checked(self, topic: str, judge: Callable[[], _Judgement]) -> _Judgement:
-        """A judgement; what is refused by an old config is judged by the topic's present one."""
-        judgement = judge()
-        known = self._topics.get(topic)
-        if judgement and known is not None and known.asked < time.monotonic() - _FRESH:
-            self._ask([topic])
-            judgement = judge()
-        return judgement
 
     def _is_compressed_anew(self, config: TopicConfig) -> bool:
         """Whether brokers may make a topic's batches anew; clients don't compress all of theirs."""

@@ -7,7 +7,7 @@ commit the transaction only if every answer accepts every partition.
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from spark_eos._batch import dead_letters as reasons
@@ -27,12 +27,12 @@ from spark_eos._kafka.transactions import (
 )
 from spark_eos._worker.dead_letter_builder import DeadLetterBuilder
 from spark_eos._worker.dead_letters import rows_with_invalid_header
-from spark_eos._worker.librdkafka_errors import RefusedRecordError, TransactionError
+from spark_eos._worker.librdkafka_errors import TransactionError, asking_cluster
 from spark_eos._worker.producer import TransactionalProducer
-from spark_eos._worker.records import RowError, RowTopics, SourceRows, target_topics
-from spark_eos._worker.target_topics import TargetTopics, cluster_failure
+from spark_eos._worker.record_sender import RefusedRecordError
+from spark_eos._worker.records import RowTopics, SourceRows, target_topics
+from spark_eos._worker.target_topics import TargetTopics
 from spark_eos.acls import describe_configs, query_acls
-from spark_eos.errors import SparkEosError
 
 Offsets = dict[TopicPartition, int]
 
@@ -58,14 +58,7 @@ class Transactions:
         self._producer = producer
         self._settings = settings
         self._plan = plan
-        # Whether a transaction holds rows, and is not being committed.
-        self.open = False
-        self._offsets: Offsets = {}
-        self._firsts: Offsets = {}
-        self._rows = 0
-        self._bytes = 0
-        self._timestamps_adjusted = 0
-        self._began = 0.0
+        self._reset()
         self._targets = TargetTopics(
             producer.topics, settings.refuses_target, producer.absent_topics
         )
@@ -77,10 +70,14 @@ class Transactions:
         )
         self.counters = Counters()
 
-    @property
-    def offsets(self) -> Mapping[TopicPartition, int]:
-        """Next source offset by partition that the open transaction would commit."""
-        return self._offsets
+    def _reset(self) -> None:
+        # Whether a transaction holds rows, and is not being committed.
+        self.open = False
+        # Next source offsets that the transaction would commit, and the first of its rows'.
+        self.offsets: Offsets = {}
+        self._firsts: Offsets = {}
+        self._rows = self._bytes = self._timestamps_adjusted = 0
+        self._began = time.monotonic()
 
     @property
     def full(self) -> bool:
@@ -135,27 +132,33 @@ class Transactions:
         self._rules.learn(self._written_to(firsts))
         if self.letters is None:
             self._check_rows(found, topics)
+        # Only if rows of the same record are in the transaction already, which can't end now.
+        too_large = self.open and not self._has_small_batches
+        if too_large and found.rows.num_rows > 1:
+            for row in found.slices(lambda: 1):
+                self.add(row)
+            return
         if not self.open:
             self._begin()
         self._targets.add(targets)
         self._firsts.setdefault(found.source, found.first_offset)
-        self._offsets[found.source] = found.last_offset + 1
+        self.offsets[found.source] = found.last_offset + 1
         self._rows += found.rows.num_rows
         self._bytes += found.rows.nbytes
         with self._in_time(), self._judged_again():
             records = self._producer.records
-            letters = None if self.letters is None else self.letters.dead_letters(found, faults)
-            # Too large only if rows of the same record are in the transaction already.
-            alone = None if self._has_small_batches else self._wait_for_acknowledgements
-            records.produce(found, topics, self._targets.check, letters, alone)
+            letters = {} if self.letters is None else self.letters.dead_letters(found, faults)
+            records.produce(found, topics, letters)
             self._timestamps_adjusted += found.zero_timestamps(faults)
-            records.wait_while(self._has_backlog, self._targets.check)
+            if too_large:
+                self._flush()
+            records.wait_while(self._has_backlog)
         self.counters.bytes += found.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
 
     def _check_rows(self, found: SourceRows, topics: RowTopics) -> None:
         for row, fault in rows_with_invalid_header(found).items():
-            raise RowError(f"{found.position(row)}: {fault.message}")
+            raise TransactionError(f"{found.position(row)}: {fault.message}", again=False)
         for row, fault in self._rules.faults(found, topics).items():
             raise TransactionError(
                 f"{found.position(row)}, for topic {topics[row]!r}: {fault.message}. "
@@ -182,14 +185,12 @@ class Transactions:
             raise TransactionError(f"{error}{why}", again=again) from error
 
     def _begin(self) -> None:
-        self._producer.begin()
+        self._producer.begin(self._targets.check)
+        self._reset()
         self.open = True
-        self._offsets, self._firsts, self._rows, self._bytes = {}, {}, 0, 0
-        self._timestamps_adjusted = 0
         self._targets.clear()
         if self.letters is not None:
             self.letters.begin()
-        self._began = time.monotonic()
 
     def _give_up(self) -> None:
         self.open = False
@@ -207,7 +208,7 @@ class Transactions:
         known = {topic: id_ for topic, id_ in self._topic_ids().items() if topic in names}
         source_topics(self._producer.topics, known, known, self._settings.group_id)
 
-    def commit(self, check: Callable[[], None] | None = None) -> None:
+    def commit(self) -> None:
         """Commits the open transaction: its rows and their source offsets, or neither."""
         self.open = False
         counters, clock = self.counters, time.monotonic
@@ -216,8 +217,6 @@ class Transactions:
             started = clock()
             with self._judged_again():
                 self._flush()
-            if check is not None:
-                check()
             flushed = clock()
             deadline = self._deadline()
             if flushed - self._began >= _LONG:
@@ -241,12 +240,9 @@ class Transactions:
             self._producer.drop()
 
     def _flush(self) -> None:
+        """Waits until all records are acknowledged."""
         with self._in_time():
-            self._wait_for_acknowledgements()
-
-    def _wait_for_acknowledgements(self) -> None:
-        before_abort = self._before_the_broker_aborts(self._deadline())
-        self._producer.records.flush(before_abort, self._targets.check)
+            self._producer.records.flush(self._before_the_broker_aborts(self._deadline()))
 
     def _deadline(self) -> Deadline:
         return Deadline(self._settings.transactions.timeout_ms / 1000, "transactions.timeout_ms")
@@ -254,42 +250,36 @@ class Transactions:
     def _send_offsets(self, deadline: Deadline) -> None:
         by_member: dict[MemberIdentity, Offsets] = {}
         texts: dict[TopicPartition, str] = {}
-        for partition, offset in self._offsets.items():
+        for partition, offset in self.offsets.items():
             part, held = self._plan[partition], self._progress(partition)
             by_member.setdefault(part.member, {})[held] = offset
             texts[held] = part.metadata
         what = f"committing offsets of group {self._settings.group_id!r}"
         topic_ids = self._topic_ids()
         by_name = False
-        requests = (
-            (member, part)
-            for member, offsets in by_member.items()
-            for part in in_requests(offsets, texts)
-        )
-        try:
-            for member, offsets in requests:
-                answer = txn_offset_commit(
-                    self._producer.connections,
-                    self._settings.group_id,
-                    self._producer.identity,
-                    member,
-                    offsets,
-                    topic_ids,
-                    self._before_the_broker_aborts(deadline),
-                    lambda: self._producer.disturb("an answer to TxnOffsetCommit was lost"),
-                    self._check_sources,
-                    texts,
-                )
-                self.counters.offsets_answered(answer.version)
-                if answer.verdict is not Verdict.ACCEPTED:
-                    raise self._refusal(what, member, answer)
-                by_name |= answer.version < BY_ID
+        with asking_cluster(what):
+            for member, all_offsets in by_member.items():
+                for offsets in in_requests(all_offsets, texts):
+                    answer = txn_offset_commit(
+                        self._producer.connections,
+                        self._settings.group_id,
+                        self._producer.identity,
+                        member,
+                        offsets,
+                        topic_ids,
+                        self._before_the_broker_aborts(deadline),
+                        lambda: self._producer.disturb("an answer to TxnOffsetCommit was lost"),
+                        self._check_sources,
+                        texts,
+                    )
+                    self.counters.offsets_answered(answer.version)
+                    if answer.verdict is not Verdict.ACCEPTED:
+                        raise self._refusal(what, member, answer)
+                    by_name |= answer.version < BY_ID
             if by_name:
                 # Sent by name, the offsets may have reached a recreated topic. If a topic is
                 # deleted after this check, the broker deletes its offsets too.
-                self._check_sources({topic for topic, _ in map(self._progress, self._offsets)})
-        except SparkEosError as error:
-            raise cluster_failure(what, error) from error
+                self._check_sources({topic for topic, _ in map(self._progress, self.offsets)})
 
     def _before_the_broker_aborts(self, deadline: Deadline) -> Deadline:
         # Later codes would be those of an aborted transaction and hide the cause.
@@ -319,15 +309,15 @@ class Transactions:
         try:
             yield
         except TransactionError as error:
-            if error.again and self._too_old():
+            if error.again and not error.too_slow and self._too_old():
                 raise self._too_slow(str(error)) from error
             raise
 
     def _too_slow(self, cause: str) -> TransactionError:
         settings = self._settings
-        partition = next(iter(self._offsets))
-        first, end = self._firsts[partition], self._offsets[partition]
-        if len(self._offsets) > 1 or end - first > 1:
+        partition = next(iter(self.offsets))
+        first, end = self._firsts[partition], self.offsets[partition]
+        if len(self.offsets) > 1 or end - first > 1:
             what = f"{self._rows} rows, those of source {partition} offset {first} first"
             advice = (
                 "lower transactions.max_records, transactions.max_bytes or transactions.max_ms, or "

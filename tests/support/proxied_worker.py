@@ -165,7 +165,7 @@ class ProxiedWorker:
 
     def assert_as_before(self, used: ProducerIdAndEpoch) -> None:
         """The producer goes on with the epoch that it had."""
-        self.worker.begin()
+        self.worker.begin(lambda: None)
         assert self.worker.identity == used
         self.worker.commit(deadline())
 

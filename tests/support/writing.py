@@ -1,7 +1,7 @@
 """One worker's transactions without Spark, and what it sends to the broker."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -36,24 +36,24 @@ def row_batch(
     partition: int,
     *offsets: int,
     topic: str | None = None,
-    sizes: Iterable[int] | None = None,
+    values: Sequence[bytes | None] | None = None,
+    **columns: pa.Array,
 ) -> pa.RecordBatch:
     """What a task gets of one source partition's records, of the flow's source by default.
 
-    Values are the partition and offset, or as many bytes as ``sizes`` says.
+    Values are the partition and offset unless given; ``columns`` are further ones.
     """
-    values = [f"{partition}/{o}".encode() for o in offsets]
-    if sizes is not None:
-        values = [b"x" * size for size in sizes]
     source = {
         "topic": pa.array([topic or flow.source] * len(offsets), pa.string()),
         "partition": pa.array([partition] * len(offsets), pa.int32()),
         "offset": pa.array(offsets, pa.int64()),
     }
+    given = values or [f"{partition}/{o}".encode() for o in offsets]
     return pa.RecordBatch.from_pydict(
         {
             "source": pa.StructArray.from_arrays(source.values(), source.keys()),
-            "value": pa.array(values, pa.binary()),
+            "value": pa.array(given, pa.binary()),
+            **columns,
         }
     )
 

@@ -7,7 +7,6 @@ from pyspark import TaskContext
 
 from spark_eos._client.error_codes import Code
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
-from spark_eos._worker import task
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.spark_connection import SparkConnection
 from spark_eos.errors import RecordsLostError, WriteError
@@ -37,7 +36,6 @@ def _attempts(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
     # There is no Spark here, which would send one number more after all rows.
     number = io.BufferedReader(io.BytesIO(b"more"))
     monkeypatch.setattr(SparkConnection, "of_worker", lambda: SparkConnection(number))
-    monkeypatch.setattr(task, "reduce_task_overhead", lambda _: None)
 
 
 @pytest.mark.proves("task-fails")

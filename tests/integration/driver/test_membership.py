@@ -115,7 +115,7 @@ def test_closed_connections_stay_closed(flow: Flow) -> None:
 
 
 def _empty_transaction(producer: TransactionalProducer) -> int:
-    producer.begin()
+    producer.begin(lambda: None)
     producer.commit(deadline())
     return producer.identity.epoch
 
@@ -151,7 +151,7 @@ def test_the_epoch_is_the_producers_own(flow: Flow) -> None:
         closing(TransactionalProducer(writer_settings(flow))) as producer,
         flow.connections() as connections,
     ):
-        producer.begin()
+        producer.begin(lambda: None)
         pattern = id_pattern("spark-eos", flow.group_id)
         assert open_transactions(connections, pattern, deadline()) == []
         identity = producer.identity

@@ -260,13 +260,13 @@ def test_a_producer_that_is_refused_ends_its_task_at_once(
     began = time.monotonic()
     producer = TransactionalProducer(settings)
     with closing(producer), pytest.raises(TransactionError, match=r"sasl\.password") as caught:
-        producer.begin()
+        producer.begin(lambda: None)
     assert not caught.value.again
     # And if librdkafka alone is refused.
     monkeypatch.setattr(Connections, "brokers", lambda *_: [])
     producer = TransactionalProducer(settings)
     with closing(producer), pytest.raises(TransactionError, match="sasl_ssl://") as caught:
-        producer.begin()
+        producer.begin(lambda: None)
     assert not caught.value.again
     assert "marker" not in str(caught.value)
     assert time.monotonic() - began < 15

@@ -29,7 +29,7 @@ from support.proxied_worker import ProxiedWorker, answered
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import relay, run_available
-from support.versions import OFFSET_COMMIT, needs_topic_ids
+from support.versions import needs_topic_ids
 
 # Of each verdict one code, and those that mean more: test_error_codes.py has the whole table.
 _UNKNOWN = "100 UNKNOWN_TOPIC_ID"
@@ -77,25 +77,6 @@ def test_retried_until_it_is_accepted(row: str, rows: ProxiedWorker) -> None:
     assert rows.committed() == offsets
     assert rows.news() == values
     rows.assert_as_before(used)
-
-
-@pytest.mark.slow
-@pytest.mark.proves("broker-away")
-@pytest.mark.proves("error-100", case="100 UNKNOWN_TOPIC_ID")
-@pytest.mark.proves("error-51", case="51 CONC")
-@pytest.mark.proves("error-16", case="16 NOT")
-@pytest.mark.parametrize("row", [_UNKNOWN, _RETRIED, _MOVED])
-def test_retried_but_not_for_ever(
-    row: str, rows: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows.on_offsets(answered(0, _code(row)), times=None)
-    rows.hurry(monkeypatch)
-    failure = rows.fails()
-    assert failure.again
-    assert f"for group '{rows.flow.group_id}'" in str(failure)
-    assert f"s (transactions.timeout_ms); last: TxnOffsetCommit: {rows.flow.source}-1: {row}" in (
-        str(failure)
-    )
 
 
 @pytest.mark.proves("broker-restarts")
@@ -168,16 +149,8 @@ def _leaves_out(_request: Any, answer: Any) -> None:
     del answer.topics[0].partitions[1]
 
 
-def _is_empty(_request: Any, answer: Any) -> None:
-    answer.topics = []
-
-
 def _names_another_topic(_request: Any, answer: Any) -> None:
     answer.topics[0].topic_id = uuid.UUID(int=7)
-
-
-def _tells_of_another_partition(_request: Any, answer: Any) -> None:
-    answer.topics[0].partitions[1].partition_index = 9
 
 
 def _tells_of_one_twice(_request: Any, answer: Any) -> None:
@@ -189,9 +162,7 @@ def _tells_of_one_twice(_request: Any, answer: Any) -> None:
     ("change", "instead"),
     [
         (_leaves_out, "{source}-0"),
-        (_is_empty, "nothing"),
         pytest.param(_names_another_topic, "{other}-0, {other}-1", marks=needs_topic_ids),
-        (_tells_of_another_partition, "{source}-0, {source}-9"),
         (_tells_of_one_twice, "{source}-0, {source}-0"),
     ],
 )
@@ -231,16 +202,6 @@ def test_the_brokers_own_answer_to_a_wrong_member(row: str, rows: ProxiedWorker)
     failure = rows.fails()
     assert failure.again
     assert f": {rows.flow.source}-1: {row}" in str(failure)
-
-
-def test_the_brokers_own_answer_by_name_22_illegal_generation(rows: ProxiedWorker) -> None:
-    member = _member(rows)
-    for partition in (0, 1):
-        rows.change_plan(partition, topic_id=NO_ID)
-    rows.change_plan(1, member=replace(member, epoch=member.epoch + 1))
-    failure = rows.fails()
-    assert failure.again
-    assert f": {rows.flow.source}-1: 22 ILLEGAL_GENERATION" in str(failure)
 
 
 @pytest.mark.slow
@@ -295,30 +256,6 @@ def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: ProxiedWork
 def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
     """A query whose one task commits both source partitions with one request."""
     return run_available(spark, flow, lambda f: relay(f).coalesce(1), max_members=1, **options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("row", "attempts"),
-    [
-        (_RETRIED, 1),
-        pytest.param(_MOVED, 1, marks=pytest.mark.slow),
-        (_REJECTED, 2),
-        pytest.param(_FENCED, 2, marks=pytest.mark.slow),
-    ],
-)
-def test_a_query_goes_on(
-    row: str, attempts: int, proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
-) -> None:
-    proxied_flow.produce(range(20))
-    refused = proxy.on(TxnOffsetCommitRequest, answered(0, _code(row)))
-    (report,) = _run(spark_eos_session, proxied_flow)
-    assert len(refused.hits) == 1
-    assert (report.attempts, report.rows_written, report.rows_skipped) == (attempts, 20, 0)
-    assert report.offset_commit_version == OFFSET_COMMIT
-    assert sorted(map(int, proxied_flow.values())) == list(range(20))
-    assert proxied_flow.committed() == {0: 10, 1: 10}
-    assert proxied_flow.open_transactions() == []
 
 
 @pytest.mark.proves("task-fails", case="3 UNKNOWN_TOPIC_OR_PARTITION]")

@@ -58,19 +58,6 @@ def test_rows_are_sent_again_until_their_partition_has_a_leader(
         runs.written_once(20, 20)
 
 
-@pytest.mark.proves("broker-away")
-@pytest.mark.slow
-def test_rows_without_a_leader_for_too_long_are_written_by_a_further_job(
-    proxied_flow: Flow, proxy: KafkaProxy
-) -> None:
-    briefly: dict[str, Any] = {"transaction_timeout_ms": 5_000, "max_transaction_ms": 4_000}
-    with running(proxied_flow, **briefly) as runs:
-        proxy.on(ProduceRequest, Answer(_not_leader), times=None)
-        report = runs.batch(20, 20, in_round=2, while_planned=proxy.reset)
-        assert (report.attempts, report.rows_written) == (2, 40)
-        runs.written_once(20, 20)
-
-
 # Source partitions, whose first offsets tell what was deleted ------------------------------------
 
 

@@ -12,9 +12,8 @@ import pytest
 from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.settings import ClientSettings
-from spark_eos._worker.arrow_columns import writable_batches
-from spark_eos._worker.dead_letters import RECORD
-from spark_eos._worker.records import RowError, SourceRows, source_rows
+from spark_eos._worker.dead_letters import LETTER
+from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.transaction import Transactions
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
@@ -48,7 +47,7 @@ def test_a_letter_of_a_record_that_was_deleted_says_that_it_is_a_row(
     flow.produce(range(2), partition=0)
     with writing(flow, style) as (found, letters):
         remove(flow, flow.source, 0, before=1)
-        found.add(rows(flow, 0, 0, 1, sizes=[2 * LIMIT, 2 * LIMIT + 1]))
+        found.add(rows(flow, 0, 0, 1, values=[b"x" * 2 * LIMIT, b"x" * (2 * LIMIT + 1)]))
         found.commit()
     first, second = flow.written(letters)
     assert first.value() == b"x" * 2 * LIMIT
@@ -64,7 +63,7 @@ def test_a_letter_of_a_record_that_was_deleted_says_that_it_is_a_row(
 def test_a_letter_says_that_its_records_headers_can_not_be_read(flow: Flow) -> None:
     write_not_utf8(flow, flow.source, 0)
     with writing(flow) as (found, letters):
-        found.add(rows(flow, 0, 0, sizes=[2 * LIMIT]))
+        found.add(rows(flow, 0, 0, values=[b"x" * 2 * LIMIT]))
         found.commit()
     (letter,) = flow.written(letters)
     assert letter.value() == b"not UTF-8"
@@ -73,31 +72,18 @@ def test_a_letter_says_that_its_records_headers_can_not_be_read(flow: Flow) -> N
     assert (told["__dlq.errors.topic"], told["__dlq.errors.offset"]) == (flow.source, "0")
 
 
-def _header_batch(flow: Flow, name: str, **columns: pa.Array) -> pa.RecordBatch:
-    """What a task gets of one row with a header."""
+def _header(name: str) -> pa.Array:
+    """A column of one row with a header."""
     pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    batch = row_batch(flow, 0, 0)
-    batch = batch.append_column(
-        "headers", pa.array([[{"key": name, "value": b"x"}]], pa.list_(pair))
-    )
-    for column, values in columns.items():
-        batch = batch.append_column(column, values)
-    return batch
-
-
-def _with_header(flow: Flow, name: str, **columns: pa.Array) -> SourceRows:
-    """One row with a header."""
-    (found,) = writable_batches(iter([_header_batch(flow, name, **columns)]))
-    (result,) = source_rows(found)
-    return result
+    return pa.array([[{"key": name, "value": b"x"}]], pa.list_(pair))
 
 
 def test_a_header_whose_name_would_be_cut_is_refused(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as found:
-        with pytest.raises(RowError, match=r"offset 0: a header .* U\+0000"):
-            found.add(_with_header(flow, "a\0b"))
+        with pytest.raises(TransactionError, match=r"offset 0: a header .* U\+0000"):
+            found.add(rows(flow, 0, 0, headers=_header("a\0b")))
         found.abort()
-        batches = iter([_header_batch(flow, "a\0b")])
+        batches = iter([row_batch(flow, 0, 0, headers=_header("a\0b"))])
         outcome = task_outcome(membership, writer_settings(flow), batches)
     assert outcome.failed
     # The reason says where.
@@ -109,12 +95,12 @@ def test_a_records_header_explains_no_letter(flow: Flow) -> None:
     forged = "__dlq.errors.cluster\0"
     told = {"value": base64.b64encode(b"whole").decode(), "headers": [{"key": forged}]}
     with writing(flow) as (found, letters):
-        record = pa.array([json.dumps(told)], pa.string())
-        found.add(_with_header(flow, forged, **{RECORD: record}))
+        letter = pa.array([json.dumps({"error": "bad", "record": told})], pa.string())
+        found.add(rows(flow, 0, 0, headers=_header(forged), **{LETTER: letter}))
         found.commit()
     (letter,) = flow.written(letters)
     assert letter.value() == b"whole"
     explained = headers_of(letter)
     assert "__dlq.errors.cluster" not in explained
-    assert explained["__dlq.errors.reason"] == "invalid_header"
+    assert explained["__dlq.errors.reason"] == "error"
     assert explained["__dlq.errors.omitted"] == _UNREADABLE

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import confluent_kafka
 import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.producer import ProduceRequest
 
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client import librdkafka, librdkafka_api
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.librdkafka import FailedRecord, Handle
@@ -37,6 +39,10 @@ def _ignore(_record: FailedRecord) -> None:
     pass
 
 
+def _unchanged() -> None:
+    pass
+
+
 def _handle(flow: Flow, on_failed: Any = _ignore, **settings: Any) -> Handle:
     client = ClientSettings({**flow.kafka, **settings})
     return Handle(client.for_producer(flow.name, 60_000), on_failed)
@@ -53,8 +59,8 @@ def _write(flow: Flow, rows: pa.RecordBatch, topic: str | None = None, **setting
     """Writes rows in one transaction, to the flow's target by default."""
     found = SourceRows(TopicPartition(flow.source, 0), rows)
     with closing(_begun(flow, **settings)) as handle:
-        sender = RecordSender(handle, writer_settings(flow))
-        sender.produce(found, target_topics(found, topic or flow.target))
+        sender = RecordSender(handle, writer_settings(flow), _unchanged)
+        sender.produce(found, target_topics(found, topic or flow.target), {})
         sender.flush(deadline())
         handle.commit_transaction(60)
 
@@ -181,7 +187,7 @@ def test_values_are_kept_until_they_are_sent(flow: Flow, *, own: bool) -> None:
     """Arrow uses memory again that nobody keeps: what is written there then would be sent."""
     count, size = 200, 5_000
     with closing(_begun(flow, **{"linger.ms": 900})) as handle:
-        sender = RecordSender(handle, writer_settings(flow))
+        sender = RecordSender(handle, writer_settings(flow), _unchanged)
 
         def hand_over() -> None:
             columns = {
@@ -195,7 +201,7 @@ def test_values_are_kept_until_they_are_sent(flow: Flow, *, own: bool) -> None:
             batch = pa.RecordBatch.from_pydict(columns)
             rows = batch.take(pa.array(range(count)))
             found = SourceRows(TopicPartition(flow.source, 0), rows)
-            sender.produce(found, target_topics(found, flow.target))
+            sender.produce(found, target_topics(found, flow.target), {})
             sender._sent.clear()
 
         hand_over()
@@ -230,6 +236,24 @@ def test_what_is_not_binary_is_not_handed_over(kind: pa.DataType) -> None:
 # What fails -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["batches", "one by one"])
+def test_what_is_handed_over_after_a_fatal_error_says_which_it_was(*, own: bool) -> None:
+    client = {"bootstrap.servers": "127.0.0.1:9"}
+    settings = WriterSettings(client=ClientSettings(client), group_id="group", topic="t")
+    columns = {"value": pa.array([b"v"]), "source_offset": pa.array([7])}
+    if own:
+        columns["timestamp"] = pa.array([1_000])
+    found = SourceRows(TopicPartition("in", 0), pa.RecordBatch.from_pydict(columns))
+    fail = ctypes.CDLL(confluent_kafka.cimpl.__file__).rd_kafka_test_fatal_error
+    fail.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+    with closing(Handle({**client, "enable.idempotence": True}, _ignore)) as handle:
+        fail(handle._handle, KafkaError._FENCED, b"by another")
+        sender = RecordSender(handle, settings, _unchanged)
+        told = "source in-0 offset 7, for topic 't': .*_FENCED.*by another"
+        with pytest.raises(TransactionError, match=told):
+            sender.produce(found, target_topics(found, "t"), {})
+
+
 def test_the_row_at_fault_is_known_among_equal_ones(flow: Flow) -> None:
     """Their keys and values are the same: only the record's number tells which one it is."""
     configure(flow, flow.target, {"message.timestamp.before.max.ms": "60000"})
@@ -249,8 +273,8 @@ def test_the_row_at_fault_is_known_among_equal_ones(flow: Flow) -> None:
     }
     found = SourceRows(TopicPartition(flow.source, 1), pa.RecordBatch.from_pydict(columns))
     with closing(_begun(flow, note)) as handle:
-        sender = RecordSender(handle, writer_settings(flow))
-        sender.produce(found, target_topics(found, flow.target))
+        sender = RecordSender(handle, writer_settings(flow), _unchanged)
+        sender.produce(found, target_topics(found, flow.target), {})
         with pytest.raises(TransactionError, match=f"source {flow.source}-1 offset 113, for topic"):
             sender.flush(deadline())
         handle.abandon()
@@ -302,28 +326,6 @@ def test_a_closed_producer_is_an_error_and_no_crash() -> None:
     ):
         with pytest.raises(KafkaException, match="the producer is closed"):
             use()
-
-
-def test_other_threads_run_while_it_waits(proxied_flow: Flow, proxy: KafkaProxy) -> None:
-    proxy.on(ProduceRequest, DropRequest(), times=None)
-    with closing(_begun(proxied_flow)) as handle:
-        _produce(handle, proxied_flow.target, b"lost")
-        turns = 0
-        over = threading.Event()
-
-        def count() -> None:
-            nonlocal turns
-            while not over.wait(0.005):
-                turns += 1
-
-        thread = threading.Thread(target=count)
-        thread.start()
-        # One call of librdkafka's.
-        handle._library.flush(handle._handle, 400)
-        over.set()
-        thread.join()
-        handle.abandon()
-    assert turns > 5
 
 
 # Tokens -----------------------------------------------------------------------------------------
@@ -381,34 +383,27 @@ def anew() -> Iterator[None]:
     librdkafka.library.cache_clear()
 
 
-@pytest.mark.usefixtures("anew")
-def test_it_is_what_this_project_takes_it_for() -> None:
-    assert librdkafka._misread(librdkafka.library()) is None
-
-
-@pytest.mark.usefixtures("anew")
-@pytest.mark.parametrize("other", ["key_size", "number"])
-def test_structures_of_another_form_are_refused(
-    monkeypatch: pytest.MonkeyPatch, other: str
-) -> None:
-    class Message(ctypes.Structure):
+def _with_a_new_field(structure: type[ctypes.Structure], before: str) -> Any:
+    class Other(ctypes.Structure):
         _fields_ = tuple(
-            (name, kind)
-            for field in librdkafka_api.Message._fields_
-            for name, kind in ([("new", ctypes.c_int64)] if field[0] == other else []) + [field]
+            part
+            for field in structure._fields_
+            for part in ([("new", ctypes.c_int64)] if field[0] == before else []) + [field]
         )
 
-    monkeypatch.setattr(librdkafka, "MESSAGE", np.dtype(Message))
-    with pytest.raises(ConfigurationError, match=r"structures are not .* install confluent-kafka"):
-        librdkafka.library()
+    return np.dtype(Other)
 
 
 @pytest.mark.usefixtures("anew")
-def test_arguments_of_another_form_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Argument(ctypes.Structure):
-        _fields_ = (*librdkafka_api.Argument._fields_[:-1], ("rest", ctypes.c_char * 48))
-
-    monkeypatch.setattr(librdkafka, "ARGUMENT", np.dtype(Argument))
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [("MESSAGE", "key_size"), ("MESSAGE", "number"), ("ARGUMENT", "second"), ("ARGUMENT", "rest")],
+)
+def test_structures_of_another_form_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, before: str
+) -> None:
+    own = {"MESSAGE": librdkafka_api.Message, "ARGUMENT": librdkafka_api.Argument}[name]
+    monkeypatch.setattr(librdkafka, name, _with_a_new_field(own, before))
     with pytest.raises(ConfigurationError, match=r"structures are not .* install confluent-kafka"):
         librdkafka.library()
 

@@ -9,24 +9,20 @@ import pytest
 from kafka import KafkaProducer
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._worker.arrow_columns import writable_batches
-from spark_eos._worker.records import SourceRows, source_rows
+from spark_eos._worker.records import SourceRows
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.members import started
-from support.writing import row_batch, transactions
+from support.writing import rows, transactions
 
 
 def _rows(
     flow: Flow, milliseconds: Sequence[int | None], errors: Sequence[str | None] | None = None
 ) -> SourceRows:
-    batch = row_batch(flow, 0, *range(len(milliseconds)))
-    batch = batch.append_column("timestamp", pa.array(milliseconds, pa.timestamp("ms", "UTC")))
+    columns = {"timestamp": pa.array(milliseconds, pa.timestamp("ms", "UTC"))}
     if errors is not None:
-        batch = batch.append_column("error", pa.array(errors, pa.string()))
-    (found,) = writable_batches(iter([batch]))
-    (result,) = source_rows(found)
-    return result
+        columns["error"] = pa.array(errors, pa.string())
+    return rows(flow, 0, *range(len(milliseconds)), **columns)
 
 
 def _written(flow: Flow, topic: str | None = None) -> list[int]:

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from kafka.protocol.admin import DescribeConfigsRequest
 
+import support.writing
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache
-from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.librdkafka_errors import TransactionError
-from spark_eos._worker.records import SourceRows, source_rows
+from spark_eos._worker.records import SourceRows
 from spark_eos._worker.topic_rules import batch_size
 from spark_eos._worker.transaction import Transactions
 from spark_eos.acls import Operation
@@ -43,27 +43,17 @@ def rows(
     timestamps: list[int | None] | None = None,
 ) -> SourceRows:
     """Rows of partition 0, of consecutive records unless offsets are given."""
-    offsets = offsets or [*range(first, first + len(values))]
-    columns: dict[str, Any] = {
-        "source": pa.StructArray.from_arrays(
-            [
-                pa.array([flow.source] * len(offsets)),
-                pa.array([0] * len(offsets), pa.int32()),
-                pa.array(offsets, pa.int64()),
-            ],
-            ["topic", "partition", "offset"],
-        ),
-        "value": pa.array(values, pa.binary()),
+    columns = {
+        name: pa.array(found, kind)
+        for name, found, kind in (
+            ("topic", topics, pa.string()),
+            ("key", keys, pa.binary()),
+            ("timestamp", timestamps, pa.timestamp("ms", "UTC")),
+        )
+        if found is not None
     }
-    if topics is not None:
-        columns["topic"] = pa.array(topics, pa.string())
-    if keys is not None:
-        columns["key"] = pa.array(keys, pa.binary())
-    if timestamps is not None:
-        columns["timestamp"] = pa.array(timestamps, pa.timestamp("ms", "UTC"))
-    (arranged,) = writable_batches(iter([pa.RecordBatch.from_pydict(columns)]))
-    (found,) = source_rows(arranged)
-    return found
+    places = offsets or range(first, first + len(values))
+    return support.writing.rows(flow, 0, *places, values=values, **columns)
 
 
 @contextmanager

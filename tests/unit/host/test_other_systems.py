@@ -16,7 +16,7 @@ import spark_eos
 from spark_eos._client.kafka_python import closed_by_peer
 from spark_eos._host.private_paths import private_directory
 from spark_eos._jars.java import JavaError, find_java
-from spark_eos._worker import worker_tuning
+from spark_eos._worker import spark_connection
 from spark_eos._worker.spark_connection import SparkConnection
 from support import killable_process as process
 from support.jobs import ROOT
@@ -84,9 +84,9 @@ def test_both_ways_to_find_a_session_agree(tmp_path: Path, monkeypatch: pytest.M
 def test_a_worker_without_linux_options_leaves_sockets_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_tuning, "_AT_ONCE", None)
+    monkeypatch.setattr(spark_connection, "_AT_ONCE", None)
     with socket.socket() as connection, os.fdopen(os.dup(connection.fileno()), "rb") as file:
-        worker_tuning.reduce_task_overhead(SparkConnection(file))
+        SparkConnection(file).reduce_task_overhead()
         assert connection.getblocking()
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import rows_with_invalid_header
-from spark_eos._worker.records import RowError, SourceRows, source_rows
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.records import SourceRows, source_rows
 
 
 def _batch(rows: Sequence[tuple[str | None, int, int]]) -> pa.RecordBatch:
@@ -57,7 +58,7 @@ def test_rows_that_are_not_in_order() -> None:
 
 
 def test_a_row_without_a_source() -> None:
-    with pytest.raises(RowError):
+    with pytest.raises(TransactionError):
         list(source_rows(_batch([(None, 0, 1)])))
 
 
