@@ -3,12 +3,10 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from spark_eos._client.printable import printable
-from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.options import DeadLetters
 
 # Why a row became a dead letter; also the values of a metric's label.
@@ -42,12 +40,6 @@ class DeadLetterSettings(DeadLetters):
     Attributes:
         positions: Whether rows have source positions; staged rows have none.
         cluster: Id of the source's cluster; None if it is the dead-letter topic's.
-
-    Example:
-        >>> DeadLetterSettings("orders-dlq").most(50_000)
-        5000
-        >>> DeadLetterSettings("orders-dlq", limit=7).most(50_000)
-        7
     """
 
     positions: bool = True
@@ -79,15 +71,6 @@ class DeadLetterTally:
         errors: Number by error. Texts that differ only in numbers and in what they quote are one;
             where the row itself has no error, those of one reason are.
         texts: The first text of each error.
-
-    Example:
-        >>> tally = DeadLetterTally()
-        >>> tally.add("error", "source orders-0 offset 3", "no order 'x1'")
-        >>> tally.add("error", "source orders-0 offset 4", "no order 'x2'")
-        >>> tally.total, tally.first
-        (2, {'error': 'source orders-0 offset 3'})
-        >>> tally.most_frequent()
-        "2 times: no order 'x1'"
     """
 
     reasons: dict[str, int] = field(default_factory=dict)
@@ -141,33 +124,3 @@ class DeadLetterTally:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "..."
-
-
-def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Divides a batch's limit among source partitions, in proportion to their records.
-
-    A task that needs more than its partitions' part stops, and a further attempt gives it what
-    others have not used. So never more than the limit are written, in whatever number of tasks.
-
-    Example:
-        >>> records = {TopicPartition("in", 0): 90, TopicPartition("in", 1): 10}
-        >>> for partition, allowed in allowances(10, records).items():
-        ...     print(partition, allowed)
-        in-0 9
-        in-1 1
-    """
-    total = sum(records.values())
-    weights = records if total else dict.fromkeys(records, 1)
-    whole = total or len(records)
-    found = {partition: limit * weight // whole for partition, weight in weights.items()}
-    left = limit - sum(found.values())
-    for partition in _fullest(weights):
-        if left <= 0:
-            break
-        found[partition] += 1
-        left -= 1
-    return found
-
-
-def _fullest(records: Mapping[TopicPartition, int]) -> Iterable[TopicPartition]:
-    return sorted(records, key=lambda partition: -records[partition])

@@ -2,8 +2,8 @@
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
 
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -97,16 +97,6 @@ def task_count(
     """How many Spark tasks to use for the batch's source partitions.
 
     ``waits``: those of an earlier batch, if known.
-
-    Example:
-        >>> partitions = [TopicPartition("orders", index) for index in range(100)]
-        >>> starts = dict.fromkeys(partitions, 5)
-        >>> idle = BatchRange(1, starts, dict.fromkeys(partitions, 6))
-        >>> busy = BatchRange(1, starts, dict.fromkeys(partitions, 100_000))
-        >>> task_count(idle, {}, cores=4), task_count(busy, {}, cores=4)
-        (4, 100)
-        >>> task_count(idle, {}, cores=4, waits=Waits(records=100, tasks=4, milliseconds=60))
-        1
     """
     records = records_of(batch, committed)
     quick = waits is not None and waits.are_short(records)
@@ -159,3 +149,74 @@ def batch_plan(
         for partition, end in batch.ends.items()
         if partition in members
     }
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class PartitionPairs:
+    """Translates between a group's partitions and the source partitions that they stand for.
+
+    Attributes:
+        sources: The source partition of each progress partition; empty with direct delivery, where
+            both are the same.
+    """
+
+    sources: Mapping[TopicPartition, TopicPartition] = field(default_factory=dict)
+    _progress: Mapping[TopicPartition, TopicPartition] = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        reverse = {source: partition for partition, source in self.sources.items()}
+        object.__setattr__(self, "_progress", reverse)
+
+    def source(self, partition: TopicPartition) -> TopicPartition:
+        """The source partition that one of the group's partitions stands for."""
+        return self.sources.get(partition, partition)
+
+    def progress(self, source: TopicPartition) -> TopicPartition:
+        """The partition whose offset in the group is the progress of a source partition."""
+        return self._progress.get(source, source)
+
+    def by_source(self, values: Mapping[TopicPartition, Value]) -> dict[TopicPartition, Value]:
+        """Values by source partition, of values by the group's partitions."""
+        return {self.source(partition): value for partition, value in values.items()}
+
+    def by_progress(self, values: Mapping[TopicPartition, Value]) -> dict[TopicPartition, Value]:
+        """Values by the group's partitions, of values by source partition."""
+        return {self.progress(source): value for source, value in values.items()}
+
+    def task_plan(self, planned: BatchPlan) -> BatchPlan:
+        """A plan for tasks, which see rows of source partitions."""
+        if not self.sources:
+            return planned
+        return {
+            self.source(partition): replace(part, progress=partition)
+            for partition, part in planned.items()
+        }
+
+    # Words for the user -----------------------------------------------------------------------
+
+    def name(self, partition: TopicPartition) -> str:
+        """How to call one of the group's partitions."""
+        if partition not in self.sources:
+            return str(partition)
+        return f"{self.source(partition)} (its progress is {partition})"
+
+    def how_to_set(self, group_id: str, wanted: Mapping[TopicPartition, int | str]) -> str:
+        """The command that sets the group's offsets while the query is stopped.
+
+        ``kafka-consumer-groups.sh`` can't set those of progress partitions: it limits them to the
+        end of the log, which is empty.
+        """
+        named = [(*self.source(partition), offset) for partition, offset in wanted.items()]
+        if self.sources:
+            sets = " ".join(f"--set {topic}:{index}={offset}" for topic, index, offset in named)
+            return f"spark-eos progress --group-id {group_id} {sets}"
+        return "; ".join(
+            f"kafka-consumer-groups.sh --reset-offsets --group {group_id} --execute --topic "
+            f"{topic}:{index} --to-offset {offset}"
+            for topic, index, offset in named
+        )

@@ -25,11 +25,6 @@ class SourceTopics:
 
     Attributes:
         patterns: Regular expressions that match whole names (``subscribePattern``).
-
-    Example:
-        >>> read = SourceTopics(("orders",), ("payments-.*",))
-        >>> [read.has(topic) for topic in ("orders", "payments-eu", "orders-enriched")]
-        [True, True, False]
     """
 
     names: tuple[str, ...] = ()
@@ -56,15 +51,6 @@ class WriterSettings:
         dead_letters: What to do with rows that can't be written; None to end the query.
         source_topics: The topics that the query reads in the cluster it writes to.
         moved_from: The query whose group this was, if it was moved on purpose.
-
-    Example:
-        >>> settings = WriterSettings(
-        ...     client=ClientSettings({"bootstrap.servers": "localhost:9092"}),
-        ...     group_id="order-processors",
-        ...     topic="orders-enriched",
-        ... )
-        >>> settings.with_smaller_transactions().transactions.max_records
-        1562
     """
 
     client: ClientSettings

@@ -18,12 +18,6 @@ def local_directory(location: str) -> Path | None:
     """The local directory that a checkpoint's location names; None if it names no local one.
 
     Like Hadoop, it does not percent-decode what follows the scheme.
-
-    Example:
-        >>> local_directory("file:///checkpoints/a%20b")
-        PosixPath('/checkpoints/a%20b')
-        >>> local_directory("s3a://bucket/orders") is None
-        True
     """
     local, found = _LOCAL.subn("", location, count=1)
     if found or not _SCHEME.match(location):

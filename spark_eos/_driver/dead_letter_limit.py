@@ -2,10 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from spark_eos._batch.dead_letters import allowances
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import OVER_LIMIT, JobOutcome, dead_letters_of
 from spark_eos._batch.writer_settings import WriterSettings
@@ -144,3 +143,26 @@ class DeadLetterLimit:
             letters.topic,
             kinds,
         )
+
+
+def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Divides a batch's limit among source partitions, in proportion to their records.
+
+    A task that needs more than its partitions' part stops, and a further attempt gives it what
+    others have not used. So never more than the limit are written, in whatever number of tasks.
+    """
+    total = sum(records.values())
+    weights = records if total else dict.fromkeys(records, 1)
+    whole = total or len(records)
+    found = {partition: limit * weight // whole for partition, weight in weights.items()}
+    left = limit - sum(found.values())
+    for partition in _fullest(weights):
+        if left <= 0:
+            break
+        found[partition] += 1
+        left -= 1
+    return found
+
+
+def _fullest(records: Mapping[TopicPartition, int]) -> Iterable[TopicPartition]:
+    return sorted(records, key=lambda partition: -records[partition])

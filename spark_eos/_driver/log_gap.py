@@ -7,7 +7,7 @@ with ``availableNow`` it has no asynchronous mode, which needs no such entry.
 
 from typing import Protocol
 
-from spark_eos._driver.marker_files import Files
+from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._driver.offset_log import OffsetLog, numbers
 from spark_eos.errors import CheckpointError
 

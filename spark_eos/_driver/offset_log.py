@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 from cachetools import LRUCache
 
 from spark_eos._batch.plan import BatchRange, Positions
-from spark_eos._driver.checkpoint_marker import Marker
-from spark_eos._driver.marker_files import Files, MarkerFiles
+from spark_eos._driver.checkpoint_marker import Files, Marker, MarkerFiles
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError
 
@@ -26,13 +25,7 @@ _PARTS: Final = ("commits", "offsets", "sources", "state")
 
 
 def parse_positions(lines: Iterable[str], where: str) -> Positions:
-    """Merges the Kafka offsets of all sources of one offset log entry.
-
-    Example:
-        >>> found = parse_positions(['{"orders":{"0":5,"1":7}}'], "offsets/0")
-        >>> found[TopicPartition("orders", 1)]
-        7
-    """
+    """Merges the Kafka offsets of all sources of one offset log entry."""
     positions: Positions = {}
     for line in lines:
         text = _PREFIX.sub("", line.strip())
@@ -63,12 +56,7 @@ def _positions(text: str) -> Positions:
 
 
 def kafka_positions(text: str) -> Positions:
-    """A source's offsets, if they look like Kafka's; empty if they don't.
-
-    Example:
-        >>> kafka_positions('{"orders":{"0":5}}'), kafka_positions('{"logOffset":3}')
-        ({TopicPartition(topic='orders', partition=0): 5}, {})
-    """
+    """A source's offsets, if they look like Kafka's; empty if they don't."""
     try:
         return _positions(text)
     except (ValueError, AttributeError, TypeError):
@@ -76,12 +64,7 @@ def kafka_positions(text: str) -> Positions:
 
 
 def fingerprint_of(began_ms: int, ends: Iterable[str]) -> str:
-    """A fingerprint of a batch: see `OffsetLog.fingerprint`.
-
-    Example:
-        >>> fingerprint_of(0, ['{"a": 1}', "-"]) == fingerprint_of(0, ['{"a":1}'])
-        True
-    """
+    """A fingerprint of a batch: see `OffsetLog.fingerprint`."""
     texts = sorted(_canonical(text) for text in ends if text not in ("", _NO_OFFSET))
     digest = hashlib.sha256(json.dumps([began_ms, texts]).encode())
     return digest.hexdigest()[:16]

@@ -9,7 +9,9 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
+from typing import Final
 
+from spark_eos._batch.plan import BatchRange
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
@@ -17,7 +19,7 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_creation import add_partitions, await_topic, create_topic
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import Operation
-from spark_eos.errors import AuthorizationError, ConfigurationError, KafkaResponseError
+from spark_eos.errors import AuthorizationError, ConfigurationError, KafkaResponseError, WriteError
 from spark_eos.options import LEAST_PARTITIONS, ProgressTopic
 
 
@@ -26,10 +28,6 @@ def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> 
 
     The same for everybody who asks, so that two runs that pair the same source partitions, without
     knowing of each other, either pair them alike or meet in one progress partition.
-
-    Example:
-        >>> free_partitions("progress", [("progress", 1), ("orders", 0)], 3)
-        [0, 2, 3]
     """
     taken = {index for name, index in used if name == topic}
     free = (index for index in range(len(taken) + number) if index not in taken)
@@ -101,4 +99,32 @@ def _command(connections: Connections, action: str, topic: ProgressTopic) -> str
             *(action, "--topic", topic.name, "--partitions", str(topic.partitions)),
             *([] if replicas is None else ["--replication-factor", str(replicas)]),
         ]
+    )
+
+
+COMMIT_PARTITION: Final = 0
+"""The progress partition whose committed offset names the staged batch."""
+
+_ROW_BITS: Final = 32
+# Kafka's offsets are signed 64-bit numbers.
+_MAX_BATCH: Final = (1 << (62 - _ROW_BITS)) - 1
+
+
+def first_position(batch_id: int) -> int:
+    """The position of a batch's first row in any file."""
+    if batch_id > _MAX_BATCH:
+        raise WriteError(
+            f"batch {batch_id} is beyond what an offset can hold ({_MAX_BATCH}): continue with "
+            "another group_id and another checkpoint_location"
+        )
+    return batch_id << _ROW_BITS
+
+
+def progress_range(topic: str, partitions: int, batch_id: int, known: int) -> BatchRange:
+    """The range of a staged batch: all progress partitions, from this batch to the next."""
+    start, end = first_position(batch_id), first_position(batch_id + 1)
+    return BatchRange(
+        batch_id,
+        {TopicPartition(topic, index): start for index in range(min(known, partitions))},
+        {TopicPartition(topic, index): end for index in range(partitions)},
     )

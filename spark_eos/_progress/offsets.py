@@ -11,7 +11,6 @@ from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code, Verdict, code_names, verdict
 from spark_eos._driver.assigned_partitions import by_member
-from spark_eos._driver.changed_delivery import nothing_staged
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
 from spark_eos._kafka import cluster
@@ -24,10 +23,17 @@ from spark_eos._kafka.stored_text import StagedBatch, SuspectRange
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos._progress import checks
-from spark_eos._progress.committing import OffsetCommits
-from spark_eos._progress.reading import OffsetReader
-from spark_eos._progress.state import State
+from spark_eos._progress.group_requests import GroupRequests
+from spark_eos._progress.ownership import nothing_staged
+from spark_eos._progress.state import (
+    State,
+    check_no_suspects,
+    check_not_moved_back,
+    check_not_moved_on,
+    check_same_pairs,
+    check_same_staged,
+    suspect_ranges,
+)
 from spark_eos.acls import query_acls
 
 Members = Mapping[TopicPartition, MemberIdentity]
@@ -55,8 +61,8 @@ class GroupOffsets:
         self._settings = settings
         self._membership = membership
         self._topics = TopicCache(connections, settings.limits)
-        self.commits = OffsetCommits(connections, settings.group_id, membership)
-        self._reader = OffsetReader(connections, settings, membership, transactions, self.commits)
+        self._transactions = transactions
+        self.requests = GroupRequests(connections, settings.group_id, membership)
         # Whether brokers may accept offsets by topic name, so that a recreated topic has to be
         # noticed here.
         self._by_name = False
@@ -78,7 +84,8 @@ class GroupOffsets:
 
     def refresh_metadata(self) -> None:
         """Reads what the texts of the group's offsets tell now; fences nobody."""
-        self.state = self.state.knowing(self._reader.known())
+        found = self.requests.all(self._settings.group_deadline())
+        self.state = self.state.knowing(KnownPartitions.of(found))
 
     def join(
         self, topics: Mapping[str, TopicInfo], partitions: Partitions, *, by_name: bool
@@ -119,12 +126,13 @@ class GroupOffsets:
 
     def nothing_staged(self, progress_topic: str | None) -> bool:
         """Whether a staged query of the group has never staged a batch; all runs are fenced."""
-        return nothing_staged(self._reader.all(), progress_topic)
+        offsets = self.requests.all(self._settings.group_deadline())
+        return nothing_staged(offsets, progress_topic)
 
     def refuse_suspects(self) -> None:
         """Refuses partitions that an earlier run has marked as perhaps not fully written."""
         state = self.state
-        checks.check_no_suspects(self._settings.group_id, state.pairs, state.known, self.held)
+        check_no_suspects(self._settings.group_id, state.pairs, state.known, self.held)
 
     def _fence(self, partitions: Partitions) -> None:
         marked = self.state.known.suspects
@@ -135,13 +143,13 @@ class GroupOffsets:
             self.refuse_suspects()
 
     def _read(self, partitions: Partitions) -> None:
-        answer = self._reader.stable(partitions)
+        answer = self.requests.stable(partitions, self._settings, self._transactions)
         now, state, group = KnownPartitions.of(answer), self.state, self._settings.group_id
-        checks.check_same_pairs(group, state.known, now)
-        checks.check_same_staged(group, state.expected, now)
+        check_same_pairs(group, state.known, now)
+        check_same_staged(group, state.expected, now)
         read = state.reading(answer)
-        checks.check_not_moved_back(group, state.pairs, state.committed, read.committed, partitions)
-        checks.check_not_moved_on(group, read, state.committed)
+        check_not_moved_back(group, state.pairs, state.committed, read.committed, partitions)
+        check_not_moved_on(group, read, state.committed)
         self.state = read
         self.held = frozenset(partitions)
 
@@ -196,7 +204,7 @@ class GroupOffsets:
             offsets = {p: CommittedOffset(offset, texts[p]) for p, offset in pending.items()}
             for member, own in by_member(offsets, members).items():
                 deadline = self._settings.group_deadline()
-                codes = self.commits.send(member, own, deadline, self._on_lost)
+                codes = self.requests.commit(member, own, deadline, self._on_lost)
                 done = {p for p, code in codes.items() if code == Code.NONE}
                 self.state = self.state.moved({p: pending[p] for p in done})
                 left.difference_update(done)
@@ -262,11 +270,11 @@ class GroupOffsets:
         """Commits all held offsets again between batches; nothing is repeated if that fails."""
         if self._may_renew(deadline):
             # Brokers may still be ending the last batch's transactions.
-            found = self.commits.fetch(self.held, deadline, wait=True)
+            found = self.requests.fetch(self.held, deadline, wait=True)
             # Nobody else should commit between batches; if somebody did, don't undo it.
             committed = self.state.committed
             unmoved = {p: one for p, one in found.items() if one.offset == committed.get(p)}
-            self.commits.renew(unmoved, deadline, self._on_lost)
+            self.requests.renew(unmoved, deadline, self._on_lost)
         self._committed_all = time.monotonic()
 
     def _may_renew(self, deadline: Deadline) -> bool:
@@ -312,7 +320,7 @@ class GroupOffsets:
         # A later commit may lie below an earlier one: the read would take it for a reset.
         self.state = self.state.only(self.state.committed.keys() - partitions)
         self.fence()
-        found = checks.suspects(starts, seen, self.state.committed)
+        found = suspect_ranges(starts, seen, self.state.committed)
         self.state = self.state.suspecting(found)
         self.commit({p: self.state.committed[p] for p in found}, again=found)
         return {pairs.name(partition): found[partition] for partition in sorted(found)}
@@ -326,4 +334,5 @@ class GroupOffsets:
     def command(self, sources: Partitions) -> str:
         """How an operator sets the offsets of partitions that tasks see."""
         pairs = self.state.pairs
-        return checks.command(self._settings.group_id, pairs, [pairs.progress(p) for p in sources])
+        wanted = dict.fromkeys(sorted(map(pairs.progress, sources)), "N")
+        return pairs.how_to_set(self._settings.group_id, wanted)

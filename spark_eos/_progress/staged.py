@@ -9,22 +9,27 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from spark_eos._batch.data_loss import LostRecords
+from spark_eos._batch.batch_report import LostRecords
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
-from spark_eos._batch.progress import COMMIT_PARTITION, first_position, progress_range, rows_read
 from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import STAGED, Marker
 from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._driver.progress_topic import ensure_progress_topic
+from spark_eos._driver.progress_topic import (
+    COMMIT_PARTITION,
+    ensure_progress_topic,
+    first_position,
+    progress_range,
+)
+from spark_eos._driver.start import Start
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.batch import Batch, PlannedBatch, RunContext, StagedFiles
-from spark_eos._progress.delivery import Progress
+from spark_eos._progress.delivery import Batch, PlannedBatch, Progress, StagedFiles
 from spark_eos._progress.missing import Evidence, initial_offsets
-from spark_eos._progress.source_positions import SourcePositions
+from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.staged_checks import StagedChecks
-from spark_eos._progress.staged_sources import StagedSources
+from spark_eos._progress.staged_sources import SourcePositions, StagedSources
 from spark_eos.errors import OffsetsLostError, warn
 from spark_eos.options import ProgressTopic
 
@@ -37,27 +42,29 @@ class StagedProgress(Progress):
     delivery = STAGED
 
     def __init__(
-        self, context: RunContext, topic: ProgressTopic, reads: Callable[[str], bool]
+        self,
+        settings: WriterSettings,
+        start: Start,
+        offsets: GroupOffsets,
+        topic: ProgressTopic,
+        reads: Callable[[str], bool],
     ) -> None:
-        self._context = context
-        self._offsets = context.offsets
+        super().__init__(settings, start, offsets)
         self._topic = topic
-        self._sources = StagedSources(context, reads)
-        self._positions = SourcePositions(
-            context.start.target, context.settings, context.offsets.commits
-        )
-        self._checks = StagedChecks(context.settings.group_id, topic.name)
+        self._sources = StagedSources(start.source, settings, reads)
+        self._positions = SourcePositions(start.target, settings, offsets.requests)
+        self._checks = StagedChecks(settings.group_id, topic.name)
         self._commit_partition = TopicPartition(topic.name, COMMIT_PARTITION)
         # Of the progress topic, once the run has begun.
         self._partitions = 0
         # The last batch that the run has begun to write: a later one finds it written.
         self._last = -1
-        self.progress_topic: str | None = topic.name
+        self.progress_topic = topic.name
 
     # The start --------------------------------------------------------------------------------
 
     def partitions_to_fence(self, batch: Batch) -> Partitions:
-        connections, deadline = self._context.start.target, self._context.deadline()
+        connections, deadline = self._start.target, self._settings.group_deadline()
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()
 
@@ -85,7 +92,7 @@ class StagedProgress(Progress):
                 logger,
                 "EOS63",
                 "group %s: the offsets of %s were set by hand, so batch %d is written as it comes",
-                self._context.settings.group_id,
+                self._group_id,
                 self._topic.name,
                 batch.id,
             )
@@ -93,7 +100,7 @@ class StagedProgress(Progress):
     # One batch --------------------------------------------------------------------------------
 
     def plan(self, batch: Batch) -> PlannedBatch:
-        held, settings = self._held(batch), self._context.settings
+        held, settings = self._held(batch), self._settings
         if (letters := settings.dead_letters) is not None:
             # A staged row has no position in a source.
             settings = replace(settings, dead_letters=replace(letters, positions=False))
@@ -152,7 +159,7 @@ class StagedProgress(Progress):
     def _open(self, found: StagedBatch, files: StagedFiles) -> None:
         logger.info(
             "group %s: batch %d is staged already, in %s; its %d rows are written from there",
-            self._context.settings.group_id,
+            self._group_id,
             found.batch,
             found.directory or "no file",
             found.rows,
@@ -185,9 +192,8 @@ class StagedProgress(Progress):
 
     def on_committed(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
         lost = self._replay(planned) if planned.repeated else ()
-        start = self._context.start
         # Only the target's cluster has the group.
-        if start.source is start.target:
+        if self._start.source is self._start.target:
             with planned.batch.clock.step("commit_end"):
                 self._positions.publish(self._topic.name, self._sources.ranges(planned.batch))
         return lost
@@ -217,7 +223,7 @@ class StagedProgress(Progress):
             "differ from here on. If they must not, start over with another group_id and "
             "another checkpoint_location; and let sources keep records for longer than a query "
             "may be stopped (min.compaction.lag.ms)",
-            self._context.settings.group_id,
+            self._group_id,
             staged.batch,
             rows,
             staged.rows,
@@ -227,3 +233,9 @@ class StagedProgress(Progress):
 def _files(batch: Batch) -> StagedFiles:
     assert batch.files is not None  # noqa: S101 - the API stages such a query's batches
     return batch.files
+
+
+def rows_read(outcomes: Sequence[JobOutcome]) -> int:
+    """How many rows of the copy the tasks have read and committed, now or in an earlier attempt."""
+    last = {p: part for outcome in outcomes for p, part in outcome.partitions.items()}
+    return sum(part.rows + part.skipped + part.dead_letters for part in last.values())

@@ -4,11 +4,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import Partitions, Positions
+from spark_eos._batch.plan import BatchRange, PartitionPairs, Partitions, Positions
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text
 from spark_eos._kafka.stored_text import StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.errors import (
+    FencedByNewerRunError,
+    OffsetGapError,
+    OffsetsLostError,
+    RecordsLostError,
+)
 
 Expected = Mapping[TopicPartition, Collection[StagedBatch | None]]
 
@@ -37,13 +42,7 @@ class State:
         return PartitionPairs({p: source.topic_partition for p, source in sources})
 
     def reading(self, answer: Mapping[TopicPartition, CommittedOffset]) -> "State":
-        """The state after the offsets of all held partitions were read.
-
-        Example:
-            >>> first, second = TopicPartition("in", 0), TopicPartition("in", 1)
-            >>> State({first: 1}).reading({second: CommittedOffset(5, "")}).committed
-            {TopicPartition(topic='in', partition=1): 5}
-        """
+        """The state after the offsets of all held partitions were read."""
         by_hand = frozenset(p for p, found in answer.items() if not has_text(found))
         now = KnownPartitions.of(answer)
         return replace(
@@ -73,14 +72,7 @@ class State:
         return self.with_known(replace(read, sources=sources, owner=self.known.owner))
 
     def suspecting(self, suspects: Mapping[TopicPartition, SuspectRange]) -> "State":
-        """The state with further ranges that may not be written.
-
-        Example:
-            >>> source = TopicPartition("in", 0)
-            >>> state = State().suspecting({source: SuspectRange(5, 9)})
-            >>> state.suspecting({source: SuspectRange(7, 12)}).known.suspects[source]
-            SuspectRange(first=5, after=12)
-        """
+        """The state with further ranges that may not be written."""
         marked = dict(self.known.suspects)
         for partition, found in suspects.items():
             before = marked.get(partition, found)
@@ -99,3 +91,125 @@ class State:
         """The state from which on whoever moves the staged commit is noticed."""
         staged = (self.known.staged.get(partition),)
         return replace(self, expected={**self.expected, partition: staged})
+
+
+_NOTHING_HALF = "This run stops, and has left nothing half written"
+
+
+def check_not_moved_back(
+    group_id: str, pairs: PartitionPairs, before: Positions, now: Positions, partitions: Partitions
+) -> None:
+    """Refuses offsets that lie below what the run itself has seen committed."""
+    for partition, offset in before.items():
+        if partition in partitions and now.get(partition, -1) < offset:
+            raise OffsetsLostError(
+                f"group {group_id!r} had committed {pairs.name(partition)} up to {offset} and now "
+                f"has {now.get(partition, 'no offset')}: somebody has set or deleted the group's "
+                "offsets while the query was running"
+            )
+
+
+def check_not_moved_on(group_id: str, state: State, before: Positions) -> None:
+    """Refuses offsets that others than runs of spark-eos have moved on: those write their text."""
+    for partition in sorted(before.keys() & (state.by_hand | state.foreign)):
+        offset, found = before[partition], state.committed[partition]
+        if found > offset:
+            raise OffsetsLostError(
+                f"group {group_id!r} had committed {state.pairs.name(partition)} up to {offset} "
+                f"and now has {found}: a consumer other than spark-eos has used the group while "
+                f"the query was running, and offsets {offset} to {found - 1} are not written. To "
+                f"write them, set the group's offset back to {offset} while the query is stopped "
+                f"({state.pairs.how_to_set(group_id, {partition: 'N'})}); otherwise the next start "
+                "continues after them"
+            )
+
+
+def check_same_pairs(group_id: str, known: KnownPartitions, now: KnownPartitions) -> None:
+    """Refuses progress partitions that a newer run has paired with another source partition."""
+    for partition, source in now.sources.items():
+        if known.sources.get(partition, source) != source:
+            raise FencedByNewerRunError(
+                f"group {group_id!r} has another source for {partition}, "
+                f"{source}: a newer run has used it in the meantime. {_NOTHING_HALF}"
+            )
+
+
+def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -> None:
+    """Refuses a staged commit that this run has not made."""
+    for partition, admissible in expected.items():
+        staged = now.staged.get(partition)
+        if staged not in admissible:
+            what = "has no staged commit any more" if staged is None else f"has staged {staged}"
+            raise FencedByNewerRunError(
+                f"group {group_id!r} {what}: a newer run has used it in the meantime, or somebody "
+                f"has set its offsets. {_NOTHING_HALF}"
+            )
+
+
+def check_no_suspects(
+    group_id: str, pairs: PartitionPairs, known: KnownPartitions, partitions: Partitions
+) -> None:
+    """Refuses ranges that an earlier run has marked as perhaps not fully written."""
+    for partition, suspect in sorted(known.suspects.items()):
+        if partition in partitions:
+            raise OffsetsLostError(
+                f"offsets {suspect.first} to {suspect.after - 1} of {pairs.name(partition)} may "
+                f"not all be written: an earlier run of group {group_id!r} got their rows out of "
+                "order or in two tasks, after some of them had been committed. Find out which are "
+                "missing (spark-eos verify). Then set the group's offset while the query is "
+                f"stopped: to {suspect.first} to write them all again, to {suspect.after} to "
+                f"continue after them ({pairs.how_to_set(group_id, {partition: 'N'})}), and start "
+                "with an empty checkpoint_location"
+            )
+
+
+def suspect_ranges(
+    starts: Positions, seen: Positions, committed: Positions
+) -> dict[TopicPartition, SuspectRange]:
+    """The ranges of a batch that may not be written although its group's offsets are past them."""
+    # With two tasks, the later commit may have moved the offset back below the earlier one.
+    after = {p: max(offset, committed.get(p, 0)) for p, offset in seen.items()}
+    return {
+        p: SuspectRange(starts.get(p, 0), end) for p, end in after.items() if end > starts.get(p, 0)
+    }
+
+
+def log_lags(
+    starts: Positions, committed: Mapping[TopicPartition, int], partitions: Partitions
+) -> bool:
+    """Whether more is written than the checkpoint says, in some partition."""
+    return any(committed[partition] > starts.get(partition, -1) for partition in partitions)
+
+
+def check_not_cut(group_id: str, batch: BatchRange, pairs: PartitionPairs) -> None:
+    """Refuses partitions that end below where they were read up to: their logs may be cut."""
+    for partition in sorted(batch.starts.keys() & batch.ends.keys()):
+        start, end = batch.starts[partition], batch.ends[partition]
+        if end < start:
+            raise RecordsLostError(
+                f"{pairs.name(partition)} ends at {end}, and group {group_id!r} has read it up to "
+                f"{start}, so nothing is written. Either a producer's transaction is open before "
+                f"{start}: then start again once it has ended. Or brokers have lost the last "
+                f"records (unclean leader election, or a disk), and new ones at offsets {end} to "
+                f"{start - 1} would be taken for written: then set the group's offset to {end} "
+                f"while the query is stopped ({pairs.how_to_set(group_id, {partition: end})}), "
+                "and start with an empty checkpoint_location"
+            )
+
+
+def check_no_gap(
+    group_id: str, batch: BatchRange, committed: Positions, pairs: PartitionPairs
+) -> None:
+    """Checks that the batch starts no later than what the group has committed."""
+    for partition in sorted(batch.starts.keys() & batch.ends.keys()):
+        start = batch.starts[partition]
+        offset = committed[partition]
+        if offset < start:
+            raise OffsetGapError(
+                f"group {group_id!r} has committed {pairs.name(partition)} up to {offset}, but "
+                f"batch {batch.batch_id} starts at {start}: offsets {offset} to {start - 1} would "
+                "never be written, so nothing is. Delete the checkpoint at checkpoint_location "
+                "to continue from the group's offsets (this loses and duplicates nothing), or, to "
+                f"skip these records, set the group's offset to {start} "
+                f"({pairs.how_to_set(group_id, {partition: start})})"
+            )

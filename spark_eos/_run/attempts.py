@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from spark_eos._batch.plan import Partitions
 from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._kafka.stored_text import SuspectRange
-from spark_eos._progress.batch import PlannedBatch
+from spark_eos._progress.delivery import PlannedBatch
 from spark_eos._progress.offsets import GroupOffsets
-from spark_eos.errors import SparkEosError, WriteError
+from spark_eos.errors import SparkEosError, WriteError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -80,14 +81,7 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
 
 
 def describe_suspects(suspects: Mapping[str, SuspectRange], command: str) -> str:
-    """What to tell the user of ranges that may not be written, by the partition's name.
-
-    Example:
-        >>> describe_suspects({}, "")
-        ''
-        >>> describe_suspects({"in-0": SuspectRange(5, 9)}, "...").split(": ")[1].split(".")[0]
-        'in-0 offsets 5 to 8'
-    """
+    """What to tell the user of ranges that may not be written, by the partition's name."""
     named = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in suspects.items())
     return named and (
         f". Some of these may not be written although later ones are: {named}. This is noted in "
@@ -95,3 +89,37 @@ def describe_suspects(suspects: Mapping[str, SuspectRange], command: str) -> str
         "to the first one, to write all of them again, or past the last one, to continue without "
         "them"
     )
+
+
+class TransactionSize:
+    """The settings of a run's tasks: smaller transactions after one took too long."""
+
+    def __init__(self, wanted: WriterSettings) -> None:
+        self._wanted = wanted
+        self.settings = wanted
+
+    def follow(self, wanted: WriterSettings) -> None:
+        """Takes over settings that are known only once the run has started."""
+        if wanted != self._wanted:
+            self._wanted = self.settings = wanted
+
+    def shrink(self) -> None:
+        """Makes transactions smaller."""
+        self.settings = self.settings.with_smaller_transactions()
+        warn(
+            logger,
+            "EOS54",
+            "group %s: transactions took longer than transactions.timeout_ms=%d and are smaller "
+            "from now on: at most %d records, %d bytes, %d ms. They grow again with each batch "
+            "that finishes in time. If this happens often, raise transactions.timeout_ms",
+            self._wanted.group_id,
+            self._wanted.transactions.timeout_ms,
+            self.settings.transactions.max_records,
+            self.settings.transactions.max_bytes,
+            self.settings.transactions.max_ms,
+        )
+
+    def after(self, outcomes: Sequence[JobOutcome]) -> None:
+        """Makes transactions larger again after a batch that finished in time."""
+        if outcomes and not any(outcome.too_slow for outcome in outcomes):
+            self.settings = self.settings.with_larger_transactions(self._wanted)

@@ -21,7 +21,7 @@ from spark_eos._kafka import cluster, offsets
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress import committing
+from spark_eos._progress import group_requests
 from spark_eos._progress import offsets as group_offsets
 from spark_eos.errors import CheckpointError, OffsetsLostError, WriteError
 from spark_eos.testing import EmbeddedKafka
@@ -433,7 +433,7 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
             _fail()
         return commit(connections, group, member, *more, **named)
 
-    monkeypatch.setattr(committing, "commit_offsets", dying)
+    monkeypatch.setattr(group_requests, "commit_offsets", dying)
     with (
         running(flow, max_members=2, checkpoint=checkpoint) as runs,
         pytest.raises(ConnectionError),
@@ -512,7 +512,7 @@ def _commits_seen(
 def test_offsets_are_renewed_between_batches_and_within(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = _commits_seen(monkeypatch, committing)
+    seen = _commits_seen(monkeypatch, group_requests)
 
     def committed() -> list[dict[int, int]]:
         return [offsets for _, offsets in seen]
@@ -550,7 +550,7 @@ def test_after_a_batch_that_failed_nothing_is_renewed(
         # Its tasks may still commit, and a renewal must not come after them.
         raise RuntimeError("the batch")
 
-    seen = _commits_seen(monkeypatch, committing)
+    seen = _commits_seen(monkeypatch, group_requests)
     with running(flow) as runs:
         runs.batch(5, 5)
         seen.clear()
@@ -562,7 +562,7 @@ def test_after_a_batch_that_failed_nothing_is_renewed(
 def test_a_renewal_waits_for_the_end_of_the_last_batchs_transactions(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = _commits_seen(monkeypatch, committing)
+    seen = _commits_seen(monkeypatch, group_requests)
     with running(proxied_flow) as runs:
         runs.batch(5, 5)
         seen.clear()
@@ -579,7 +579,7 @@ def test_offsets_are_renewed_where_no_batch_is_run(
     flow.produce(range(10))
     run_available(spark_eos_session, flow)
     before = _known(flow)
-    committed = _commits_seen(monkeypatch, committing)
+    committed = _commits_seen(monkeypatch, group_requests)
     # There is nothing to read, so Spark runs no batch.
     assert run_available(spark_eos_session, flow) == []
     assert committed == [("spark-eos-renewal", {0: 5, 1: 5})]

@@ -5,10 +5,10 @@ from typing import NoReturn
 import pytest
 
 from spark_eos import LostRecords, errors
-from spark_eos._batch.progress import first_position
+from spark_eos._driver.progress_topic import first_position
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.batch import Batch
+from spark_eos._progress.delivery import Batch
 from support.flow import Flow
 from support.groups import delete_group, delete_offsets, set_offsets
 from support.members import deadline

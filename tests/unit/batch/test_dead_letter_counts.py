@@ -6,11 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos._batch.dead_letters import (
-    DeadLetterSettings,
-    DeadLetterTally,
-    allowances,
-)
+from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
+from spark_eos._driver.dead_letter_limit import allowances
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import DeadLetters, grouped, parse_limit

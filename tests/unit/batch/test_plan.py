@@ -6,12 +6,11 @@ import pytest
 
 from spark_eos import errors
 from spark_eos._batch import plan
-from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import BatchRange, Waits, task_count, tasks_for
+from spark_eos._batch.plan import BatchRange, PartitionPairs, Waits, task_count, tasks_for
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos._progress.checks import check_no_gap
+from spark_eos._progress.state import check_no_gap
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from spark_eos._batch.partition_pairs import PartitionPairs
+from spark_eos._batch.plan import PartitionPairs
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.checks import check_not_moved_back
+from spark_eos._progress.state import check_not_moved_back
 from spark_eos.errors import OffsetsLostError
 
 

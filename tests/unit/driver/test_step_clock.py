@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from spark_eos._progress.batch import StepClock
+from spark_eos._progress.delivery import StepClock
 
 
 def test_a_steps_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
