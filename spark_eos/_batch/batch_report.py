@@ -264,10 +264,7 @@ def batch_report(
     lost: tuple[LostRecords, ...] = (),
     delivery: str = "direct",
 ) -> BatchReport:
-    """Adds up what the attempts of a batch did.
-
-    ``cluster_version``: the newest version of TxnOffsetCommit that the run found at its start.
-    """
+    """Adds up what the attempts of a batch did; ``cluster_version`` of TxnOffsetCommit."""
 
     def total(partition: TopicPartition, name: str) -> int:
         return sum(

@@ -1,9 +1,8 @@
 """Dead letters: rows that can't be written as they are, and go to a topic of their own; pure."""
 
-import json
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from spark_eos._client.printable import printable
@@ -111,15 +110,6 @@ class DeadLetterTally:
         """The most frequent errors, for a text."""
         found = Counter(self.errors).most_common(number)
         return "; ".join(f"{times} times: {printable(self.texts[error])}" for error, times in found)
-
-    def to_json(self) -> str:
-        """The tally as text."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "DeadLetterTally":
-        """The inverse of `to_json`."""
-        return cls(**json.loads(text))
 
 
 def _shortened(text: str) -> str:

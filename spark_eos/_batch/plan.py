@@ -65,59 +65,31 @@ _ROWS_PER_TASK: Final = 25_000
 _ROWS_PER_REQUEST: Final = 200
 
 
-@dataclass(frozen=True)
-class Waits:
-    """How long a batch's tasks have waited for rows: for the source, and for the query itself."""
-
-    records: int
-    tasks: int
-    milliseconds: float
-
-    def are_short(self, records: int) -> bool:
-        """Whether one task would not wait long for a number of records."""
-        waited = max(0.0, self.milliseconds - self.tasks * _MS_TO_FIRST_ROW)
-        return waited * records <= _SHORT_WAIT_MS * max(1, self.records)
-
-
 def records_of(batch: BatchRange, committed: Positions) -> int:
     """The number of a batch's offsets; new partitions begin at their committed ones."""
-    return sum(
-        max(0, end - batch.starts.get(partition, committed.get(partition, 0)))
-        for partition, end in batch.ends.items()
-    )
+    begins = {**committed, **batch.starts}
+    return sum(max(0, end - begins.get(partition, 0)) for partition, end in batch.ends.items())
+
+
+def wait_per_record(milliseconds: float, tasks: int, records: int) -> float:
+    """How long tasks have waited for each record: for the source, and for the query itself."""
+    return max(0.0, milliseconds - tasks * _MS_TO_FIRST_ROW) / max(1, records)
 
 
 def task_count(
-    batch: BatchRange,
-    committed: Positions,
-    cores: int,
-    most_partitions: int | None = None,
-    waits: Waits | None = None,
-) -> int:
-    """How many Spark tasks to use for the batch's source partitions.
-
-    ``waits``: those of an earlier batch, if known.
-    """
-    records = records_of(batch, committed)
-    quick = waits is not None and waits.are_short(records)
-    return tasks_for(records, len(batch.ends), cores, most_partitions, quick=quick)
-
-
-def tasks_for(
     records: int,
     partitions: int,
     cores: int,
     most_partitions: int | None = None,
-    *,
-    quick: bool = True,
+    wait_ms: float | None = None,
 ) -> int:
     """How many Spark tasks to use for a number of records in a number of partitions.
 
-    ``quick``: whether a task gets few rows at once.
+    ``wait_ms``: milliseconds that a task waits for a record, as in an earlier batch, if known.
     """
     rows_per_task = max(_ROWS_PER_TASK, _ROWS_PER_REQUEST * partitions)
     wanted = -(-records // rows_per_task)
-    if not quick or records > _FEW_ROWS:
+    if wait_ms is None or wait_ms * records > _SHORT_WAIT_MS or records > _FEW_ROWS:
         wanted = max(wanted, cores)
     if most_partitions is not None:
         wanted = max(wanted, -(-partitions // most_partitions))
@@ -125,7 +97,6 @@ def tasks_for(
 
 
 BatchPlan = Mapping[TopicPartition, PartitionPlan]
-_NOTHING_KNOWN = KnownPartitions()
 
 
 def batch_plan(
@@ -133,7 +104,7 @@ def batch_plan(
     committed: Positions,
     members: Mapping[TopicPartition, MemberIdentity],
     topic_ids: Mapping[str, uuid.UUID],
-    known: KnownPartitions = _NOTHING_KNOWN,
+    known: KnownPartitions,
 ) -> dict[TopicPartition, PartitionPlan]:
     """The plan for each of the batch's partitions."""
     texts = known.texts(batch.ends)

@@ -2,8 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.checks import check_flag, check_text
@@ -12,11 +11,6 @@ from spark_eos._kafka.deadline import Deadline, group_deadline
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import Limits, Transactions
-
-# Three divisions bring the default of 100,000 records down to a single row.
-_SHRINK: Final = 64
-_GROW: Final = 4
-_SIZES: Final = ("max_records", "max_bytes", "max_ms")
 
 
 @dataclass(frozen=True)
@@ -103,15 +97,3 @@ class WriterSettings:
     def connect_deadline(self) -> Deadline:
         """The time limit of a call that the group has no part in, from now on."""
         return Deadline(self.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
-
-    def with_smaller_transactions(self) -> "WriterSettings":
-        """The same settings, with transaction limits divided by 64."""
-        own = self.transactions
-        smaller = {name: max(1, getattr(own, name) // _SHRINK) for name in _SIZES}
-        return replace(self, transactions=replace(own, **smaller))
-
-    def with_larger_transactions(self, most: "WriterSettings") -> "WriterSettings":
-        """The same settings, with transaction limits times 4, at most those of ``most``."""
-        own, top = self.transactions, most.transactions
-        larger = {name: min(getattr(top, name), getattr(own, name) * _GROW) for name in _SIZES}
-        return replace(self, transactions=replace(own, **larger))

@@ -58,11 +58,7 @@ def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] 
 
 
 def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> bool:
-    """Whether the member may commit the partition with ``client_epoch``.
-
-    False if the partition is not assigned to the member, or if it was revoked and given back
-    after ``client_epoch``.
-    """
+    """Whether the member has held the partition since ``client_epoch``, or before."""
     assignment_epoch = member.assignment_epochs.get(partition)
     return assignment_epoch is not None and assignment_epoch <= client_epoch <= member.epoch
 

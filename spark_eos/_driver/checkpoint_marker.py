@@ -63,11 +63,7 @@ class Marker:
         return staged or self.names(partition, topic_id)
 
     def following(self, before: "Marker") -> "Marker":
-        """This marker with what an earlier one of the checkpoint tells beyond it.
-
-        Of the same group, the partitions stay that its topics have had, unless the topic was
-        created anew.
-        """
+        """This marker with what an earlier one of the same checkpoint tells beyond it."""
         ids = {**before.topic_ids, **self.topic_ids}
         partitions = dict(self.partitions)
         if before.group_id == self.group_id:

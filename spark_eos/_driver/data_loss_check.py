@@ -113,11 +113,7 @@ class DataLossCheck:
 def lost_records(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> tuple[LostRecords, ...]:
-    """The batch's records between the group's offsets and the first records that still exist.
-
-    ``committed``: as before the batch; ``first_offsets``: those that still exist, of all partitions
-    that have something to be lost.
-    """
+    """The batch's records between the group's offsets and the first ones that still exist."""
     found = []
     for partition, first in sorted(first_offsets.items()):
         position = max(batch.starts.get(partition, 0), committed.get(partition, 0))
@@ -130,10 +126,7 @@ def lost_records(
 def unreadable(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> dict[TopicPartition, int]:
-    """Where the batch would read records again that are written, and deleted by now.
-
-    ``committed`` and ``first_offsets``: as those of `lost_records`.
-    """
+    """Where the batch would read records again that are written, and deleted by now."""
     found = {}
     for partition, first in sorted(first_offsets.items()):
         start = batch.starts.get(partition, 0)
@@ -145,10 +138,7 @@ def unreadable(
 def deleted_meanwhile(
     before: Iterable[LostRecords], now: Iterable[LostRecords]
 ) -> tuple[LostRecords, ...]:
-    """The records that were deleted while the batch was read.
-
-    ``before``: what was lost when the batch began; ``now``: at its end.
-    """
+    """The records that were deleted while the batch was read."""
     known = {TopicPartition(lost.topic, lost.partition): lost.after for lost in before}
     found = []
     for lost in now:

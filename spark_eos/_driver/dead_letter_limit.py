@@ -146,11 +146,7 @@ class DeadLetterLimit:
 
 
 def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Divides a batch's limit among source partitions, in proportion to their records.
-
-    A task that needs more than its partitions' part stops, and a further attempt gives it what
-    others have not used. So never more than the limit are written, in whatever number of tasks.
-    """
+    """Divides a batch's limit among source partitions, in proportion to their records."""
     total = sum(records.values())
     weights = records if total else dict.fromkeys(records, 1)
     whole = total or len(records)

@@ -255,10 +255,7 @@ class OffsetLog:
         return [range_ for range_ in ranges if range_.ends]
 
     def began_ms(self, batch_id: int) -> int:
-        """When Spark first began a batch, in milliseconds since 1970.
-
-        By the clock of the driver at that time; 0 if the offset log does not have it.
-        """
+        """When Spark first began a batch, by its driver's clock; 0 if the log does not have it."""
         try:
             return self._entry(batch_id).began_ms
         except CheckpointError:
@@ -278,8 +275,5 @@ class OffsetLog:
         return self._markers.read()
 
     def set_marker(self, marker: Marker) -> None:
-        """Notes what the checkpoint's offsets belong to, before the first row is written.
-
-        Topics and partitions that are no longer read stay in the marker.
-        """
+        """Notes what the offsets belong to, and have, before the first row is written."""
         self._markers.write(marker.following(self.marker()))

@@ -6,7 +6,8 @@ source partition. Offsets belong to a group, so that one topic serves all querie
 """
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -37,11 +38,7 @@ def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> 
 def ensure_progress_topic(
     connections: Connections, topic: ProgressTopic, deadline: Deadline, *, partitions: int = 1
 ) -> TopicInfo:
-    """Looks the progress topic up, and creates it if it does not exist.
-
-    A topic that exists is used with the partitions it has, unless it needs more. Several drivers
-    may do this at the same time.
-    """
+    """The progress topic, created or grown if need be; several drivers may do so at once."""
     found = cluster.topics(connections, [topic.name], deadline, Operation.READ).get(topic.name)
     wanted = replace(topic, partitions=max(topic.partitions, partitions))
     if found is None:
@@ -50,7 +47,8 @@ def ensure_progress_topic(
         found = await_topic(connections, topic.name, deadline, Operation.READ)
     if found.partitions < partitions:
         wanted = replace(topic, partitions=partitions)
-        _grow(connections, wanted, deadline)
+        with _advising(f"add the partitions: {_command(connections, '--alter', wanted)}"):
+            add_partitions(connections, wanted.name, wanted.partitions, deadline)
         found = await_topic(
             connections, topic.name, deadline, Operation.READ, partitions=partitions
         )
@@ -63,25 +61,25 @@ def ensure_progress_topic(
     return found
 
 
-def _grow(connections: Connections, topic: ProgressTopic, deadline: Deadline) -> None:
+@contextmanager
+def _advising(what: str) -> Iterator[None]:
     try:
-        add_partitions(connections, topic.name, topic.partitions, deadline)
+        yield
     except AuthorizationError as error:
-        text = f"{error.text}. Or add the partitions: {_command(connections, '--alter', topic)}"
-        raise AuthorizationError(text, error.code, error.missing) from error
+        raise AuthorizationError(f"{error.text}. Or {what}", error.code, error.missing) from error
 
 
 def _create(connections: Connections, topic: ProgressTopic, deadline: Deadline) -> None:
+    command = _command(connections, "--create", topic)
     try:
-        create_topic(connections, topic.name, topic.partitions, topic.replicas, deadline)
-    except AuthorizationError as error:
-        text = f"{error.text}. Or create the topic: {_command(connections, '--create', topic)}"
-        raise AuthorizationError(text, error.code, error.missing) from error
+        with _advising(f"create the topic: {command}"):
+            create_topic(connections, topic.name, topic.partitions, topic.replicas, deadline)
+    except AuthorizationError:
+        raise
     except KafkaResponseError as error:
         raise KafkaResponseError(
             f"progress_topic: {error.text}. Change progress_topic.partitions={topic.partitions} or "
-            f"progress_topic.replicas={topic.replicas}, or create the topic another way: "
-            f"{_command(connections, '--create', topic)}",
+            f"progress_topic.replicas={topic.replicas}, or create the topic another way: {command}",
             error.code,
         ) from error
 

@@ -14,11 +14,11 @@ from spark_eos._driver.data_loss_check import DataLossCheck, deleted_meanwhile
 from spark_eos._driver.start import Start
 from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.list_offsets import FirstOffsets, end_offsets
+from spark_eos._progress.checks import check_no_gap, check_not_cut
 from spark_eos._progress.delivery import Batch, PlannedBatch, Progress
 from spark_eos._progress.missing import Evidence, initial_offsets
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.ownership import check_owner, owners_of, ownership_change
-from spark_eos._progress.state import check_no_gap, check_not_cut
 from spark_eos.errors import warn
 
 logger = logging.getLogger(__name__)
@@ -44,12 +44,12 @@ class DirectProgress(Progress):
         return batch.source.ends.keys()
 
     def check_owner(self, batch: Batch) -> None:
-        state, marker = self._offsets.state, batch.checkpoint.marker()
+        offsets, marker = self._offsets, batch.checkpoint.marker()
         check_owner(
             self._group_id,
-            self.owner(batch),
-            state.known,
-            state.pairs,
+            offsets.known.owner or self.owner(batch),
+            offsets.known,
+            offsets.pairs,
             batch.source.ends.keys(),
             self._settings.moved_from,
             begun_with=marker.group_id if marker.topic_ids else None,
@@ -57,9 +57,9 @@ class DirectProgress(Progress):
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Says so if the query continues from offsets that its checkpoint knows nothing of."""
-        state, read = self._offsets.state, batch.source.ends.keys()
-        begun = not state.known.partitions.isdisjoint(map(state.pairs.progress, read))
-        owners = owners_of(state.known, state.pairs, read)
+        offsets, read = self._offsets, batch.source.ends.keys()
+        begun = not offsets.known.partitions.isdisjoint(map(offsets.pairs.progress, read))
+        owners = owners_of(offsets.known, offsets.pairs, read)
         what = ownership_change(
             self.owner(batch),
             owners,
@@ -100,12 +100,12 @@ class DirectProgress(Progress):
         return PlannedBatch(batch, batch.source, batch.source, self._settings)
 
     def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
-        return initial_offsets(planned.group_range, self._offsets.state.committed, evidence)
+        return initial_offsets(planned.group_range, self._offsets.committed, evidence)
 
     def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
-        state, batch = self._offsets.state, planned.batch
-        check_not_cut(self._group_id, planned.group_range, state.pairs)
-        check_no_gap(self._group_id, planned.group_range, state.committed, state.pairs)
+        offsets, batch = self._offsets, planned.batch
+        check_not_cut(self._group_id, planned.group_range, offsets.pairs)
+        check_no_gap(self._group_id, planned.group_range, offsets.committed, offsets.pairs)
         batch.checkpoint.set_marker(self._marker(planned, marker))
         with batch.clock.step("range"):
             before = self._committed()
@@ -118,10 +118,10 @@ class DirectProgress(Progress):
         return self._data_loss.explaining(lambda: self._lost(batch, self._committed()))
 
     def _committed(self) -> Positions:
-        return self._offsets.state.pairs.by_source(self._offsets.state.committed)
+        return self._offsets.pairs.by_source(self._offsets.committed)
 
     def _lost(self, batch: Batch, committed: Positions) -> tuple[LostRecords, ...]:
-        return self._data_loss.lost(batch.source, committed, self._offsets.state.pairs)
+        return self._data_loss.lost(batch.source, committed, self._offsets.pairs)
 
     def _marker(self, planned: PlannedBatch, marker: Marker) -> Marker:
         read = by_topic(planned.range.ends).items()

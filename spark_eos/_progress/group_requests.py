@@ -42,10 +42,7 @@ class GroupRequests:
         deadline: Deadline,
         on_lost: Callable[[], None] | None = None,
     ) -> Codes:
-        """Commits offsets as a member; returns their error codes.
-
-        ``on_lost``: called if an answer is lost, so that the request may still be carried out.
-        """
+        """Commits offsets as a member; ``on_lost``: an answer is lost, so it may still be done."""
         return commit_offsets(
             self._connections,
             self._group_id,

@@ -60,7 +60,7 @@ class MirroredProgress(DirectProgress):
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Learns the pairs from the group's offsets, or else from the checkpoint."""
         self._cluster = cluster_id(self._start.source, self._settings.group_deadline())
-        known = self._offsets.state.known
+        known = self._offsets.known
         sources = dict(known.sources)
         if marker.group_id == self._group_id:
             paired = {source.topic_partition for source in sources.values()}
@@ -72,7 +72,7 @@ class MirroredProgress(DirectProgress):
         own = {self._topic.name, *(topic for topic, _ in sources)}
         if any(topic not in own for topic, _ in known.partitions):
             raise changed_delivery(DIRECT, MIRRORED)
-        used = {*known.partitions, *self._offsets.state.committed}
+        used = {*known.partitions, *self._offsets.committed}
         self._unknown = {p for p in used if p.topic == self._topic.name} - sources.keys()
         self._offsets.pair(replace(known, sources=sources))
         super().learn(batch, marker)
@@ -97,17 +97,17 @@ class MirroredProgress(DirectProgress):
 
     def plan(self, batch: Batch) -> PlannedBatch:
         """New source partitions get a progress partition each; idle ones are renewed with all."""
-        source, pairs = batch.source, self._offsets.state.pairs
+        source, pairs = batch.source, self._offsets.pairs
         topics = self._check_source(batch)
         if new := sorted(source.ends.keys() - set(pairs.sources.values())):
             self._add(new, topics)
-        state = self._offsets.state
+        offsets = self._offsets
         idle = {
-            partition: state.committed[partition]
-            for partition, read in state.pairs.sources.items()
-            if read not in source.ends and partition in state.committed
+            partition: offsets.committed[partition]
+            for partition, read in offsets.pairs.sources.items()
+            if read not in source.ends and partition in offsets.committed
         }
-        starts, ends = map(state.pairs.by_progress, (source.starts, source.ends))
+        starts, ends = map(offsets.pairs.by_progress, (source.starts, source.ends))
         settings = self._settings
         if (letters := settings.dead_letters) is not None:
             # Dead letters name the cluster of their records.
@@ -121,7 +121,7 @@ class MirroredProgress(DirectProgress):
         group = self._group_id
         topics = source_topics(self._topics, names, self._ids, group)
         self._ids |= {name: topic.topic_id for name, topic in topics.items()}
-        for source in self._offsets.state.known.sources.values():
+        for source in self._offsets.known.sources.values():
             # One by one: an operator may have set the progress of some since it was recreated.
             now = topics.get(source.topic)
             if now and now.topic_id != source.topic_id != NO_ID:
@@ -134,12 +134,12 @@ class MirroredProgress(DirectProgress):
 
     def _marker(self, planned: PlannedBatch, marker: Marker) -> Marker:
         del planned
-        known = self._offsets.state.known.sources
+        known = self._offsets.known.sources
         sources = {number: source for (_, number), source in known.items()}
         return replace(marker, delivery=MIRRORED, sources=sources)
 
     def _add(self, new: Collection[TopicPartition], topics: dict[str, TopicInfo]) -> None:
-        known, topic = self._offsets.state.known, self._topic.name
+        known, topic = self._offsets.known, self._topic.name
         if self._unknown:
             raise self._ambiguous(new)
         self._check_other_cluster({name: topics[name] for name, _ in new})
@@ -176,7 +176,7 @@ class MirroredProgress(DirectProgress):
         first, any_ = min(new), TopicPartition("", 0)
         wanted = PartitionPairs({any_: first}).how_to_set(group, {any_: "N"})
         wanted += " --source-bootstrap-servers ..."
-        if not self._offsets.state.pairs.sources:
+        if not self._offsets.pairs.sources:
             wanted += f" --progress-topic {self._topic.name}"
         return OffsetsLostError(
             f"group {group!r} has used {len(self._unknown)} progress partitions of which nothing "

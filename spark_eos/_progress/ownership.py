@@ -34,10 +34,7 @@ def check_owner(
     *,
     begun_with: str | None,
 ) -> None:
-    """Refuses offsets of a query that writes to another topic, or reads nothing of what is read.
-
-    ``begun_with``: the group with which this query has written before.
-    """
+    """Refuses offsets of a query that writes to another topic, or reads nothing of what is read."""
     every = {owner for owners in known.owners.values() for owner in owners}
     moved = (moved_from or "").replace(",", " ").split()
     admitted = {own.query, *(Owner.of(query, None).query for query in moved)}
@@ -67,10 +64,7 @@ def check_owner(
 
 
 def ownership_change(own: Owner, owners: Collection[Owner], *, new: bool) -> str:
-    """What a query that may continue from offsets should say of itself; "" if nothing.
-
-    ``new``: whether it has not written from its checkpoint before.
-    """
+    """What a query says of itself that may continue from offsets; ``new``: its checkpoint is."""
     mine = {one.written_to for one in owners if one.query == own.query}
     if mine:
         changed = f"the topic is {own.written_to} now, and was {min(mine)}"
@@ -121,11 +115,9 @@ def may_become_direct(marker: Marker, group_id: str, delivery: str, batch_id: in
 def nothing_staged(
     offsets: Mapping[TopicPartition, CommittedOffset], progress_topic: str | None
 ) -> bool:
-    """Whether a group's offsets prove that none of its batches was ever staged.
-
-    Its commit partition must have the offset that a staged query's start has committed. One that
-    is missing, or that somebody has set, may have named a batch.
-    """
+    """Whether a group's offsets prove that none of its batches was ever staged."""
+    # It must have the offset that a staged query's start commits: one that is missing, or that
+    # somebody has set, may have named a batch.
     found = {p: o for p, o in offsets.items() if p == (progress_topic, COMMIT_PARTITION)}
     known = KnownPartitions.of(found)
     return (
@@ -143,11 +135,7 @@ def deliveries_of(known: KnownPartitions) -> list[str]:
 def changed_delivery(
     noted: str, wanted: str, why: str = "", perhaps_staged: Sequence[str] = ()
 ) -> CheckpointError:
-    """The error for a query that was begun with another delivery.
-
-    ``why``: what the query has that it can't keep the one it began with, if that is the reason.
-    ``perhaps_staged``: topics with offsets of which one may be the progress topic it began with.
-    """
+    """The error for a query that was begun with another delivery; ``why`` it can't keep that."""
     cure = f"set delivery={noted!r}{_KEPT.get(noted, '')}"
     if why:
         cure = f"change the query back, so that its delivery can be {noted!r}"

@@ -74,19 +74,17 @@ class StagedProgress(Progress):
 
     def check_owner(self, batch: Batch) -> None:
         """Refuses the staged commit of another query, which may be running."""
-        last = self._offsets.state.known.staged.get(self._commit_partition)
+        last = self._offsets.known.staged.get(self._commit_partition)
         if last is not None and last.query != batch.checkpoint.query_id():
             self._check_belongs(last, batch.id, batch.checkpoint)
 
     def learn(self, batch: Batch, marker: Marker) -> None:
-        """Accepts offsets that an operator has set to 0, all of them: the batch comes as it is.
-
-        ``kafka-consumer-groups.sh`` sets no other offset in a topic without records.
-        """
+        """Accepts offsets that an operator has set to 0, all of them: the batch comes as it is."""
         del marker
         self._offsets.expect_staged_commit(self._commit_partition)
-        held, state = self._held(batch).ends.keys(), self._offsets.state
-        if state.by_hand >= held and not any(state.committed[p] for p in held):
+        # kafka-consumer-groups.sh sets no other offset in a topic without records.
+        held, offsets = self._held(batch).ends.keys(), self._offsets
+        if offsets.by_hand >= held and not any(offsets.committed[p] for p in held):
             self._offsets.accept(dict.fromkeys(held, first_position(batch.id)))
             warn(
                 logger,
@@ -118,7 +116,7 @@ class StagedProgress(Progress):
 
     def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
         try:
-            return initial_offsets(planned.group_range, self._offsets.state.committed, evidence)
+            return initial_offsets(planned.group_range, self._offsets.committed, evidence)
         except OffsetsLostError as error:
             raise self._checks.lost(planned.batch.id, error) from error
 
@@ -139,21 +137,21 @@ class StagedProgress(Progress):
                 )
                 staged = self._commit(batch, files, name, rows)
                 planned = replace(planned, staged=staged, lost=lost)
-        return replace(planned, before=dict(self._offsets.state.committed))
+        return replace(planned, before=dict(self._offsets.committed))
 
     def _find(self, held: BatchRange, checkpoint: OffsetLog) -> StagedBatch | None:
         """The batch's staged commit, if an earlier run has made one."""
-        state, checks = self._offsets.state, self._checks
-        if self._commit_partition in state.foreign:
+        offsets, checks = self._offsets, self._checks
+        if self._commit_partition in offsets.foreign:
             raise checks.foreign(held.batch_id)
-        last = state.known.staged.get(self._commit_partition)
+        last = offsets.known.staged.get(self._commit_partition)
         if last is not None:
             self._check_belongs(last, held.batch_id, checkpoint)
-        checks.check_positions(last, held, state.committed)
+        checks.check_positions(last, held, offsets.committed)
         return last if last is not None and last.batch == held.batch_id else None
 
     def _check_belongs(self, last: StagedBatch, batch_id: int, checkpoint: OffsetLog) -> None:
-        owners = self._offsets.state.known.owners.get(self._topic.name, ())
+        owners = self._offsets.known.owners.get(self._topic.name, ())
         self._checks.check_belongs(last, batch_id, checkpoint, owners)
 
     def _open(self, found: StagedBatch, files: StagedFiles) -> None:
@@ -202,10 +200,7 @@ class StagedProgress(Progress):
         self._positions.renew()
 
     def _replay(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
-        """Computes the state of a batch staged before: the files need no source, which may be gone.
-
-        Only after all is written.
-        """
+        """Computes the state of a batch staged before, last of all: its source may be gone."""
         batch, found = planned.batch, planned.staged
         with batch.clock.step("stage"):
             rows, lost = self._sources.running(batch, _files(batch).replay, repeated=True)

@@ -60,10 +60,7 @@ class StagedSources:
     def running(
         self, batch: Batch, run: Callable[[], Result], *, repeated: bool = False
     ) -> tuple[Result, tuple[LostRecords, ...]]:
-        """Runs a batch's frame, and finds the records that were deleted before or while it ran.
-
-        ``repeated``: the batch's rows are written from files that were staged before.
-        """
+        """Runs a batch's frame, and finds the records that were deleted before or while it ran."""
         refused, warned = _NOT_IN_STATE if repeated else _NOT_WRITTEN
         ranges = self.ranges(batch)
 
@@ -144,40 +141,31 @@ class SourcePositions:
             self._all_published = time.monotonic()
 
     def _publish(self, positions: Positions) -> bool:
+        member = self._requests.any_member()
+        if not positions or member is None:
+            return True
+        found = {p: CommittedOffset(at, self._text) for p, at in positions.items()}
+        group_id, prefix = self._settings.group_id, self._settings.id_prefix
         try:
-            if positions:
-                self._commit(positions)
+            deadline = self._settings.group_deadline(at_most=_AT_MOST)
+            # An older position that arrives late shows a larger lag for a batch, and no more.
+            codes = self._requests.commit(member, found, deadline)
+            if refused := {code for code in codes.values() if code}:
+                topics = {topic for (topic, _), code in codes.items() if code}
+                raise self._connections.refusal(
+                    f"positions of group {group_id!r} in its sources",
+                    min(refused),
+                    query_acls(group_id, prefix, topics, []),
+                )
         except SparkEosError as error:
-            self._log(error)
+            if not self._failed:
+                logger.log(
+                    logging.WARNING if isinstance(error, AuthorizationError) else logging.INFO,
+                    "group %s: Kafka's tools don't show the query's lag, since its positions can't "
+                    "be published; the query itself does not need them: %s",
+                    group_id,
+                    error,
+                )
+            self._failed = True
             return False
         return True
-
-    def _commit(self, positions: Positions) -> None:
-        found = {p: CommittedOffset(at, self._text) for p, at in positions.items()}
-        deadline = self._settings.group_deadline(at_most=_AT_MOST)
-        member = self._requests.any_member()
-        if member is None:
-            return
-        # An older position that arrives late shows a larger lag for a batch, and no more.
-        codes = self._requests.commit(member, found, deadline)
-        if refused := {code for code in codes.values() if code}:
-            topics = {topic for (topic, _), code in codes.items() if code}
-            group_id, prefix = self._settings.group_id, self._settings.id_prefix
-            raise self._connections.refusal(
-                f"positions of group {group_id!r} in its sources",
-                min(refused),
-                query_acls(group_id, prefix, topics, []),
-            )
-
-    def _log(self, error: SparkEosError) -> None:
-        if self._failed:
-            return
-        self._failed = True
-        level = logging.WARNING if isinstance(error, AuthorizationError) else logging.INFO
-        logger.log(
-            level,
-            "group %s: Kafka's tools don't show the query's lag, since its positions can't be "
-            "published; the query itself does not need them: %s",
-            self._settings.group_id,
-            error,
-        )

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from spark_eos._batch.plan import Partitions
 from spark_eos._batch.task_report import JobOutcome
@@ -91,6 +93,12 @@ def describe_suspects(suspects: Mapping[str, SuspectRange], command: str) -> str
     )
 
 
+# Three divisions bring the default of 100,000 records down to a single row.
+_SHRINK: Final = 64
+_GROW: Final = 4
+_SIZES: Final = ("max_records", "max_bytes", "max_ms")
+
+
 class TransactionSize:
     """The settings of a run's tasks: smaller transactions after one took too long."""
 
@@ -105,7 +113,9 @@ class TransactionSize:
 
     def shrink(self) -> None:
         """Makes transactions smaller."""
-        self.settings = self.settings.with_smaller_transactions()
+        now = self.settings.transactions
+        self._set({name: max(1, getattr(now, name) // _SHRINK) for name in _SIZES})
+        size = self.settings.transactions
         warn(
             logger,
             "EOS54",
@@ -113,13 +123,20 @@ class TransactionSize:
             "from now on: at most %d records, %d bytes, %d ms. They grow again with each batch "
             "that finishes in time. If this happens often, raise transactions.timeout_ms",
             self._wanted.group_id,
-            self._wanted.transactions.timeout_ms,
-            self.settings.transactions.max_records,
-            self.settings.transactions.max_bytes,
-            self.settings.transactions.max_ms,
+            size.timeout_ms,
+            size.max_records,
+            size.max_bytes,
+            size.max_ms,
         )
 
     def after(self, outcomes: Sequence[JobOutcome]) -> None:
         """Makes transactions larger again after a batch that finished in time."""
-        if outcomes and not any(outcome.too_slow for outcome in outcomes):
-            self.settings = self.settings.with_larger_transactions(self._wanted)
+        now, most = self.settings.transactions, self._wanted.transactions
+        if now != most and outcomes and not any(outcome.too_slow for outcome in outcomes):
+            self._set(
+                {name: min(getattr(most, name), getattr(now, name) * _GROW) for name in _SIZES}
+            )
+
+    def _set(self, sizes: Mapping[str, Any]) -> None:
+        smaller = replace(self.settings.transactions, **sizes)
+        self.settings = replace(self.settings, transactions=smaller)

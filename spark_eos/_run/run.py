@@ -21,6 +21,7 @@ from spark_eos._driver.open_transactions import OpenTransactions
 from spark_eos._driver.preflight import warn_of_replication
 from spark_eos._driver.start import Start
 from spark_eos._kafka.transactions import BY_ID
+from spark_eos._progress.checks import log_lags
 from spark_eos._progress.delivery import Batch, PlannedBatch, ProgressOf
 from spark_eos._progress.missing import Evidence, warn_of_restored
 from spark_eos._progress.offsets import GroupOffsets, Members
@@ -31,7 +32,6 @@ from spark_eos._progress.ownership import (
     may_become_direct,
 )
 from spark_eos._progress.renewal import IdleRenewal
-from spark_eos._progress.state import log_lags
 from spark_eos._run.attempts import TransactionSize, check_attempts, check_outcome
 from spark_eos.errors import CheckpointError, ConfigurationError, FencedByNewerRunError
 
@@ -104,7 +104,7 @@ class Run:
             # Check: another run may have begun while this one was cut off, and may have left
             # offsets of another delivery or query.
             self._check_group(batch)
-            if planned.group_range.ends.keys() - offsets.state.committed.keys():
+            if planned.group_range.ends.keys() - offsets.committed.keys():
                 # This run has read the topics before, so these partitions are new in this batch.
                 self._initialize(planned, batch.checkpoint.marker(), begun_now=True)
             # Refuse a range that would lose or repeat records; write the checkpoint's marker;
@@ -215,7 +215,7 @@ class Run:
     # Parts of it ------------------------------------------------------------------------------
 
     def _check_group(self, batch: Batch) -> None:
-        known = self._offsets.state.known
+        known = self._offsets.known
         try:
             self._progress.check_offsets(known, self._why)
             self._progress.check_owner(batch)
@@ -242,15 +242,15 @@ class Run:
 
     def _initialize(self, planned: PlannedBatch, marker: Marker, *, begun_now: bool) -> None:
         """Gives partitions without an offset their first one; refuses those that had one."""
-        state, ids = self._offsets.state, self._membership.topic_ids
-        evidence = Evidence(self._group_id, state.known, ids, marker, begun_now, state.pairs)
+        offsets, ids = self._offsets, self._membership.topic_ids
+        evidence = Evidence(self._group_id, offsets.known, ids, marker, begun_now, offsets.pairs)
         initial = self._progress.initial(planned, evidence)
         warn_of_restored(planned.group_range, initial, evidence)
         self._offsets.initialize(initial)
 
     def _new_marker(self, planned: PlannedBatch) -> Marker:
         """What the checkpoint is to say of the group before any row is written."""
-        held, committed = planned.group_range, self._offsets.state.committed
+        held, committed = planned.group_range, self._offsets.committed
         noted = planned.batch.checkpoint.marker().checkpoint_may_lag
         lags = noted and log_lags(held.starts, committed, held.ends)
         ids = dict(self._membership.topic_ids)

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 from spark_eos._batch.plan import BatchPlan, BatchRange, batch_plan
 from spark_eos._batch.task_report import REJECTED, WRITTEN
 from spark_eos._driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
+from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
@@ -215,7 +216,7 @@ class AssignmentHistories(RuleBasedStateMachine):
             for (_, partition), m in owners(self.driver.values()).items()
         }
         batch = BatchRange(0, {}, {TopicPartition(_NAME, p): 100 for p in _PARTITIONS})
-        planned = batch_plan(batch, {}, members, {_NAME: _TOPIC})
+        planned = batch_plan(batch, {}, members, {_NAME: _TOPIC}, KnownPartitions())
         assert planned.keys() == members.keys()
         for (_, partition), part in planned.items():
             self.in_flight.append((part.member, partition, self.group.moment))
@@ -449,6 +450,7 @@ def _plan(group: ManualMembers, name: str, partition: int, how: str) -> BatchPla
         committed,
         {TopicPartition(group.source, index): identity for _, index in assigned},
         {group.source: topic_id},
+        KnownPartitions(),
     )
 
 

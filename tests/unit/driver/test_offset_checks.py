@@ -4,7 +4,7 @@ import pytest
 
 from spark_eos._batch.plan import PartitionPairs
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.state import check_not_moved_back
+from spark_eos._progress.checks import check_not_moved_back
 from spark_eos.errors import OffsetsLostError
 
 
