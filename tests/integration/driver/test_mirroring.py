@@ -26,6 +26,13 @@ from support.mirroring import MirroredFlow, mirrored_run
 from support.runs import Checkpoint, running, written_once
 
 
+def _refuses(
+    flow: MirroredFlow, error: type[Exception], match: str, checkpoint: Checkpoint | None = None
+) -> None:
+    with mirrored_run(flow, checkpoint=checkpoint) as runs, pytest.raises(error, match=match):
+        runs.batch(11, 21)
+
+
 def test_batches_and_restarts(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as runs:
@@ -120,11 +127,7 @@ def test_a_lost_offset_is_refused_without_the_checkpoint(mirrored_flow: Mirrored
     with mirrored_run(flow) as runs:
         runs.batch(10, 20)
     _delete(flow, 1)
-    with (
-        mirrored_run(flow) as again,
-        pytest.raises(OffsetsLostError, match=rf"whether {flow.source}-1 is new is not known"),
-    ):
-        again.batch(11, 21)
+    _refuses(flow, OffsetsLostError, rf"whether {flow.source}-1 is new is not known")
     assert len(flow.values()) == 30
 
 
@@ -137,11 +140,7 @@ def test_a_recreated_source_is_refused(mirrored_flow: MirroredFlow) -> None:
         with pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"):
             runs.batch(11, 21)
     # Also without the checkpoint, which knows its id: the offsets' texts do.
-    with (
-        mirrored_run(flow) as runs,
-        pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"),
-    ):
-        runs.batch(11, 21)
+    _refuses(flow, OffsetsLostError, f"'{flow.source}' was deleted and recreated")
     assert len(flow.values()) == 30
 
 
@@ -161,11 +160,9 @@ def test_a_recreated_progress_topic_is_refused(mirrored_flow: MirroredFlow) -> N
     with mirrored_run(flow) as runs:
         runs.batch(10, 20)
     flow.recreate(flow.progress)
-    with (
-        mirrored_run(flow, checkpoint=runs.checkpoint) as again,
-        pytest.raises(OffsetsLostError, match=f"'{flow.progress}' was deleted and recreated"),
-    ):
-        again.batch(11, 21)
+    _refuses(
+        flow, OffsetsLostError, f"'{flow.progress}' was deleted and recreated", runs.checkpoint
+    )
     assert len(flow.values()) == 30
 
 
@@ -175,11 +172,7 @@ def test_a_gap_is_refused(mirrored_flow: MirroredFlow) -> None:
         runs.batch(10, 20)
     _set(flow, 0, 4)
     command = f"spark-eos progress --group-id {flow.group_id} --set {flow.source}:0=10"
-    with (
-        mirrored_run(flow, checkpoint=runs.checkpoint) as again,
-        pytest.raises(OffsetGapError, match=f"{flow.source}-0 .*offsets 4 to 9.*{command}"),
-    ):
-        again.batch(11, 21)
+    _refuses(flow, OffsetGapError, f"{flow.source}-0 .*offsets 4 to 9.*{command}", runs.checkpoint)
 
 
 def _set(flow: MirroredFlow, number: int, offset: int, text: str | None = None) -> None:
@@ -198,11 +191,7 @@ def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
     source = KnownPartitions.of({partition: CommittedOffset(10, text)}).sources[partition]
     _set(flow, 0, 10, text.replace(source.cluster, "elsewhere"))
     for checkpoint in (runs.checkpoint, None):
-        with (
-            mirrored_run(flow, checkpoint=checkpoint) as again,
-            pytest.raises(ConfigurationError, match="of cluster 'elsewhere', and source_kafka"),
-        ):
-            again.batch(11, 21)
+        _refuses(flow, ConfigurationError, "of cluster 'elsewhere', and source_kafka", checkpoint)
 
 
 @pytest.mark.proves("mirrored-same-cluster")
@@ -228,11 +217,7 @@ def test_another_progress_topic_is_refused(
         runs.batch(10, 20)
     before = flow.progress
     monkeypatch.setattr(MirroredFlow, "progress", f"{before}-2")
-    with (
-        mirrored_run(flow) as again,
-        pytest.raises(ConfigurationError, match=f"set progress_topic='{before}'"),
-    ):
-        again.batch(11, 21)
+    _refuses(flow, ConfigurationError, f"set progress_topic='{before}'")
 
 
 def test_progress_in_two_topics_of_one_name_is_refused(mirrored_flow: MirroredFlow) -> None:
@@ -264,11 +249,7 @@ def test_a_direct_group_is_not_mirrored(
     with running(flow) as direct:
         direct.batch(10, 20)
     for checkpoint in (direct.checkpoint, Checkpoint(flow)):
-        with (
-            mirrored_run(flow, checkpoint=checkpoint) as runs,
-            pytest.raises(CheckpointError, match="delivery='direct', and no source_kafka"),
-        ):
-            runs.batch(11, 21)
+        _refuses(flow, CheckpointError, "delivery='direct', and no source_kafka", checkpoint)
     assert len(flow.values()) == 30
 
 
@@ -296,11 +277,7 @@ def test_offsets_without_a_text_are_refused_without_the_checkpoint(
         runs.batch(10, 20)
     for number, offset in ((0, 10), (1, 20)):
         _set(flow, number, offset, text="")
-    with (
-        mirrored_run(flow) as again,
-        pytest.raises(OffsetsLostError, match="2 progress partitions of which nothing tells"),
-    ):
-        again.batch(11, 21)
+    _refuses(flow, OffsetsLostError, "2 progress partitions of which nothing tells")
     with mirrored_run(flow, checkpoint=runs.checkpoint) as again:
         again.batch(11, 21)
     written_once(flow, 11, 21)

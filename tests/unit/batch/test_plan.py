@@ -16,7 +16,7 @@ from spark_eos._batch.plan import (
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos._progress.checks import check_no_gap
+from spark_eos._progress.checks import check_no_gap, check_not_moved_back
 
 _TOPIC = uuid.uuid4()
 _A0, _A1, _A2 = (TopicPartition("a", index) for index in range(3))
@@ -104,3 +104,9 @@ def test_a_gap_is_refused() -> None:
     batch = BatchRange(2, {_A0: 5}, {_A0: 8})
     with pytest.raises(errors.OffsetGapError, match="offsets 3 to 4 would never be written"):
         check_no_gap("g", batch, {_A0: 3}, PartitionPairs())
+
+
+@pytest.mark.parametrize("offset", [0, 1, 5])
+def test_an_offset_that_is_gone_was_moved_back(offset: int) -> None:
+    with pytest.raises(errors.OffsetsLostError, match=f"up to {offset} and now has no offset"):
+        check_not_moved_back("g", PartitionPairs(), {_A0: offset}, {}, [_A0])
