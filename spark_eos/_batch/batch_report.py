@@ -265,22 +265,17 @@ def batch_report(
     delivery: str = "direct",
 ) -> BatchReport:
     """Adds up what the attempts of a batch did; ``cluster_version`` of TxnOffsetCommit."""
-
-    def total(partition: TopicPartition, name: str) -> int:
-        return sum(
-            getattr(o.partitions[partition], name) for o in outcomes if partition in o.partitions
-        )
-
+    parts = {p: [o.partitions[p] for o in outcomes if p in o.partitions] for p in batch.ends}
     partitions = tuple(
         PartitionReport(
             topic=partition.topic,
             partition=partition.partition,
             start=batch.starts.get(partition),
             end=end,
-            rows_written=total(partition, "rows"),
-            rows_skipped=total(partition, "skipped"),
+            rows_written=sum(part.rows for part in parts[partition]),
+            rows_skipped=sum(part.skipped for part in parts[partition]),
             member_epoch=members[partition].epoch if partition in members else None,
-            dead_letters=total(partition, "dead_letters"),
+            dead_letters=sum(part.dead_letters for part in parts[partition]),
         )
         for partition, end in sorted(batch.ends.items())
     )

@@ -34,12 +34,7 @@ _MAX_COMPARED: Final = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterSettings(DeadLetters):
-    """The sink's option, and what a run knows of its rows.
-
-    Attributes:
-        positions: Whether rows have source positions; staged rows have none.
-        cluster: Id of the source's cluster; None if it is the dead-letter topic's.
-    """
+    """The sink's option, and whether rows have source positions, and in which other cluster."""
 
     positions: bool = True
     cluster: str | None = None
@@ -63,17 +58,12 @@ class DeadLetterSettings(DeadLetters):
 
 @dataclass
 class DeadLetterTally:
-    """How many dead letters there are, and why.
-
-    Attributes:
-        first: Where the first one of each reason came from.
-        errors: Number by error. Texts that differ only in numbers and in what they quote are one;
-            where the row itself has no error, those of one reason are.
-        texts: The first text of each error.
-    """
+    """How many dead letters there are, and why; the first position of each reason."""
 
     reasons: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
+    # Texts that differ only in numbers and in what they quote are one error; where the row itself
+    # has none, those of one reason are.
     errors: dict[str, int] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 

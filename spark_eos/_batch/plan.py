@@ -15,12 +15,7 @@ Partitions = Collection[TopicPartition]
 
 @dataclass(frozen=True)
 class BatchRange:
-    """The source offsets of one micro-batch.
-
-    Attributes:
-        starts: First offset by partition, without partitions that are new in this batch.
-        ends: Offset after the last one, by partition.
-    """
+    """A batch's source offsets: the first, unless a partition is new, and that after the last."""
 
     batch_id: int
     starts: Positions
@@ -127,12 +122,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class PartitionPairs:
-    """Translates between a group's partitions and the source partitions that they stand for.
-
-    Attributes:
-        sources: The source partition of each progress partition; empty with direct delivery, where
-            both are the same.
-    """
+    """Translates between a group's partitions and the source partitions that they stand for."""
 
     sources: Mapping[TopicPartition, TopicPartition] = field(default_factory=dict)
     _progress: Mapping[TopicPartition, TopicPartition] = field(
@@ -177,13 +167,10 @@ class PartitionPairs:
         return f"{self.source(partition)} (its progress is {partition})"
 
     def how_to_set(self, group_id: str, wanted: Mapping[TopicPartition, int | str]) -> str:
-        """The command that sets the group's offsets while the query is stopped.
-
-        ``kafka-consumer-groups.sh`` can't set those of progress partitions: it limits them to the
-        end of the log, which is empty.
-        """
+        """The command that sets the group's offsets while the query is stopped."""
         named = [(*self.source(partition), offset) for partition, offset in wanted.items()]
         if self.sources:
+            # Kafka's tool limits offsets of progress partitions to the log's end, which is empty.
             sets = " ".join(f"--set {topic}:{index}={offset}" for topic, index, offset in named)
             return f"spark-eos progress --group-id {group_id} {sets}"
         return "; ".join(

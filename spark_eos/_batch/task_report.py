@@ -92,29 +92,21 @@ def report_batch(
 
 @dataclass
 class JobOutcome:
-    """What became of the source partitions in one Spark job, that is in one attempt of a batch.
-
-    Attributes:
-        reason: The first reason why rows were not written, or None.
-        failed: Whether another attempt can't help.
-        out_of_order: Partitions whose rows came out of order, or in two tasks: some may not be
-            written although later ones are.
-        tasks: How many tasks have reported.
-        retried: Whether a task was a retry or a speculative copy.
-        dead_over_limit: Dead letters of transactions that were aborted because of their number, and
-            those known to come after them.
-        left_out_others: Whether rows that may be no dead letters were left out with these.
-    """
+    """What became of the source partitions in one attempt of a batch."""
 
     partitions: dict[TopicPartition, PartitionOutcome] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     reason: str | None = None
+    # No further attempt can help.
     failed: bool = False
+    # Some rows may not be written although later ones are.
     out_of_order: set[TopicPartition] = field(default_factory=set)
     tasks: int = 0
+    # A task was a retry or a speculative copy.
     retried: bool = False
     dead: DeadLetterTally = field(default_factory=DeadLetterTally)
     dead_over_limit: DeadLetterTally = field(default_factory=DeadLetterTally)
+    # Rows that may be no dead letters were left out with those over the limit.
     left_out_others: bool = False
 
     @property

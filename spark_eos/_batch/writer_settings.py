@@ -15,11 +15,7 @@ from spark_eos.options import Limits, Transactions
 
 @dataclass(frozen=True)
 class SourceTopics:
-    """Topics by name and by pattern; sent to tasks, which see no plan.
-
-    Attributes:
-        patterns: Regular expressions that match whole names (``subscribePattern``).
-    """
+    """Topics by name, and by patterns of whole names; sent to tasks, which see no plan."""
 
     names: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
@@ -37,24 +33,19 @@ class SourceTopics:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterSettings:
-    """Settings of the writing side, the same for every task of a query.
-
-    Attributes:
-        source_client: Those of the cluster that has the source topics; None if it is the same one.
-        topic: Default target topic; None if every row names its own.
-        dead_letters: What to do with rows that can't be written; None to end the query.
-        source_topics: The topics that the query reads in the cluster it writes to.
-        moved_from: The query whose group this was, if it was moved on purpose.
-    """
+    """Settings of the writing side, the same for every task of a query."""
 
     client: ClientSettings
     group_id: str
+    # None if every row names its own.
     topic: str | None
     transactions: Transactions = Transactions()
     limits: Limits = Limits()
     fail_on_data_loss: bool = True
+    # None if the source is in the same cluster.
     source_client: ClientSettings | None = None
     dead_letters: DeadLetterSettings | None = None
+    # Those that the query reads in the cluster it writes to.
     source_topics: SourceTopics = field(default_factory=SourceTopics)
     moved_from: str | None = None
 

@@ -20,18 +20,13 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Member:
-    """One static group member as its owner knows it; replaced at every heartbeat.
-
-    Attributes:
-        member_id: The id it joined with; a takeover makes a new one.
-        assignment_epochs: The assigned partitions, each with the member epoch at which it came.
-        acknowledged: The owned partitions as last sent to the broker.
-    """
+    """One static member as its owner knows it; each partition with the epoch at which it came."""
 
     instance_id: str
     member_id: str
     epoch: int
     assignment_epochs: Mapping[IdPartition, int] = field(default_factory=dict)
+    # As last sent to the broker.
     acknowledged: frozenset[IdPartition] = frozenset()
 
     @property

@@ -27,26 +27,18 @@ STAGED: Final = "staged"
 
 @dataclass(frozen=True)
 class Marker:
-    """What a checkpoint's offsets belong to.
-
-    Attributes:
-        group_id: The group whose query last wrote from the checkpoint; None if none has.
-        topic_ids: Ids of the topics that it has read, or of its progress topic.
-        delivery: The query's delivery: `DIRECT`, `MIRRORED` or `STAGED`.
-        progress_partitions: Number of progress partitions that a staged query has used.
-        sources: The source partitions of a mirrored query, by number of the progress partition
-            that stands for each.
-        partitions: The partitions of each topic that a direct query has ever read.
-        checkpoint_may_lag: Whether the checkpoint's logs may lie behind what is written, since
-            Spark wrote them asynchronously.
-    """
+    """What a checkpoint's offsets belong to; of no group if none has written from it."""
 
     group_id: str | None = None
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
     delivery: str = DIRECT
+    # How many a staged query has used.
     progress_partitions: int = 0
+    # Of a mirrored query, by number of the progress partition that stands for each.
     sources: Mapping[int, SourcePartition] = field(default_factory=dict)
+    # What a direct query has ever read of each topic.
     partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    # Spark has written its logs asynchronously: they may lie behind what is written.
     checkpoint_may_lag: bool = False
 
     def names(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:

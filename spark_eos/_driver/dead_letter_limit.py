@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
@@ -151,14 +151,7 @@ def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicP
     weights = records if total else dict.fromkeys(records, 1)
     whole = total or len(records)
     found = {partition: limit * weight // whole for partition, weight in weights.items()}
-    left = limit - sum(found.values())
-    for partition in _fullest(weights):
-        if left <= 0:
-            break
+    left = max(0, limit - sum(found.values()))
+    for partition in sorted(weights, key=weights.__getitem__, reverse=True)[:left]:
         found[partition] += 1
-        left -= 1
     return found
-
-
-def _fullest(records: Mapping[TopicPartition, int]) -> Iterable[TopicPartition]:
-    return sorted(records, key=lambda partition: -records[partition])

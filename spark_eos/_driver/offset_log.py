@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from cachetools import LRUCache
 
@@ -108,13 +108,7 @@ def _place(files: Files) -> str:
 
 @dataclass(frozen=True)
 class FinishedBatches:
-    """How far a query has come, according to its checkpoint.
-
-    Attributes:
-        last: Spark's number of the last finished batch; None if there is none.
-        unfinished: Number of the batch that has begun but not finished; None if there is none.
-        ends: The offsets after the finished batches, by partition.
-    """
+    """How far a query has come by its checkpoint: Spark's numbers, and the offsets behind them."""
 
     last: int | None
     unfinished: int | None
@@ -277,3 +271,42 @@ class OffsetLog:
     def set_marker(self, marker: Marker) -> None:
         """Notes what the offsets belong to, and have, before the first row is written."""
         self._markers.write(marker.following(self.marker()))
+
+
+class LogFiles(Files, Protocol):
+    """The file operations on a checkpoint whose log is completed: Spark's own part of it.
+
+    There is no other way: Spark wants the entry of the batch before the last where it reads,
+    whatever its options, and with ``availableNow`` it has no mode that needs none.
+    """
+
+    def copy_file(self, source: str, target: str) -> None:
+        """Creates a file with the text of another one, at once or not at all."""
+
+
+def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
+    """Lets Spark start from logs that were written asynchronously; returns the completed batch."""
+    if not OffsetLog(files).marker().checkpoint_may_lag:
+        return None
+    logged, finished = numbers(files, "offsets"), numbers(files, "commits")
+    if not logged:
+        return None
+    last = logged[-1]
+    if finished and finished[-1] > last:
+        raise CheckpointError(
+            f"checkpoint_location {files.location!r} calls batch {finished[-1]} finished and has "
+            f"offsets up to batch {last} only: a write to it has failed. Start with an empty "
+            "checkpoint_location and the same group_id: the group's offsets tell where to go on"
+        )
+    if not every_batch or last == 0 or last - 1 in logged:
+        return None
+    if len(logged) == 1:
+        raise CheckpointError(
+            f"checkpoint_location {files.location!r} has the offsets of batch {last} and of none "
+            "before it. Put back what was deleted, or start with another checkpoint_location and "
+            "the same group_id: the group's offsets tell where to go on"
+        )
+    # As Spark itself reads them in its asynchronous mode: each batch starts where the one logged
+    # before it ends. What was written since, the group's offsets tell.
+    files.copy_file(f"offsets/{logged[-2]}", f"offsets/{last - 1}")
+    return last - 1

@@ -16,7 +16,7 @@ from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.list_offsets import FirstOffsets, end_offsets
 from spark_eos._progress.checks import check_no_gap, check_not_cut
 from spark_eos._progress.delivery import Batch, PlannedBatch, Progress
-from spark_eos._progress.missing import Evidence, initial_offsets
+from spark_eos._progress.missing import Evidence
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.ownership import check_owner, owners_of, ownership_change
 from spark_eos.errors import warn
@@ -100,7 +100,7 @@ class DirectProgress(Progress):
         return PlannedBatch(batch, batch.source, batch.source, self._settings)
 
     def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
-        return initial_offsets(planned.group_range, self._offsets.committed, evidence)
+        return evidence.initial_offsets(planned.group_range, self._offsets.committed)
 
     def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
         offsets, batch = self._offsets, planned.batch

@@ -26,7 +26,7 @@ from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.delivery import Batch, PlannedBatch, Progress, StagedFiles
-from spark_eos._progress.missing import Evidence, initial_offsets
+from spark_eos._progress.missing import Evidence
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.staged_checks import StagedChecks
 from spark_eos._progress.staged_sources import SourcePositions, StagedSources
@@ -116,7 +116,7 @@ class StagedProgress(Progress):
 
     def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
         try:
-            return initial_offsets(planned.group_range, self._offsets.committed, evidence)
+            return evidence.initial_offsets(planned.group_range, self._offsets.committed)
         except OffsetsLostError as error:
             raise self._checks.lost(planned.batch.id, error) from error
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 from spark_eos._batch.plan import Partitions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._kafka.stored_text import SuspectRange
 from spark_eos._progress.delivery import PlannedBatch
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos.errors import SparkEosError, WriteError, warn
@@ -79,14 +78,9 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
             f"and this could not be noted in the group's offsets: {error.text}. Set those "
             f"offsets yourself before the next start ({command})"
         )
-    return describe_suspects(marked, command)
-
-
-def describe_suspects(suspects: Mapping[str, SuspectRange], command: str) -> str:
-    """What to tell the user of ranges that may not be written, by the partition's name."""
-    named = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in suspects.items())
-    return named and (
-        f". Some of these may not be written although later ones are: {named}. This is noted in "
+    found = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in marked.items())
+    return found and (
+        f". Some of these may not be written although later ones are: {found}. This is noted in "
         f"the group's offsets, and no query of the group starts until they are set ({command}): "
         "to the first one, to write all of them again, or past the last one, to continue without "
         "them"

@@ -23,7 +23,7 @@ from spark_eos._driver.start import Start
 from spark_eos._kafka.transactions import BY_ID
 from spark_eos._progress.checks import log_lags
 from spark_eos._progress.delivery import Batch, PlannedBatch, ProgressOf
-from spark_eos._progress.missing import Evidence, warn_of_restored
+from spark_eos._progress.missing import Evidence
 from spark_eos._progress.offsets import GroupOffsets, Members
 from spark_eos._progress.ownership import (
     changed_delivery,
@@ -245,7 +245,7 @@ class Run:
         offsets, ids = self._offsets, self._membership.topic_ids
         evidence = Evidence(self._group_id, offsets.known, ids, marker, begun_now, offsets.pairs)
         initial = self._progress.initial(planned, evidence)
-        warn_of_restored(planned.group_range, initial, evidence)
+        evidence.warn_of_restored(planned.group_range, initial)
         self._offsets.initialize(initial)
 
     def _new_marker(self, planned: PlannedBatch) -> Marker:
