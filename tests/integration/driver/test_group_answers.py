@@ -39,20 +39,14 @@ def _assert_members_are_its_own(flow: Flow, membership: GroupMembership) -> None
 
 
 @pytest.mark.proves("group-join-lost")
-def test_the_answer_to_a_join_at_the_start(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+def test_the_answer_to_a_join_at_the_start_and_when_members_are_taken_over(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
     joins = _of(proxied_flow, lambda m: m.member_epoch == 0)
     lost = proxy.on(ConsumerGroupHeartbeatRequest, faults.CutAfter(), where=joins)
     with started(proxied_flow) as membership:
         assert len(lost.hits) == 1
         _assert_members_are_its_own(proxied_flow, membership)
-
-
-@pytest.mark.proves("group-join-lost")
-def test_the_answer_to_a_join_when_members_are_taken_over(
-    proxied_flow: Flow, proxy: KafkaProxy
-) -> None:
-    joins = _of(proxied_flow, lambda m: m.member_epoch == 0)
-    with started(proxied_flow) as membership:
         lost = proxy.on(ConsumerGroupHeartbeatRequest, faults.CutAfter(), where=joins)
         # The member that joined unheard is its own, not a newer run's.
         take_over(proxied_flow, membership)

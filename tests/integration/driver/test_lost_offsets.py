@@ -50,6 +50,13 @@ def _fail() -> None:
     raise ConnectionError("the driver dies here")
 
 
+def _written(flow: Flow, *ends: int, **batch: Any) -> Checkpoint:
+    """The checkpoint of a run that has written a batch."""
+    with running(flow) as runs:
+        runs.batch(*ends, **batch)
+    return runs.checkpoint
+
+
 def _refuses(
     flow: Flow, checkpoint: Checkpoint | None, match: str, *ends: int, **batch: Any
 ) -> None:
@@ -62,8 +69,7 @@ def _refuses(
 
 @pytest.mark.proves("offsets-expired")
 def test_an_expired_offset_is_not_taken_for_a_new_partition(flow: Flow) -> None:
-    with running(flow) as runs:
-        runs.batch(5, 5)
+    _written(flow, 5, 5)
     _lose(flow, 1)
     # As after the checkpoint was deleted: the first batch of another one.
     _refuses(flow, None, f"{flow.source}-1, although", 9, 9)
@@ -89,9 +95,7 @@ def test_an_idle_partition_is_restored_from_the_checkpoint(flow: Flow) -> None:
 def test_what_the_checkpoint_has_finished_is_restored(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
+    checkpoint = _written(flow, 5, 5)
     groups.delete_group(flow.bootstrap_servers, flow.group_id)
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(9, 9)
@@ -153,9 +157,7 @@ def test_a_first_start_that_failed_before_anything_was_written_goes_on(flow: Flo
 
 
 def test_another_groups_checkpoint_restores_nothing(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
+    checkpoint = _written(flow, 5, 5)
     with (
         running(flow, checkpoint=checkpoint, group_id=f"{flow.group_id}-b") as runs,
         pytest.raises(OffsetsLostError, match="checkpoint is another group's"),
@@ -165,9 +167,7 @@ def test_another_groups_checkpoint_restores_nothing(flow: Flow) -> None:
 
 
 def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
+    checkpoint = _written(flow, 5, 5)
     flow.broker.add_partitions(flow.source, 3)
     flow.partitions = 3
     # Fails after partition 2 is written; the batch is begun, and the log has no start of it.
@@ -218,8 +218,7 @@ def test_a_topic_that_returns_to_a_running_query_with_one_offset_lost_and_one_se
 ) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 2)
-    with running(flow) as runs:
-        runs.batch(5, 5, also={other: (5, 5)})
+    _written(flow, 5, 5, also={other: (5, 5)})
     _lose(flow, 0, 1, topic=other)
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(other, 0): 5})
     with running(flow) as runs:
@@ -242,9 +241,7 @@ def test_a_batch_without_any_partition(flow: Flow) -> None:
 def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5, also={other: (5,)})
+    checkpoint = _written(flow, 5, 5, also={other: (5,)})
     # Without it.
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(9, 9)
@@ -258,10 +255,8 @@ def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
 def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
-    with running(flow) as runs:
-        runs.batch(5, 5, also={other: (5,)})
-    with running(flow) as runs:
-        runs.batch(9, 9)
+    _written(flow, 5, 5, also={other: (5,)})
+    _written(flow, 9, 9)
     with running(flow) as runs:
         report = runs.batch(9, 9, also={other: (8,)})
     assert report.rows_written == 3
@@ -273,8 +268,7 @@ def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
 
 @pytest.mark.slow
 def test_an_offset_that_was_set_proves_no_other_partition_new(flow: Flow) -> None:
-    with running(flow) as runs:
-        runs.batch(5, 5)
+    _written(flow, 5, 5)
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 5})
     _lose(flow, 1)
     assert _known(flow).partitions == set()
@@ -292,11 +286,8 @@ def test_an_offset_that_was_set_proves_no_other_partition_new(flow: Flow) -> Non
 def test_a_note_tells_nothing_of_a_topic_that_it_does_not_name(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 2)
-    with running(flow) as runs:
-        runs.batch(5, 5, also={other: (5, 5)})
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(7, 7)
+    _written(flow, 5, 5, also={other: (5, 5)})
+    checkpoint = _written(flow, 7, 7)
     by_hand = {TopicPartition(flow.source, partition): 7 for partition in (0, 1)}
     by_hand[TopicPartition(other, 0)] = 5
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
@@ -317,9 +308,7 @@ def test_a_road_that_another_run_has_taken_meanwhile_is_noticed(flow: Flow) -> N
 
 
 def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
+    checkpoint = _written(flow, 5, 5)
     by_hand = {TopicPartition(flow.source, 0): 5, TopicPartition(flow.source, 1): 5}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
     flow.broker.add_partitions(flow.source, 3)
@@ -333,9 +322,7 @@ def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) ->
 @pytest.mark.slow
 @pytest.mark.proves("offsets-expired")
 def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
+    checkpoint = _written(flow, 5, 5)
     flow.recreate(flow.source)
     # More records than before, fewer, and none.
     for ends in ((9, 9), (2, 2), (5, 5)):
