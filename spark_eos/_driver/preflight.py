@@ -6,8 +6,7 @@ transactions, offsets.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from collections.abc import Callable, Collection
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import DENIED, Code, code_names
@@ -15,7 +14,6 @@ from spark_eos._driver.start import Start
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.durability import SAFE, Durability, durability
 from spark_eos._kafka.heartbeats import check_membership
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos._kafka.transactional_ids import driver_id
@@ -185,45 +183,3 @@ def check_cluster(
         letters = settings.dead_letters.topic
         check_target_topic(start, letters, settings, deadline, "dead_letters.topic")
     return version
-
-
-_INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
-
-
-def warn_of_replication(
-    connections: Connections, targets: Collection[str], deadline: Deadline
-) -> None:
-    """Warns of topics with a single replica, and of configs that lose records."""
-    found, local = durability(connections, {*_INTERNAL, *targets}, deadline)
-    single = [topic for topic, kept in found.items() if kept.replicas == 1]
-    if single and not local:
-        warn(
-            logger,
-            "EOS52",
-            "only one replica of %s: a broker crash can lose or hide committed records "
-            "(KAFKA-20734). Give them three: kafka-reassign-partitions.sh",
-            ", ".join(single),
-        )
-    if unsafe := {topic: kept for topic, kept in found.items() if kept.unsafe_configs}:
-        warn(
-            logger,
-            "EOS52",
-            "Kafka may lose acknowledged records of topics: %s. Exactly-once writes need two "
-            "replicas in sync, and a leader that has all records: %s",
-            ", ".join(
-                f"{topic} ({_assignments(kept.unsafe_configs)})" for topic, kept in unsafe.items()
-            ),
-            "; ".join(_command(connections, topic, kept) for topic, kept in unsafe.items()),
-        )
-
-
-def _assignments(configs: Mapping[str, str], separator: str = ", ") -> str:
-    return separator.join(f"{name}={value}" for name, value in sorted(configs.items()))
-
-
-def _command(connections: Connections, topic: str, kept: Durability) -> str:
-    safe = _assignments({name: SAFE[name] for name in kept.unsafe_configs}, ",")
-    return (
-        f"kafka-configs.sh --bootstrap-server {connections.bootstrap_servers} --alter "
-        f"--entity-type topics --entity-name {topic} --add-config {safe}"
-    )

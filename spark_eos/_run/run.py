@@ -18,7 +18,7 @@ from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
 from spark_eos._driver.dead_letter_limit import DeadLetterLimit
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
-from spark_eos._driver.preflight import warn_of_replication
+from spark_eos._driver.replication import warn_of_replication
 from spark_eos._driver.start import Start
 from spark_eos._kafka.transactions import BY_ID
 from spark_eos._progress.checks import log_lags

@@ -10,7 +10,7 @@ from kafka.protocol.metadata import MetadataRequest
 from pyspark.sql import SparkSession
 
 from spark_eos._client.error_codes import Code
-from spark_eos._driver.preflight import warn_of_replication
+from spark_eos._driver.replication import warn_of_replication
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy
@@ -23,7 +23,7 @@ _INTERNAL = "__consumer_offsets", "__transaction_state"
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.name == "spark_eos._driver.preflight"]
+    return [r.getMessage() for r in caplog.records if r.name == "spark_eos._driver.replication"]
 
 
 def _elsewhere(_request: Any, answer: Any) -> None:
