@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_eos._admin.status import Status, UnknownGroupError
-    from spark_eos._batch.batch_report import BatchReport, PartitionReport
-    from spark_eos._batch.data_loss import LostRecords
+    from spark_eos._batch.batch_report import BatchReport, LostRecords, PartitionReport
     from spark_eos._spark.dead_letter_functions import guarded
     from spark_eos._spark.session import session_builder
     from spark_eos._spark.sink import ExactlyOnceSink
@@ -94,7 +93,7 @@ _HOMES = {
     "BatchReport": "_batch.batch_report",
     "ExactlyOnceSink": "_spark.sink",
     "ExactlyOnceWriter": "_spark.writer",
-    "LostRecords": "_batch.data_loss",
+    "LostRecords": "_batch.batch_report",
     "PartitionReport": "_batch.batch_report",
     "Status": "_admin.status",
     "UnknownGroupError": "_admin.status",

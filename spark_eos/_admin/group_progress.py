@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from spark_eos._batch.progress import COMMIT_PARTITION, first_position
+from spark_eos._driver.progress_topic import COMMIT_PARTITION, first_position
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text, is_position

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter, explained
-from spark_eos._batch.partition_pairs import PartitionPairs
+from spark_eos._batch.plan import PartitionPairs
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline

@@ -8,7 +8,6 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from spark_eos._batch.data_loss import LostRecords
 from spark_eos._batch.plan import BatchRange
 from spark_eos._batch.task_report import JobOutcome, dead_letters_of
 from spark_eos._batch.writer_settings import WriterSettings
@@ -38,6 +37,36 @@ _IN_TEXT: Final = (
     "attempts",
     "total_ms",
 )
+
+
+@dataclass(frozen=True)
+class LostRecords:
+    """Offsets of a source partition whose records were deleted before they could be written.
+
+    Reported in `BatchReport.lost` with ``fail_on_data_loss=False``.
+
+    Attributes:
+        topic: Source topic.
+        partition: Source partition.
+        first: The first offset that was not written.
+        after: The offset after the last deleted one.
+        certain: Whether the records were deleted before the batch was read. If False, they were
+            deleted while it was read, and some of them may be written; or before a staged batch was
+            repeated, which is written from its copy: then they are missing from the query's state.
+
+    Examples:
+        >>> str(LostRecords("orders", 0, 5, 7))
+        'orders-0 offsets 5 to 6'
+    """
+
+    topic: str
+    partition: int
+    first: int
+    after: int
+    certain: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} offsets {self.first} to {self.after - 1}"
 
 
 @dataclass(frozen=True)
@@ -235,26 +264,18 @@ def batch_report(
     lost: tuple[LostRecords, ...] = (),
     delivery: str = "direct",
 ) -> BatchReport:
-    """Adds up what the attempts of a batch did.
-
-    ``cluster_version``: the newest version of TxnOffsetCommit that the run found at its start.
-    """
-
-    def total(partition: TopicPartition, name: str) -> int:
-        return sum(
-            getattr(o.partitions[partition], name) for o in outcomes if partition in o.partitions
-        )
-
+    """Adds up what the attempts of a batch did; ``cluster_version`` of TxnOffsetCommit."""
+    parts = {p: [o.partitions[p] for o in outcomes if p in o.partitions] for p in batch.ends}
     partitions = tuple(
         PartitionReport(
             topic=partition.topic,
             partition=partition.partition,
             start=batch.starts.get(partition),
             end=end,
-            rows_written=total(partition, "rows"),
-            rows_skipped=total(partition, "skipped"),
+            rows_written=sum(part.rows for part in parts[partition]),
+            rows_skipped=sum(part.skipped for part in parts[partition]),
             member_epoch=members[partition].epoch if partition in members else None,
-            dead_letters=total(partition, "dead_letters"),
+            dead_letters=sum(part.dead_letters for part in parts[partition]),
         )
         for partition, end in sorted(batch.ends.items())
     )
@@ -284,12 +305,7 @@ def batch_report(
 
 
 def key_values(fields: Mapping[str, object]) -> str:
-    """Formats fields as logfmt: ``key=value`` separated by spaces, values quoted if necessary.
-
-    Example:
-        >>> key_values({"event": "batch", "reason": "no answer"})
-        'event=batch reason="no answer"'
-    """
+    """Formats fields as logfmt: ``key=value`` separated by spaces, values quoted if necessary."""
     return " ".join(f"{name}={_quoted(str(value))}" for name, value in fields.items())
 
 

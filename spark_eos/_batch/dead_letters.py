@@ -1,14 +1,11 @@
 """Dead letters: rows that can't be written as they are, and go to a topic of their own; pure."""
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from spark_eos._client.printable import printable
-from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.options import DeadLetters
 
 # Why a row became a dead letter; also the values of a metric's label.
@@ -37,18 +34,7 @@ _MAX_COMPARED: Final = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterSettings(DeadLetters):
-    """The sink's option, and what a run knows of its rows.
-
-    Attributes:
-        positions: Whether rows have source positions; staged rows have none.
-        cluster: Id of the source's cluster; None if it is the dead-letter topic's.
-
-    Example:
-        >>> DeadLetterSettings("orders-dlq").most(50_000)
-        5000
-        >>> DeadLetterSettings("orders-dlq", limit=7).most(50_000)
-        7
-    """
+    """The sink's option, and whether rows have source positions, and in which other cluster."""
 
     positions: bool = True
     cluster: str | None = None
@@ -72,26 +58,12 @@ class DeadLetterSettings(DeadLetters):
 
 @dataclass
 class DeadLetterTally:
-    """How many dead letters there are, and why.
-
-    Attributes:
-        first: Where the first one of each reason came from.
-        errors: Number by error. Texts that differ only in numbers and in what they quote are one;
-            where the row itself has no error, those of one reason are.
-        texts: The first text of each error.
-
-    Example:
-        >>> tally = DeadLetterTally()
-        >>> tally.add("error", "source orders-0 offset 3", "no order 'x1'")
-        >>> tally.add("error", "source orders-0 offset 4", "no order 'x2'")
-        >>> tally.total, tally.first
-        (2, {'error': 'source orders-0 offset 3'})
-        >>> tally.most_frequent()
-        "2 times: no order 'x1'"
-    """
+    """How many dead letters there are, and why; the first position of each reason."""
 
     reasons: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
+    # Texts that differ only in numbers and in what they quote are one error; where the row itself
+    # has none, those of one reason are.
     errors: dict[str, int] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 
@@ -129,45 +101,6 @@ class DeadLetterTally:
         found = Counter(self.errors).most_common(number)
         return "; ".join(f"{times} times: {printable(self.texts[error])}" for error, times in found)
 
-    def to_json(self) -> str:
-        """The tally as text."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "DeadLetterTally":
-        """The inverse of `to_json`."""
-        return cls(**json.loads(text))
-
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "..."
-
-
-def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Divides a batch's limit among source partitions, in proportion to their records.
-
-    A task that needs more than its partitions' part stops, and a further attempt gives it what
-    others have not used. So never more than the limit are written, in whatever number of tasks.
-
-    Example:
-        >>> records = {TopicPartition("in", 0): 90, TopicPartition("in", 1): 10}
-        >>> for partition, allowed in allowances(10, records).items():
-        ...     print(partition, allowed)
-        in-0 9
-        in-1 1
-    """
-    total = sum(records.values())
-    weights = records if total else dict.fromkeys(records, 1)
-    whole = total or len(records)
-    found = {partition: limit * weight // whole for partition, weight in weights.items()}
-    left = limit - sum(found.values())
-    for partition in _fullest(weights):
-        if left <= 0:
-            break
-        found[partition] += 1
-        left -= 1
-    return found
-
-
-def _fullest(records: Mapping[TopicPartition, int]) -> Iterable[TopicPartition]:
-    return sorted(records, key=lambda partition: -records[partition])

@@ -2,8 +2,8 @@
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
 
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -15,12 +15,7 @@ Partitions = Collection[TopicPartition]
 
 @dataclass(frozen=True)
 class BatchRange:
-    """The source offsets of one micro-batch.
-
-    Attributes:
-        starts: First offset by partition, without partitions that are new in this batch.
-        ends: Offset after the last one, by partition.
-    """
+    """A batch's source offsets: the first, unless a partition is new, and that after the last."""
 
     batch_id: int
     starts: Positions
@@ -65,69 +60,31 @@ _ROWS_PER_TASK: Final = 25_000
 _ROWS_PER_REQUEST: Final = 200
 
 
-@dataclass(frozen=True)
-class Waits:
-    """How long a batch's tasks have waited for rows: for the source, and for the query itself."""
-
-    records: int
-    tasks: int
-    milliseconds: float
-
-    def are_short(self, records: int) -> bool:
-        """Whether one task would not wait long for a number of records."""
-        waited = max(0.0, self.milliseconds - self.tasks * _MS_TO_FIRST_ROW)
-        return waited * records <= _SHORT_WAIT_MS * max(1, self.records)
-
-
 def records_of(batch: BatchRange, committed: Positions) -> int:
     """The number of a batch's offsets; new partitions begin at their committed ones."""
-    return sum(
-        max(0, end - batch.starts.get(partition, committed.get(partition, 0)))
-        for partition, end in batch.ends.items()
-    )
+    begins = {**committed, **batch.starts}
+    return sum(max(0, end - begins.get(partition, 0)) for partition, end in batch.ends.items())
+
+
+def wait_per_record(milliseconds: float, tasks: int, records: int) -> float:
+    """How long tasks have waited for each record: for the source, and for the query itself."""
+    return max(0.0, milliseconds - tasks * _MS_TO_FIRST_ROW) / max(1, records)
 
 
 def task_count(
-    batch: BatchRange,
-    committed: Positions,
-    cores: int,
-    most_partitions: int | None = None,
-    waits: Waits | None = None,
-) -> int:
-    """How many Spark tasks to use for the batch's source partitions.
-
-    ``waits``: those of an earlier batch, if known.
-
-    Example:
-        >>> partitions = [TopicPartition("orders", index) for index in range(100)]
-        >>> starts = dict.fromkeys(partitions, 5)
-        >>> idle = BatchRange(1, starts, dict.fromkeys(partitions, 6))
-        >>> busy = BatchRange(1, starts, dict.fromkeys(partitions, 100_000))
-        >>> task_count(idle, {}, cores=4), task_count(busy, {}, cores=4)
-        (4, 100)
-        >>> task_count(idle, {}, cores=4, waits=Waits(records=100, tasks=4, milliseconds=60))
-        1
-    """
-    records = records_of(batch, committed)
-    quick = waits is not None and waits.are_short(records)
-    return tasks_for(records, len(batch.ends), cores, most_partitions, quick=quick)
-
-
-def tasks_for(
     records: int,
     partitions: int,
     cores: int,
     most_partitions: int | None = None,
-    *,
-    quick: bool = True,
+    wait_ms: float | None = None,
 ) -> int:
     """How many Spark tasks to use for a number of records in a number of partitions.
 
-    ``quick``: whether a task gets few rows at once.
+    ``wait_ms``: milliseconds that a task waits for a record, as in an earlier batch, if known.
     """
     rows_per_task = max(_ROWS_PER_TASK, _ROWS_PER_REQUEST * partitions)
     wanted = -(-records // rows_per_task)
-    if not quick or records > _FEW_ROWS:
+    if wait_ms is None or wait_ms * records > _SHORT_WAIT_MS or records > _FEW_ROWS:
         wanted = max(wanted, cores)
     if most_partitions is not None:
         wanted = max(wanted, -(-partitions // most_partitions))
@@ -135,7 +92,6 @@ def tasks_for(
 
 
 BatchPlan = Mapping[TopicPartition, PartitionPlan]
-_NOTHING_KNOWN = KnownPartitions()
 
 
 def batch_plan(
@@ -143,7 +99,7 @@ def batch_plan(
     committed: Positions,
     members: Mapping[TopicPartition, MemberIdentity],
     topic_ids: Mapping[str, uuid.UUID],
-    known: KnownPartitions = _NOTHING_KNOWN,
+    known: KnownPartitions,
 ) -> dict[TopicPartition, PartitionPlan]:
     """The plan for each of the batch's partitions."""
     texts = known.texts(batch.ends)
@@ -159,3 +115,66 @@ def batch_plan(
         for partition, end in batch.ends.items()
         if partition in members
     }
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class PartitionPairs:
+    """Translates between a group's partitions and the source partitions that they stand for."""
+
+    sources: Mapping[TopicPartition, TopicPartition] = field(default_factory=dict)
+    _progress: Mapping[TopicPartition, TopicPartition] = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        reverse = {source: partition for partition, source in self.sources.items()}
+        object.__setattr__(self, "_progress", reverse)
+
+    def source(self, partition: TopicPartition) -> TopicPartition:
+        """The source partition that one of the group's partitions stands for."""
+        return self.sources.get(partition, partition)
+
+    def progress(self, source: TopicPartition) -> TopicPartition:
+        """The partition whose offset in the group is the progress of a source partition."""
+        return self._progress.get(source, source)
+
+    def by_source(self, values: Mapping[TopicPartition, Value]) -> dict[TopicPartition, Value]:
+        """Values by source partition, of values by the group's partitions."""
+        return {self.source(partition): value for partition, value in values.items()}
+
+    def by_progress(self, values: Mapping[TopicPartition, Value]) -> dict[TopicPartition, Value]:
+        """Values by the group's partitions, of values by source partition."""
+        return {self.progress(source): value for source, value in values.items()}
+
+    def task_plan(self, planned: BatchPlan) -> BatchPlan:
+        """A plan for tasks, which see rows of source partitions."""
+        if not self.sources:
+            return planned
+        return {
+            self.source(partition): replace(part, progress=partition)
+            for partition, part in planned.items()
+        }
+
+    # Words for the user -----------------------------------------------------------------------
+
+    def name(self, partition: TopicPartition) -> str:
+        """How to call one of the group's partitions."""
+        if partition not in self.sources:
+            return str(partition)
+        return f"{self.source(partition)} (its progress is {partition})"
+
+    def how_to_set(self, group_id: str, wanted: Mapping[TopicPartition, int | str]) -> str:
+        """The command that sets the group's offsets while the query is stopped."""
+        named = [(*self.source(partition), offset) for partition, offset in wanted.items()]
+        if self.sources:
+            # Kafka's tool limits offsets of progress partitions to the log's end, which is empty.
+            sets = " ".join(f"--set {topic}:{index}={offset}" for topic, index, offset in named)
+            return f"spark-eos progress --group-id {group_id} {sets}"
+        return "; ".join(
+            f"kafka-consumer-groups.sh --reset-offsets --group {group_id} --execute --topic "
+            f"{topic}:{index} --to-offset {offset}"
+            for topic, index, offset in named
+        )

@@ -27,14 +27,7 @@ _SCHEMA: Final = pa.schema([(REPORT, pa.string())])
 
 @dataclass
 class Counters:
-    """What a task did.
-
-    Attributes:
-        timestamps_adjusted: Committed records whose timestamp of 0 was written as 1 ms.
-        offset_commit_version: The lowest version of TxnOffsetCommit that was answered; None if none
-            was sent.
-        wait_ms: Time spent waiting for rows: for the source, and for the query's own functions.
-    """
+    """What a task did; ``offset_commit_version`` is the lowest that was answered, if any."""
 
     transactions: int = 0
     bytes: int = 0
@@ -84,14 +77,11 @@ def report_batch(
     *,
     left_out_others: bool = False,
 ) -> pa.RecordBatch:
-    """A task's report as an Arrow batch of one row, with the column `REPORT`.
-
-    It is JSON: a list with an object for the task, and one for each source partition.
-    """
+    """A task's report as a batch of one row: JSON of the task, and of each source partition."""
     task: dict[str, Any] = {"status": status, "reason": reason, **asdict(counters)}
     task["left_out_others"] = left_out_others
     for name, tally in (("dead", dead), ("dead_over_limit", dead_over_limit)):
-        task[name] = tally.to_json() if tally is not None and tally.total else None
+        task[name] = asdict(tally) if tally is not None and tally.total else None
     rows: list[dict[str, Any]] = [task]
     rows += [
         {"topic": topic, "partition": partition, **asdict(outcome)}
@@ -102,29 +92,21 @@ def report_batch(
 
 @dataclass
 class JobOutcome:
-    """What became of the source partitions in one Spark job, that is in one attempt of a batch.
-
-    Attributes:
-        reason: The first reason why rows were not written, or None.
-        failed: Whether another attempt can't help.
-        out_of_order: Partitions whose rows came out of order, or in two tasks: some may not be
-            written although later ones are.
-        tasks: How many tasks have reported.
-        retried: Whether a task was a retry or a speculative copy.
-        dead_over_limit: Dead letters of transactions that were aborted because of their number, and
-            those known to come after them.
-        left_out_others: Whether rows that may be no dead letters were left out with these.
-    """
+    """What became of the source partitions in one attempt of a batch."""
 
     partitions: dict[TopicPartition, PartitionOutcome] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     reason: str | None = None
+    # No further attempt can help.
     failed: bool = False
+    # Some rows may not be written although later ones are.
     out_of_order: set[TopicPartition] = field(default_factory=set)
     tasks: int = 0
+    # A task was a retry or a speculative copy.
     retried: bool = False
     dead: DeadLetterTally = field(default_factory=DeadLetterTally)
     dead_over_limit: DeadLetterTally = field(default_factory=DeadLetterTally)
+    # Rows that may be no dead letters were left out with those over the limit.
     left_out_others: bool = False
 
     @property
@@ -197,7 +179,7 @@ def _add_task(job: JobOutcome, row: Mapping[str, Any]) -> None:
     job.left_out_others |= row["left_out_others"]
     for name in ("dead", "dead_over_limit"):
         if row[name] is not None:
-            getattr(job, name).include(DeadLetterTally.from_json(row[name]))
+            getattr(job, name).include(DeadLetterTally(**row[name]))
 
 
 def dead_letters_of(outcomes: Iterable[JobOutcome]) -> DeadLetterTally:

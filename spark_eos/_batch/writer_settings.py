@@ -2,8 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.checks import check_flag, check_text
@@ -13,24 +12,10 @@ from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import Limits, Transactions
 
-# Three divisions bring the default of 100,000 records down to a single row.
-_SHRINK: Final = 64
-_GROW: Final = 4
-_SIZES: Final = ("max_records", "max_bytes", "max_ms")
-
 
 @dataclass(frozen=True)
 class SourceTopics:
-    """Topics by name and by pattern; sent to tasks, which see no plan.
-
-    Attributes:
-        patterns: Regular expressions that match whole names (``subscribePattern``).
-
-    Example:
-        >>> read = SourceTopics(("orders",), ("payments-.*",))
-        >>> [read.has(topic) for topic in ("orders", "payments-eu", "orders-enriched")]
-        [True, True, False]
-    """
+    """Topics by name, and by patterns of whole names; sent to tasks, which see no plan."""
 
     names: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
@@ -48,33 +33,19 @@ class SourceTopics:
 
 @dataclass(frozen=True, kw_only=True)
 class WriterSettings:
-    """Settings of the writing side, the same for every task of a query.
-
-    Attributes:
-        source_client: Those of the cluster that has the source topics; None if it is the same one.
-        topic: Default target topic; None if every row names its own.
-        dead_letters: What to do with rows that can't be written; None to end the query.
-        source_topics: The topics that the query reads in the cluster it writes to.
-        moved_from: The query whose group this was, if it was moved on purpose.
-
-    Example:
-        >>> settings = WriterSettings(
-        ...     client=ClientSettings({"bootstrap.servers": "localhost:9092"}),
-        ...     group_id="order-processors",
-        ...     topic="orders-enriched",
-        ... )
-        >>> settings.with_smaller_transactions().transactions.max_records
-        1562
-    """
+    """Settings of the writing side, the same for every task of a query."""
 
     client: ClientSettings
     group_id: str
+    # None if every row names its own.
     topic: str | None
     transactions: Transactions = Transactions()
     limits: Limits = Limits()
     fail_on_data_loss: bool = True
+    # None if the source is in the same cluster.
     source_client: ClientSettings | None = None
     dead_letters: DeadLetterSettings | None = None
+    # Those that the query reads in the cluster it writes to.
     source_topics: SourceTopics = field(default_factory=SourceTopics)
     moved_from: str | None = None
 
@@ -117,15 +88,3 @@ class WriterSettings:
     def connect_deadline(self) -> Deadline:
         """The time limit of a call that the group has no part in, from now on."""
         return Deadline(self.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
-
-    def with_smaller_transactions(self) -> "WriterSettings":
-        """The same settings, with transaction limits divided by 64."""
-        own = self.transactions
-        smaller = {name: max(1, getattr(own, name) // _SHRINK) for name in _SIZES}
-        return replace(self, transactions=replace(own, **smaller))
-
-    def with_larger_transactions(self, most: "WriterSettings") -> "WriterSettings":
-        """The same settings, with transaction limits times 4, at most those of ``most``."""
-        own, top = self.transactions, most.transactions
-        larger = {name: min(getattr(top, name), getattr(own, name) * _GROW) for name in _SIZES}
-        return replace(self, transactions=replace(own, **larger))

@@ -20,18 +20,13 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Member:
-    """One static group member as its owner knows it; replaced at every heartbeat.
-
-    Attributes:
-        member_id: The id it joined with; a takeover makes a new one.
-        assignment_epochs: The assigned partitions, each with the member epoch at which it came.
-        acknowledged: The owned partitions as last sent to the broker.
-    """
+    """One static member as its owner knows it; each partition with the epoch at which it came."""
 
     instance_id: str
     member_id: str
     epoch: int
     assignment_epochs: Mapping[IdPartition, int] = field(default_factory=dict)
+    # As last sent to the broker.
     acknowledged: frozenset[IdPartition] = frozenset()
 
     @property
@@ -46,15 +41,7 @@ class Member:
 
 
 def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] | None) -> Member:
-    """The member after a heartbeat's answer.
-
-    Example:
-        >>> topic = uuid.uuid4()
-        >>> member = after_heartbeat(Member("spark-eos-0", "id", 1), 1, [(topic, 0)])
-        >>> member = after_heartbeat(member, 2, [(topic, 0), (topic, 1)])
-        >>> [epoch for _, epoch in sorted(member.assignment_epochs.items())]
-        [1, 2]
-    """
+    """The member after a heartbeat's answer."""
     if assigned is None:
         return replace(member, epoch=epoch)
     before = member.assignment_epochs
@@ -66,17 +53,7 @@ def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] 
 
 
 def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> bool:
-    """Whether the member may commit the partition with ``client_epoch``.
-
-    False if the partition is not assigned to the member, or if it was revoked and given back
-    after ``client_epoch``.
-
-    Example:
-        >>> partition = (uuid.uuid4(), 0)
-        >>> member = Member("spark-eos-0", "id", 5, {partition: 3})
-        >>> [may_commit(member, partition, epoch) for epoch in (2, 3, 5, 6)]
-        [False, True, True, False]
-    """
+    """Whether the member has held the partition since ``client_epoch``, or before."""
     assignment_epoch = member.assignment_epochs.get(partition)
     return assignment_epoch is not None and assignment_epoch <= client_epoch <= member.epoch
 
@@ -94,15 +71,7 @@ def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
 def by_member(
     values: Mapping[TopicPartition, Value], members: Mapping[TopicPartition, MemberIdentity]
 ) -> dict[MemberIdentity, dict[TopicPartition, Value]]:
-    """Groups values by the member that may commit their partitions.
-
-    Example:
-        >>> first, second = MemberIdentity("a", 1, "0"), MemberIdentity("b", 1, "1")
-        >>> one, other = TopicPartition("in", 0), TopicPartition("in", 1)
-        >>> grouped = by_member({one: 7, other: 8}, {one: first, other: second})
-        >>> grouped[second] == {other: 8}
-        True
-    """
+    """Groups values by the member that may commit their partitions."""
     grouped: dict[MemberIdentity, dict[TopicPartition, Value]] = {}
     for partition, value in values.items():
         if partition in members:

@@ -1,6 +1,8 @@
 """A checkpoint's files without a JVM: local ones, or through pyarrow's file systems."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,16 +17,7 @@ _HADOOP_S3: Final = re.compile(r"^s3[an]:")
 
 
 def local_directory(location: str) -> Path | None:
-    """The local directory that a checkpoint's location names; None if it names no local one.
-
-    Like Hadoop, it does not percent-decode what follows the scheme.
-
-    Example:
-        >>> local_directory("file:///checkpoints/a%20b")
-        PosixPath('/checkpoints/a%20b')
-        >>> local_directory("s3a://bucket/orders") is None
-        True
-    """
+    """The local directory that a location names; like Hadoop, it decodes no %-escapes."""
     local, found = _LOCAL.subn("", location, count=1)
     if found or not _SCHEME.match(location):
         return Path(local)
@@ -37,56 +30,50 @@ class ArrowFiles:
     def __init__(self, location: str) -> None:
         self.location = location
         directory = local_directory(location)
-        try:
+        with self._refusing():
             if directory is not None:
                 self._fs: fs.FileSystem = fs.LocalFileSystem()
                 self._base = str(directory.absolute())
             else:
                 self._fs, self._base = fs.FileSystem.from_uri(_HADOOP_S3.sub("s3:", location))
-        except (OSError, ValueError) as error:
-            raise self._refused(error) from error
 
-    def _refused(self, error: Exception) -> CheckpointError:
-        return CheckpointError(
-            f"checkpoint_location {self.location!r} can't be used here: {error}. It must be a "
-            "path of this machine, or a URI that pyarrow.fs.FileSystem.from_uri reads: s3, gs, "
-            "abfs or hdfs"
-        )
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"checkpoint_location {self.location!r} can't be used here: {error}. It must be a "
+                "path of this machine, or a URI that pyarrow.fs.FileSystem.from_uri reads: s3, gs, "
+                "abfs or hdfs"
+            ) from error
 
     def read(self, path: str) -> str | None:
         """A file's text, or None if the file does not exist."""
-        try:
-            with self._fs.open_input_stream(f"{self._base}/{path}") as stream:
-                return bytes(stream.read()).decode()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise self._refused(error) from error
+        with (
+            self._refusing(),
+            suppress(FileNotFoundError, NotADirectoryError),
+            self._fs.open_input_stream(f"{self._base}/{path}") as stream,
+        ):
+            return bytes(stream.read()).decode()
+        return None
 
     def write(self, path: str, text: str) -> None:
         """Creates a directory with one file of one line."""
         full = f"{self._base}/{path}"
-        try:
+        with self._refusing():
             self._fs.create_dir(full, recursive=True)
             with self._fs.open_output_stream(f"{full}/part-0.txt") as stream:
                 stream.write(f"{text}\n".encode())
-        except OSError as error:
-            raise self._refused(error) from error
 
     def delete(self, path: str) -> None:
         """Deletes a directory with everything in it, if it exists."""
-        try:
+        with self._refusing(), suppress(FileNotFoundError):
             self._fs.delete_dir(f"{self._base}/{path}")
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise self._refused(error) from error
 
     def names(self, path: str) -> list[str]:
         """Names in a directory, without hidden ones; empty if the directory does not exist."""
         selector = fs.FileSelector(f"{self._base}/{path}", allow_not_found=True)
-        try:
+        with self._refusing():
             found = [info.base_name for info in self._fs.get_file_info(selector)]
-        except OSError as error:
-            raise self._refused(error) from error
         return sorted(name for name in found if not name.startswith((".", "_")))

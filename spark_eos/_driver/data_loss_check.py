@@ -2,11 +2,11 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 
-from spark_eos._batch.data_loss import LostRecords, lost_records, unreadable
-from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._batch.batch_report import LostRecords
+from spark_eos._batch.plan import BatchRange, PartitionPairs, Positions
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.list_offsets import FirstOffsets
@@ -108,3 +108,41 @@ class DataLossCheck:
                 when,
                 outcome,
             )
+
+
+def lost_records(
+    batch: BatchRange, committed: Positions, first_offsets: Positions
+) -> tuple[LostRecords, ...]:
+    """The batch's records between the group's offsets and the first ones that still exist."""
+    found = []
+    for partition, first in sorted(first_offsets.items()):
+        position = max(batch.starts.get(partition, 0), committed.get(partition, 0))
+        after = min(first, batch.ends[partition])
+        if after > position:
+            found.append(LostRecords(*partition, position, after))
+    return tuple(found)
+
+
+def unreadable(
+    batch: BatchRange, committed: Positions, first_offsets: Positions
+) -> dict[TopicPartition, int]:
+    """Where the batch would read records again that are written, and deleted by now."""
+    found = {}
+    for partition, first in sorted(first_offsets.items()):
+        start = batch.starts.get(partition, 0)
+        if start < batch.ends[partition] and start < first <= committed.get(partition, 0):
+            found[partition] = start
+    return found
+
+
+def deleted_meanwhile(
+    before: Iterable[LostRecords], now: Iterable[LostRecords]
+) -> tuple[LostRecords, ...]:
+    """The records that were deleted while the batch was read."""
+    known = {TopicPartition(lost.topic, lost.partition): lost.after for lost in before}
+    found = []
+    for lost in now:
+        first = known.get(TopicPartition(lost.topic, lost.partition), lost.first)
+        if lost.after > first:
+            found.append(replace(lost, first=first, certain=False))
+    return tuple(found)

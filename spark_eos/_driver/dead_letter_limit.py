@@ -2,10 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from spark_eos._batch.dead_letters import allowances
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import OVER_LIMIT, JobOutcome, dead_letters_of
 from spark_eos._batch.writer_settings import WriterSettings
@@ -144,3 +143,15 @@ class DeadLetterLimit:
             letters.topic,
             kinds,
         )
+
+
+def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Divides a batch's limit among source partitions, in proportion to their records."""
+    total = sum(records.values())
+    weights = records if total else dict.fromkeys(records, 1)
+    whole = total or len(records)
+    found = {partition: limit * weight // whole for partition, weight in weights.items()}
+    left = max(0, limit - sum(found.values()))
+    for partition in sorted(weights, key=weights.__getitem__, reverse=True)[:left]:
+        found[partition] += 1
+    return found

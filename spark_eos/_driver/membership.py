@@ -276,11 +276,7 @@ class GroupMembership:
                 self._changed = self._changed or answer.member_epoch != member.epoch
 
     def _send(self, member: Member, deadline: Deadline) -> heartbeats.HeartbeatAnswer:
-        """Sends a heartbeat with the member's full state.
-
-        The answer then has the assignment even if an earlier answer was lost, and the list of
-        owned partitions confirms every change.
-        """
+        """Sends a heartbeat with the member's full state, so that no lost answer matters."""
         return heartbeats.heartbeat(
             self._connections,
             self._group_id,

@@ -10,13 +10,12 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from cachetools import LRUCache
 
 from spark_eos._batch.plan import BatchRange, Positions
-from spark_eos._driver.checkpoint_marker import Marker
-from spark_eos._driver.marker_files import Files, MarkerFiles
+from spark_eos._driver.checkpoint_marker import Files, Marker, MarkerFiles
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError
 
@@ -26,13 +25,7 @@ _PARTS: Final = ("commits", "offsets", "sources", "state")
 
 
 def parse_positions(lines: Iterable[str], where: str) -> Positions:
-    """Merges the Kafka offsets of all sources of one offset log entry.
-
-    Example:
-        >>> found = parse_positions(['{"orders":{"0":5,"1":7}}'], "offsets/0")
-        >>> found[TopicPartition("orders", 1)]
-        7
-    """
+    """Merges the Kafka offsets of all sources of one offset log entry."""
     positions: Positions = {}
     for line in lines:
         text = _PREFIX.sub("", line.strip())
@@ -63,12 +56,7 @@ def _positions(text: str) -> Positions:
 
 
 def kafka_positions(text: str) -> Positions:
-    """A source's offsets, if they look like Kafka's; empty if they don't.
-
-    Example:
-        >>> kafka_positions('{"orders":{"0":5}}'), kafka_positions('{"logOffset":3}')
-        ({TopicPartition(topic='orders', partition=0): 5}, {})
-    """
+    """A source's offsets, if they look like Kafka's; empty if they don't."""
     try:
         return _positions(text)
     except (ValueError, AttributeError, TypeError):
@@ -76,12 +64,7 @@ def kafka_positions(text: str) -> Positions:
 
 
 def fingerprint_of(began_ms: int, ends: Iterable[str]) -> str:
-    """A fingerprint of a batch: see `OffsetLog.fingerprint`.
-
-    Example:
-        >>> fingerprint_of(0, ['{"a": 1}', "-"]) == fingerprint_of(0, ['{"a":1}'])
-        True
-    """
+    """A fingerprint of a batch: see `OffsetLog.fingerprint`."""
     texts = sorted(_canonical(text) for text in ends if text not in ("", _NO_OFFSET))
     digest = hashlib.sha256(json.dumps([began_ms, texts]).encode())
     return digest.hexdigest()[:16]
@@ -125,13 +108,7 @@ def _place(files: Files) -> str:
 
 @dataclass(frozen=True)
 class FinishedBatches:
-    """How far a query has come, according to its checkpoint.
-
-    Attributes:
-        last: Spark's number of the last finished batch; None if there is none.
-        unfinished: Number of the batch that has begun but not finished; None if there is none.
-        ends: The offsets after the finished batches, by partition.
-    """
+    """How far a query has come by its checkpoint: Spark's numbers, and the offsets behind them."""
 
     last: int | None
     unfinished: int | None
@@ -272,10 +249,7 @@ class OffsetLog:
         return [range_ for range_ in ranges if range_.ends]
 
     def began_ms(self, batch_id: int) -> int:
-        """When Spark first began a batch, in milliseconds since 1970.
-
-        By the clock of the driver at that time; 0 if the offset log does not have it.
-        """
+        """When Spark first began a batch, by its driver's clock; 0 if the log does not have it."""
         try:
             return self._entry(batch_id).began_ms
         except CheckpointError:
@@ -295,8 +269,44 @@ class OffsetLog:
         return self._markers.read()
 
     def set_marker(self, marker: Marker) -> None:
-        """Notes what the checkpoint's offsets belong to, before the first row is written.
-
-        Topics and partitions that are no longer read stay in the marker.
-        """
+        """Notes what the offsets belong to, and have, before the first row is written."""
         self._markers.write(marker.following(self.marker()))
+
+
+class LogFiles(Files, Protocol):
+    """The file operations on a checkpoint whose log is completed: Spark's own part of it.
+
+    There is no other way: Spark wants the entry of the batch before the last where it reads,
+    whatever its options, and with ``availableNow`` it has no mode that needs none.
+    """
+
+    def copy_file(self, source: str, target: str) -> None:
+        """Creates a file with the text of another one, at once or not at all."""
+
+
+def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
+    """Lets Spark start from logs that were written asynchronously; returns the completed batch."""
+    if not OffsetLog(files).marker().checkpoint_may_lag:
+        return None
+    logged, finished = numbers(files, "offsets"), numbers(files, "commits")
+    if not logged:
+        return None
+    last = logged[-1]
+    if finished and finished[-1] > last:
+        raise CheckpointError(
+            f"checkpoint_location {files.location!r} calls batch {finished[-1]} finished and has "
+            f"offsets up to batch {last} only: a write to it has failed. Start with an empty "
+            "checkpoint_location and the same group_id: the group's offsets tell where to go on"
+        )
+    if not every_batch or last == 0 or last - 1 in logged:
+        return None
+    if len(logged) == 1:
+        raise CheckpointError(
+            f"checkpoint_location {files.location!r} has the offsets of batch {last} and of none "
+            "before it. Put back what was deleted, or start with another checkpoint_location and "
+            "the same group_id: the group's offsets tell where to go on"
+        )
+    # As Spark itself reads them in its asynchronous mode: each batch starts where the one logged
+    # before it ends. What was written since, the group's offsets tell.
+    files.copy_file(f"offsets/{logged[-2]}", f"offsets/{last - 1}")
+    return last - 1

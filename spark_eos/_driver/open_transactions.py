@@ -67,11 +67,8 @@ class OpenTransactions:
         self._end(names, deadline)
 
     def end_after_stop(self, seconds: float) -> None:
-        """Ends what cancelled tasks leave open, now and until the last of them has stopped.
-
-        For a run whose members have left the group, so nobody can commit offsets any more. Stops
-        early if a newer run joins the group.
-        """
+        """Ends what cancelled tasks leave open until the last has stopped, or a newer run joins."""
+        # The run's members have left the group, so nobody can commit offsets any more.
         until = time.monotonic() + seconds
         try:
             while True:

@@ -108,11 +108,7 @@ def check_transactions(
 def check_authorization(
     start: Start, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> None:
-    """Checks the ACLs that a query needs, as far as its topics are known.
-
-    Tries the transaction settings as well: that is how to find out whether transactional ids are
-    allowed.
-    """
+    """Checks the ACLs that a query needs, as far as its topics are known."""
     connections = start.target
 
     def join() -> None:
@@ -128,17 +124,22 @@ def check_authorization(
     missing = [acl for acl in on_topics if acl in lacking]
     codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
 
-    for code in (
-        _denied(lambda: start.cached("membership", join)),
-        _denied(lambda: start.cached("transactions", begin)),
-    ):
-        if code is not None:
-            missing += [acl for acl in needed if acl.resource is DENIED[code]]
-            codes.append(code)
+    denied = _denied(start, "membership", join), _denied(start, "transactions", begin)
+    for code in filter(None, denied):
+        missing += [acl for acl in needed if acl.resource is DENIED[code]]
+        codes.append(code)
     if missing:
         raise AuthorizationError(
             f"{code_names(codes)}: {connections.principal.lacks(missing)}", codes[0], missing
         )
+
+
+def _denied(start: Start, what: str, check: Callable[[], None]) -> int | None:
+    try:
+        start.cached(what, check)
+    except AuthorizationError as error:
+        return error.code
+    return None
 
 
 def _lacking(start: Start, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
@@ -169,14 +170,6 @@ def warn_of_unknown_limits(start: Start, settings: WriterSettings, deadline: Dea
             settings.group_id,
             start.target.principal.lacks(missing),
         )
-
-
-def _denied(check: Callable[[], None]) -> int | None:
-    try:
-        check()
-    except AuthorizationError as error:
-        return error.code
-    return None
 
 
 def check_cluster(

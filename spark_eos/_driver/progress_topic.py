@@ -6,10 +6,13 @@ source partition. Offsets belong to a group, so that one topic serves all querie
 """
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from typing import Final
 
+from spark_eos._batch.plan import BatchRange
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
@@ -17,7 +20,7 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_creation import add_partitions, await_topic, create_topic
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import Operation
-from spark_eos.errors import AuthorizationError, ConfigurationError, KafkaResponseError
+from spark_eos.errors import AuthorizationError, ConfigurationError, KafkaResponseError, WriteError
 from spark_eos.options import LEAST_PARTITIONS, ProgressTopic
 
 
@@ -26,10 +29,6 @@ def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> 
 
     The same for everybody who asks, so that two runs that pair the same source partitions, without
     knowing of each other, either pair them alike or meet in one progress partition.
-
-    Example:
-        >>> free_partitions("progress", [("progress", 1), ("orders", 0)], 3)
-        [0, 2, 3]
     """
     taken = {index for name, index in used if name == topic}
     free = (index for index in range(len(taken) + number) if index not in taken)
@@ -39,11 +38,7 @@ def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> 
 def ensure_progress_topic(
     connections: Connections, topic: ProgressTopic, deadline: Deadline, *, partitions: int = 1
 ) -> TopicInfo:
-    """Looks the progress topic up, and creates it if it does not exist.
-
-    A topic that exists is used with the partitions it has, unless it needs more. Several drivers
-    may do this at the same time.
-    """
+    """The progress topic, created or grown if need be; several drivers may do so at once."""
     found = cluster.topics(connections, [topic.name], deadline, Operation.READ).get(topic.name)
     wanted = replace(topic, partitions=max(topic.partitions, partitions))
     if found is None:
@@ -52,7 +47,8 @@ def ensure_progress_topic(
         found = await_topic(connections, topic.name, deadline, Operation.READ)
     if found.partitions < partitions:
         wanted = replace(topic, partitions=partitions)
-        _grow(connections, wanted, deadline)
+        with _advising(f"add the partitions: {_command(connections, '--alter', wanted)}"):
+            add_partitions(connections, wanted.name, wanted.partitions, deadline)
         found = await_topic(
             connections, topic.name, deadline, Operation.READ, partitions=partitions
         )
@@ -65,25 +61,25 @@ def ensure_progress_topic(
     return found
 
 
-def _grow(connections: Connections, topic: ProgressTopic, deadline: Deadline) -> None:
+@contextmanager
+def _advising(what: str) -> Iterator[None]:
     try:
-        add_partitions(connections, topic.name, topic.partitions, deadline)
+        yield
     except AuthorizationError as error:
-        text = f"{error.text}. Or add the partitions: {_command(connections, '--alter', topic)}"
-        raise AuthorizationError(text, error.code, error.missing) from error
+        raise AuthorizationError(f"{error.text}. Or {what}", error.code, error.missing) from error
 
 
 def _create(connections: Connections, topic: ProgressTopic, deadline: Deadline) -> None:
+    command = _command(connections, "--create", topic)
     try:
-        create_topic(connections, topic.name, topic.partitions, topic.replicas, deadline)
-    except AuthorizationError as error:
-        text = f"{error.text}. Or create the topic: {_command(connections, '--create', topic)}"
-        raise AuthorizationError(text, error.code, error.missing) from error
+        with _advising(f"create the topic: {command}"):
+            create_topic(connections, topic.name, topic.partitions, topic.replicas, deadline)
+    except AuthorizationError:
+        raise
     except KafkaResponseError as error:
         raise KafkaResponseError(
             f"progress_topic: {error.text}. Change progress_topic.partitions={topic.partitions} or "
-            f"progress_topic.replicas={topic.replicas}, or create the topic another way: "
-            f"{_command(connections, '--create', topic)}",
+            f"progress_topic.replicas={topic.replicas}, or create the topic another way: {command}",
             error.code,
         ) from error
 
@@ -101,4 +97,32 @@ def _command(connections: Connections, action: str, topic: ProgressTopic) -> str
             *(action, "--topic", topic.name, "--partitions", str(topic.partitions)),
             *([] if replicas is None else ["--replication-factor", str(replicas)]),
         ]
+    )
+
+
+COMMIT_PARTITION: Final = 0
+"""The progress partition whose committed offset names the staged batch."""
+
+_ROW_BITS: Final = 32
+# Kafka's offsets are signed 64-bit numbers.
+_MAX_BATCH: Final = (1 << (62 - _ROW_BITS)) - 1
+
+
+def first_position(batch_id: int) -> int:
+    """The position of a batch's first row in any file."""
+    if batch_id > _MAX_BATCH:
+        raise WriteError(
+            f"batch {batch_id} is beyond what an offset can hold ({_MAX_BATCH}): continue with "
+            "another group_id and another checkpoint_location"
+        )
+    return batch_id << _ROW_BITS
+
+
+def progress_range(topic: str, partitions: int, batch_id: int, known: int) -> BatchRange:
+    """The range of a staged batch: all progress partitions, from this batch to the next."""
+    start, end = first_position(batch_id), first_position(batch_id + 1)
+    return BatchRange(
+        batch_id,
+        {TopicPartition(topic, index): start for index in range(min(known, partitions))},
+        {TopicPartition(topic, index): end for index in range(partitions)},
     )

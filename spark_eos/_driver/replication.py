@@ -17,10 +17,8 @@ _INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
 def warn_of_replication(
     connections: Connections, targets: Collection[str], deadline: Deadline
 ) -> None:
-    """Logs one warning of topics with a single replica, and one of configs that lose records.
-
-    A single replica is what a lone broker on this machine is for.
-    """
+    """Warns of topics with a single replica, and of configs that lose records."""
+    # A single replica is what a lone broker on this machine is for.
     found, local = durability(connections, {*_INTERNAL, *targets}, deadline)
     single = [topic for topic, kept in found.items() if kept.replicas == 1]
     if single and not local:

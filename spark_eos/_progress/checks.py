@@ -1,13 +1,11 @@
-"""What may have become of a group's offsets since a run read them last, and the errors; pure."""
+"""What a run knows of its group's offsets; a value."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import BatchRange, Partitions, Positions
+from spark_eos._batch.plan import BatchRange, PartitionPairs, Partitions, Positions
 from spark_eos._kafka.offset_metadata import KnownPartitions
-from spark_eos._kafka.stored_text import SuspectRange
+from spark_eos._kafka.stored_text import StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.state import Expected, State
 from spark_eos.errors import (
     FencedByNewerRunError,
     OffsetGapError,
@@ -15,34 +13,16 @@ from spark_eos.errors import (
     RecordsLostError,
 )
 
+Expected = Mapping[TopicPartition, Collection[StagedBatch | None]]
+
+
 _NOTHING_HALF = "This run stops, and has left nothing half written"
-
-
-def command(group_id: str, pairs: PartitionPairs, partitions: Partitions) -> str:
-    """How an operator sets offsets of the group.
-
-    Example:
-        >>> command("orders", PartitionPairs(), [TopicPartition("in", 0)])
-        'kafka-consumer-groups.sh --reset-offsets --group orders --execute --topic in:0 \
---to-offset N'
-    """
-    return pairs.how_to_set(group_id, dict.fromkeys(sorted(partitions), "N"))
 
 
 def check_not_moved_back(
     group_id: str, pairs: PartitionPairs, before: Positions, now: Positions, partitions: Partitions
 ) -> None:
-    """Refuses offsets that lie below what the run itself has seen committed.
-
-    Example:
-        >>> source = TopicPartition("in", 0)
-        >>> check_not_moved_back("orders", PartitionPairs(), {source: 5}, {source: 6}, [source])
-        >>> check_not_moved_back("orders", PartitionPairs(), {source: 5}, {}, [source])
-        Traceback (most recent call last):
-            ...
-        spark_eos.errors.OffsetsLostError: group 'orders' had committed in-0 up to 5 and now has \
-no offset: somebody has set or deleted the group's offsets while the query was running [EOS15...
-    """
+    """Refuses offsets that lie below what the run itself has seen committed."""
     for partition, offset in before.items():
         if partition in partitions and now.get(partition, -1) < offset:
             raise OffsetsLostError(
@@ -52,17 +32,23 @@ no offset: somebody has set or deleted the group's offsets while the query was r
             )
 
 
-def check_not_moved_on(group_id: str, state: State, before: Positions) -> None:
+def check_not_moved_on(
+    group_id: str,
+    pairs: PartitionPairs,
+    before: Positions,
+    now: Positions,
+    set_by_others: Partitions,
+) -> None:
     """Refuses offsets that others than runs of spark-eos have moved on: those write their text."""
-    for partition in sorted(before.keys() & (state.by_hand | state.foreign)):
-        offset, found = before[partition], state.committed[partition]
+    for partition in sorted(before.keys() & set_by_others):
+        offset, found = before[partition], now[partition]
         if found > offset:
             raise OffsetsLostError(
-                f"group {group_id!r} had committed {state.pairs.name(partition)} up to {offset} "
+                f"group {group_id!r} had committed {pairs.name(partition)} up to {offset} "
                 f"and now has {found}: a consumer other than spark-eos has used the group while "
                 f"the query was running, and offsets {offset} to {found - 1} are not written. To "
                 f"write them, set the group's offset back to {offset} while the query is stopped "
-                f"({command(group_id, state.pairs, [partition])}); otherwise the next start "
+                f"({pairs.how_to_set(group_id, {partition: 'N'})}); otherwise the next start "
                 "continues after them"
             )
 
@@ -78,11 +64,7 @@ def check_same_pairs(group_id: str, known: KnownPartitions, now: KnownPartitions
 
 
 def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -> None:
-    """Refuses a staged commit that this run has not made.
-
-    Example:
-        >>> check_same_staged("orders", {TopicPartition("p", 0): (None,)}, KnownPartitions())
-    """
+    """Refuses a staged commit that this run has not made."""
     for partition, admissible in expected.items():
         staged = now.staged.get(partition)
         if staged not in admissible:
@@ -105,23 +87,15 @@ def check_no_suspects(
                 "order or in two tasks, after some of them had been committed. Find out which are "
                 "missing (spark-eos verify). Then set the group's offset while the query is "
                 f"stopped: to {suspect.first} to write them all again, to {suspect.after} to "
-                f"continue after them ({command(group_id, pairs, [partition])}), and start with "
-                "an empty checkpoint_location"
+                f"continue after them ({pairs.how_to_set(group_id, {partition: 'N'})}), and start "
+                "with an empty checkpoint_location"
             )
 
 
-def suspects(
+def suspect_ranges(
     starts: Positions, seen: Positions, committed: Positions
 ) -> dict[TopicPartition, SuspectRange]:
-    """The ranges of a batch that may not be written although its group's offsets are past them.
-
-    Example:
-        >>> source = TopicPartition("in", 0)
-        >>> suspects({source: 5}, {source: 9}, {source: 7})[source]
-        SuspectRange(first=5, after=9)
-        >>> suspects({source: 5}, {source: 0}, {source: 5})
-        {}
-    """
+    """The ranges of a batch that may not be written although its group's offsets are past them."""
     # With two tasks, the later commit may have moved the offset back below the earlier one.
     after = {p: max(offset, committed.get(p, 0)) for p, offset in seen.items()}
     return {
@@ -132,25 +106,12 @@ def suspects(
 def log_lags(
     starts: Positions, committed: Mapping[TopicPartition, int], partitions: Partitions
 ) -> bool:
-    """Whether more is written than the checkpoint says, in some partition.
-
-    Example:
-        >>> source = TopicPartition("in", 0)
-        >>> log_lags({source: 5}, {source: 5}, [source])
-        False
-        >>> log_lags({}, {source: 0}, [source])
-        True
-    """
+    """Whether more is written than the checkpoint says, in some partition."""
     return any(committed[partition] > starts.get(partition, -1) for partition in partitions)
 
 
 def check_not_cut(group_id: str, batch: BatchRange, pairs: PartitionPairs) -> None:
-    """Refuses partitions that end below where they were read up to: their logs may be cut.
-
-    Example:
-        >>> source = TopicPartition("in", 0)
-        >>> check_not_cut("orders", BatchRange(1, {source: 5}, {source: 5}), PartitionPairs())
-    """
+    """Refuses partitions that end below where they were read up to: their logs may be cut."""
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start, end = batch.starts[partition], batch.ends[partition]
         if end < start:

@@ -1,22 +1,120 @@
 """What depends on a delivery in a run: the meaning of the group's offsets."""
 
 import contextlib
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
-from spark_eos._batch.data_loss import LostRecords
-from spark_eos._batch.plan import Partitions, Positions
+from spark_eos._batch.batch_report import LostRecords
+from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._driver.changed_delivery import changed_delivery, deliveries_of
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import Marker
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._driver.start import Start
 from spark_eos._kafka.offset_metadata import KnownPartitions
-from spark_eos._progress.batch import Batch, PlannedBatch, RunContext
+from spark_eos._kafka.offset_owner import Owner
+from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._progress.missing import Evidence
+from spark_eos._progress.offsets import GroupOffsets
+from spark_eos._progress.ownership import changed_delivery, deliveries_of
 
 
-class Progress(Protocol):
+class StepClock:
+    """Adds up the time spent in each step."""
+
+    def __init__(self) -> None:
+        self.milliseconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Times the block as part of a step, even if it raises."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = (time.monotonic() - started) * 1000
+            self.milliseconds[name] = self.milliseconds.get(name, 0.0) + spent
+
+
+class Rows(Protocol):
+    """A batch's rows: each call is a Spark job."""
+
+    def __call__(
+        self,
+        settings: WriterSettings,
+        batch: BatchRange,
+        batch_plan: BatchPlan,
+        only: Partitions | None,
+    ) -> JobOutcome:
+        """Writes all rows, or only those of some of the plan's partitions."""
+
+
+class StagedFiles(Protocol):
+    """The files of staged batches, written and read by Spark."""
+
+    def stage(self, batch_id: int, files: int) -> tuple[str, int]:
+        """Runs the batch once into at most so many files; returns their name and row count."""
+
+    def replay(self) -> int:
+        """Runs the batch for its state alone; returns the number of its rows."""
+
+    def open(self, copy: StagedBatch) -> bool:
+        """Sets the files that the batch's rows are read from; returns whether they exist."""
+
+    def remove_old(self, batch_id: int) -> None:
+        """Removes the files of earlier batches."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch as the API hands it over; what Spark logged of it is read when asked for."""
+
+    id: int
+    rows: Rows
+    checkpoint: OffsetLog
+    files: StagedFiles | None = None
+    clock: StepClock = field(default_factory=StepClock, compare=False)
+
+    @cached_property
+    def source(self) -> BatchRange:
+        """Its range in its source partitions; not every staged batch has one."""
+        return self.checkpoint.batch_range(self.id)
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """A batch, and what the group's offsets say of it.
+
+    Attributes:
+        range: Its range by the partitions that tasks see.
+        group_range: The same by the group's partitions, and those that are only renewed with it.
+        before: Committed offsets before its rows, by the partitions that tasks see.
+        staged: The files that its rows are read from.
+        repeated: Whether these were staged before this run wrote the batch.
+        lost: Records that were deleted before they were read.
+    """
+
+    batch: Batch
+    range: BatchRange
+    group_range: BatchRange
+    settings: WriterSettings
+    before: Positions = field(default_factory=dict)
+    staged: StagedBatch | None = None
+    repeated: bool = False
+    lost: tuple[LostRecords, ...] = ()
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows, if they were counted."""
+        return None if self.staged is None else self.staged.rows
+
+
+class Progress(ABC):
     """One meaning of a group's offsets; `spark_eos._run.run.Run` calls its methods in this order.
 
     Attributes:
@@ -25,22 +123,29 @@ class Progress(Protocol):
     """
 
     delivery: str
-    progress_topic: str | None
+    progress_topic: str | None = None
+
+    def __init__(self, settings: WriterSettings, start: Start, offsets: GroupOffsets) -> None:
+        self._settings = settings
+        self._group_id = settings.group_id
+        self._start = start
+        self._offsets = offsets
 
     @abstractmethod
     def partitions_to_fence(self, batch: Batch) -> Partitions:
         """The group's partitions to take over and read before anything is known."""
 
     def check_offsets(self, known: KnownPartitions, why: str) -> None:
-        """Refuses a group that was begun with another delivery, whatever became of the marker.
-
-        ``why``: what of the query is why it has this one.
-        """
+        """Refuses a group that was begun with another delivery; ``why`` the query has this one."""
         # Whichever checkpoint they are of: without one the query would begin anew, and write all
         # again.
         for noted in deliveries_of(known):
             if noted != self.delivery:
                 raise changed_delivery(noted, self.delivery, why)
+
+    def owner(self, batch: Batch) -> Owner:
+        """Whose the offsets are that a batch commits."""
+        return Owner.of(batch.checkpoint.query_id(), self._settings.topic)
 
     def check_owner(self, batch: Batch) -> None:
         """Refuses offsets of another query, unless this one may continue from them."""
@@ -81,5 +186,5 @@ class Progress(Protocol):
         return
 
 
-ProgressOf = Callable[[RunContext], Progress]
+ProgressOf = Callable[[WriterSettings, Start, GroupOffsets], Progress]
 """Makes the progress of one run."""

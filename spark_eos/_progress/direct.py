@@ -5,18 +5,20 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from spark_eos._batch.data_loss import LostRecords, deleted_meanwhile
+from spark_eos._batch.batch_report import LostRecords
 from spark_eos._batch.plan import Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import DIRECT, Marker
-from spark_eos._driver.data_loss_check import DataLossCheck
+from spark_eos._driver.data_loss_check import DataLossCheck, deleted_meanwhile
+from spark_eos._driver.start import Start
 from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.list_offsets import FirstOffsets, end_offsets
-from spark_eos._progress.batch import Batch, PlannedBatch, RunContext
 from spark_eos._progress.checks import check_no_gap, check_not_cut
-from spark_eos._progress.delivery import Progress
-from spark_eos._progress.missing import Evidence, initial_offsets
-from spark_eos._progress.owners import check_owner, owners_of, ownership_change
+from spark_eos._progress.delivery import Batch, PlannedBatch, Progress
+from spark_eos._progress.missing import Evidence
+from spark_eos._progress.offsets import GroupOffsets
+from spark_eos._progress.ownership import check_owner, owners_of, ownership_change
 from spark_eos.errors import warn
 
 logger = logging.getLogger(__name__)
@@ -27,29 +29,39 @@ class DirectProgress(Progress):
 
     delivery = DIRECT
 
-    def __init__(self, context: RunContext, progress_topic: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: WriterSettings,
+        start: Start,
+        offsets: GroupOffsets,
+        progress_topic: str | None = None,
+    ) -> None:
+        super().__init__(settings, start, offsets)
         self.progress_topic = progress_topic
-        self._context = context
-        self._offsets = context.offsets
-        self._data_loss = DataLossCheck(context.start.source, context.settings)
+        self._data_loss = DataLossCheck(start.source, settings)
 
     def partitions_to_fence(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()
 
     def check_owner(self, batch: Batch) -> None:
-        state, settings = self._offsets.state, self._context.settings
-        group, own, moved_from = settings.group_id, self._context.owner(batch), settings.moved_from
-        marker, read = batch.checkpoint.marker(), batch.source.ends.keys()
-        begun_with = marker.group_id if marker.topic_ids else None
-        check_owner(group, own, state.known, state.pairs, read, moved_from, begun_with=begun_with)
+        offsets, marker = self._offsets, batch.checkpoint.marker()
+        check_owner(
+            self._group_id,
+            offsets.known.owner or self.owner(batch),
+            offsets.known,
+            offsets.pairs,
+            batch.source.ends.keys(),
+            self._settings.moved_from,
+            begun_with=marker.group_id if marker.topic_ids else None,
+        )
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Says so if the query continues from offsets that its checkpoint knows nothing of."""
-        state, read = self._offsets.state, batch.source.ends.keys()
-        begun = not state.known.partitions.isdisjoint(map(state.pairs.progress, read))
-        owners = owners_of(state.known, state.pairs, read)
+        offsets, read = self._offsets, batch.source.ends.keys()
+        begun = not offsets.known.partitions.isdisjoint(map(offsets.pairs.progress, read))
+        owners = owners_of(offsets.known, offsets.pairs, read)
         what = ownership_change(
-            self._context.owner(batch),
+            self.owner(batch),
             owners,
             # A run that was refused the group has left a marker.
             new=begun and batch.id == 0 and (bool(owners) or marker.group_id is None),
@@ -63,7 +75,7 @@ class DirectProgress(Progress):
             "group %s: %s. The query continues from the group's offsets: up to %s source records "
             "are left to write, and up to %s before them are not written again. To write them all, "
             "use another group_id and another checkpoint_location",
-            self._context.settings.group_id,
+            self._group_id,
             what,
             f"{left:,}",
             f"{done:,}",
@@ -72,7 +84,7 @@ class DirectProgress(Progress):
     def _left(self, read: Partitions) -> tuple[int, int]:
         """How many offsets of some source partitions are not committed, and how many are."""
         topics = {topic for topic, _ in read}
-        connections, deadline = self._context.start.source, self._context.deadline()
+        connections, deadline = self._start.source, self._settings.group_deadline()
         starts = FirstOffsets(connections).of(read, deadline)
         ends = end_offsets(connections, topics, deadline, needed=read)
         committed = self._committed()
@@ -85,16 +97,15 @@ class DirectProgress(Progress):
         return left, done
 
     def plan(self, batch: Batch) -> PlannedBatch:
-        return PlannedBatch(batch, batch.source, batch.source, self._context.settings)
+        return PlannedBatch(batch, batch.source, batch.source, self._settings)
 
     def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
-        return initial_offsets(planned.group_range, self._offsets.state.committed, evidence)
+        return evidence.initial_offsets(planned.group_range, self._offsets.committed)
 
     def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
-        state, batch = self._offsets.state, planned.batch
-        group = self._context.settings.group_id
-        check_not_cut(group, planned.group_range, state.pairs)
-        check_no_gap(group, planned.group_range, state.committed, state.pairs)
+        offsets, batch = self._offsets, planned.batch
+        check_not_cut(self._group_id, planned.group_range, offsets.pairs)
+        check_no_gap(self._group_id, planned.group_range, offsets.committed, offsets.pairs)
         batch.checkpoint.set_marker(self._marker(planned, marker))
         with batch.clock.step("range"):
             before = self._committed()
@@ -107,10 +118,10 @@ class DirectProgress(Progress):
         return self._data_loss.explaining(lambda: self._lost(batch, self._committed()))
 
     def _committed(self) -> Positions:
-        return self._offsets.state.pairs.by_source(self._offsets.state.committed)
+        return self._offsets.pairs.by_source(self._offsets.committed)
 
     def _lost(self, batch: Batch, committed: Positions) -> tuple[LostRecords, ...]:
-        return self._data_loss.lost(batch.source, committed, self._offsets.state.pairs)
+        return self._data_loss.lost(batch.source, committed, self._offsets.pairs)
 
     def _marker(self, planned: PlannedBatch, marker: Marker) -> Marker:
         read = by_topic(planned.range.ends).items()
@@ -118,7 +129,7 @@ class DirectProgress(Progress):
 
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
         del outcomes
-        if self._context.settings.fail_on_data_loss:
+        if self._settings.fail_on_data_loss:
             return planned
         more = deleted_meanwhile(planned.lost, self._lost(planned.batch, planned.before))
         self._data_loss.warn(planned.batch.id, more)

@@ -10,19 +10,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import BatchRange, Partitions
+from spark_eos._batch.plan import BatchRange, PartitionPairs, Partitions
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._driver.changed_delivery import changed_delivery
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, Marker
 from spark_eos._driver.progress_topic import ensure_progress_topic, free_partitions
+from spark_eos._driver.start import Start
 from spark_eos._kafka.cluster import NO_ID, TopicInfo, cluster_id
 from spark_eos._kafka.cluster import topics as cluster_topics
 from spark_eos._kafka.stored_text import SourcePartition
 from spark_eos._kafka.topic_cache import TopicCache, recreated, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.batch import Batch, PlannedBatch, RunContext
+from spark_eos._progress.delivery import Batch, PlannedBatch
 from spark_eos._progress.direct import DirectProgress
+from spark_eos._progress.offsets import GroupOffsets
+from spark_eos._progress.ownership import changed_delivery
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
 from spark_eos.options import ProgressTopic
 
@@ -35,10 +37,12 @@ class MirroredProgress(DirectProgress):
 
     delivery = MIRRORED
 
-    def __init__(self, context: RunContext, topic: ProgressTopic) -> None:
-        super().__init__(context)
+    def __init__(
+        self, settings: WriterSettings, start: Start, offsets: GroupOffsets, topic: ProgressTopic
+    ) -> None:
+        super().__init__(settings, start, offsets)
         self._topic = topic
-        self._topics = TopicCache(context.start.source, context.settings.limits)
+        self._topics = TopicCache(start.source, settings.limits)
         self._cluster = ""
         self._ids: dict[str, uuid.UUID] = {}
         # Progress partitions in use of which nobody knows what they stand for.
@@ -49,16 +53,16 @@ class MirroredProgress(DirectProgress):
     def partitions_to_fence(self, batch: Batch) -> Partitions:
         """All progress partitions: to be fenced and read before any pair is known."""
         del batch
-        connections, deadline = self._context.start.target, self._context.deadline()
+        connections, deadline = self._start.target, self._settings.group_deadline()
         topic = ensure_progress_topic(connections, self._topic, deadline)
         return {TopicPartition(topic.name, index) for index in range(topic.partitions)}
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Learns the pairs from the group's offsets, or else from the checkpoint."""
-        self._cluster = cluster_id(self._context.start.source, self._context.deadline())
-        known = self._offsets.state.known
+        self._cluster = cluster_id(self._start.source, self._settings.group_deadline())
+        known = self._offsets.known
         sources = dict(known.sources)
-        if marker.group_id == self._context.settings.group_id:
+        if marker.group_id == self._group_id:
             paired = {source.topic_partition for source in sources.values()}
             for number, source in marker.sources.items():
                 if source.topic_partition not in paired:
@@ -68,13 +72,13 @@ class MirroredProgress(DirectProgress):
         own = {self._topic.name, *(topic for topic, _ in sources)}
         if any(topic not in own for topic, _ in known.partitions):
             raise changed_delivery(DIRECT, MIRRORED)
-        used = {*known.partitions, *self._offsets.state.committed}
+        used = {*known.partitions, *self._offsets.committed}
         self._unknown = {p for p in used if p.topic == self._topic.name} - sources.keys()
         self._offsets.pair(replace(known, sources=sources))
         super().learn(batch, marker)
 
     def _check_pair(self, partition: TopicPartition, source: SourcePartition) -> None:
-        group = self._context.settings.group_id
+        group = self._group_id
         if partition.topic != self._topic.name:
             raise ConfigurationError(
                 f"the progress of group {group!r} is in topic {partition.topic!r}, not in "
@@ -93,18 +97,18 @@ class MirroredProgress(DirectProgress):
 
     def plan(self, batch: Batch) -> PlannedBatch:
         """New source partitions get a progress partition each; idle ones are renewed with all."""
-        source, pairs = batch.source, self._offsets.state.pairs
+        source, pairs = batch.source, self._offsets.pairs
         topics = self._check_source(batch)
         if new := sorted(source.ends.keys() - set(pairs.sources.values())):
             self._add(new, topics)
-        state = self._offsets.state
+        offsets = self._offsets
         idle = {
-            partition: state.committed[partition]
-            for partition, read in state.pairs.sources.items()
-            if read not in source.ends and partition in state.committed
+            partition: offsets.committed[partition]
+            for partition, read in offsets.pairs.sources.items()
+            if read not in source.ends and partition in offsets.committed
         }
-        starts, ends = map(state.pairs.by_progress, (source.starts, source.ends))
-        settings = self._context.settings
+        starts, ends = map(offsets.pairs.by_progress, (source.starts, source.ends))
+        settings = self._settings
         if (letters := settings.dead_letters) is not None:
             # Dead letters name the cluster of their records.
             settings = replace(settings, dead_letters=replace(letters, cluster=self._cluster))
@@ -114,10 +118,10 @@ class MirroredProgress(DirectProgress):
     def _check_source(self, batch: Batch) -> dict[str, TopicInfo]:
         """Refuses recreated source topics: Kafka itself checks only the progress topic's id."""
         names = {topic for topic, _ in batch.source.ends}
-        group = self._context.settings.group_id
+        group = self._group_id
         topics = source_topics(self._topics, names, self._ids, group)
         self._ids |= {name: topic.topic_id for name, topic in topics.items()}
-        for source in self._offsets.state.known.sources.values():
+        for source in self._offsets.known.sources.values():
             # One by one: an operator may have set the progress of some since it was recreated.
             now = topics.get(source.topic)
             if now and now.topic_id != source.topic_id != NO_ID:
@@ -130,12 +134,12 @@ class MirroredProgress(DirectProgress):
 
     def _marker(self, planned: PlannedBatch, marker: Marker) -> Marker:
         del planned
-        known = self._offsets.state.known.sources
+        known = self._offsets.known.sources
         sources = {number: source for (_, number), source in known.items()}
         return replace(marker, delivery=MIRRORED, sources=sources)
 
     def _add(self, new: Collection[TopicPartition], topics: dict[str, TopicInfo]) -> None:
-        known, topic = self._offsets.state.known, self._topic.name
+        known, topic = self._offsets.known, self._topic.name
         if self._unknown:
             raise self._ambiguous(new)
         self._check_other_cluster({name: topics[name] for name, _ in new})
@@ -147,17 +151,17 @@ class MirroredProgress(DirectProgress):
             for (source, partition), number in zip(new, free, strict=True)
         }
         needed = 1 + max(number for _, number in pairs)
-        deadline = self._context.deadline()
-        ensure_progress_topic(self._context.start.target, self._topic, deadline, partitions=needed)
+        deadline = self._settings.group_deadline()
+        ensure_progress_topic(self._start.target, self._topic, deadline, partitions=needed)
         self._offsets.pair(replace(known, sources={**known.sources, **pairs}))
 
     def _check_other_cluster(self, new: Mapping[str, TopicInfo]) -> None:
         """Refuses the target's cluster as the source: a copy could feed itself for ever."""
-        deadline = self._context.deadline()
+        deadline = self._settings.group_deadline()
         here: dict[str, TopicInfo] = {}
         # Topics that may not even be described are not written.
         with contextlib.suppress(AuthorizationError):
-            here = cluster_topics(self._context.start.target, new, deadline)
+            here = cluster_topics(self._start.target, new, deadline)
         for name, topic in sorted(here.items()):
             if NO_ID != topic.topic_id == new[name].topic_id:
                 raise ConfigurationError(
@@ -167,12 +171,12 @@ class MirroredProgress(DirectProgress):
                 )
 
     def _ambiguous(self, new: Iterable[TopicPartition]) -> OffsetsLostError:
-        group = self._context.settings.group_id
+        group = self._group_id
         lost = ", ".join(map(str, sorted(self._unknown)[:_NAMED]))
         first, any_ = min(new), TopicPartition("", 0)
         wanted = PartitionPairs({any_: first}).how_to_set(group, {any_: "N"})
         wanted += " --source-bootstrap-servers ..."
-        if not self._offsets.state.pairs.sources:
+        if not self._offsets.pairs.sources:
             wanted += f" --progress-topic {self._topic.name}"
         return OffsetsLostError(
             f"group {group!r} has used {len(self._unknown)} progress partitions of which nothing "

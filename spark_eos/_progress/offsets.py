@@ -6,28 +6,40 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, batch_plan
+from spark_eos._batch.plan import (
+    BatchPlan,
+    BatchRange,
+    PartitionPairs,
+    Partitions,
+    Positions,
+    batch_plan,
+)
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code, Verdict, code_names, verdict
 from spark_eos._driver.assigned_partitions import by_member
-from spark_eos._driver.changed_delivery import nothing_staged
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text
 from spark_eos._kafka.offset_owner import Owner
 from spark_eos._kafka.stored_text import StagedBatch, SuspectRange
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos._progress import checks
-from spark_eos._progress.committing import OffsetCommits
-from spark_eos._progress.reading import OffsetReader
-from spark_eos._progress.state import State
+from spark_eos._progress.checks import (
+    check_no_suspects,
+    check_not_moved_back,
+    check_not_moved_on,
+    check_same_pairs,
+    check_same_staged,
+    suspect_ranges,
+)
+from spark_eos._progress.group_requests import GroupRequests
+from spark_eos._progress.ownership import nothing_staged
 from spark_eos.acls import query_acls
 
 Members = Mapping[TopicPartition, MemberIdentity]
@@ -38,7 +50,7 @@ them expire after seven days (``offsets.retention.minutes``), at the shortest af
 
 
 class GroupOffsets:
-    """A group's offsets. All that changes `state` is here, and each change follows an answer.
+    """A group's offsets. All that changes its fields is here, and each change follows an answer.
 
     Tasks see source partitions. In a mirrored query another partition of the group stands for
     each; only here is the one translated to the other.
@@ -55,16 +67,26 @@ class GroupOffsets:
         self._settings = settings
         self._membership = membership
         self._topics = TopicCache(connections, settings.limits)
-        self.commits = OffsetCommits(connections, settings.group_id, membership)
-        self._reader = OffsetReader(connections, settings, membership, transactions, self.commits)
+        self._transactions = transactions
+        self.requests = GroupRequests(connections, settings.group_id, membership)
         # Whether brokers may accept offsets by topic name, so that a recreated topic has to be
         # noticed here.
         self._by_name = False
         # Whether the answer to a commit was lost, so that it may still be carried out.
         self._needs_reading = False
         self._committed_all: float | None = None
-        self.state = State()
+        # The partitions whose offsets the run needs, and their next offsets.
         self.held: frozenset[TopicPartition] = frozenset()
+        self.committed: Positions = {}
+        # Those that an operator has set, which have no text, and those with another client's.
+        self.by_hand: frozenset[TopicPartition] = frozenset()
+        self.foreign: frozenset[TopicPartition] = frozenset()
+        # What a staged commit may say as long as no newer run has written.
+        self._expected: Mapping[TopicPartition, Collection[StagedBatch | None]] = {}
+        # What the texts of all offsets tell.
+        self.known = KnownPartitions()
+        # What the offsets stand for: of a mirrored query, partitions of the source.
+        self.pairs = PartitionPairs()
 
     # Fence and read ---------------------------------------------------------------------------
 
@@ -78,7 +100,10 @@ class GroupOffsets:
 
     def refresh_metadata(self) -> None:
         """Reads what the texts of the group's offsets tell now; fences nobody."""
-        self.state = self.state.knowing(self._reader.known())
+        found = self.requests.all(self._settings.group_deadline())
+        read, before = KnownPartitions.of(found), self.known
+        # Pairs that no offset tells of yet stay known.
+        self.pair(replace(read, sources={**before.sources, **read.sources}, owner=before.owner))
 
     def join(
         self, topics: Mapping[str, TopicInfo], partitions: Partitions, *, by_name: bool
@@ -92,7 +117,7 @@ class GroupOffsets:
     def restrict_to(self, partitions: Partitions) -> None:
         """Forgets the offsets of partitions that the run does not need."""
         self.held = frozenset(partitions)
-        self.state = self.state.only(partitions)
+        self.committed = {p: at for p, at in self.committed.items() if p in partitions}
 
     def fence(self) -> None:
         """Fences every task that knows the run's current members, then reads the offsets."""
@@ -112,65 +137,74 @@ class GroupOffsets:
         self._needs_reading = False
         # A newer run may have come and gone, and written records.
         self.refresh_metadata()
-        state = self.state
-        self._know(set(partitions) & state.committed.keys() - state.by_hand - state.foreign)
+        self._know(set(partitions) & self.committed.keys() - self.by_hand - self.foreign)
         # New partitions may be marked as well.
         self.refuse_suspects()
 
     def nothing_staged(self, progress_topic: str | None) -> bool:
         """Whether a staged query of the group has never staged a batch; all runs are fenced."""
-        return nothing_staged(self._reader.all(), progress_topic)
+        offsets = self.requests.all(self._settings.group_deadline())
+        return nothing_staged(offsets, progress_topic)
 
     def refuse_suspects(self) -> None:
         """Refuses partitions that an earlier run has marked as perhaps not fully written."""
-        state = self.state
-        checks.check_no_suspects(self._settings.group_id, state.pairs, state.known, self.held)
+        check_no_suspects(self._settings.group_id, self.pairs, self.known, self.held)
 
     def _fence(self, partitions: Partitions) -> None:
-        marked = self.state.known.suspects
+        marked = self.known.suspects
         self._membership.take_over_own(self.topics(partitions), partitions)
         self._read(partitions)
         # A newer run may have come and gone, and marked some. This run's own are to be committed.
-        if self.state.known.suspects != marked:
+        if self.known.suspects != marked:
             self.refuse_suspects()
 
     def _read(self, partitions: Partitions) -> None:
-        answer = self._reader.stable(partitions)
-        now, state, group = KnownPartitions.of(answer), self.state, self._settings.group_id
-        checks.check_same_pairs(group, state.known, now)
-        checks.check_same_staged(group, state.expected, now)
-        read = state.reading(answer)
-        checks.check_not_moved_back(group, state.pairs, state.committed, read.committed, partitions)
-        checks.check_not_moved_on(group, read, state.committed)
-        self.state = read
+        answer = self.requests.stable(partitions, self._settings, self._transactions)
+        now, group = KnownPartitions.of(answer), self._settings.group_id
+        committed = {partition: found.offset for partition, found in answer.items()}
+        by_hand = frozenset(p for p, found in answer.items() if not has_text(found))
+        check_same_pairs(group, self.known, now)
+        check_same_staged(group, self._expected, now)
+        check_not_moved_back(group, self.pairs, self.committed, committed, partitions)
+        check_not_moved_on(
+            group, self.pairs, self.committed, committed, by_hand | now.set_by_others
+        )
+        # What another run has marked since stays marked.
+        self._suspect(now.suspects)
+        self.committed, self.by_hand, self.foreign = committed, by_hand, now.set_by_others - by_hand
         self.held = frozenset(partitions)
 
     def _know(self, partitions: Partitions) -> None:
-        known = self.state.known.including(partitions, self._membership.topic_ids)
-        self.state = self.state.with_known(known)
+        self.known = self.known.including(partitions, self._membership.topic_ids)
+
+    def _suspect(self, suspects: Mapping[TopicPartition, SuspectRange]) -> None:
+        marked = dict(self.known.suspects)
+        for partition, found in suspects.items():
+            before = marked.get(partition, found)
+            marked[partition] = SuspectRange(
+                min(before.first, found.first), max(before.after, found.after)
+            )
+        self.known = replace(self.known, suspects=marked)
 
     # Plan -------------------------------------------------------------------------------------
 
     def plan(self, group_range: BatchRange, batch: BatchRange) -> BatchPlan:
-        """What tasks are to do with each partition of a batch.
-
-        ``group_range``: the batch's range by the group's partitions.
-        """
-        membership, state = self._membership, self.state
+        """What tasks are to do with each partition; ``group_range``: the same by the group's."""
+        membership = self._membership
         planned = batch_plan(
-            group_range, state.committed, membership.identities(), membership.topic_ids, state.known
+            group_range, self.committed, membership.identities(), membership.topic_ids, self.known
         )
-        return {p: one for p, one in state.pairs.task_plan(planned).items() if p in batch.ends}
+        return {p: one for p, one in self.pairs.task_plan(planned).items() if p in batch.ends}
 
     def members(self) -> Members:
         """The member that each partition is assigned to, by the partitions that tasks see."""
-        return self.state.pairs.by_source(self._membership.identities())
+        return self.pairs.by_source(self._membership.identities())
 
     def note_committed(self, outcome: JobOutcome) -> None:
         """Takes note of what tasks have committed."""
         found = outcome.partitions.items()
         moved = {p: o.next_offset for p, o in found if o.next_offset is not None}
-        self.state = self.state.moved(self.state.pairs.by_progress(moved))
+        self.accept(self.pairs.by_progress(moved))
 
     # Commit -----------------------------------------------------------------------------------
 
@@ -179,7 +213,7 @@ class GroupOffsets:
         left = set(again)
 
         def attempt() -> None:
-            committed = self.state.committed
+            committed = self.committed
             pending = {
                 partition: max(offset, committed.get(partition, offset))
                 for partition, offset in wanted.items()
@@ -192,13 +226,13 @@ class GroupOffsets:
             if unassigned := sorted(pending.keys() - members.keys()):
                 self.fence()
                 raise RetriableError(f"{unassigned[0]} is not assigned")
-            texts = self.state.known.texts(pending)
+            texts = self.known.texts(pending)
             offsets = {p: CommittedOffset(offset, texts[p]) for p, offset in pending.items()}
             for member, own in by_member(offsets, members).items():
                 deadline = self._settings.group_deadline()
-                codes = self.commits.send(member, own, deadline, self._on_lost)
+                codes = self.requests.commit(member, own, deadline, self._on_lost)
                 done = {p for p, code in codes.items() if code == Code.NONE}
-                self.state = self.state.moved({p: pending[p] for p in done})
+                self.accept({p: pending[p] for p in done})
                 left.difference_update(done)
                 if refused := {code for code in codes.values() if code}:
                     self._refused(own.keys(), refused)
@@ -236,10 +270,7 @@ class GroupOffsets:
             self.commit(ends)
 
     def initialize(self, initial: Positions) -> None:
-        """Gives held partitions their first offsets, and commits the others again.
-
-        From then on, a partition without an offset is one whose offset was lost.
-        """
+        """Gives held partitions first offsets; one without an offset is a lost one from then on."""
         # Before any metadata names them as known: if the run dies in between, the next one must
         # not take partitions without an offset for lost ones.
         self.commit(initial)
@@ -248,7 +279,7 @@ class GroupOffsets:
 
     def _commit_all(self, wanted: Positions) -> None:
         """Commits all held offsets, moved or not, since each expires by its own age."""
-        committed = self.state.committed
+        committed = self.committed
         self.commit({p: committed[p] for p in self.held} | wanted, again=self.held)
         self._committed_all = time.monotonic()
 
@@ -262,11 +293,11 @@ class GroupOffsets:
         """Commits all held offsets again between batches; nothing is repeated if that fails."""
         if self._may_renew(deadline):
             # Brokers may still be ending the last batch's transactions.
-            found = self.commits.fetch(self.held, deadline, wait=True)
+            found = self.requests.fetch(self.held, deadline, wait=True)
             # Nobody else should commit between batches; if somebody did, don't undo it.
-            committed = self.state.committed
+            committed = self.committed
             unmoved = {p: one for p, one in found.items() if one.offset == committed.get(p)}
-            self.commits.renew(unmoved, deadline, self._on_lost)
+            self.requests.renew(unmoved, deadline, self._on_lost)
         self._committed_all = time.monotonic()
 
     def _may_renew(self, deadline: Deadline) -> bool:
@@ -281,49 +312,52 @@ class GroupOffsets:
 
     def stage(self, partition: TopicPartition, staged: StagedBatch) -> None:
         """Commits which staged files count."""
-        self.state = self.state.staging(partition, staged)
-        self.commit({partition: self.state.committed[partition]}, again=[partition])
+        before = self.known.staged.get(partition)
+        self.known = replace(self.known, staged={**self.known.staged, partition: staged})
+        # While it is on its way, it may arrive, or may not.
+        self._expected = {**self._expected, partition: (before, staged)}
+        self.commit({partition: self.committed[partition]}, again=[partition])
         self.expect_staged_commit(partition)
 
     def expect_staged_commit(self, partition: TopicPartition) -> None:
         """From now on, whoever reads notices if a newer run has moved the staged commit."""
-        self.state = self.state.expecting(partition)
+        self._expected = {**self._expected, partition: (self.known.staged.get(partition),)}
 
     def accept(self, offsets: Positions) -> None:
-        """Takes offsets that an operator has set for what they mean."""
-        self.state = self.state.moved(offsets)
+        """Takes over offsets that were committed, or what those mean that an operator has set."""
+        self.committed = {**self.committed, **offsets}
 
     def set_owner(self, owner: Owner) -> None:
         """From now on, the texts of offsets tell that they are this query's."""
-        self.state = self.state.with_known(replace(self.state.known, owner=owner))
+        self.known = replace(self.known, owner=owner)
 
     def pair(self, known: KnownPartitions) -> None:
         """Takes over what progress partitions stand for."""
-        self.state = self.state.with_known(known)
+        self.known = known
+        sources = known.sources.items()
+        self.pairs = PartitionPairs({p: source.topic_partition for p, source in sources})
 
     def mark(self, starts: Positions, sources: Partitions) -> dict[str, SuspectRange]:
-        """Marks ranges that may not be written although the group's offsets are past them.
-
-        The marks are part of the committed offsets until an operator resets these.
-        """
-        pairs = self.state.pairs
+        """Marks, until an operator resets them, ranges that may not be written although passed."""
+        pairs = self.pairs
         partitions = {pairs.progress(source) for source in sources}
-        seen = {p: self.state.committed.get(p, 0) for p in partitions}
+        seen = {p: self.committed.get(p, 0) for p in partitions}
         # A later commit may lie below an earlier one: the read would take it for a reset.
-        self.state = self.state.only(self.state.committed.keys() - partitions)
+        self.committed = {p: at for p, at in self.committed.items() if p not in partitions}
         self.fence()
-        found = checks.suspects(starts, seen, self.state.committed)
-        self.state = self.state.suspecting(found)
-        self.commit({p: self.state.committed[p] for p in found}, again=found)
+        found = suspect_ranges(starts, seen, self.committed)
+        self._suspect(found)
+        self.commit({p: self.committed[p] for p in found}, again=found)
         return {pairs.name(partition): found[partition] for partition in sorted(found)}
 
     # Words ------------------------------------------------------------------------------------
 
     def name(self, source: TopicPartition) -> str:
         """How to call a partition that tasks see."""
-        return self.state.pairs.name(self.state.pairs.progress(source))
+        return self.pairs.name(self.pairs.progress(source))
 
     def command(self, sources: Partitions) -> str:
         """How an operator sets the offsets of partitions that tasks see."""
-        pairs = self.state.pairs
-        return checks.command(self._settings.group_id, pairs, [pairs.progress(p) for p in sources])
+        pairs = self.pairs
+        wanted = dict.fromkeys(sorted(map(pairs.progress, sources)), "N")
+        return pairs.how_to_set(self._settings.group_id, wanted)

@@ -9,22 +9,27 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from spark_eos._batch.data_loss import LostRecords
+from spark_eos._batch.batch_report import LostRecords
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
-from spark_eos._batch.progress import COMMIT_PARTITION, first_position, progress_range, rows_read
 from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import STAGED, Marker
 from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._driver.progress_topic import ensure_progress_topic
+from spark_eos._driver.progress_topic import (
+    COMMIT_PARTITION,
+    ensure_progress_topic,
+    first_position,
+    progress_range,
+)
+from spark_eos._driver.start import Start
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.batch import Batch, PlannedBatch, RunContext, StagedFiles
-from spark_eos._progress.delivery import Progress
-from spark_eos._progress.missing import Evidence, initial_offsets
-from spark_eos._progress.source_positions import SourcePositions
+from spark_eos._progress.delivery import Batch, PlannedBatch, Progress, StagedFiles
+from spark_eos._progress.missing import Evidence
+from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.staged_checks import StagedChecks
-from spark_eos._progress.staged_sources import StagedSources
+from spark_eos._progress.staged_sources import SourcePositions, StagedSources
 from spark_eos.errors import OffsetsLostError, warn
 from spark_eos.options import ProgressTopic
 
@@ -37,27 +42,29 @@ class StagedProgress(Progress):
     delivery = STAGED
 
     def __init__(
-        self, context: RunContext, topic: ProgressTopic, reads: Callable[[str], bool]
+        self,
+        settings: WriterSettings,
+        start: Start,
+        offsets: GroupOffsets,
+        topic: ProgressTopic,
+        reads: Callable[[str], bool],
     ) -> None:
-        self._context = context
-        self._offsets = context.offsets
+        super().__init__(settings, start, offsets)
         self._topic = topic
-        self._sources = StagedSources(context, reads)
-        self._positions = SourcePositions(
-            context.start.target, context.settings, context.offsets.commits
-        )
-        self._checks = StagedChecks(context.settings.group_id, topic.name)
+        self._sources = StagedSources(start.source, settings, reads)
+        self._positions = SourcePositions(start.target, settings, offsets.requests)
+        self._checks = StagedChecks(settings.group_id, topic.name)
         self._commit_partition = TopicPartition(topic.name, COMMIT_PARTITION)
         # Of the progress topic, once the run has begun.
         self._partitions = 0
         # The last batch that the run has begun to write: a later one finds it written.
         self._last = -1
-        self.progress_topic: str | None = topic.name
+        self.progress_topic = topic.name
 
     # The start --------------------------------------------------------------------------------
 
     def partitions_to_fence(self, batch: Batch) -> Partitions:
-        connections, deadline = self._context.start.target, self._context.deadline()
+        connections, deadline = self._start.target, self._settings.group_deadline()
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()
 
@@ -67,25 +74,23 @@ class StagedProgress(Progress):
 
     def check_owner(self, batch: Batch) -> None:
         """Refuses the staged commit of another query, which may be running."""
-        last = self._offsets.state.known.staged.get(self._commit_partition)
+        last = self._offsets.known.staged.get(self._commit_partition)
         if last is not None and last.query != batch.checkpoint.query_id():
             self._check_belongs(last, batch.id, batch.checkpoint)
 
     def learn(self, batch: Batch, marker: Marker) -> None:
-        """Accepts offsets that an operator has set to 0, all of them: the batch comes as it is.
-
-        ``kafka-consumer-groups.sh`` sets no other offset in a topic without records.
-        """
+        """Accepts offsets that an operator has set to 0, all of them: the batch comes as it is."""
         del marker
         self._offsets.expect_staged_commit(self._commit_partition)
-        held, state = self._held(batch).ends.keys(), self._offsets.state
-        if state.by_hand >= held and not any(state.committed[p] for p in held):
+        # kafka-consumer-groups.sh sets no other offset in a topic without records.
+        held, offsets = self._held(batch).ends.keys(), self._offsets
+        if offsets.by_hand >= held and not any(offsets.committed[p] for p in held):
             self._offsets.accept(dict.fromkeys(held, first_position(batch.id)))
             warn(
                 logger,
                 "EOS63",
                 "group %s: the offsets of %s were set by hand, so batch %d is written as it comes",
-                self._context.settings.group_id,
+                self._group_id,
                 self._topic.name,
                 batch.id,
             )
@@ -93,7 +98,7 @@ class StagedProgress(Progress):
     # One batch --------------------------------------------------------------------------------
 
     def plan(self, batch: Batch) -> PlannedBatch:
-        held, settings = self._held(batch), self._context.settings
+        held, settings = self._held(batch), self._settings
         if (letters := settings.dead_letters) is not None:
             # A staged row has no position in a source.
             settings = replace(settings, dead_letters=replace(letters, positions=False))
@@ -111,7 +116,7 @@ class StagedProgress(Progress):
 
     def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
         try:
-            return initial_offsets(planned.group_range, self._offsets.state.committed, evidence)
+            return evidence.initial_offsets(planned.group_range, self._offsets.committed)
         except OffsetsLostError as error:
             raise self._checks.lost(planned.batch.id, error) from error
 
@@ -132,27 +137,27 @@ class StagedProgress(Progress):
                 )
                 staged = self._commit(batch, files, name, rows)
                 planned = replace(planned, staged=staged, lost=lost)
-        return replace(planned, before=dict(self._offsets.state.committed))
+        return replace(planned, before=dict(self._offsets.committed))
 
     def _find(self, held: BatchRange, checkpoint: OffsetLog) -> StagedBatch | None:
         """The batch's staged commit, if an earlier run has made one."""
-        state, checks = self._offsets.state, self._checks
-        if self._commit_partition in state.foreign:
+        offsets, checks = self._offsets, self._checks
+        if self._commit_partition in offsets.foreign:
             raise checks.foreign(held.batch_id)
-        last = state.known.staged.get(self._commit_partition)
+        last = offsets.known.staged.get(self._commit_partition)
         if last is not None:
             self._check_belongs(last, held.batch_id, checkpoint)
-        checks.check_positions(last, held, state.committed)
+        checks.check_positions(last, held, offsets.committed)
         return last if last is not None and last.batch == held.batch_id else None
 
     def _check_belongs(self, last: StagedBatch, batch_id: int, checkpoint: OffsetLog) -> None:
-        owners = self._offsets.state.known.owners.get(self._topic.name, ())
+        owners = self._offsets.known.owners.get(self._topic.name, ())
         self._checks.check_belongs(last, batch_id, checkpoint, owners)
 
     def _open(self, found: StagedBatch, files: StagedFiles) -> None:
         logger.info(
             "group %s: batch %d is staged already, in %s; its %d rows are written from there",
-            self._context.settings.group_id,
+            self._group_id,
             found.batch,
             found.directory or "no file",
             found.rows,
@@ -185,9 +190,8 @@ class StagedProgress(Progress):
 
     def on_committed(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
         lost = self._replay(planned) if planned.repeated else ()
-        start = self._context.start
         # Only the target's cluster has the group.
-        if start.source is start.target:
+        if self._start.source is self._start.target:
             with planned.batch.clock.step("commit_end"):
                 self._positions.publish(self._topic.name, self._sources.ranges(planned.batch))
         return lost
@@ -196,10 +200,7 @@ class StagedProgress(Progress):
         self._positions.renew()
 
     def _replay(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
-        """Computes the state of a batch staged before: the files need no source, which may be gone.
-
-        Only after all is written.
-        """
+        """Computes the state of a batch staged before, last of all: its source may be gone."""
         batch, found = planned.batch, planned.staged
         with batch.clock.step("stage"):
             rows, lost = self._sources.running(batch, _files(batch).replay, repeated=True)
@@ -217,7 +218,7 @@ class StagedProgress(Progress):
             "differ from here on. If they must not, start over with another group_id and "
             "another checkpoint_location; and let sources keep records for longer than a query "
             "may be stopped (min.compaction.lag.ms)",
-            self._context.settings.group_id,
+            self._group_id,
             staged.batch,
             rows,
             staged.rows,
@@ -227,3 +228,9 @@ class StagedProgress(Progress):
 def _files(batch: Batch) -> StagedFiles:
     assert batch.files is not None  # noqa: S101 - the API stages such a query's batches
     return batch.files
+
+
+def rows_read(outcomes: Sequence[JobOutcome]) -> int:
+    """How many rows of the copy the tasks have read and committed, now or in an earlier attempt."""
+    last = {p: part for outcome in outcomes for p, part in outcome.partitions.items()}
+    return sum(part.rows + part.skipped + part.dead_letters for part in last.values())

@@ -4,17 +4,25 @@ Nothing here decides what is written: the staged commit does. But what staged fi
 state, lack since source records were deleted is an error, or is reported, as in any delivery.
 """
 
+import logging
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from spark_eos._batch.data_loss import LostRecords, deleted_meanwhile
-from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import BatchRange, Positions
-from spark_eos._driver.data_loss_check import DataLossCheck
+from spark_eos._batch.batch_report import LostRecords
+from spark_eos._batch.plan import BatchRange, PartitionPairs, Positions
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.data_loss_check import DataLossCheck, deleted_meanwhile
+from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.offset_metadata import CommittedOffset, position_metadata
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
-from spark_eos._progress.batch import Batch, RunContext
+from spark_eos._progress import offsets
+from spark_eos._progress.delivery import Batch
+from spark_eos._progress.group_requests import GroupRequests
+from spark_eos.acls import query_acls
+from spark_eos.errors import AuthorizationError, SparkEosError
 
 Result = TypeVar("Result")
 
@@ -28,11 +36,13 @@ _NOT_IN_STATE: Final = (
 class StagedSources:
     """Looks after the sources whose topics ``sink.read`` reads."""
 
-    def __init__(self, context: RunContext, reads: Callable[[str], bool]) -> None:
-        self._settings = settings = context.settings
-        self._data_loss = DataLossCheck(context.start.source, settings, staged=True)
+    def __init__(
+        self, source: Connections, settings: WriterSettings, reads: Callable[[str], bool]
+    ) -> None:
+        self._settings = settings
+        self._data_loss = DataLossCheck(source, settings, staged=True)
         self._reads = reads
-        self._topics = TopicCache(context.start.source, settings.limits)
+        self._topics = TopicCache(source, settings.limits)
         self._ids: dict[str, uuid.UUID] = {}
         self._ranges: tuple[int, list[BatchRange]] | None = None
 
@@ -50,10 +60,7 @@ class StagedSources:
     def running(
         self, batch: Batch, run: Callable[[], Result], *, repeated: bool = False
     ) -> tuple[Result, tuple[LostRecords, ...]]:
-        """Runs a batch's frame, and finds the records that were deleted before or while it ran.
-
-        ``repeated``: the batch's rows are written from files that were staged before.
-        """
+        """Runs a batch's frame, and finds the records that were deleted before or while it ran."""
         refused, warned = _NOT_IN_STATE if repeated else _NOT_WRITTEN
         ranges = self.ranges(batch)
 
@@ -89,3 +96,76 @@ class StagedSources:
         topics = source_topics(self._topics, names, known, self._settings.group_id)
         self._ids |= {name: topic.topic_id for name, topic in topics.items()}
         batch.checkpoint.set_marker(replace(marker, topic_ids=self._ids))
+
+
+logger = logging.getLogger(__name__)
+
+# Seconds that monitoring may delay a batch.
+_AT_MOST: Final = 5.0
+
+
+class SourcePositions:
+    """Publishes one run's positions in its sources."""
+
+    def __init__(
+        self, connections: Connections, settings: WriterSettings, requests: GroupRequests
+    ) -> None:
+        self._connections = connections
+        self._settings = settings
+        self._requests = requests
+        self._text = ""
+        self._published: Positions = {}
+        self._all_published = -offsets.RENEWED_AFTER
+        self._failed = False
+
+    def publish(self, progress_topic: str, ranges: Iterable[BatchRange]) -> None:
+        """Publishes where a finished batch ends in its sources; whatever fails is only logged."""
+        self._text = position_metadata(progress_topic)
+        # A partition that two sources have is as far as the one that lags behind.
+        ends: Positions = {}
+        for one in ranges:
+            for partition, end in one.ends.items():
+                ends[partition] = min(end, ends.get(partition, end))
+        # Each offset expires by its own age.
+        renewed = time.monotonic() - self._all_published >= offsets.RENEWED_AFTER
+        moved = {p: end for p, end in ends.items() if renewed or self._published.get(p) != end}
+        if not self._publish(moved):
+            return
+        self._published = ends
+        if renewed:
+            self._all_published = time.monotonic()
+
+    def renew(self) -> None:
+        """Publishes all positions again between batches, so that none expires."""
+        if self._publish(self._published):
+            self._all_published = time.monotonic()
+
+    def _publish(self, positions: Positions) -> bool:
+        member = self._requests.any_member()
+        if not positions or member is None:
+            return True
+        found = {p: CommittedOffset(at, self._text) for p, at in positions.items()}
+        group_id, prefix = self._settings.group_id, self._settings.id_prefix
+        try:
+            deadline = self._settings.group_deadline(at_most=_AT_MOST)
+            # An older position that arrives late shows a larger lag for a batch, and no more.
+            codes = self._requests.commit(member, found, deadline)
+            if refused := {code for code in codes.values() if code}:
+                topics = {topic for (topic, _), code in codes.items() if code}
+                raise self._connections.refusal(
+                    f"positions of group {group_id!r} in its sources",
+                    min(refused),
+                    query_acls(group_id, prefix, topics, []),
+                )
+        except SparkEosError as error:
+            if not self._failed:
+                logger.log(
+                    logging.WARNING if isinstance(error, AuthorizationError) else logging.INFO,
+                    "group %s: Kafka's tools don't show the query's lag, since its positions can't "
+                    "be published; the query itself does not need them: %s",
+                    group_id,
+                    error,
+                )
+            self._failed = True
+            return False
+        return True

@@ -2,13 +2,15 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from spark_eos._batch.plan import Partitions
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._kafka.stored_text import SuspectRange
-from spark_eos._progress.batch import PlannedBatch
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._progress.delivery import PlannedBatch
 from spark_eos._progress.offsets import GroupOffsets
-from spark_eos.errors import SparkEosError, WriteError
+from spark_eos.errors import SparkEosError, WriteError, warn
 
 logger = logging.getLogger(__name__)
 
@@ -76,22 +78,59 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
             f"and this could not be noted in the group's offsets: {error.text}. Set those "
             f"offsets yourself before the next start ({command})"
         )
-    return describe_suspects(marked, command)
-
-
-def describe_suspects(suspects: Mapping[str, SuspectRange], command: str) -> str:
-    """What to tell the user of ranges that may not be written, by the partition's name.
-
-    Example:
-        >>> describe_suspects({}, "")
-        ''
-        >>> describe_suspects({"in-0": SuspectRange(5, 9)}, "...").split(": ")[1].split(".")[0]
-        'in-0 offsets 5 to 8'
-    """
-    named = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in suspects.items())
-    return named and (
-        f". Some of these may not be written although later ones are: {named}. This is noted in "
+    found = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in marked.items())
+    return found and (
+        f". Some of these may not be written although later ones are: {found}. This is noted in "
         f"the group's offsets, and no query of the group starts until they are set ({command}): "
         "to the first one, to write all of them again, or past the last one, to continue without "
         "them"
     )
+
+
+# Three divisions bring the default of 100,000 records down to a single row.
+_SHRINK: Final = 64
+_GROW: Final = 4
+_SIZES: Final = ("max_records", "max_bytes", "max_ms")
+
+
+class TransactionSize:
+    """The settings of a run's tasks: smaller transactions after one took too long."""
+
+    def __init__(self, wanted: WriterSettings) -> None:
+        self._wanted = wanted
+        self.settings = wanted
+
+    def follow(self, wanted: WriterSettings) -> None:
+        """Takes over settings that are known only once the run has started."""
+        if wanted != self._wanted:
+            self._wanted = self.settings = wanted
+
+    def shrink(self) -> None:
+        """Makes transactions smaller."""
+        now = self.settings.transactions
+        self._set({name: max(1, getattr(now, name) // _SHRINK) for name in _SIZES})
+        size = self.settings.transactions
+        warn(
+            logger,
+            "EOS54",
+            "group %s: transactions took longer than transactions.timeout_ms=%d and are smaller "
+            "from now on: at most %d records, %d bytes, %d ms. They grow again with each batch "
+            "that finishes in time. If this happens often, raise transactions.timeout_ms",
+            self._wanted.group_id,
+            size.timeout_ms,
+            size.max_records,
+            size.max_bytes,
+            size.max_ms,
+        )
+
+    def after(self, outcomes: Sequence[JobOutcome]) -> None:
+        """Makes transactions larger again after a batch that finished in time."""
+        now, most = self.settings.transactions, self._wanted.transactions
+        if now != most and outcomes and not any(outcome.too_slow for outcome in outcomes):
+            self._set(
+                {name: min(getattr(most, name), getattr(now, name) * _GROW) for name in _SIZES}
+            )
+
+    def _set(self, sizes: Mapping[str, Any]) -> None:
+        smaller = replace(self.settings.transactions, **sizes)
+        self.settings = replace(self.settings, transactions=smaller)

@@ -14,28 +14,25 @@ from spark_eos._batch.plan import Partitions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver import preflight
-from spark_eos._driver.changed_delivery import (
-    changed_delivery,
-    check_marker,
-    deliveries_of,
-    may_become_direct,
-)
 from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
 from spark_eos._driver.dead_letter_limit import DeadLetterLimit
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
 from spark_eos._driver.replication import warn_of_replication
 from spark_eos._driver.start import Start
-from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.transactions import BY_ID
-from spark_eos._progress import checks
-from spark_eos._progress.batch import Batch, PlannedBatch, RunContext
-from spark_eos._progress.delivery import ProgressOf
-from spark_eos._progress.missing import Evidence, warn_of_restored
+from spark_eos._progress.checks import log_lags
+from spark_eos._progress.delivery import Batch, PlannedBatch, ProgressOf
+from spark_eos._progress.missing import Evidence
 from spark_eos._progress.offsets import GroupOffsets, Members
+from spark_eos._progress.ownership import (
+    changed_delivery,
+    check_marker,
+    deliveries_of,
+    may_become_direct,
+)
 from spark_eos._progress.renewal import IdleRenewal
-from spark_eos._run.attempts import check_attempts, check_outcome
-from spark_eos._run.transaction_size import TransactionSize
+from spark_eos._run.attempts import TransactionSize, check_attempts, check_outcome
 from spark_eos.errors import CheckpointError, ConfigurationError, FencedByNewerRunError
 
 logger = logging.getLogger(__name__)
@@ -75,11 +72,8 @@ class Run:
         )
         self._transactions = OpenTransactions(start.target, settings)
         self._offsets = GroupOffsets(start.target, settings, self._membership, self._transactions)
-        self._context = RunContext(settings, start, self._offsets)
-        self._progress = progress(self._context)
-        self._renewal = IdleRenewal(
-            settings, overdue=lambda: self._offsets.overdue, renew=self._renew
-        )
+        self._progress = progress(settings, start, self._offsets)
+        self._renewal = IdleRenewal(settings, self._membership, self._offsets, self._progress)
         self._size = TransactionSize(settings)
         self._version = 0
         self._begun = False
@@ -110,7 +104,7 @@ class Run:
             # Check: another run may have begun while this one was cut off, and may have left
             # offsets of another delivery or query.
             self._check_group(batch)
-            if planned.group_range.ends.keys() - offsets.state.committed.keys():
+            if planned.group_range.ends.keys() - offsets.committed.keys():
                 # This run has read the topics before, so these partitions are new in this batch.
                 self._initialize(planned, batch.checkpoint.marker(), begun_now=True)
             # Refuse a range that would lose or repeat records; write the checkpoint's marker;
@@ -166,8 +160,11 @@ class Run:
         offsets.refuse_suspects()
         # Give each partition an offset that is known to be this query's; refuse those lost. Nothing
         # of a batch is written yet that Spark has begun since this run was prepared.
-        offsets.set_owner(self._context.owner(batch))
-        begun_now = self._prepared_ms is not None and batch.began_ms >= self._prepared_ms
+        offsets.set_owner(progress.owner(batch))
+        begun_now = (
+            self._prepared_ms is not None
+            and batch.checkpoint.began_ms(batch.id) >= self._prepared_ms
+        )
         self._initialize(planned, marker, begun_now=begun_now)
         self._begun = True
         logger.info(
@@ -218,7 +215,7 @@ class Run:
     # Parts of it ------------------------------------------------------------------------------
 
     def _check_group(self, batch: Batch) -> None:
-        known = self._offsets.state.known
+        known = self._offsets.known
         try:
             self._progress.check_offsets(known, self._why)
             self._progress.check_owner(batch)
@@ -245,27 +242,22 @@ class Run:
 
     def _initialize(self, planned: PlannedBatch, marker: Marker, *, begun_now: bool) -> None:
         """Gives partitions without an offset their first one; refuses those that had one."""
-        state, ids = self._offsets.state, self._membership.topic_ids
-        evidence = Evidence(self._group_id, state.known, ids, marker, begun_now, state.pairs)
+        offsets, ids = self._offsets, self._membership.topic_ids
+        evidence = Evidence(self._group_id, offsets.known, ids, marker, begun_now, offsets.pairs)
         initial = self._progress.initial(planned, evidence)
-        warn_of_restored(planned.group_range, initial, evidence)
+        evidence.warn_of_restored(planned.group_range, initial)
         self._offsets.initialize(initial)
 
     def _new_marker(self, planned: PlannedBatch) -> Marker:
         """What the checkpoint is to say of the group before any row is written."""
-        held, committed = planned.group_range, self._offsets.state.committed
+        held, committed = planned.group_range, self._offsets.committed
         noted = planned.batch.checkpoint.marker().checkpoint_may_lag
-        lags = noted and checks.log_lags(held.starts, committed, held.ends)
+        lags = noted and log_lags(held.starts, committed, held.ends)
         ids = dict(self._membership.topic_ids)
         return Marker(self._group_id, ids, checkpoint_may_lag=self._asynchronous or lags)
 
     def _renew_if_due(self) -> None:
         self._renewal.renew_if_due()
-
-    def _renew(self, deadline: Deadline) -> None:
-        if not self._membership.ended:
-            self._offsets.renew(deadline)
-            self._progress.renew()
 
     # The end ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos._driver.log_gap import LogFiles, complete_logs
+from spark_eos._driver.offset_log import LogFiles, complete_logs
 from spark_eos._pyspark_internals import ANY_SINK_ASYNCHRONOUS, is_connect
 from spark_eos.errors import UnsupportedPipelineError
 

@@ -8,8 +8,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_eos._batch import plan
-from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Waits
+from spark_eos._batch.plan import (
+    BatchPlan,
+    BatchRange,
+    Partitions,
+    records_of,
+    task_count,
+    wait_per_record,
+)
 from spark_eos._batch.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._spark.columns import check_columns
@@ -54,7 +60,7 @@ class BatchJobs:
         self._report = T.StructType([T.StructField(REPORT, T.StringType())])
         self._attempt = 0
         self._repeated = False
-        self._waits: Waits | None = None
+        self._wait_ms: float | None = None
 
     def _adopt(self, schema: T.StructType) -> None:
         check_columns(with_struct(schema), self._default_topic)
@@ -77,11 +83,12 @@ class BatchJobs:
     ) -> JobOutcome:
         """Writes a batch's rows, or only those of some source partitions."""
         rows = self._selected(frame)
-        committed = {partition: part.committed for partition, part in batch_plan.items()}
+        records = 0
         if only is None:
-            cores, waits = self._runtime.cores(), self._waits
-            tasks = plan.task_count(batch, committed, cores, self._most_partitions, waits)
-            if tasks < len(batch.ends):
+            records = records_of(batch, {p: part.committed for p, part in batch_plan.items()})
+            partitions, cores = len(batch.ends), self._runtime.cores()
+            tasks = task_count(records, partitions, cores, self._most_partitions, self._wait_ms)
+            if tasks < partitions:
                 rows = rows.coalesce(tasks)
         written = self._written(rows, settings, batch_plan, only)
         self._runtime.check_batch(frame, written, batch)
@@ -93,7 +100,7 @@ class BatchJobs:
             raise own or as_write_error(error, group, batch.batch_id, batch_plan, only) from error
         if only is None:
             waited = outcome.counters.wait_ms
-            self._waits = Waits(plan.records_of(batch, committed), outcome.tasks, waited)
+            self._wait_ms = wait_per_record(waited, outcome.tasks, records)
         return outcome
 
     def run_staged(
@@ -108,7 +115,7 @@ class BatchJobs:
         rows = copies.rows
         if only is None:
             files, cores = len(batch.ends) - 1, self._runtime.cores()
-            rows = rows.coalesce(plan.tasks_for(copies.number_of_rows, files, cores))
+            rows = rows.coalesce(task_count(copies.number_of_rows, files, cores, wait_ms=0.0))
         else:
             rows = rows.where(F.col(FILE_NUMBER).isin([index - 1 for _topic, index in only]))
             rows = self._single_task(rows)

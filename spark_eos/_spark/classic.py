@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos import _pyspark_internals as internals
 from spark_eos._batch.plan import BatchRange
-from spark_eos._driver.marker_files import Files
+from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._driver.offset_log import OffsetLog, fingerprint_of, parse_positions
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._run.run import Run

@@ -9,7 +9,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._driver.checkpoint_files import ArrowFiles, local_directory
-from spark_eos._driver.marker_files import Files
+from spark_eos._driver.checkpoint_marker import Files
 from spark_eos.errors import CheckpointError
 
 # Hadoop's wildcards in the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).

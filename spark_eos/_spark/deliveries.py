@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame
 
 from spark_eos._batch.writer_settings import SourceTopics, WriterSettings
 from spark_eos._driver import preflight
-from spark_eos._driver.changed_delivery import may_become_direct, nothing_staged
 from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.start import Start
 from spark_eos._kafka.groups import own_group
 from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._progress.ownership import may_become_direct, nothing_staged
 from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.columns import source_fault
 from spark_eos._spark.delivery import Delivery, SinkQuery

@@ -14,8 +14,7 @@ from spark_eos._driver.start import Start
 from spark_eos._kafka.addresses import same_cluster
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.batch import Batch
-from spark_eos._progress.delivery import ProgressOf
+from spark_eos._progress.delivery import Batch, ProgressOf
 from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.runtime import QueryRuntime

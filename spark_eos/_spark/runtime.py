@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos._batch.plan import BatchRange
-from spark_eos._driver.marker_files import Files
+from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._run.run import Run
 from spark_eos.errors import QueryStoppedError

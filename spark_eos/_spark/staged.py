@@ -9,8 +9,7 @@ from pyspark.sql import DataFrame
 from spark_eos._batch.plan import Positions
 from spark_eos._driver.checkpoint_marker import STAGED
 from spark_eos._kafka.offset_metadata import is_position
-from spark_eos._progress.batch import Batch
-from spark_eos._progress.delivery import ProgressOf
+from spark_eos._progress.delivery import Batch, ProgressOf
 from spark_eos._progress.staged import StagedProgress
 from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.batch_job import BatchJobs

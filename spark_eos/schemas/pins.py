@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 from spark_eos._client.persisted import check_format
-from spark_eos._driver.marker_files import Files
+from spark_eos._driver.checkpoint_marker import Files
 from spark_eos.errors import CheckpointError
 from spark_eos.schemas.client import Registered
 from spark_eos.schemas.formats import Schema

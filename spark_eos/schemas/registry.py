@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from spark_eos._driver.marker_files import Files
+from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.classic import HadoopFiles
 from spark_eos._spark.columns import SOURCE, header_type_fits

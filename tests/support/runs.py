@@ -15,8 +15,7 @@ from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
-from spark_eos._progress.batch import Batch
-from spark_eos._progress.delivery import ProgressOf
+from spark_eos._progress.delivery import Batch, ProgressOf
 from spark_eos._progress.direct import DirectProgress
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._run.run import Run
@@ -54,20 +53,20 @@ class Checkpoint(dict[str, str]):
         super().__init__({"metadata": '{"id": "query"}', "sources/0/0": initial})
 
     def read(self, path: str) -> str | None:
-        """See `spark_eos._driver.marker_files.Files`."""
+        """See `spark_eos._driver.checkpoint_marker.Files`."""
         return self.get(path)
 
     def names(self, path: str) -> list[str]:
-        """See `spark_eos._driver.marker_files.Files`."""
+        """See `spark_eos._driver.checkpoint_marker.Files`."""
         start = f"{path}/"
         return sorted({n.removeprefix(start).split("/")[0] for n in self if n.startswith(start)})
 
     def write(self, path: str, text: str) -> None:
-        """See `spark_eos._driver.marker_files.Files`."""
+        """See `spark_eos._driver.checkpoint_marker.Files`."""
         self[f"{path}/part-0.txt"] = text
 
     def delete(self, path: str) -> None:
-        """See `spark_eos._driver.marker_files.Files`."""
+        """See `spark_eos._driver.checkpoint_marker.Files`."""
         for name in [name for name in self if name.startswith(f"{path}/")]:
             del self[name]
 

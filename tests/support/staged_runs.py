@@ -8,13 +8,13 @@ from typing import Any
 
 from spark_eos._batch.batch_report import BatchReport
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
-from spark_eos._batch.progress import first_position
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._driver.progress_topic import first_position
 from spark_eos._driver.start import Start
 from spark_eos._kafka.stored_text import StagedBatch
-from spark_eos._progress.batch import Batch
+from spark_eos._progress.delivery import Batch
 from spark_eos._progress.staged import StagedProgress
 from spark_eos._run.run import Run
 from spark_eos._worker import task
@@ -53,7 +53,7 @@ class Copies:
     empty: bool = False
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
-        """See `spark_eos._progress.batch.StagedFiles`."""
+        """See `spark_eos._progress.delivery.StagedFiles`."""
         name = f"{batch_id}-{len(self.rows):08x}"
         each = 0 if self.empty else 3 + len(self.rows)
         self.rows[name] = [each] * files
@@ -61,19 +61,19 @@ class Copies:
         return name, each * files
 
     def replay(self) -> int:
-        """See `spark_eos._progress.batch.StagedFiles`."""
+        """See `spark_eos._progress.delivery.StagedFiles`."""
         self.while_drained()
         self.drained += 1
         assert self.opened is not None
         return self.opened.rows - self.rows_less
 
     def open(self, copy: StagedBatch) -> bool:
-        """See `spark_eos._progress.batch.StagedFiles`."""
+        """See `spark_eos._progress.delivery.StagedFiles`."""
         self.opened = copy
         return copy.directory is None or copy.directory in self.rows
 
     def remove_old(self, batch_id: int) -> None:
-        """See `spark_eos._progress.batch.StagedFiles`."""
+        """See `spark_eos._progress.delivery.StagedFiles`."""
         for name in [name for name in self.rows if int(name.partition("-")[0]) < batch_id]:
             self.rows[name] = []
 

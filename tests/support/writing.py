@@ -103,7 +103,7 @@ def task_outcome(
     """What becomes of a task's rows; ``planned`` replaces fields of each partition's plan."""
     members = membership.identities()
     batch = BatchRange(0, {}, dict.fromkeys(members, 100))
-    plan = batch_plan(batch, {}, members, membership.topic_ids)
+    plan = batch_plan(batch, {}, members, membership.topic_ids, KnownPartitions())
     plan = {partition: replace(one, **planned) for partition, one in plan.items()}
     try:
         return outcome_of(task.write_task(settings, plan)(batches))

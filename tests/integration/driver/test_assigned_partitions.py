@@ -7,7 +7,7 @@ partitions came (KIP-1251), and lets the current one commit any partition. The r
 import itertools
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 from spark_eos._batch.plan import BatchPlan, BatchRange, batch_plan
 from spark_eos._batch.task_report import REJECTED, WRITTEN
 from spark_eos._driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
+from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
@@ -215,7 +216,7 @@ class AssignmentHistories(RuleBasedStateMachine):
             for (_, partition), m in owners(self.driver.values()).items()
         }
         batch = BatchRange(0, {}, {TopicPartition(_NAME, p): 100 for p in _PARTITIONS})
-        planned = batch_plan(batch, {}, members, {_NAME: _TOPIC})
+        planned = batch_plan(batch, {}, members, {_NAME: _TOPIC}, KnownPartitions())
         assert planned.keys() == members.keys()
         for (_, partition), part in planned.items():
             self.in_flight.append((part.member, partition, self.group.moment))
@@ -282,11 +283,17 @@ def group(new_flow: Callable[..., Flow]) -> Iterator[ManualMembers]:
         yield group
 
 
-def _by_rule(
-    group: ManualMembers, name: str, partition: int, epoch: int, topic: str | None = None
-) -> bool:
-    topic_id = group.topic_ids[topic or group.source]
-    return may_commit(group.members[name], (topic_id, partition), epoch)
+def _judged(
+    group: ManualMembers,
+    name: str,
+    epoch: int,
+    partitions: Collection[int],
+    topic: str | None = None,
+) -> list[tuple[bool, int]]:
+    """Whether the rule allows to commit each partition, and what the broker answers."""
+    topic_id, member = group.topic_ids[topic or group.source], group.members[name]
+    codes = group.codes(name, epoch, partitions, topic)
+    return [(may_commit(member, (topic_id, p), epoch), code) for p, code in codes.items()]
 
 
 @pytest.mark.proves("assigned-nobody")
@@ -294,10 +301,8 @@ def test_assigned_to_nobody_is_refused(group: ManualMembers) -> None:
     # The target topic: nobody subscribes to it.
     (nobodys,) = set(group.topics) - {group.source}
     now = group.members["a"].epoch
-    assert not _by_rule(group, "a", 0, now, nobodys)
-    assert group.codes("a", now, [0], nobodys) == {0: _ACCEPTED}
-    assert not _by_rule(group, "a", 0, now - 1, nobodys)
-    assert group.codes("a", now - 1, [0], nobodys) == {0: _STALE}
+    assert _judged(group, "a", now, [0], nobodys) == [(False, _ACCEPTED)]
+    assert _judged(group, "a", now - 1, [0], nobodys) == [(False, _STALE)]
 
 
 @pytest.mark.proves("assigned-another")
@@ -306,19 +311,16 @@ def test_assigned_to_another_member_is_refused(group: ManualMembers) -> None:
     topic_id = group.topic_ids[group.source]
     assert owners(group.members.values())[topic_id, partition].instance_id == "b"
     now = group.members["a"].epoch
-    assert not _by_rule(group, "a", partition, now)
-    assert group.codes("a", now, [partition]) == {partition: _ACCEPTED}
+    assert _judged(group, "a", now, [partition]) == [(False, _ACCEPTED)]
     # ``a`` had it, at the epoch before.
-    assert not _by_rule(group, "a", partition, now - 1)
-    assert group.codes("a", now - 1, [partition]) == {partition: _STALE}
+    assert _judged(group, "a", now - 1, [partition]) == [(False, _STALE)]
 
 
 @pytest.mark.proves("assigned-current-epoch")
 def test_assigned_to_this_member_at_the_current_epoch_is_accepted(group: ManualMembers) -> None:
     for name in ("a", "b"):
         now, owned = group.members[name].epoch, group.owned(name)
-        assert all(_by_rule(group, name, partition, now) for partition in owned)
-        assert group.codes(name, now, owned) == dict.fromkeys(owned, _ACCEPTED)
+        assert _judged(group, name, now, owned) == [(True, _ACCEPTED)] * 2
 
 
 @pytest.mark.proves("assigned-raised-epoch")
@@ -327,8 +329,7 @@ def test_assigned_to_this_member_and_a_heartbeat_has_raised_the_epoch_is_accepte
 ) -> None:
     older, kept = group.members["a"].epoch - 1, group.owned("a")
     assert older >= 1
-    assert all(_by_rule(group, "a", partition, older) for partition in kept)
-    assert group.codes("a", older, kept) == dict.fromkeys(kept, _ACCEPTED)
+    assert _judged(group, "a", older, kept) == [(True, _ACCEPTED)] * 2
 
 
 @pytest.mark.proves("assigned-given-back")
@@ -337,18 +338,14 @@ def test_revoked_and_given_back_since_is_refused(group: ManualMembers) -> None:
     group.leave("b")
     group.settle()
     assert group.owned("a") == {0, 1, 2, 3}
-    assert not any(_by_rule(group, "a", partition, older) for partition in lost)
-    assert group.codes("a", older, lost) == dict.fromkeys(lost, _STALE)
-    assert all(_by_rule(group, "a", partition, older) for partition in kept)
-    assert group.codes("a", older, kept) == dict.fromkeys(kept, _ACCEPTED)
-    now = group.members["a"].epoch
-    assert all(_by_rule(group, "a", partition, now) for partition in kept | lost)
+    assert _judged(group, "a", older, lost) == [(False, _STALE)] * 2
+    assert _judged(group, "a", older, kept) == [(True, _ACCEPTED)] * 2
+    assert _judged(group, "a", group.members["a"].epoch, kept | lost) == [(True, _ACCEPTED)] * 4
 
 
 def test_an_epoch_from_the_future_is_refused(group: ManualMembers) -> None:
     future, owned = group.members["a"].epoch + 1, group.owned("a")
-    assert not any(_by_rule(group, "a", partition, future) for partition in owned)
-    assert group.codes("a", future, owned) == dict.fromkeys(owned, _STALE)
+    assert _judged(group, "a", future, owned) == [(False, _STALE)] * 2
 
 
 @pytest.mark.proves("assigned-kafka-4-4-gap")
@@ -372,11 +369,10 @@ def test_the_broker_takes_commits_of_a_lost_partition_until_the_epoch_is_raised(
     assert (member.epoch, len(member.acknowledged - member.owned)) == (epoch, 1)
     taken = lost & (group.owned("b") | group.owned("c") | group.owned("d"))
     assert taken
-    assert group.codes("a", epoch, taken) == dict.fromkeys(taken, _ACCEPTED)
-    assert not any(_by_rule(group, "a", partition, epoch) for partition in taken)
+    assert set(_judged(group, "a", epoch, taken)) == {(False, _ACCEPTED)}
     group.heartbeat("a")
     assert group.members["a"].epoch > epoch
-    assert group.codes("a", epoch, taken) == dict.fromkeys(taken, _STALE)
+    assert set(_judged(group, "a", epoch, taken)) == {(False, _STALE)}
 
 
 # Histories on the real broker ----------------------------------------------------------------
@@ -449,6 +445,7 @@ def _plan(group: ManualMembers, name: str, partition: int, how: str) -> BatchPla
         committed,
         {TopicPartition(group.source, index): identity for _, index in assigned},
         {group.source: topic_id},
+        KnownPartitions(),
     )
 
 

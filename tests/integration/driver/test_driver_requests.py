@@ -7,7 +7,7 @@ from kafka.protocol.admin import ListTransactionsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from spark_eos._progress import reading
+from spark_eos._progress import group_requests
 from support.flow import Flow
 from support.members import started
 from support.proxied_worker import unstable
@@ -59,7 +59,7 @@ def test_a_group_in_which_nothing_happens_has_not_changed(flow: Flow) -> None:
 def test_transactions_that_brokers_are_ending_are_looked_for_once(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_SETTLING", 60.0)
+    monkeypatch.setattr(group_requests, "_SETTLING", 60.0)
 
     with running(proxied_flow) as runs:
         rule = proxy.on(OffsetFetchRequest, Rewrite(unstable), times=3)

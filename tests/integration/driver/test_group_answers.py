@@ -12,7 +12,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from spark_eos._client.error_codes import Code, code_name
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
-from spark_eos._progress import offsets, reading
+from spark_eos._progress import group_requests, offsets
 from spark_eos.errors import DeadlineExceededError
 from support import proxy_faults as faults
 from support.flow import Flow
@@ -39,20 +39,14 @@ def _assert_members_are_its_own(flow: Flow, membership: GroupMembership) -> None
 
 
 @pytest.mark.proves("group-join-lost")
-def test_the_answer_to_a_join_at_the_start(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+def test_the_answer_to_a_join_at_the_start_and_when_members_are_taken_over(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
     joins = _of(proxied_flow, lambda m: m.member_epoch == 0)
     lost = proxy.on(ConsumerGroupHeartbeatRequest, faults.CutAfter(), where=joins)
     with started(proxied_flow) as membership:
         assert len(lost.hits) == 1
         _assert_members_are_its_own(proxied_flow, membership)
-
-
-@pytest.mark.proves("group-join-lost")
-def test_the_answer_to_a_join_when_members_are_taken_over(
-    proxied_flow: Flow, proxy: KafkaProxy
-) -> None:
-    joins = _of(proxied_flow, lambda m: m.member_epoch == 0)
-    with started(proxied_flow) as membership:
         lost = proxy.on(ConsumerGroupHeartbeatRequest, faults.CutAfter(), where=joins)
         # The member that joined unheard is its own, not a newer run's.
         take_over(proxied_flow, membership)
@@ -126,7 +120,7 @@ def test_only_an_offset_that_is_held_back_is_a_transactions(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever else is in the error's text, such as the name of a group."""
-    monkeypatch.setattr(reading, "ABORT_INTERVAL", 0)
+    monkeypatch.setattr(group_requests, "ABORT_INTERVAL", 0)
     proxy.on(
         OffsetFetchRequest,
         _group_code(Code.STALE_MEMBER_EPOCH),

@@ -70,6 +70,16 @@ def _has_one(group: ManualMembers, instance_id: str) -> bool:
     return len(group.owned(instance_id)) == 1
 
 
+def _remove_one(flow: Flow) -> None:
+    """Drops one of two members."""
+    before = _epochs(flow)
+    drop_members(flow, "spark-eos-0")
+    until(
+        lambda: _partitions(flow) == {"spark-eos-1": [0, 1]} and _epochs(flow) > before[:1],
+        lambda: "the other member to have both partitions",
+    )
+
+
 # Without help --------------------------------------------------------------------------------
 
 
@@ -137,17 +147,8 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
     _set_timeouts(flow)
     with running(flow, max_members=2) as runs:
         runs.batch(3, 3)
-        before = _epochs(flow)
-
-        def remove_one() -> None:
-            drop_members(flow, "spark-eos-0")
-            until(
-                lambda: _partitions(flow) == {"spark-eos-1": [0, 1]} and _epochs(flow) > before[:1],
-                lambda: "the other member to have both partitions",
-            )
-
         # Its partition is planned again; the other's goes through at once with its older epoch.
-        report = runs.batch(6, 6, while_planned=remove_one)
+        report = runs.batch(6, 6, while_planned=lambda: _remove_one(flow))
         assert report.attempts == 2
         assert report.transactions == 2
         assert "attempt 2 for 1 source partitions" in caplog.text
@@ -162,18 +163,10 @@ def test_what_a_task_holds_behind_a_refused_transaction_is_left_to_the_next_atte
 ) -> None:
     _set_timeouts(flow)
     with running(flow, max_members=2, max_transaction_records=1) as runs:
-
-        def remove_one() -> None:
-            drop_members(flow, "spark-eos-0")
-            until(
-                lambda: _partitions(flow) == {"spark-eos-1": [0, 1]},
-                lambda: "the other member to have both partitions",
-            )
-
         runs.batch(1, 1)
         # The first partition's transaction is refused when the other one's rows come.
         held = [(p, range(1, 2)) for owned in _partitions(flow).values() for p in owned]
-        report = runs.batch(2, 2, tasks=[held], while_planned=remove_one)
+        report = runs.batch(2, 2, tasks=[held], while_planned=lambda: _remove_one(flow))
         assert report.attempts == 2
         runs.written_once(2, 2)
 
@@ -187,15 +180,7 @@ def test_dead_letters_of_a_transaction_that_was_aborted_are_counted_once(flow: F
     for partition in (0, 1):
         flow.produce(range(2), partition=partition)
     with running(flow, max_members=2, topic=small, dead_letters=settings) as runs:
-
-        def remove_one() -> None:
-            drop_members(flow, "spark-eos-0")
-            until(
-                lambda: _partitions(flow) == {"spark-eos-1": [0, 1]},
-                lambda: "the other member to have both partitions",
-            )
-
-        report = runs.batch(2, 2, while_planned=remove_one)
+        report = runs.batch(2, 2, while_planned=lambda: _remove_one(flow))
         assert report.attempts == 2
         assert sum(report.dead_letters.values()) == len(flow.written(letters)) == 4
 
@@ -274,25 +259,6 @@ def _exactly_once(flow: Flow, values: Iterable[Any]) -> None:
     assert flow.open_transactions() == []
 
 
-@pytest.mark.slow
-@pytest.mark.proves("partitions-added", "group-partitions-added")
-@pytest.mark.parametrize(("members", "shares"), [(1, [5]), (5, [1] * 5)])
-def test_partitions_added_under_a_running_query(
-    members: int, shares: list[int], flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    flow.produce(range(20))
-    with _running_query(spark_eos_session, flow, max_members=members):
-        _await_committed(flow, {0: 10, 1: 10})
-        assert len(flow.members()) == min(2, members)
-        flow.broker.add_partitions(flow.source, 5)
-        flow.partitions = 5
-        flow.produce(range(20, 70))
-        _await_committed(flow, {0: 20, 1: 20, 2: 10, 3: 10, 4: 10})
-        assert sorted(len(owned) for owned in _partitions(flow).values()) == shares
-    assert flow.members() == []
-    _exactly_once(flow, range(70))
-
-
 @pytest.mark.proves("driver-cut-off", "group-sessions-end")
 @pytest.mark.slow
 def test_all_sessions_end_while_the_driver_is_stopped(flow: Flow, tmp_path: Path) -> None:
@@ -363,16 +329,13 @@ def test_a_foreign_consumer_joins_under_a_running_query(
 
 @pytest.mark.slow
 @pytest.mark.proves("group-foreign-idle")
-@pytest.mark.parametrize("protocol", ["consumer", "classic"])
-def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(
-    flow: Flow, protocol: str
-) -> None:
+def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(flow: Flow) -> None:
     # Each of our two members keeps its partition: only the epochs tell.
     _set_timeouts(flow)
     with running(flow, max_members=2) as runs:
         runs.batch(3, 3)
         before = _partitions(flow)
-        with _foreign_member(flow, lambda: runs.foreign_member_seen, protocol):
+        with _foreign_member(flow, lambda: runs.foreign_member_seen, "classic"):
             assert {**before, "": []} == _partitions(flow)
             with pytest.raises(
                 errors.ForeignMemberError, match=r"'somebody-else' on host /127\.0\.0\.1"

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,11 +16,11 @@ from kafka.protocol.consumer import OffsetFetchRequest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
-from spark_eos._kafka import cluster, offsets
+from spark_eos._kafka import offsets
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress import committing
+from spark_eos._progress import group_requests
 from spark_eos._progress import offsets as group_offsets
 from spark_eos.errors import CheckpointError, OffsetsLostError, WriteError
 from spark_eos.testing import EmbeddedKafka
@@ -51,37 +50,30 @@ def _fail() -> None:
     raise ConnectionError("the driver dies here")
 
 
-def test_every_offset_tells_which_partitions_the_group_has_known(flow: Flow) -> None:
+def _written(flow: Flow, *ends: int, **batch: Any) -> Checkpoint:
+    """The checkpoint of a run that has written a batch."""
     with running(flow) as runs:
-        runs.batch(5, 5)
-        # Partition 1 is idle, so only the first batch's tasks have told of it.
-        runs.batch(9, 5)
-    everything = {(flow.source, 0), (flow.source, 1)}
-    assert _known(flow).partitions == everything
-    _lose(flow, 0)
-    assert _known(flow).partitions == everything
+        runs.batch(*ends, **batch)
+    return runs.checkpoint
+
+
+def _refuses(
+    flow: Flow, checkpoint: Checkpoint | None, match: str, *ends: int, **batch: Any
+) -> None:
+    with (
+        running(flow, checkpoint=checkpoint) as runs,
+        pytest.raises(OffsetsLostError, match=match),
+    ):
+        runs.batch(*ends, **batch)
 
 
 @pytest.mark.proves("offsets-expired")
 def test_an_expired_offset_is_not_taken_for_a_new_partition(flow: Flow) -> None:
-    with running(flow) as runs:
-        runs.batch(5, 5)
+    _written(flow, 5, 5)
     _lose(flow, 1)
     # As after the checkpoint was deleted: the first batch of another one.
-    with running(flow) as runs, pytest.raises(OffsetsLostError, match=f"{flow.source}-1, although"):
-        runs.batch(9, 9)
+    _refuses(flow, None, f"{flow.source}-1, although", 9, 9)
     assert len(flow.values()) == 10
-
-
-@pytest.mark.slow
-def test_partitions_that_are_new_are_read_from_their_beginning(flow: Flow) -> None:
-    with running(flow) as runs:
-        runs.batch(5, 5)
-    flow.broker.add_partitions(flow.source, 3)
-    flow.partitions = 3
-    with running(flow) as runs:
-        runs.batch(7, 7, 4)
-        runs.written_once(7, 7, 4)
 
 
 @pytest.mark.slow
@@ -103,9 +95,7 @@ def test_an_idle_partition_is_restored_from_the_checkpoint(flow: Flow) -> None:
 def test_what_the_checkpoint_has_finished_is_restored(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
+    checkpoint = _written(flow, 5, 5)
     groups.delete_group(flow.bootstrap_servers, flow.group_id)
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(9, 9)
@@ -135,11 +125,7 @@ def test_a_batch_that_was_begun_proves_nothing(flow: Flow) -> None:
     groups.delete_group(flow.bootstrap_servers, flow.group_id)
     begun = "batch 1, from 5 to 8, was begun.* everything below 5 is written"
     for _ in range(2):
-        with (
-            running(flow, checkpoint=checkpoint) as runs,
-            pytest.raises(OffsetsLostError, match=begun),
-        ):
-            runs.batch(9, 9)
+        _refuses(flow, checkpoint, begun, 9, 9)
     # What the error advises.
     there = {TopicPartition(flow.source, 0): 5, TopicPartition(flow.source, 1): 5}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, there)
@@ -154,11 +140,7 @@ def test_batch_0_half_committed_and_its_offsets_lost(flow: Flow) -> None:
         # Of each partition the first rows are committed, and then comes one out of order.
         runs.batch(9, 9, rows=lambda _, offsets: [*offsets, 0])
     groups.delete_group(flow.bootstrap_servers, flow.group_id)
-    with (
-        running(flow, checkpoint=checkpoint) as runs,
-        pytest.raises(OffsetsLostError, match="batch 0 was begun before"),
-    ):
-        runs.batch(9, 9)
+    _refuses(flow, checkpoint, "batch 0 was begun before", 9, 9)
 
 
 def test_a_first_start_that_failed_before_anything_was_written_goes_on(flow: Flow) -> None:
@@ -175,9 +157,7 @@ def test_a_first_start_that_failed_before_anything_was_written_goes_on(flow: Flo
 
 
 def test_another_groups_checkpoint_restores_nothing(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
+    checkpoint = _written(flow, 5, 5)
     with (
         running(flow, checkpoint=checkpoint, group_id=f"{flow.group_id}-b") as runs,
         pytest.raises(OffsetsLostError, match="checkpoint is another group's"),
@@ -187,9 +167,7 @@ def test_another_groups_checkpoint_restores_nothing(flow: Flow) -> None:
 
 
 def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
+    checkpoint = _written(flow, 5, 5)
     flow.broker.add_partitions(flow.source, 3)
     flow.partitions = 3
     # Fails after partition 2 is written; the batch is begun, and the log has no start of it.
@@ -202,11 +180,7 @@ def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
     # The operator sets what the errors have named, without the texts that name others.
     by_hand = {TopicPartition(flow.source, 0): 7, TopicPartition(flow.source, 1): 7}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
-    with (
-        running(flow, checkpoint=checkpoint) as runs,
-        pytest.raises(OffsetsLostError, match=f"{flow.source}-2, although the query has read it"),
-    ):
-        runs.batch(7, 7, 4)
+    _refuses(flow, checkpoint, f"{flow.source}-2, although the query has read it", 7, 7, 4)
 
 
 @contextmanager
@@ -244,8 +218,7 @@ def test_a_topic_that_returns_to_a_running_query_with_one_offset_lost_and_one_se
 ) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 2)
-    with running(flow) as runs:
-        runs.batch(5, 5, also={other: (5, 5)})
+    _written(flow, 5, 5, also={other: (5, 5)})
     _lose(flow, 0, 1, topic=other)
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(other, 0): 5})
     with running(flow) as runs:
@@ -255,13 +228,11 @@ def test_a_topic_that_returns_to_a_running_query_with_one_offset_lost_and_one_se
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begun", [False, True], ids=["at the start", "later"])
-def test_a_batch_without_any_partition(flow: Flow, begun: bool) -> None:  # noqa: FBT001
+def test_a_batch_without_any_partition(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(5, 5)
-        if begun:
-            assert runs.batch().rows_written == 0
+        assert runs.batch().rows_written == 0
     with running(flow, checkpoint=checkpoint) as runs:
         assert runs.batch().rows_written == 0
 
@@ -270,18 +241,12 @@ def test_a_batch_without_any_partition(flow: Flow, begun: bool) -> None:  # noqa
 def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5, also={other: (5,)})
+    checkpoint = _written(flow, 5, 5, also={other: (5,)})
     # Without it.
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(9, 9)
     _lose(flow, 0, topic=other)
-    with (
-        running(flow, checkpoint=checkpoint) as runs,
-        pytest.raises(OffsetsLostError, match=f"{other}-0, although it had one before"),
-    ):
-        runs.batch(9, 9, also={other: (9,)})
+    _refuses(flow, checkpoint, f"{other}-0, although it had one before", 9, 9, also={other: (9,)})
     assert len(flow.values()) == 23
 
 
@@ -290,10 +255,8 @@ def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
 def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
-    with running(flow) as runs:
-        runs.batch(5, 5, also={other: (5,)})
-    with running(flow) as runs:
-        runs.batch(9, 9)
+    _written(flow, 5, 5, also={other: (5,)})
+    _written(flow, 9, 9)
     with running(flow) as runs:
         report = runs.batch(9, 9, also={other: (8,)})
     assert report.rows_written == 3
@@ -304,35 +267,13 @@ def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
 
 
 @pytest.mark.slow
-def test_an_offset_that_was_set_hides_no_lost_one_beside_it(flow: Flow) -> None:
-    other = f"{flow.source}-b"
-    flow.broker.create_topic(other, 1)
-    with running(flow) as runs:
-        runs.batch(5, 5, also={other: (5,)})
-    # An offset that was set has no metadata: of the topic's partitions only the other topic tells.
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 5})
-    _lose(flow, 1)
-    assert _known(flow).partitions == {(other, 0)}
-    # As after the checkpoint was deleted: partition 1 would be written from its beginning.
-    with (
-        running(flow) as runs,
-        pytest.raises(OffsetsLostError, match=f"{flow.source}-1, although it had one before"),
-    ):
-        runs.batch(9, 9, also={other: (9,)})
-    assert flow.committed() == {0: 5}
-    assert len(flow.values()) == 15
-
-
-@pytest.mark.slow
 def test_an_offset_that_was_set_proves_no_other_partition_new(flow: Flow) -> None:
-    with running(flow) as runs:
-        runs.batch(5, 5)
+    _written(flow, 5, 5)
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 5})
     _lose(flow, 1)
     assert _known(flow).partitions == set()
     words = f"{flow.source}-1, although offsets of its topic were set by another client"
-    with running(flow) as runs, pytest.raises(OffsetsLostError, match=words):
-        runs.batch(9, 9)
+    _refuses(flow, None, words, 9, 9)
     assert flow.committed() == {0: 5}
     assert len(flow.values()) == 10
     # What the error advises.
@@ -345,17 +286,13 @@ def test_an_offset_that_was_set_proves_no_other_partition_new(flow: Flow) -> Non
 def test_a_note_tells_nothing_of_a_topic_that_it_does_not_name(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 2)
-    with running(flow) as runs:
-        runs.batch(5, 5, also={other: (5, 5)})
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(7, 7)
+    _written(flow, 5, 5, also={other: (5, 5)})
+    checkpoint = _written(flow, 7, 7)
     by_hand = {TopicPartition(flow.source, partition): 7 for partition in (0, 1)}
     by_hand[TopicPartition(other, 0)] = 5
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
     _lose(flow, 1, topic=other)
-    with running(flow, checkpoint=checkpoint) as runs, pytest.raises(OffsetsLostError, match=other):
-        runs.batch(7, 7, also={other: (5, 5)})
+    _refuses(flow, checkpoint, other, 7, 7, also={other: (5, 5)})
     assert len(flow.values()) == 24
 
 
@@ -364,16 +301,14 @@ def test_a_road_that_another_run_has_taken_meanwhile_is_noticed(flow: Flow) -> N
         runs.batch(5, 5)
         # As read from the group after this run was cut off.
         staged = {TopicPartition("progress", 0): StagedBatch("query", 7, None, 0, 1, "0")}
-        runs.offsets.pair(replace(runs.offsets.state.known, staged=staged))
+        runs.offsets.pair(replace(runs.offsets.known, staged=staged))
         with pytest.raises(CheckpointError, match="delivery='staged'"):
             runs.batch(9, 9)
     assert len(flow.values()) == 10
 
 
 def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
+    checkpoint = _written(flow, 5, 5)
     by_hand = {TopicPartition(flow.source, 0): 5, TopicPartition(flow.source, 1): 5}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
     flow.broker.add_partitions(flow.source, 3)
@@ -387,19 +322,13 @@ def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) ->
 @pytest.mark.slow
 @pytest.mark.proves("offsets-expired")
 def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
+    checkpoint = _written(flow, 5, 5)
     flow.recreate(flow.source)
     # More records than before, fewer, and none.
     for ends in ((9, 9), (2, 2), (5, 5)):
         left = Checkpoint(flow)
         left.update({**checkpoint, "commits/0": ""})
-        with (
-            running(flow, checkpoint=left) as runs,
-            pytest.raises(OffsetsLostError, match="deleted and recreated"),
-        ):
-            runs.batch(*ends)
+        _refuses(flow, left, "deleted and recreated", *ends)
     assert flow.committed() == {}
     assert len(flow.values()) == 10
 
@@ -414,11 +343,7 @@ def test_an_old_checkpoint_proves_nothing(flow: Flow) -> None:
     _lose(flow, 1)
     checkpoint.clear()
     checkpoint.update(backup)
-    with (
-        running(flow, checkpoint=checkpoint) as runs,
-        pytest.raises(OffsetsLostError, match="lie past the checkpoint's"),
-    ):
-        runs.batch(12, 12)
+    _refuses(flow, checkpoint, "lie past the checkpoint's", 12, 12)
     assert len(flow.values()) == 18
 
 
@@ -433,7 +358,7 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
             _fail()
         return commit(connections, group, member, *more, **named)
 
-    monkeypatch.setattr(committing, "commit_offsets", dying)
+    monkeypatch.setattr(group_requests, "commit_offsets", dying)
     with (
         running(flow, max_members=2, checkpoint=checkpoint) as runs,
         pytest.raises(ConnectionError),
@@ -444,20 +369,6 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
     with running(flow, max_members=2, checkpoint=checkpoint) as runs:
         runs.batch(5, 5)
         runs.written_once(5, 5)
-
-
-def test_a_topic_that_was_created_anew_is_new(flow: Flow) -> None:
-    other = f"{flow.source}-b"
-    flow.broker.create_topic(other, 1)
-    with flow.connections() as connections:
-        before = cluster.topics(connections, [other], deadline())[other].topic_id
-        ids = {other: before}
-        partition = TopicPartition(other, 0)
-        known = KnownPartitions(topics=KnownPartitions().including([partition], ids).topics)
-        assert known.knows(partition, before)
-        flow.recreate(other, 1)
-        now = cluster.topics(connections, [other], deadline())[other].topic_id
-        assert not known.knows(partition, now)
 
 
 @pytest.mark.proves("records-deleted")
@@ -486,10 +397,8 @@ def test_what_is_deleted_while_its_batch_is_read_is_told_as_such(
     assert "while the batch was read" in warnings[1]
 
 
-def _commits_seen(
-    monkeypatch: pytest.MonkeyPatch, module: ModuleType
-) -> list[tuple[str, dict[int, int]]]:
-    """What a module commits from now on: the member's instance id, and offsets by partition."""
+def _commits_seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[int, int]]]:
+    """What drivers commit from now on: the member's instance id, and offsets by partition."""
     commit = offsets.commit_offsets
     committed: list[tuple[str, dict[int, int]]] = []
 
@@ -504,7 +413,7 @@ def _commits_seen(
         committed.append((member.instance_id, {p: offset for (_, p), offset in offsets.items()}))
         return commit(connections, group, member, offsets, *more, **named)
 
-    monkeypatch.setattr(module, "commit_offsets", noting)
+    monkeypatch.setattr(group_requests, "commit_offsets", noting)
     return committed
 
 
@@ -512,7 +421,7 @@ def _commits_seen(
 def test_offsets_are_renewed_between_batches_and_within(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = _commits_seen(monkeypatch, committing)
+    seen = _commits_seen(monkeypatch)
 
     def committed() -> list[dict[int, int]]:
         return [offsets for _, offsets in seen]
@@ -550,7 +459,7 @@ def test_after_a_batch_that_failed_nothing_is_renewed(
         # Its tasks may still commit, and a renewal must not come after them.
         raise RuntimeError("the batch")
 
-    seen = _commits_seen(monkeypatch, committing)
+    seen = _commits_seen(monkeypatch)
     with running(flow) as runs:
         runs.batch(5, 5)
         seen.clear()
@@ -562,7 +471,7 @@ def test_after_a_batch_that_failed_nothing_is_renewed(
 def test_a_renewal_waits_for_the_end_of_the_last_batchs_transactions(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = _commits_seen(monkeypatch, committing)
+    seen = _commits_seen(monkeypatch)
     with running(proxied_flow) as runs:
         runs.batch(5, 5)
         seen.clear()
@@ -579,7 +488,7 @@ def test_offsets_are_renewed_where_no_batch_is_run(
     flow.produce(range(10))
     run_available(spark_eos_session, flow)
     before = _known(flow)
-    committed = _commits_seen(monkeypatch, committing)
+    committed = _commits_seen(monkeypatch)
     # There is nothing to read, so Spark runs no batch.
     assert run_available(spark_eos_session, flow) == []
     assert committed == [("spark-eos-renewal", {0: 5, 1: 5})]

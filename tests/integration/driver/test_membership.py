@@ -13,10 +13,9 @@ from kafka.protocol.producer import EndTxnRequest
 
 from spark_eos import errors
 from spark_eos._client.error_codes import Code
-from spark_eos._client.settings import ClientSettings
 from spark_eos._driver import heartbeat_thread, membership
 from spark_eos._kafka import cluster, heartbeats
-from spark_eos._kafka.connection import Connections, CoordinatorType
+from spark_eos._kafka.connection import CoordinatorType
 from spark_eos._kafka.groups import DescribedGroup, own_group
 from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
@@ -104,14 +103,6 @@ def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:
         with pytest.raises(errors.SparkEosError, match="have left group"):
             group.check()
         until(lambda: heartbeat not in names(), lambda: f"the heartbeat thread to end: {names()}")
-
-
-def test_closed_connections_stay_closed(flow: Flow) -> None:
-    connections = Connections(ClientSettings(flow.kafka))
-    assert connections.brokers(deadline()) == [1]
-    connections.close()
-    with pytest.raises(errors.SparkEosError, match="closed"):
-        connections.brokers(deadline())
 
 
 def _empty_transaction(producer: TransactionalProducer) -> int:

@@ -26,6 +26,20 @@ from support.mirroring import MirroredFlow, mirrored_run
 from support.runs import Checkpoint, running, written_once
 
 
+def _written(flow: MirroredFlow) -> Checkpoint:
+    """The checkpoint of a run that has written a batch."""
+    with mirrored_run(flow) as runs:
+        runs.batch(10, 20)
+    return runs.checkpoint
+
+
+def _refuses(
+    flow: MirroredFlow, error: type[Exception], match: str, checkpoint: Checkpoint | None = None
+) -> None:
+    with mirrored_run(flow, checkpoint=checkpoint) as runs, pytest.raises(error, match=match):
+        runs.batch(11, 21)
+
+
 def test_batches_and_restarts(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as runs:
@@ -106,10 +120,9 @@ def _delete(flow: MirroredFlow, *numbers: int) -> None:
 @pytest.mark.proves("mirrored-offset-lost")
 def test_a_lost_offset_is_restored_from_the_checkpoint(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
-    with mirrored_run(flow) as runs:
-        runs.batch(10, 20)
+    checkpoint = _written(flow)
     _delete(flow, 1)
-    with mirrored_run(flow, checkpoint=runs.checkpoint) as again:
+    with mirrored_run(flow, checkpoint=checkpoint) as again:
         again.batch(11, 21)
     written_once(flow, 11, 21)
 
@@ -117,14 +130,9 @@ def test_a_lost_offset_is_restored_from_the_checkpoint(mirrored_flow: MirroredFl
 @pytest.mark.proves("mirrored-offset-lost")
 def test_a_lost_offset_is_refused_without_the_checkpoint(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
-    with mirrored_run(flow) as runs:
-        runs.batch(10, 20)
+    _written(flow)
     _delete(flow, 1)
-    with (
-        mirrored_run(flow) as again,
-        pytest.raises(OffsetsLostError, match=rf"whether {flow.source}-1 is new is not known"),
-    ):
-        again.batch(11, 21)
+    _refuses(flow, OffsetsLostError, rf"whether {flow.source}-1 is new is not known")
     assert len(flow.values()) == 30
 
 
@@ -137,11 +145,7 @@ def test_a_recreated_source_is_refused(mirrored_flow: MirroredFlow) -> None:
         with pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"):
             runs.batch(11, 21)
     # Also without the checkpoint, which knows its id: the offsets' texts do.
-    with (
-        mirrored_run(flow) as runs,
-        pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"),
-    ):
-        runs.batch(11, 21)
+    _refuses(flow, OffsetsLostError, f"'{flow.source}' was deleted and recreated")
     assert len(flow.values()) == 30
 
 
@@ -158,28 +162,18 @@ def test_a_source_recreated_while_tasks_write_is_told(mirrored_flow: MirroredFlo
 @pytest.mark.proves("mirrored-progress-topic-recreated")
 def test_a_recreated_progress_topic_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
-    with mirrored_run(flow) as runs:
-        runs.batch(10, 20)
+    checkpoint = _written(flow)
     flow.recreate(flow.progress)
-    with (
-        mirrored_run(flow, checkpoint=runs.checkpoint) as again,
-        pytest.raises(OffsetsLostError, match=f"'{flow.progress}' was deleted and recreated"),
-    ):
-        again.batch(11, 21)
+    _refuses(flow, OffsetsLostError, f"'{flow.progress}' was deleted and recreated", checkpoint)
     assert len(flow.values()) == 30
 
 
 def test_a_gap_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
-    with mirrored_run(flow) as runs:
-        runs.batch(10, 20)
+    checkpoint = _written(flow)
     _set(flow, 0, 4)
     command = f"spark-eos progress --group-id {flow.group_id} --set {flow.source}:0=10"
-    with (
-        mirrored_run(flow, checkpoint=runs.checkpoint) as again,
-        pytest.raises(OffsetGapError, match=f"{flow.source}-0 .*offsets 4 to 9.*{command}"),
-    ):
-        again.batch(11, 21)
+    _refuses(flow, OffsetGapError, f"{flow.source}-0 .*offsets 4 to 9.*{command}", checkpoint)
 
 
 def _set(flow: MirroredFlow, number: int, offset: int, text: str | None = None) -> None:
@@ -191,18 +185,13 @@ def _set(flow: MirroredFlow, number: int, offset: int, text: str | None = None) 
 @pytest.mark.proves("mirrored-another-cluster")
 def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
-    with mirrored_run(flow) as runs:
-        runs.batch(10, 20)
+    checkpoint = _written(flow)
     text = flow.progress_offsets()[0].metadata
     partition = TopicPartition(flow.progress, 0)
     source = KnownPartitions.of({partition: CommittedOffset(10, text)}).sources[partition]
     _set(flow, 0, 10, text.replace(source.cluster, "elsewhere"))
-    for checkpoint in (runs.checkpoint, None):
-        with (
-            mirrored_run(flow, checkpoint=checkpoint) as again,
-            pytest.raises(ConfigurationError, match="of cluster 'elsewhere', and source_kafka"),
-        ):
-            again.batch(11, 21)
+    for left in (checkpoint, None):
+        _refuses(flow, ConfigurationError, "of cluster 'elsewhere', and source_kafka", left)
 
 
 @pytest.mark.proves("mirrored-same-cluster")
@@ -224,21 +213,15 @@ def test_another_progress_topic_is_refused(
     mirrored_flow: MirroredFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = mirrored_flow
-    with mirrored_run(flow) as runs:
-        runs.batch(10, 20)
+    _written(flow)
     before = flow.progress
     monkeypatch.setattr(MirroredFlow, "progress", f"{before}-2")
-    with (
-        mirrored_run(flow) as again,
-        pytest.raises(ConfigurationError, match=f"set progress_topic='{before}'"),
-    ):
-        again.batch(11, 21)
+    _refuses(flow, ConfigurationError, f"set progress_topic='{before}'")
 
 
 def test_progress_in_two_topics_of_one_name_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
-    with mirrored_run(flow) as runs:
-        runs.batch(10, 20)
+    _written(flow)
     flow.recreate(flow.source, 4)
     # By an operator, who leaves the other two at offsets of the deleted topic.
     new = {TopicPartition(flow.source, 2): 0, TopicPartition(flow.source, 3): 0}
@@ -264,23 +247,18 @@ def test_a_direct_group_is_not_mirrored(
     with running(flow) as direct:
         direct.batch(10, 20)
     for checkpoint in (direct.checkpoint, Checkpoint(flow)):
-        with (
-            mirrored_run(flow, checkpoint=checkpoint) as runs,
-            pytest.raises(CheckpointError, match="delivery='direct', and no source_kafka"),
-        ):
-            runs.batch(11, 21)
+        _refuses(flow, CheckpointError, "delivery='direct', and no source_kafka", checkpoint)
     assert len(flow.values()) == 30
 
 
 @pytest.mark.proves("mirrored-delivery-changed")
 def test_a_query_keeps_its_road(mirrored_flow: MirroredFlow, embedded_kafka: EmbeddedKafka) -> None:
     flow = mirrored_flow
-    with mirrored_run(flow) as runs:
-        runs.batch(10, 20)
+    checkpoint = _written(flow)
     embedded_kafka.create_topic(flow.source, flow.partitions)
-    for checkpoint in (runs.checkpoint, Checkpoint(flow)):
+    for left in (checkpoint, Checkpoint(flow)):
         with (
-            running(flow, checkpoint=checkpoint) as direct,
+            running(flow, checkpoint=left) as direct,
             pytest.raises(CheckpointError, match="delivery='mirrored', with source_kafka"),
         ):
             direct.batch(11, 21)
@@ -292,16 +270,11 @@ def test_offsets_without_a_text_are_refused_without_the_checkpoint(
     mirrored_flow: MirroredFlow,
 ) -> None:
     flow = mirrored_flow
-    with mirrored_run(flow) as runs:
-        runs.batch(10, 20)
+    checkpoint = _written(flow)
     for number, offset in ((0, 10), (1, 20)):
         _set(flow, number, offset, text="")
-    with (
-        mirrored_run(flow) as again,
-        pytest.raises(OffsetsLostError, match="2 progress partitions of which nothing tells"),
-    ):
-        again.batch(11, 21)
-    with mirrored_run(flow, checkpoint=runs.checkpoint) as again:
+    _refuses(flow, OffsetsLostError, "2 progress partitions of which nothing tells")
+    with mirrored_run(flow, checkpoint=checkpoint) as again:
         again.batch(11, 21)
     written_once(flow, 11, 21)
 

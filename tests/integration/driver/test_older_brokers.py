@@ -3,30 +3,24 @@
 import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_eos._client.error_codes import Code
 from spark_eos._driver import preflight
 from spark_eos._driver.start import Start
-from spark_eos._kafka.groups import describe_group
-from spark_eos._kafka.offsets import commit_offsets, group_offsets
 from spark_eos._kafka.open_transactions import open_transactions
-from spark_eos._kafka.protocol import ConsumerGroupDescribeRequest, TxnOffsetCommitRequest
+from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._worker.librdkafka_errors import TransactionError
-from spark_eos.errors import KafkaResponseError
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
-from support.groups import positions
 from support.members import deadline, started, writer_settings
 from support.proxy_faults import Request
 from support.queries import run_available, until
 from support.runs import settles_nothing_of_a_recreated_source
-from support.writing import refused, rows, sent_requests, speak_at_most, take_over, transactions
+from support.writing import refused, rows, sent_requests, speak_at_most, transactions
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _LIST_TRANSACTIONS = 8, 9, 66
 # Offsets by topic id and patterns of transactional ids came with Kafka 4.1.
@@ -72,14 +66,6 @@ def test_offsets_go_by_name_and_commit_with_their_transaction(
     sent = [request for request in requests if request.api_key == TxnOffsetCommitRequest.API_KEY]
     assert {request.version for request in sent} == {5}
     assert all(flow.source.encode() in request.content for request in sent)
-
-
-@pytest.mark.slow
-def test_a_member_that_was_taken_over_commits_nothing(flow: Flow) -> None:
-    with started(flow) as membership, transactions(flow, membership) as writing:
-        writing.add(rows(flow, 0, 0, 1))
-        take_over(flow, membership)
-        assert refused(flow, writing, "-0: 25 UNKNOWN_MEMBER_ID").again
 
 
 @pytest.mark.slow
@@ -174,47 +160,3 @@ def test_a_query_ends_what_was_left_open_and_writes_every_row_once(
     (again,) = run_available(spark_eos_session, flow)
     assert (again.rows_written, again.rows_skipped) == (4, 0)
     assert flow.committed() == {0: 12, 1: 12}
-
-
-@pytest.mark.slow
-@both
-def test_the_groups_offsets_and_members(
-    flow: Flow, spoken: dict[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    speak_at_most(monkeypatch, spoken)
-    requests = sent_requests(monkeypatch)
-    partitions = [TopicPartition(flow.source, p) for p in range(flow.partitions)]
-    with started(flow, max_members=1) as membership, flow.connections() as connections:
-        ids = membership.topic_ids
-        member = next(iter(membership.identities().values()))
-
-        def commit(epoch: int) -> dict[TopicPartition, int]:
-            who = replace(member, epoch=epoch)
-            wanted = dict.fromkeys(partitions, 7)
-            return commit_offsets(connections, flow.group_id, who, wanted, ids, deadline())
-
-        def committed(member_id: str, epoch: int) -> dict[TopicPartition, int]:
-            found = group_offsets(
-                connections, flow.group_id, partitions, ids, deadline(), member=(member_id, epoch)
-            )
-            return positions(found)
-
-        assert set(commit(member.epoch + 1).values()) == {Code.STALE_MEMBER_EPOCH}
-        assert committed(member.member_id, member.epoch) == {}
-        assert set(commit(member.epoch).values()) == {Code.NONE}
-        assert committed(member.member_id, member.epoch) == dict.fromkeys(partitions, 7)
-        with pytest.raises(KafkaResponseError, match="113 STALE_MEMBER_EPOCH"):
-            committed(member.member_id, member.epoch + 1)
-        with pytest.raises(KafkaResponseError, match="25 UNKNOWN_MEMBER_ID"):
-            committed("nobody", member.epoch)
-        group = describe_group(connections, flow.group_id, deadline())
-        assert group.stable
-        (described,) = group.members
-        assert (described.member_id, described.instance_id, described.epoch) == (
-            member.member_id,
-            member.instance_id,
-            member.epoch,
-        )
-    for key in (_OFFSET_COMMIT, _OFFSET_FETCH):
-        assert _versions(requests, key) == {spoken[key]}
-    assert _versions(requests, ConsumerGroupDescribeRequest.API_KEY) == {1}

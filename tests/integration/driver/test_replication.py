@@ -61,29 +61,10 @@ def test_each_run_warns_once_and_names_the_topics(
     assert len(warning) < 240
 
 
-@pytest.mark.slow
-def test_a_lone_broker_on_this_machine_is_not_warned_of(
-    flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
-) -> None:
-    flow.produce(range(2))
-    assert run_available(spark_eos_session, flow)
-    assert _warnings(caplog) == []
-
-
 def _two_here(_request: Any, answer: Any) -> None:
     other = copy.copy(answer.brokers[0])
     other.node_id += 1
     answer.brokers.append(other)
-
-
-def test_two_brokers_on_this_machine_are(
-    proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    """They could have two replicas. The tests' clusters have one broker."""
-    _change_answers(proxy, _two_here)
-    with proxied_flow.connections() as connections:
-        warn_of_replication(connections, [proxied_flow.target], deadline())
-    assert [w for w in _warnings(caplog) if proxied_flow.target in w]
 
 
 def _replicated(_request: Any, answer: Any) -> None:
@@ -111,9 +92,21 @@ def _internal_ones_are_hidden(request: Any, answer: Any) -> None:
             topic.error_code, topic.partitions = codes[topic.name], []
 
 
+def _as_it_is(_request: Any, _answer: Any) -> None:
+    """A lone broker on this machine."""
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
-    [(_replicated, False), (_one_partition_is_not, True), (_internal_ones_are_hidden, True)],
+    [
+        (_as_it_is, False),
+        # They could have two replicas.
+        (_two_here, True),
+        (_elsewhere, True),
+        (_replicated, False),
+        (_one_partition_is_not, True),
+        (_internal_ones_are_hidden, True),
+    ],
 )
 def test_only_what_the_brokers_tell_is_warned_of(
     change: Callable[[Any, Any], None],
@@ -122,12 +115,20 @@ def test_only_what_the_brokers_tell_is_warned_of(
     proxy: KafkaProxy,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Brokers with three replicas, or an ACL on internal topics, can't be had here."""
+    """Several brokers, three replicas, or an ACL on internal topics, can't be had here."""
+    flow = proxied_flow
+    # With a single replica it makes no difference.
+    configure(flow, flow.target, {"unclean.leader.election.enable": str(named).lower()})
     _change_answers(proxy, change)
-    with proxied_flow.connections() as connections:
-        warn_of_replication(connections, [proxied_flow.target], deadline())
-    told = [w.partition(": ")[0] for w in _warnings(caplog) if "one replica" in w]
-    assert told == [f"only one replica of {proxied_flow.target}"] * named
+    with flow.connections() as connections:
+        warn_of_replication(connections, [flow.target], deadline())
+    found = [w for w in _warnings(caplog) if flow.target in w]
+    single = [w for w in found if w.startswith("only one replica of ")]
+    assert len(single) == named
+    if named:
+        assert found == single
+    if change in (_one_partition_is_not, _internal_ones_are_hidden):
+        assert _INTERNAL[0] not in single[0]
 
 
 def test_where_rows_name_their_topics_the_internal_ones_are_looked_at(
@@ -186,18 +187,6 @@ def test_configs_that_may_lose_records_are_warned_of_once(
     with flow.connections() as connections:
         warn_of_replication(connections, [flow.target], deadline())
     assert not any(flow.target in warning for warning in _warnings(caplog))
-
-
-def test_a_single_replica_needs_no_such_configs(
-    proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    flow = proxied_flow
-    _change_answers(proxy, _elsewhere)
-    configure(flow, flow.target, {"unclean.leader.election.enable": "true"})
-    with flow.connections() as connections:
-        warn_of_replication(connections, [flow.target], deadline())
-    (warning,) = _warnings(caplog)
-    assert "one replica" in warning
 
 
 def test_configs_that_are_hidden_are_not_warned_of(

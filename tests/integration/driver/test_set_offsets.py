@@ -24,7 +24,9 @@ def _set_to(offset: int) -> Callable[[Flow], None]:
     return change
 
 
-_CHANGES = pytest.mark.parametrize(
+@pytest.mark.proves("offsets-set-back")
+@pytest.mark.parametrize("noticed", ["by a heartbeat", "by tasks alone"])
+@pytest.mark.parametrize(
     ("change", "now"),
     [
         (_delete, "no offset: somebody has set or deleted"),
@@ -33,44 +35,24 @@ _CHANGES = pytest.mark.parametrize(
     ],
     ids=["deleted", "set back", "set on"],
 )
-
-
-def _error(flow: Flow, now: str) -> str:
-    return rf"{flow.source}-0 up to 5 and now has {now}"
-
-
-@pytest.mark.proves("offsets-set-back")
-@_CHANGES
-def test_what_a_heartbeat_notices_ends_the_query(
-    flow: Flow, change: Callable[[Flow], None], now: str
+def test_what_is_noticed_ends_the_query(
+    flow: Flow, change: Callable[[Flow], None], now: str, noticed: str
 ) -> None:
-    with running(flow) as runs:
-        runs.batch(5, 5)
-        runs.delay_heartbeats()
+    def disturb() -> None:
         # With members there are, brokers refuse it.
         drop_members(flow)
         change(flow)
-        runs.notice_the_group()
-        with pytest.raises(OffsetsLostError, match=_error(flow, now)):
-            runs.batch(9, 9)
-    assert len(flow.values()) == 10
 
-
-@pytest.mark.proves("offsets-set-back")
-@_CHANGES
-def test_what_only_tasks_notice_ends_the_query(
-    flow: Flow, change: Callable[[Flow], None], now: str
-) -> None:
     with running(flow) as runs:
         runs.batch(5, 5)
         runs.delay_heartbeats()
-
-        def disturb() -> None:
-            drop_members(flow)
-            change(flow)
-
-        with pytest.raises(OffsetsLostError, match=_error(flow, now)):
-            runs.batch(9, 9, while_planned=disturb)
+        if noticed == "by a heartbeat":
+            disturb()
+            runs.notice_the_group()
+        while_planned = disturb if noticed == "by tasks alone" else lambda: None
+        error = rf"{flow.source}-0 up to 5 and now has {now}"
+        with pytest.raises(OffsetsLostError, match=error):
+            runs.batch(9, 9, while_planned=while_planned)
     assert len(flow.values()) == 10
     assert flow.open_transactions() == []
 

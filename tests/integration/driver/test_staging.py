@@ -1,20 +1,21 @@
 """The staged delivery on the driver: one copy of a batch counts, whoever comes and goes."""
 
-from typing import NoReturn
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn
 
 import pytest
 
 from spark_eos import LostRecords, errors
-from spark_eos._batch.progress import first_position
+from spark_eos._driver.progress_topic import first_position
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.batch import Batch
+from spark_eos._progress.delivery import Batch
 from support.flow import Flow
 from support.groups import delete_group, delete_offsets, set_offsets
 from support.members import deadline
 from support.planting import remove
 from support.queries import until
-from support.staged_runs import Copies, progress_topic, staged_run
+from support.staged_runs import Copies, StagedRuns, progress_topic, staged_run
 
 _BUCKETS = 2
 
@@ -39,6 +40,16 @@ def _delete_group(flow: Flow) -> None:
     delete_group(flow.bootstrap_servers, flow.group_id)
 
 
+def _again(runs: StagedRuns, **options: Any) -> AbstractContextManager[StagedRuns]:
+    """A further run of a query, from what an earlier one has left."""
+    return staged_run(runs.flow, checkpoint=runs.checkpoint, copies=runs.copies, **options)
+
+
+def _refuses(earlier: StagedRuns, error: type[Exception], match: str, **options: Any) -> None:
+    with _again(earlier, **options) as runs, pytest.raises(error, match=match):
+        runs.batch()
+
+
 def test_batches_restarts_and_a_batch_without_rows(staged: Flow) -> None:
     with staged_run(staged) as runs:
         runs.batch()
@@ -46,12 +57,11 @@ def test_batches_restarts_and_a_batch_without_rows(staged: Flow) -> None:
         report = runs.batch()
         assert (report.rows_written, report.transactions, report.attempts) == (0, 0, 0)
         runs.copies.empty = False
-        checkpoint, copies = runs.checkpoint, runs.copies
-    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+    with _again(runs) as runs:
         runs.batch()
-        first, _empty, last = copies.rows
+        first, _empty, last = runs.copies.rows
         runs.written(first, last)
-        assert copies.drained == 0
+        assert runs.copies.drained == 0
 
 
 @pytest.mark.proves(
@@ -62,13 +72,12 @@ def test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state(
 ) -> None:
     with staged_run(staged) as runs:
         runs.batch(finish=False)
-        checkpoint, copies = runs.checkpoint, runs.copies
-    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+    with _again(runs) as runs:
         report = runs.batch()
         assert (report.rows_written, report.rows_skipped) == (0, 3 * _BUCKETS)
-        assert (len(copies.rows), copies.drained) == (1, 1)
+        assert (len(runs.copies.rows), runs.copies.drained) == (1, 1)
         runs.batch()
-        runs.written(*copies.rows)
+        runs.written(*runs.copies.rows)
 
 
 class _GoneError(Exception):
@@ -94,18 +103,17 @@ def test_a_copy_is_written_even_if_its_frame_can_not_be_run_again(staged: Flow) 
         with pytest.raises(_KilledError):
             runs.batch(while_planned=_killed)
         assert staged.values() == []
-        checkpoint, copies = runs.checkpoint, runs.copies
-    copies.while_drained = _can_not_be_read
+    runs.copies.while_drained = _can_not_be_read
     for _ in range(2):
-        with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+        with _again(runs) as runs:
             with pytest.raises(_GoneError):
                 runs.batch()
-            runs.written(*copies.rows)
-    copies.while_drained = lambda: None
-    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+            runs.written(*runs.copies.rows)
+    runs.copies.while_drained = lambda: None
+    with _again(runs) as runs:
         runs.batch()
         runs.batch()
-        runs.written(*copies.rows)
+        runs.written(*runs.copies.rows)
 
 
 @pytest.mark.proves("staged-records-deleted")
@@ -122,17 +130,16 @@ def test_records_that_are_deleted_before_they_are_staged_are_told(
         assert "fail_on_data_loss=False" in str(caught.value)
         # There is no offset to set of a staged query's source.
         assert "reset-offsets" not in str(caught.value)
-        checkpoint, copies = runs.checkpoint, runs.copies
-    with staged_run(staged, checkpoint=checkpoint, copies=copies, fail_on_data_loss=False) as runs:
+    with _again(runs, fail_on_data_loss=False) as runs:
         report = runs.batch()
         assert report.lost == (LostRecords(staged.source, 0, 0, 1),)
         assert "0 offsets 0 to 0 were deleted before they were read, and are not" in caplog.text
         assert runs.batch().lost == (LostRecords(staged.source, 0, 1, 2),)
         # Of these Spark may have read some before they were deleted.
-        copies.while_staged = lambda: remove(staged, staged.source, 1, 3)
+        runs.copies.while_staged = lambda: remove(staged, staged.source, 1, 3)
         staged.produce(range(10), partition=1)
         assert runs.batch().lost[-1] == LostRecords(staged.source, 1, 2, 3, certain=False)
-        copies.while_staged = lambda: None
+        runs.copies.while_staged = lambda: None
         # One that is added begins at its first record, as all do.
         staged.partitions = 3
         staged.broker.add_partitions(staged.source, 3)
@@ -150,19 +157,18 @@ def test_records_that_are_deleted_before_a_copy_is_written_are_missing_from_the_
         runs.batch()
         with pytest.raises(_KilledError):
             runs.batch(while_planned=_killed)
-        checkpoint, copies = runs.checkpoint, runs.copies
     remove(staged, staged.source, 0, 5)
-    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+    with _again(runs) as runs:
         with pytest.raises(errors.RecordsLostError, match="missing from the query's state"):
             runs.batch()
-        runs.written(*copies.rows)
-        assert copies.drained == 0
-    with staged_run(staged, checkpoint=checkpoint, copies=copies, fail_on_data_loss=False) as runs:
+        runs.written(*runs.copies.rows)
+        assert runs.copies.drained == 0
+    with _again(runs, fail_on_data_loss=False) as runs:
         lost = LostRecords(staged.source, 0, 0, 1, certain=False)
         assert runs.batch().lost == (lost,)
-        assert copies.drained == 1
+        assert runs.copies.drained == 1
         assert "missing from the query's state" in caplog.text
-        runs.written(*copies.rows)
+        runs.written(*runs.copies.rows)
 
 
 @pytest.mark.proves("staged-source-compacted")
@@ -171,14 +177,12 @@ def test_a_repeated_batch_with_other_rows_than_its_copy_is_told(
     fewer: int, staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is written is the copy; the query's state is what the frame has made of it now."""
-    with staged_run(staged) as runs:
-        with pytest.raises(_KilledError):
-            runs.batch(while_planned=_killed)
-        checkpoint, copies = runs.checkpoint, runs.copies
-    copies.rows_less = fewer
-    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+    with staged_run(staged) as runs, pytest.raises(_KilledError):
+        runs.batch(while_planned=_killed)
+    runs.copies.rows_less = fewer
+    with _again(runs) as runs:
         runs.batch()
-        runs.written(*copies.rows)
+        runs.written(*runs.copies.rows)
     warned = "computed again for the query's state and had 4 rows, but its copy" in caplog.text
     assert warned == bool(fewer)
 
@@ -188,13 +192,9 @@ def test_a_source_topic_that_is_recreated_is_refused(staged: Flow) -> None:
     staged.produce(range(10), partition=0)
     with staged_run(staged, fail_on_data_loss=False) as runs:
         runs.batch()
-        checkpoint, copies = runs.checkpoint, runs.copies
     staged.recreate(staged.source)
-    with (
-        staged_run(staged, checkpoint=checkpoint, copies=copies, fail_on_data_loss=False) as runs,
-        pytest.raises(errors.OffsetsLostError, match="was deleted and recreated"),
-    ):
-        runs.batch()
+    words = "was deleted and recreated"
+    _refuses(runs, errors.OffsetsLostError, words, fail_on_data_loss=False)
 
 
 def test_a_run_that_wakes_up_with_a_copy_of_its_own_does_not_write_its_ledger(
@@ -257,21 +257,16 @@ def test_a_ledger_that_another_client_has_written_names_no_copy(staged: Flow) ->
         runs.batch()
         with pytest.raises(errors.CheckpointError, match="files of it were removed"):
             runs.batch(buckets_read=lambda _: False)
-        checkpoint, copies = runs.checkpoint, runs.copies
     until(lambda: staged.members() == [], lambda: "the members to leave")
     with staged.connections() as connections:
         found = all_group_offsets(connections, staged.group_id, deadline())[commit_partition]
-    *_, copy = copies.rows
+    *_, copy = runs.copies.rows
     forged = {commit_partition: found.metadata.replace(copy, "../../../payroll")}
     assert forged[commit_partition] != found.metadata
-    copies.rows["../../../payroll"] = [3] * _BUCKETS
+    runs.copies.rows["../../../payroll"] = [3] * _BUCKETS
     servers = staged.bootstrap_servers
     set_offsets(servers, staged.group_id, {commit_partition: found.offset}, forged)
-    with (
-        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
-        pytest.raises(errors.OffsetsLostError, match="a text that no run of the query has written"),
-    ):
-        runs.batch()
+    _refuses(runs, errors.OffsetsLostError, "a text that no run of the query has written")
     assert len(staged.values()) == 3 * _BUCKETS
     # The operator puts the staged commit's text back.
     until(lambda: staged.members() == [], lambda: "the members to leave")
@@ -281,10 +276,10 @@ def test_a_ledger_that_another_client_has_written_names_no_copy(staged: Flow) ->
         {commit_partition: found.offset},
         {commit_partition: found.metadata},
     )
-    del copies.rows["../../../payroll"]
-    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+    del runs.copies.rows["../../../payroll"]
+    with _again(runs) as runs:
         runs.batch()
-        runs.written(*copies.rows)
+        runs.written(*runs.copies.rows)
 
 
 def _never(*_: object, **__: object) -> NoReturn:
@@ -292,13 +287,12 @@ def _never(*_: object, **__: object) -> NoReturn:
 
 
 def test_a_file_that_is_missing_ends_the_batch_before_its_end_is_committed(staged: Flow) -> None:
-    with staged_run(staged) as runs:
-        with pytest.raises(errors.CheckpointError, match="files of it were removed or changed"):
-            runs.batch(buckets_read=lambda file: file != 2)
-        checkpoint, copies = runs.checkpoint, runs.copies
-    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+    removed = pytest.raises(errors.CheckpointError, match="files of it were removed or changed")
+    with staged_run(staged) as runs, removed:
+        runs.batch(buckets_read=lambda file: file != 2)
+    with _again(runs) as runs:
         runs.batch()
-        runs.written(*copies.rows)
+        runs.written(*runs.copies.rows)
 
 
 def test_another_checkpoint_is_refused_until_the_operator_lets_go_of_the_group(
@@ -328,15 +322,14 @@ def test_an_older_checkpoint_is_refused_until_the_operator_sets_the_offsets(
         older = dict(runs.checkpoint)
         runs.batch()
         runs.batch()
-        checkpoint, copies = runs.checkpoint, runs.copies
-    checkpoint.clear()
-    checkpoint.update(older)
-    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+    runs.checkpoint.clear()
+    runs.checkpoint.update(older)
+    with _again(runs) as runs:
         with pytest.raises(errors.CheckpointError, match="an older checkpoint was put back"):
             runs.batch()
         written = len(staged.values())
     _set_offsets(staged, dict.fromkeys(range(_BUCKETS + 1), 0))
-    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+    with _again(runs) as runs:
         report = runs.batch()
         # Knowingly: the batch is written a second time, as it is now.
         assert report.rows_written == 6 * _BUCKETS
@@ -346,53 +339,36 @@ def test_an_older_checkpoint_is_refused_until_the_operator_sets_the_offsets(
 def test_a_batch_planned_anew_is_not_taken_for_the_staged_one(staged: Flow) -> None:
     with staged_run(staged) as runs:
         runs.batch(finish=False)
-        checkpoint, copies = runs.checkpoint, runs.copies
-    checkpoint["offsets/0"] = checkpoint["offsets/0"].replace('"0": 0', '"0": 7')
-    with (
-        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
-        pytest.raises(errors.CheckpointError, match="from other source offsets"),
-    ):
-        runs.batch()
+    runs.checkpoint["offsets/0"] = runs.checkpoint["offsets/0"].replace('"0": 0', '"0": 7')
+    _refuses(runs, errors.CheckpointError, "from other source offsets")
 
 
-def test_a_ledger_that_somebody_has_set_is_refused(staged: Flow) -> None:
-    with staged_run(staged) as runs:
-        runs.batch()
-        checkpoint, copies = runs.checkpoint, runs.copies
-    _set_offsets(staged, {0: 5})
-    with (
-        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
-        pytest.raises(errors.OffsetsLostError, match="the staged commit of group"),
-    ):
-        runs.batch()
-
-
-def test_a_bucket_that_somebody_has_set_back_is_refused(staged: Flow) -> None:
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        ({0: 5}, "the staged commit of group"),
+        ({1: first_position(1)}, "is not fully written"),
+    ],
+    ids=["the staged commit", "a file's"],
+)
+def test_offsets_that_somebody_has_set_are_refused(
+    staged: Flow, offsets: dict[int, int], words: str
+) -> None:
     with staged_run(staged) as runs:
         runs.batch()
         runs.batch()
-        checkpoint, copies = runs.checkpoint, runs.copies
-    _set_offsets(staged, {1: first_position(1)})
-    with (
-        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
-        pytest.raises(errors.OffsetsLostError, match="is not fully written"),
-    ):
-        runs.batch()
+    _set_offsets(staged, offsets)
+    _refuses(runs, errors.OffsetsLostError, words)
 
 
 def test_a_bucket_without_an_offset_says_which_batch_is_not_known(staged: Flow) -> None:
     with staged_run(staged) as runs:
         runs.batch()
-        checkpoint, copies = runs.checkpoint, runs.copies
     until(lambda: staged.members() == [], lambda: "the members to leave")
     lost = TopicPartition(progress_topic(staged), 1)
     delete_offsets(staged.bootstrap_servers, staged.group_id, [lost])
     words = f"no committed offset for {lost}, although .* whether batch 1 was written is not known"
-    with (
-        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
-        pytest.raises(errors.OffsetsLostError, match=words),
-    ):
-        runs.batch()
+    _refuses(runs, errors.OffsetsLostError, words)
 
 
 def test_a_progress_topic_that_has_grown(staged: Flow) -> None:
@@ -400,10 +376,9 @@ def test_a_progress_topic_that_has_grown(staged: Flow) -> None:
     with staged_run(staged) as runs:
         runs.batch()
         runs.batch(finish=False)
-        checkpoint, copies = runs.checkpoint, runs.copies
     more = _BUCKETS + 2
     staged.broker.add_partitions(progress_topic(staged), more + 1)
-    with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:
+    with _again(runs) as runs:
         runs.batch()
         report = runs.batch()
         assert report.rows_written == 5 * more
@@ -414,13 +389,8 @@ def test_a_progress_topic_that_has_grown(staged: Flow) -> None:
 def test_a_progress_topic_that_was_recreated_is_refused(staged: Flow) -> None:
     with staged_run(staged) as runs:
         runs.batch()
-        checkpoint, copies = runs.checkpoint, runs.copies
     staged.recreate(progress_topic(staged), _BUCKETS + 1)
-    with (
-        staged_run(staged, checkpoint=checkpoint, copies=copies) as runs,
-        pytest.raises(errors.OffsetsLostError, match="recreated"),
-    ):
-        runs.batch()
+    _refuses(runs, errors.OffsetsLostError, "recreated")
 
 
 def test_copies_of_later_batches_are_not_swept(staged: Flow) -> None:

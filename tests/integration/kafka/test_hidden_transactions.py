@@ -14,7 +14,7 @@ from spark_eos._kafka.open_transactions import describe_transaction
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import fence_producer
-from spark_eos._progress import reading
+from spark_eos._progress import group_requests
 from spark_eos.errors import DeadlineExceededError
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
@@ -94,7 +94,7 @@ def _codes(answer: Any) -> list[int]:
 def test_a_hanging_transaction_is_named_with_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "ABORT_INTERVAL", 0)
+    monkeypatch.setattr(group_requests, "ABORT_INTERVAL", 0)
     unverified = {
         "transaction.partition.verification.enable": "false",
         "offsets.topic.num.partitions": "7",

@@ -29,7 +29,7 @@ from spark_eos._kafka.transactions import (
     fence_producer,
     txn_offset_commit,
 )
-from spark_eos._progress import reading
+from spark_eos._progress import group_requests
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.transaction import Transactions
 from spark_eos.acls import Acl, Operation, read_group, transactional_ids
@@ -325,7 +325,7 @@ def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reading, "_SETTLING", 0.2)
+    monkeypatch.setattr(group_requests, "_SETTLING", 0.2)
     flow.grant(*flow.commands())
     flow.produce(range(4))
     # Another principal's, which may see it.

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos._batch.plan import Waits
+from spark_eos._batch.plan import task_count, wait_per_record
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.failed_query import cause_of
 from spark_eos.errors import QueryStoppedError, SparkEosError
@@ -191,8 +191,8 @@ def test_few_rows_go_in_one_task_unless_the_query_is_slow(
     tasks = [report.transactions for report in reports]
     assert tasks[0] == 2
     for before, after in itertools.pairwise(reports):
-        waits = Waits(10, before.transactions, before.milliseconds["wait"])
-        assert after.transactions == (1 if waits.are_short(10) else 2)
+        wait = wait_per_record(before.milliseconds["wait"], before.transactions, 10)
+        assert after.transactions == task_count(10, 2, 2, wait_ms=wait)
     assert (1 in tasks) != slow
 
 

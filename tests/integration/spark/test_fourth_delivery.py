@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 from spark_eos import BatchReport
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_marker import Marker
-from spark_eos._progress.batch import PlannedBatch
-from spark_eos._progress.delivery import ProgressOf
+from spark_eos._progress.delivery import PlannedBatch, ProgressOf
 from spark_eos._progress.direct import DirectProgress
 from spark_eos._spark.deliveries import DELIVERIES
 from spark_eos._spark.delivery import Batches, SinkQuery

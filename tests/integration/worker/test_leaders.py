@@ -9,8 +9,7 @@ import pytest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from spark_eos import BatchReport, LostRecords
-from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import BatchRange
+from spark_eos._batch.plan import BatchRange, PartitionPairs
 from spark_eos._driver.data_loss_check import DataLossCheck
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import DeadlineExceededError

@@ -6,11 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos._batch.dead_letters import (
-    DeadLetterSettings,
-    DeadLetterTally,
-    allowances,
-)
+from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
+from spark_eos._driver.dead_letter_limit import allowances
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import DeadLetters, grouped, parse_limit
@@ -66,7 +63,7 @@ def test_tallies_add_up() -> None:
     one.add("error", "source a-0 offset 1", "x")
     other.add("error", "source a-1 offset 9", "x")
     other.add("too_large", "source a-1 offset 8", "y" * 1_000)
-    one.include(DeadLetterTally.from_json(other.to_json()))
+    one.include(other)
     assert one.total == 3
     assert one.reasons == {"error": 2, "too_large": 1}
     assert one.first == {"error": "source a-0 offset 1", "too_large": "source a-1 offset 8"}
@@ -106,5 +103,5 @@ def test_one_error(texts: list[str], *, one: bool) -> None:
     tally, others = DeadLetterTally(), DeadLetterTally()
     for number, text in enumerate(texts):
         (tally if number % 2 else others).add("error", "", text)
-    tally.include(DeadLetterTally.from_json(others.to_json()))
+    tally.include(others)
     assert tally.is_one_error == one

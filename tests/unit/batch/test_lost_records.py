@@ -3,8 +3,8 @@
 import pytest
 
 from spark_eos import LostRecords
-from spark_eos._batch.data_loss import lost_records
 from spark_eos._batch.plan import BatchRange
+from spark_eos._driver.data_loss_check import lost_records
 from spark_eos._kafka.topic_partition import TopicPartition
 
 

@@ -6,84 +6,80 @@ import pytest
 
 from spark_eos import errors
 from spark_eos._batch import plan
-from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import BatchRange, Waits, task_count, tasks_for
+from spark_eos._batch.plan import (
+    BatchRange,
+    PartitionPairs,
+    records_of,
+    task_count,
+    wait_per_record,
+)
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos._progress.checks import check_no_gap
-
-
-@pytest.mark.parametrize(
-    ("records", "cores", "tasks"),
-    [
-        (0, 2, 2),
-        (100, 2, 2),
-        (50_000, 2, 2),
-        (50_001, 2, 3),
-        (75_001, 3, 4),
-        (50_001, 8, 8),
-        (10**9, 2, 10),
-        (100, 64, 10),
-    ],
-)
-def test_task_count(records: int, cores: int, tasks: int) -> None:
-    starts = {TopicPartition("a", index): 5 for index in range(10)}
-    ends = {**starts, TopicPartition("a", 3): 5 + records}
-    assert task_count(BatchRange(1, starts, ends), {}, cores) == tasks
-    # New partitions begin at the group's offsets.
-    assert task_count(BatchRange(1, {}, ends), starts, cores) == tasks
-
-
-@pytest.mark.parametrize(
-    ("records", "most_partitions", "tasks"),
-    [
-        (50_000, None, 2),
-        (50_000, 64, 8),
-        (500_000, None, 5),
-        (500_000, 64, 8),
-        (2_000_000, 64, 20),
-        (10**9, None, 500),
-    ],
-)
-def test_tasks_for_many_partitions(records: int, most_partitions: int | None, tasks: int) -> None:
-    assert tasks_for(records, 500, 2, most_partitions) == tasks
-
-
-@pytest.mark.parametrize(
-    ("waits", "records", "tasks"),
-    [
-        # Nothing is known of the first batch.
-        (None, 100, 4),
-        (Waits(100, 4, 40), 100, 1),
-        (Waits(100, 1, 110), 100, 1),
-        (Waits(100, 1, 111), 100, 4),
-        # By what a record takes, whether the batch before was smaller or larger.
-        (Waits(100, 1, 60), 200, 1),
-        (Waits(100, 1, 60), 201, 4),
-        (Waits(100_000, 4, 10_000), 1_000, 1),
-        (Waits(100_000, 4, 20_000), 1_000, 4),
-        (Waits(0, 1, 5), 100, 1),
-        # Many records are written sooner by all cores.
-        (Waits(1_000, 1, 20), 1_000, 1),
-        (Waits(1_000, 1, 20), 1_001, 4),
-    ],
-)
-def test_few_records_go_in_one_task_unless_it_would_wait_long(
-    waits: Waits | None, records: int, tasks: int
-) -> None:
-    starts = {TopicPartition("a", index): 0 for index in range(4)}
-    batch = BatchRange(1, starts, {**starts, TopicPartition("a", 0): records})
-    assert task_count(batch, {}, 4, None, waits) == tasks
-
-
-def test_few_records_of_many_partitions_respect_what_a_task_may_read() -> None:
-    assert tasks_for(100, 500, 2, 64) == 8
-
+from spark_eos._progress.checks import check_no_gap, check_not_moved_back
 
 _TOPIC = uuid.uuid4()
 _A0, _A1, _A2 = (TopicPartition("a", index) for index in range(3))
 _MEMBER = MemberIdentity("m", 1, "spark-eos-0")
+
+
+@pytest.mark.parametrize(
+    ("records", "partitions", "cores", "most_partitions", "tasks"),
+    [
+        (0, 10, 2, None, 2),
+        (50_000, 10, 2, None, 2),
+        (50_001, 10, 2, None, 3),
+        (75_001, 10, 3, None, 4),
+        (50_001, 10, 8, None, 8),
+        (10**9, 10, 2, None, 10),
+        (100, 10, 64, None, 10),
+        # Each task sends a request to each target partition.
+        (50_000, 500, 2, None, 2),
+        (500_000, 500, 2, None, 5),
+        (10**9, 500, 2, None, 500),
+        # And may read so many source partitions.
+        (50_000, 500, 2, 64, 8),
+        (2_000_000, 500, 2, 64, 20),
+    ],
+)
+def test_task_count(
+    records: int, partitions: int, cores: int, most_partitions: int | None, tasks: int
+) -> None:
+    assert task_count(records, partitions, cores, most_partitions) == tasks
+
+
+@pytest.mark.parametrize(
+    ("before", "records", "tasks"),
+    [
+        # Milliseconds, tasks and records of the batch before; nothing is known of the first one.
+        (None, 100, 4),
+        ((40, 4, 100), 100, 1),
+        ((110, 1, 100), 100, 1),
+        ((111, 1, 100), 100, 4),
+        # By what a record takes, whether the batch before was smaller or larger.
+        ((60, 1, 100), 200, 1),
+        ((60, 1, 100), 201, 4),
+        ((10_000, 4, 100_000), 1_000, 1),
+        ((20_000, 4, 100_000), 1_000, 4),
+        ((5, 1, 0), 100, 1),
+        # Many records are written sooner by all cores.
+        ((20, 1, 1_000), 1_000, 1),
+        ((20, 1, 1_000), 1_001, 4),
+    ],
+)
+def test_few_records_go_in_one_task_unless_it_would_wait_long(
+    before: tuple[float, int, int] | None, records: int, tasks: int
+) -> None:
+    wait_ms = None if before is None else wait_per_record(*before)
+    assert task_count(records, 4, 4, None, wait_ms) == tasks
+
+
+def test_few_records_of_many_partitions_respect_what_a_task_may_read() -> None:
+    assert task_count(100, 500, 2, 64, wait_ms=0.0) == 8
+
+
+def test_new_partitions_begin_at_the_groups_offsets() -> None:
+    assert records_of(BatchRange(1, {_A0: 5}, {_A0: 8, _A1: 9}), {_A0: 7, _A1: 2}) == 3 + 7
 
 
 def test_progress_at_and_beyond_the_range_is_fine() -> None:
@@ -108,3 +104,9 @@ def test_a_gap_is_refused() -> None:
     batch = BatchRange(2, {_A0: 5}, {_A0: 8})
     with pytest.raises(errors.OffsetGapError, match="offsets 3 to 4 would never be written"):
         check_no_gap("g", batch, {_A0: 3}, PartitionPairs())
+
+
+@pytest.mark.parametrize("offset", [0, 1, 5])
+def test_an_offset_that_is_gone_was_moved_back(offset: int) -> None:
+    with pytest.raises(errors.OffsetsLostError, match=f"up to {offset} and now has no offset"):
+        check_not_moved_back("g", PartitionPairs(), {_A0: offset}, {}, [_A0])

@@ -29,22 +29,6 @@ def _thread(heartbeat: Callable[[], None]) -> HeartbeatThread:
     return thread
 
 
-def test_it_is_waited_for_unless_there_is_nothing_to_wait_for() -> None:
-    joined = threading.Event()
-
-    def join() -> None:
-        thread.join(1.0)  # on the thread itself
-        joined.set()
-
-    thread = _thread(join)
-    thread.join(1.0)  # before its start
-    thread.start()
-    assert joined.wait(10)
-    thread.stop()
-    thread.join(10)
-    assert not thread.refused
-
-
 def _after(*answers: Exception | None) -> None:
     """Runs one until its heartbeats have had these answers."""
     left = iter(answers)

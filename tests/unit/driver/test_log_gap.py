@@ -3,7 +3,7 @@
 import pytest
 
 from spark_eos._driver.checkpoint_marker import Marker
-from spark_eos._driver.log_gap import complete_logs
+from spark_eos._driver.offset_log import complete_logs
 from spark_eos.errors import CheckpointError
 from support.checkpoint_texts import CheckpointTexts
 

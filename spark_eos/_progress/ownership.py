@@ -3,14 +3,16 @@
 Only their texts tell. Those of earlier versions don't, and refuse nothing.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from spark_eos._batch.partition_pairs import PartitionPairs
-from spark_eos._batch.plan import Partitions
-from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._batch.plan import PartitionPairs, Partitions
+from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
+from spark_eos._driver.progress_topic import COMMIT_PARTITION, first_position
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.offset_owner import Owner
-from spark_eos.errors import ConfigurationError
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.errors import CheckpointError, ConfigurationError
 
 # Errors name at most so many topics.
 _NAMED: Final = 5
@@ -32,30 +34,7 @@ def check_owner(
     *,
     begun_with: str | None,
 ) -> None:
-    """Refuses offsets of a query that writes to another topic, or reads nothing of what is read.
-
-    ``begun_with``: the group with which this query has written before.
-
-    Example:
-        >>> from spark_eos._kafka.topic_partition import TopicPartition
-        >>> known = KnownPartitions(
-        ...     frozenset([TopicPartition("orders", 0)]),
-        ...     owners={"orders": frozenset([Owner("5f1c0a7e", "copy")])},
-        ... )
-        >>> def check(own, topic="orders", moved_from=None):
-        ...     read = [TopicPartition(topic, 0)]
-        ...     pairs = PartitionPairs()
-        ...     check_owner("g", own, known, pairs, read, moved_from, begun_with=None)
-        >>> check(Owner("5f1c0a7e", "another"), "payments")  # with its own checkpoint
-        >>> check(Owner("0d9e11b2", "copy"))
-        >>> check(Owner("0d9e11b2", "another"), moved_from="5f1c0a7e")
-        >>> check(Owner("0d9e11b2", "another"))
-        Traceback (most recent call last):
-        spark_eos.errors.ConfigurationError: group_id 'g' is owned by query ...
-        >>> check(Owner("0d9e11b2", "copy"), "payments")
-        Traceback (most recent call last):
-        spark_eos.errors.ConfigurationError: group_id 'g' is owned by query ...
-    """
+    """Refuses offsets of a query that writes to another topic, or reads nothing of what is read."""
     every = {owner for owners in known.owners.values() for owner in owners}
     moved = (moved_from or "").replace(",", " ").split()
     admitted = {own.query, *(Owner.of(query, None).query for query in moved)}
@@ -85,18 +64,7 @@ def check_owner(
 
 
 def ownership_change(own: Owner, owners: Collection[Owner], *, new: bool) -> str:
-    """What a query that may continue from offsets should say of itself; "" if nothing.
-
-    ``new``: whether it has not written from its checkpoint before.
-
-    Example:
-        >>> ownership_change(Owner("0d9e", "out"), {Owner("5f1c", "out")}, new=True)
-        "the checkpoint is new, and the group has offsets of query 5f1c, which wrote to 'out'"
-        >>> ownership_change(Owner("5f1c", "other"), {Owner("5f1c", "out")}, new=False)
-        "the topic is 'other' now, and was 'out'"
-        >>> ownership_change(Owner("5f1c", "out"), {Owner("5f1c", "out")}, new=True)
-        ''
-    """
+    """What a query says of itself that may continue from offsets; ``new``: its checkpoint is."""
     mine = {one.written_to for one in owners if one.query == own.query}
     if mine:
         changed = f"the topic is {own.written_to} now, and was {min(mine)}"
@@ -122,3 +90,62 @@ def _group_owned_error(group_id: str, owners: Collection[Owner], what: str) -> C
 def _topics(partitions: Partitions) -> str:
     names = sorted({topic for topic, _ in partitions})
     return ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+
+
+# What beside `delivery` makes a query what it was.
+_KEPT: Final = {
+    DIRECT: ", and no source_kafka",
+    MIRRORED: ", with source_kafka",
+    STAGED: ", with the checkpoint it had",
+}
+
+
+def check_marker(marker: Marker, delivery: str, why: str = "") -> None:
+    """Refuses a checkpoint that was begun with another delivery."""
+    if marker.group_id is not None and marker.delivery != delivery:
+        raise changed_delivery(marker.delivery, delivery, why)
+
+
+def may_become_direct(marker: Marker, group_id: str, delivery: str, batch_id: int) -> bool:
+    """Whether the group's offsets may show that a staged query has written nothing."""
+    ours = marker.delivery == STAGED and marker.group_id == group_id
+    return ours and delivery == DIRECT and batch_id == 0
+
+
+def nothing_staged(
+    offsets: Mapping[TopicPartition, CommittedOffset], progress_topic: str | None
+) -> bool:
+    """Whether a group's offsets prove that none of its batches was ever staged."""
+    # It must have the offset that a staged query's start commits: one that is missing, or that
+    # somebody has set, may have named a batch.
+    found = {p: o for p, o in offsets.items() if p == (progress_topic, COMMIT_PARTITION)}
+    known = KnownPartitions.of(found)
+    return (
+        [offset for offset, _ in found.values()] == [first_position(0)]
+        and not known.set_by_others
+        and not KnownPartitions.of(offsets).staged
+    )
+
+
+def deliveries_of(known: KnownPartitions) -> list[str]:
+    """The deliveries that a group's offsets are of; none if they may be direct, or are none."""
+    return [*([MIRRORED] if known.sources else []), *([STAGED] if known.staged else [])]
+
+
+def changed_delivery(
+    noted: str, wanted: str, why: str = "", perhaps_staged: Sequence[str] = ()
+) -> CheckpointError:
+    """The error for a query that was begun with another delivery; ``why`` it can't keep that."""
+    cure = f"set delivery={noted!r}{_KEPT.get(noted, '')}"
+    if why:
+        cure = f"change the query back, so that its delivery can be {noted!r}"
+    if len(perhaps_staged) == 1:
+        [topic] = perhaps_staged
+        cure += f"; or, if {topic!r} is the progress topic it began with, progress_topic={topic!r}"
+    since = f", since {why}" if why else ""
+    return CheckpointError(
+        f"the query of this checkpoint or group has written with delivery={noted!r}, and would "
+        f"now write with delivery={wanted!r}{since}. Their offsets mean different things: {cure}; "
+        "or begin with another checkpoint_location and another group_id, which writes everything "
+        "again unless you choose where to start (starting_offsets, or the new group's offsets)"
+    )
