@@ -156,7 +156,10 @@ class ClientSettings:
             ConfigurationError: librdkafka refuses a setting; the text has its name and
                 librdkafka's reason.
         """
-        _try_producer(self.for_producer("spark-eos", 60_000), "kafka settings")
+        settings = self.for_producer("spark-eos", 60_000)
+        # confluent-kafka waits for the first token.
+        settings.pop("oauth_cb", None)
+        _try_producer(settings, "kafka settings")
         return self
 
     def for_consumer(self) -> dict[str, Any]:

@@ -345,7 +345,7 @@ def test_a_closed_loop_answers_nobody(broker: EmbeddedKafka) -> None:
 
 
 def test_tokens_are_asked_for_with_their_extensions() -> None:
-    provider = TokenProvider(lambda _: ("abc", time.time() + 60), "", {"tenant": "a"})
+    provider = TokenProvider(lambda _: ("abc", time.time() + 60, "", {"tenant": "a"}), "")
     sent = SaslMechanismOAuth(sasl_oauth_token_provider=provider).auth_bytes()
     assert sent == b"n,,\x01auth=Bearer abc\x01tenant=a\x01\x01"
 
