@@ -5,8 +5,7 @@ without an answer for a partition without a leader, and without the ACL that is 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import IsolationLevel, ListOffsetsRequest, OffsetSpec
@@ -27,14 +26,8 @@ _NAMED: Final = 5
 Offsets = dict[TopicPartition, int]
 
 
-@dataclass(frozen=True)
-class EndOffsets:
-    """The end of a partition.
-
-    Attributes:
-        last_stable: First offset that a read_committed consumer can't reach yet.
-        high_watermark: Next offset to be written, open transactions included.
-    """
+class EndOffsets(NamedTuple):
+    """The first offset that read_committed consumers can't reach yet, and the end of the log."""
 
     last_stable: int
     high_watermark: int
@@ -148,8 +141,26 @@ def _listed(
     *,
     silent: SilentBrokers | None = None,
 ) -> Offsets:
+    topic_class = ListOffsetsRequest.ListOffsetsTopic
+    partition_class = topic_class.ListOffsetsPartition
     requests = {
-        node: _request(own, isolation, deadline, offset) for node, own in led_by(leaders).items()
+        node: ListOffsetsRequest(
+            isolation_level=int(isolation),
+            topics=[
+                topic_class(
+                    name=topic,
+                    partitions=[
+                        partition_class(partition_index=index, timestamp=int(offset))
+                        for index in indexes
+                    ],
+                )
+                for topic, indexes in own.items()
+            ],
+            timeout_ms=int(deadline.remaining() * 1000),
+            # Earlier versions have no isolation levels.
+            min_version=2,
+        )
+        for node, own in led_by(leaders).items()
     }
     answers = (
         {node: connections.send(one, deadline, node=node) for node, one in requests.items()}
@@ -157,46 +168,7 @@ def _listed(
         else silent.ask(requests, deadline)
     )
     found: Offsets = {}
-    for answer in answers.values():
-        found |= _offsets(connections, answer)
-    return found
-
-
-def led_by(leaders: Mapping[TopicPartition, int]) -> dict[int, dict[str, list[int]]]:
-    """Partition numbers by leader and topic; without those that have no leader."""
-    nodes = sorted({leader for leader in leaders.values() if leader >= 0})
-    return {node: by_topic(p for p, leader in leaders.items() if leader == node) for node in nodes}
-
-
-def _request(
-    partitions: Mapping[str, list[int]],
-    isolation: IsolationLevel,
-    deadline: Deadline,
-    offset: OffsetSpec,
-) -> Any:
-    topic_class = ListOffsetsRequest.ListOffsetsTopic
-    partition_class = topic_class.ListOffsetsPartition
-    return ListOffsetsRequest(
-        isolation_level=int(isolation),
-        topics=[
-            topic_class(
-                name=topic,
-                partitions=[
-                    partition_class(partition_index=index, timestamp=int(offset))
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in partitions.items()
-        ],
-        timeout_ms=int(deadline.remaining() * 1000),
-        # Earlier versions have no isolation levels.
-        min_version=2,
-    )
-
-
-def _offsets(connections: Connections, answer: Any) -> Offsets:
-    found = {}
-    for topic in answer.topics:
+    for topic in (topic for answer in answers.values() for topic in answer.topics):
         for p in topic.partitions:
             partition = TopicPartition(topic.name, p.partition_index)
             if p.error_code in _MOVING or p.error_code in _GONE:
@@ -207,3 +179,9 @@ def _offsets(connections: Connections, answer: Any) -> Offsets:
                 raise connections.refusal(what, p.error_code, needed)
             found[partition] = p.offset
     return found
+
+
+def led_by(leaders: Mapping[TopicPartition, int]) -> dict[int, dict[str, list[int]]]:
+    """Partition numbers by leader and topic; without those that have no leader."""
+    nodes = sorted({leader for leader in leaders.values() if leader >= 0})
+    return {node: by_topic(p for p, leader in leaders.items() if leader == node) for node in nodes}

@@ -14,8 +14,7 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.offset_owner import Owner
-from spark_eos._kafka.stored_text import StagedBatch
+from spark_eos._kafka.stored_text import Owner, StagedBatch
 from spark_eos._progress.offsets import GroupOffsets
 
 

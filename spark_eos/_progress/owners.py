@@ -9,7 +9,7 @@ from typing import Final
 from spark_eos._batch.partition_pairs import PartitionPairs
 from spark_eos._batch.plan import Partitions
 from spark_eos._kafka.offset_metadata import KnownPartitions
-from spark_eos._kafka.offset_owner import Owner
+from spark_eos._kafka.stored_text import Owner
 from spark_eos.errors import ConfigurationError
 
 # Errors name at most so many topics.

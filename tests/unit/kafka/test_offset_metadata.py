@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from spark_eos._client.persisted import FORMAT
 from spark_eos._kafka import offsets
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
-from spark_eos._kafka.offset_owner import Owner
-from spark_eos._kafka.stored_text import SourcePartition, StagedBatch, SuspectRange
+from spark_eos._kafka.stored_text import Owner, SourcePartition, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import FormatVersionError
 
