@@ -35,12 +35,7 @@ _INSTEAD: Final = {
 
 
 def is_security_setting(name: str) -> bool:
-    """Whether a client setting is a security setting.
-
-    Example:
-        >>> is_security_setting("ssl.ca.location"), is_security_setting("linger.ms")
-        (True, False)
-    """
+    """Whether a client setting is a security setting."""
     return name == _PROTOCOL or name.startswith(_PREFIXES)
 
 
@@ -96,12 +91,7 @@ class Security:
 
 
 def security(settings: Mapping[str, Any]) -> Security:
-    """Reads security from the client settings.
-
-    Example:
-        >>> security({"security.protocol": "ssl"}).protocol
-        'SSL'
-    """
+    """Reads security from the client settings."""
     given = [name for name in settings if is_security_setting(name)]
     known = {_PROTOCOL, *tls_settings.NAMES, *sasl_settings.NAMES}
     for name in given:

@@ -24,12 +24,7 @@ def _split(servers: str) -> set[_Address]:
 
 
 def _address(text: str) -> _Address:
-    """Host and port of ``PLAINTEXT://Host:9092``, as Kafka's clients read it.
-
-    Example:
-        >>> _address("SSL://Broker-1:9093"), _address("[::1]:9092")
-        (('broker-1', '9093'), ('::1', '9092'))
-    """
+    """Host and port of ``PLAINTEXT://Host:9092``, as Kafka's clients read it."""
     host, _, port = text.strip().rpartition("://")[2].lower().rpartition(":")
     return host.strip("[]"), port
 

@@ -33,12 +33,7 @@ _OPERATIONS: Final = {
 
 @dataclass(frozen=True)
 class BrokerFeatures:
-    """A broker's API versions (KIP-35) and its cluster's finalized features (KIP-584).
-
-    Attributes:
-        versions: Highest version by API key.
-        features: Finalized level by feature name.
-    """
+    """A broker's highest versions by API key (KIP-35), and finalized features (KIP-584)."""
 
     versions: dict[int, int]
     features: dict[str, int]
@@ -46,11 +41,7 @@ class BrokerFeatures:
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """The current state of a topic.
-
-    Attributes:
-        topic_id: Id of the topic; a topic that is deleted and recreated gets a new id.
-    """
+    """The current state of a topic; one that is deleted and recreated has another id."""
 
     name: str
     topic_id: uuid.UUID
@@ -172,12 +163,7 @@ def metadata_request(names: Collection[str] | None, *, operations: bool = False)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Groups partition numbers by topic name, both in order.
-
-    Example:
-        >>> by_topic([TopicPartition("b", 0), TopicPartition("a", 1), TopicPartition("a", 0)])
-        {'a': [0, 1], 'b': [0]}
-    """
+    """Groups partition numbers by topic name, both in order."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         grouped.setdefault(topic, []).append(partition)

@@ -229,10 +229,7 @@ class Connections:
         deadline: Deadline,
         operation: Operation = Operation.DESCRIBE,
     ) -> int:
-        """The node id of a coordinator, looked up once and then cached.
-
-        ``operation``: a refusal names it, if more than to look it up is wanted.
-        """
+        """A coordinator's node id, looked up once; a refusal names what ``operation`` needs."""
         found = self._coordinators.get((kind, key))
         if found is not None:
             return found

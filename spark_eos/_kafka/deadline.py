@@ -9,11 +9,7 @@ from spark_eos.errors import DeadlineExceededError, PrintableError, text_of
 
 
 class RetriableError(PrintableError):
-    """An attempt failed, but a later one may succeed; the text says why it failed.
-
-    Attributes:
-        code: Kafka's error code, if one is to be told from others.
-    """
+    """An attempt failed, but a later one may succeed; the text says why it failed."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -21,12 +17,7 @@ class RetriableError(PrintableError):
 
 
 class Deadline:
-    """The time at which an operation gives up.
-
-    Example:
-        >>> Deadline(5, "group_timeout_ms").exceeded("joining", "no answer")
-        DeadlineExceededError('joining: no success within 5 s (group_timeout_ms); last: no answer')
-    """
+    """The time at which an operation gives up."""
 
     def __init__(self, seconds: float, setting: str) -> None:
         self.seconds = seconds

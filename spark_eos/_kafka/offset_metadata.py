@@ -47,10 +47,7 @@ _POSITION_BEGINS: Final = f'{encode({"position": None})[:-1]},"position":'
 
 
 def position_metadata(progress_topic: str) -> str:
-    """The text of a staged query's position in a source, which is for monitoring only.
-
-    Nothing that decides reads such an offset: the query's progress is the staged commit.
-    """
+    """The text of a staged query's position in a source; nothing that decides reads it."""
     return encode({"position": "for monitoring only", "progress": progress_topic})
 
 

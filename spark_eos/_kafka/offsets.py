@@ -65,10 +65,7 @@ def group_offsets(
 def all_group_offsets(
     connections: Connections, group_id: str, deadline: Deadline, *, positions: bool = False
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Fetches all committed offsets of a group, whatever open transactions hold.
-
-    A group that does not exist has none.
-    """
+    """Fetches all committed offsets of a group, if it exists, whatever open transactions hold."""
     asked = _Group(group_id=group_id, member_id=None, member_epoch=-1, topics=None)
     # The last version that answers with topic names. Names need no lookup and are known even
     # after the topic was deleted.

@@ -34,11 +34,7 @@ class SilentBrokers:
         return node in self._named
 
     def ask(self, requests: Mapping[int, Any], deadline: Deadline) -> dict[int, Any]:
-        """Sends each node its request; returns the answers.
-
-        Raises:
-            RetriableError: One has not answered, and is not passed over yet.
-        """
+        """The answers to each node's request; retriable while one that is not passed over lacks."""
         now = time.monotonic()
         asked = {node: one for node, one in requests.items() if node not in self._named}
         ends = {node: self._since.get(node, now) + _PATIENCE for node in asked}
@@ -59,11 +55,7 @@ class SilentBrokers:
         return answers
 
     def ask_all(self, request: Any, deadline: Deadline) -> dict[int, Any]:
-        """Sends all brokers a request; returns the answers, of one at least.
-
-        Raises:
-            RetriableError: See `ask`; or none answers.
-        """
+        """The answers of all brokers to a request, and of one at least; retriable like `ask`."""
         # Read again each time: a broker that has died does not stay in the list.
         nodes = self._connections.brokers(deadline)
         answers = self.ask(dict.fromkeys(nodes, request), deadline)

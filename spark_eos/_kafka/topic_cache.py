@@ -48,10 +48,7 @@ class TopicCache:
     def get(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
-        """Returns topics from the cache, and asks the cluster for those it does not have.
-
-        One request asks for all of them, and is repeated until they exist.
-        """
+        """Returns topics, and asks the cluster for those it does not have until they exist."""
         found = {}
         for name in names:
             topic = self._topics.get(name)
@@ -171,14 +168,7 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def why_impossible(name: str, operation: Operation = Operation.DESCRIBE) -> str | None:
-    """Why there is no such topic for an operation, whatever a cluster says; None if there may be.
-
-    Example:
-        >>> why_impossible("no name")
-        'no topic can have such a name'
-        >>> why_impossible("__consumer_offsets", Operation.WRITE)
-        'it is an internal topic of Kafka'
-    """
+    """Why there is no such topic, whatever a cluster says; None if there may be one."""
     if operation is Operation.WRITE and name in _INTERNAL:
         return "it is an internal topic of Kafka"
     try:
