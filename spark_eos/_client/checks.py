@@ -36,20 +36,17 @@ def check_prefix(name: str, text: Any) -> None:
 
 
 def check_positive(**options: object) -> None:
-    """Checks options that are numbers above 0."""
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
 
 
 def check_flag(name: str, value: object) -> None:
-    """Checks an option that is True or False."""
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} must be True or False, not {value!r}")
 
 
 def check_count(name: str, value: object, least: int, most: int) -> None:
-    """Checks an option that is a whole number."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
     if value > most:

@@ -100,7 +100,6 @@ def verdict(codes: Iterable[int]) -> Verdict:
 
 
 def code_name(code: int) -> str:
-    """An error code with Kafka's name for it."""
     known = {member.value: member.name for member in Code}
     name = known.get(code) or kafka_errors.for_code(code).message
     return f"{code} {name}"

@@ -46,7 +46,6 @@ def _quoted(value: str) -> str:
 
 
 def parse_jaas(line: str) -> JaasLine:
-    """Parses a line."""
     head = _HEAD.match(line)
     if head is None:
         raise JaasError(

@@ -223,7 +223,6 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
             await self.wait_for(connection.init_future, timeout_ms)
 
     def is_connected(self, node: int) -> bool:
-        """Whether a broker has been connected to, and the connection stands."""
         connection = self._conns.get(node)
         return connection is not None and bool(connection.connected)
 

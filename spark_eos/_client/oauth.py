@@ -57,7 +57,6 @@ class ClientCredentials:
     extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def __call__(self, _config: str = "") -> tuple[str, float, str, dict[str, str]]:
-        """Asks the endpoint for a token."""
         form = {"grant_type": "client_credentials"}
         if self.scope is not None:
             form["scope"] = self.scope
@@ -129,7 +128,6 @@ class MskIam:
     session: str | None = None
 
     def __call__(self, _config: str = "") -> tuple[str, float]:
-        """Signs a token."""
         provider = msk_signer()
         region = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         if not region:
@@ -148,7 +146,6 @@ class MskIam:
 
 
 def msk_signer() -> Any:
-    """Imports Amazon's signer."""
     try:
         return importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
     except ImportError as error:
@@ -222,7 +219,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _answer_to(request: urllib.request.Request, context: ssl.SSLContext, seconds: float) -> bytes:
-    """Sends a request and returns the body of the answer."""
     found: concurrent.futures.Future[bytes] = concurrent.futures.Future()
 
     def ask() -> None:

@@ -48,7 +48,6 @@ _MSK: Final = "software.amazon.msk.auth.iam.IAMLoginModule"
 
 
 def sasl(settings: Mapping[str, Any]) -> Sasl:
-    """Reads SASL from the client settings."""
     given = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
     line = _jaas(settings)
     if given is None:

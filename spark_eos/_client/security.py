@@ -41,8 +41,6 @@ def is_security_setting(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Security:
-    """The security settings of a client."""
-
     protocol: str
     tls: Tls | None
     sasl: Sasl | None
@@ -80,7 +78,6 @@ class Security:
         }
 
     def for_java(self) -> dict[str, str]:
-        """Settings for Kafka's Java clients."""
         if self.protocol == "PLAINTEXT":
             return {}
         return {
@@ -91,7 +88,6 @@ class Security:
 
 
 def security(settings: Mapping[str, Any]) -> Security:
-    """Reads security from the client settings."""
     given = [name for name in settings if is_security_setting(name)]
     known = {_PROTOCOL, *tls_settings.NAMES, *sasl_settings.NAMES}
     for name in given:

@@ -119,7 +119,6 @@ class ClientSettings:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The ``bootstrap.servers``, joined by commas."""
         return str(self._settings["bootstrap.servers"])
 
     @property
@@ -128,7 +127,6 @@ class ClientSettings:
         return Principal(self.security.principal, self.bootstrap_servers)
 
     def for_producer(self, transactional_id: str, transaction_timeout_ms: int) -> dict[str, Any]:
-        """Settings for one transactional producer of librdkafka."""
         return {
             **_PRODUCER_DEFAULTS,
             "client.id": default_client_id(),
@@ -148,7 +146,6 @@ class ClientSettings:
         return self
 
     def for_consumer(self) -> dict[str, Any]:
-        """Settings for a consumer or admin client of librdkafka."""
         return {
             # It warns of each setting that only producers have; errors come as exceptions.
             "log_level": 0,

@@ -54,7 +54,6 @@ class Tls:
         }
 
     def context(self) -> ssl.SSLContext:
-        """An SSL context for Python's sockets."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.check_hostname
@@ -99,7 +98,6 @@ class Tls:
 
 
 def java_trust(authorities: str) -> dict[str, str]:
-    """Settings that make Kafka's Java clients trust authorities, given as PEM."""
     return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authorities}
 
 

@@ -1,5 +1,6 @@
 """Typed requests about the whole cluster: versions, features and topics."""
 
+import socket
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.errors import KafkaResponseError
 
+_Address = tuple[str, str]
 NO_ID: Final = uuid.UUID(int=0)
 """Placeholder for a topic id that is not known (KIP-516)."""
 
@@ -81,7 +83,6 @@ def _features(response: Any) -> BrokerFeatures:
 
 
 def cluster_id(connections: Connections, deadline: Deadline) -> str:
-    """Asks for the cluster's id."""
     return connections.ask(
         metadata_request([]), deadline, interpret=lambda r: str(r.cluster_id or "")
     )
@@ -152,7 +153,6 @@ def _operations(topic: Any, *default: Operation) -> set[Operation]:
 
 
 def metadata_request(names: Collection[str] | None, *, operations: bool = False) -> Any:
-    """A MetadataRequest that creates no topic."""
     return MetadataRequest(
         topics=None
         if names is None
@@ -194,3 +194,34 @@ def topics_with_offsets(
         )
         for topic, own in groupby(sorted(offsets), key=lambda partition: partition.topic)
     ]
+
+
+def same_cluster(connections: Connections, servers: str, deadline: Deadline) -> bool:
+    """Whether one of ``bootstrap.servers`` is a broker of the cluster that is connected."""
+    theirs = _split(servers)
+    ours = _split(connections.bootstrap_servers) | set(
+        map(_address, connections.addresses(deadline))
+    )
+    # Names are resolved only if the texts differ: "localhost:9092" and "127.0.0.1:9092".
+    return not theirs.isdisjoint(ours) or not _resolved(theirs).isdisjoint(_resolved(ours))
+
+
+def _split(servers: str) -> set[_Address]:
+    return {_address(one) for one in servers.split(",") if one.strip()}
+
+
+def _address(text: str) -> _Address:
+    """Host and port of ``PLAINTEXT://Host:9092``, as Kafka's clients read it."""
+    host, _, port = text.strip().rpartition("://")[2].lower().rpartition(":")
+    return host.strip("[]"), port
+
+
+def _resolved(addresses: Iterable[_Address]) -> set[_Address]:
+    found: set[_Address] = set()
+    for host, port in addresses:
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            continue
+        found.update((str(answer[4][0]), port) for answer in answers)
+    return found

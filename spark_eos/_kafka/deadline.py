@@ -30,21 +30,17 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
-        """Whether no time is left."""
         return time.monotonic() >= self._end
-
-    def exceeded(self, what: str, cause: object) -> DeadlineExceededError:
-        """Makes the error for an operation that ran out of time; ``cause`` is its last failure."""
-        return DeadlineExceededError(
-            f"{what}: no success within {self.seconds:g} s ({self.setting}); last: {text_of(cause)}"
-        )
 
     def attempts(self, what: str, *, pause: float = 0.005) -> tenacity.Retrying:
         """Retries a function while it raises `RetriableError`, with growing, random pauses."""
 
         def give_up(state: tenacity.RetryCallState) -> None:
             cause = state.outcome.exception() if state.outcome else None
-            raise self.exceeded(what, cause) from cause
+            raise DeadlineExceededError(
+                f"{what}: no success within {self.seconds:g} s ({self.setting}); "
+                f"last: {text_of(cause)}"
+            ) from cause
 
         return tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(RetriableError),

@@ -222,7 +222,6 @@ class KnownPartitions:
 
     @cached_property
     def _indexes(self) -> dict[str, list[int]]:
-        """The numbers of the known partitions, by topic."""
         found: dict[str, list[int]] = {}
         for topic, index in self.partitions:
             found.setdefault(topic, []).append(index)

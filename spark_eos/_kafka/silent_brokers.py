@@ -30,7 +30,6 @@ class SilentBrokers:
         return tuple(self._named.values())
 
     def __contains__(self, node: int) -> bool:
-        """Whether a broker has been passed over."""
         return node in self._named
 
     def ask(self, requests: Mapping[int, Any], deadline: Deadline) -> dict[int, Any]:
@@ -67,5 +66,4 @@ class SilentBrokers:
 
 
 def does_not_answer(names: Iterable[str]) -> str:
-    """Says of brokers that they do not answer."""
     return f"broker {', '.join(sorted(names))} does not answer"

@@ -56,7 +56,6 @@ def encode(fields: Mapping[str, Any]) -> str:
 
 
 def compact(fields: Mapping[str, Any]) -> str:
-    """JSON without spaces."""
     return json.dumps(fields, separators=(",", ":"))
 
 
@@ -148,17 +147,14 @@ class SuspectRange(NamedTuple):
 
     @classmethod
     def parse(cls, fields: Any) -> "SuspectRange":
-        """Reads what `as_json` has made."""
         first, after = fields
         return cls(_whole(first, MAX_OFFSET), _whole(after, MAX_OFFSET))
 
     def as_json(self) -> list[int]:
-        """The range as a value of JSON."""
         return [*self]
 
 
 def new_copy_name(batch_id: int) -> str:
-    """A name for a copy of a batch that no other copy has."""
     return f"{batch_id}-{uuid.uuid4().hex[:8]}"
 
 
@@ -189,7 +185,6 @@ class StagedBatch(NamedTuple):
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> "StagedBatch":
-        """Reads what `as_json` has made."""
         batch, directory = _whole(fields["batch"], MAX_PARTITION), fields["directory"]
         if directory is not None and (
             not isinstance(directory, str) or batch_of_copy(directory) != batch
@@ -205,7 +200,6 @@ class StagedBatch(NamedTuple):
         )
 
     def as_json(self) -> dict[str, str | int | None]:
-        """The batch as a value of JSON."""
         return self._asdict()
 
 
@@ -222,7 +216,6 @@ class SourcePartition(NamedTuple):
 
     @classmethod
     def parse(cls, fields: Any) -> "SourcePartition":
-        """Reads what `as_json` has made."""
         cluster, topic, topic_id, partition = fields
         return cls(
             matched(cluster, _CLUSTER),
@@ -233,11 +226,9 @@ class SourcePartition(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and number, as its own cluster knows it."""
         return TopicPartition(self.topic, self.partition)
 
     def as_json(self) -> list[str | int]:
-        """The partition as a value of JSON."""
         return [self.cluster, self.topic, self.topic_id.hex, self.partition]
 
 
@@ -257,15 +248,12 @@ class Owner(NamedTuple):
 
     @classmethod
     def parse(cls, fields: Any) -> "Owner":
-        """Reads what `as_json` has made."""
         query, target = fields
         return cls(matched(query, _OWNER), None if target is None else matched(target, _TARGET))
 
     def as_json(self) -> list[str | None]:
-        """The owner as a value of JSON."""
         return [*self]
 
     @property
     def written_to(self) -> str:
-        """Where its rows went, as errors call it."""
         return "the topics that its rows name" if self.target is None else f"{self.target!r}"

@@ -59,7 +59,6 @@ class TopicCache:
         return {**found, **self._wait_for(missing, operation)} if missing else found
 
     def __contains__(self, name: str) -> bool:
-        """Whether a topic is in the cache."""
         return name in self._topics
 
     def refresh(
@@ -96,7 +95,6 @@ class TopicCache:
         return False
 
     def clear(self) -> None:
-        """Empties the cache."""
         self._topics.clear()
 
     def _wait_for(self, names: Collection[str], operation: Operation) -> dict[str, TopicInfo]:
@@ -163,7 +161,6 @@ def _what_to_do(group_id: str) -> str:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Quotes names for an error text, in order."""
     return ", ".join(repr(name) for name in sorted(names))
 
 

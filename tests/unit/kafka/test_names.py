@@ -9,7 +9,7 @@ from rich.console import Console
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos._admin.status_tables import transactions
 from spark_eos._cli import main
-from spark_eos._kafka.addresses import _split
+from spark_eos._kafka.cluster import _split
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.topic_partition import TopicPartition
