@@ -25,7 +25,6 @@ from spark_eos._client.kafka_python import (
     api_name,
     causes,
     closed_by_peer,
-    ensure_valid_topic_name,
 )
 from spark_eos._client.oauth import TokenProvider
 from spark_eos._client.settings import ClientSettings
@@ -348,13 +347,6 @@ def test_tokens_are_asked_for_with_their_extensions() -> None:
     provider = TokenProvider(lambda _: ("abc", time.time() + 60, "", {"tenant": "a"}), "")
     sent = SaslMechanismOAuth(sasl_oauth_token_provider=provider).auth_bytes()
     assert sent == b"n,,\x01auth=Bearer abc\x01tenant=a\x01\x01"
-
-
-def test_names_that_no_topic_can_have() -> None:
-    ensure_valid_topic_name("orders.v1")
-    for name in ("no name", ".", "x" * 250):
-        with pytest.raises(ValueError, match="opic name"):
-            ensure_valid_topic_name(name)
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), ConnectionResetError()])

@@ -49,37 +49,6 @@ def test_a_user_gets_in_by_password_and_by_no_other(
         topics(secured.sasl(mechanism, tls=tls, password="wrong"))
 
 
-def test_a_token_of_the_authority_gets_in_and_no_other(secured: Secured) -> None:
-    settings = {
-        "bootstrap.servers": secured.broker.servers_of("SASL_PLAINTEXT"),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-    }
-    tokens = secured.tokens
-    assert topics({**settings, "oauth_cb": lambda _: tokens.token("bob")}) is not None
-    forged = type(tokens)()
-    with pytest.raises(PermissionError):
-        topics({**settings, "oauth_cb": lambda _: forged.token("bob")})
-
-
-def test_tls_needs_the_authority_and_where_asked_a_certificate(secured: Secured) -> None:
-    assert topics(secured.tls()) is not None
-    with pytest.raises(PermissionError, match="certificate verify failed"):
-        topics({**secured.tls(), "ssl.ca.location": "probe"})
-    mutual = secured.tls("MUTUAL")
-    with pytest.raises(PermissionError):
-        topics(mutual)
-    certificate = {
-        "ssl.certificate.pem": secured.client.chain,
-        "ssl.key.pem": secured.client.key,
-    }
-    assert topics({**mutual, **certificate}) is not None
-    with pytest.raises(PermissionError, match="certificate verify failed"):
-        topics(secured.tls("OTHER_HOST"))
-    with pytest.raises(PermissionError, match="certificate verify failed"):
-        topics(secured.tls("EXPIRED"))
-
-
 @pytest.mark.slow
 def test_the_authorizer_allows_what_acls_say() -> None:
     security = BrokerSecurity(

@@ -118,15 +118,6 @@ def test_a_staged_batch_is_written_by_its_fields_names() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "staged", [7, [], {}, {"query": "q", "batch": 7}, {**_STAGED._asdict(), "batch": None}]
-)
-def test_what_is_no_staged_batch_tells_nothing(staged: Any) -> None:
-    text = json.dumps({"spark-eos": 2, "partitions": "0", "topics": "", "staged": staged})
-    known = KnownPartitions.of({_A0: CommittedOffset(9, text)})
-    assert known == KnownPartitions(set_by_others=frozenset({_A0}))
-
-
 @pytest.mark.parametrize("text", ["", "mine", "[]", "{}", "null", "7"])
 def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
     known = KnownPartitions.of({_A0: CommittedOffset(9, text)})
@@ -155,6 +146,11 @@ _FORGED: list[dict[str, Any]] = [
     {"topics": ["ab12cd34"]},
     {"topics": "\x1b[1m"},
     {"more": "x" * 4_096},
+    {"staged": 7},
+    {"staged": []},
+    {"staged": {}},
+    {"staged": {"query": "q", "batch": 7}},
+    {"staged": {**_STAGED._asdict(), "batch": None}},
     *({"staged": {**_STAGED._asdict(), "directory": name}} for name in ("", 7, "../../payroll")),
     *(
         {"staged": {**_STAGED._asdict(), "directory": f"{n}-ab12cd34"}}
