@@ -2,7 +2,8 @@
 
 The tests look names up in kafka-python itself, so that they also tell all that has moved while
 the adapter can't even be imported. `tests/integration/kafka/test_kafka_python_on_brokers.py` has
-what each name does, and tests of those who send them what messages do.
+what each name does, the attributes of objects too, and tests of those who send them what messages
+do.
 """
 
 import ast
@@ -69,27 +70,6 @@ NAMES = [
     ("kafka.util", "ensure_valid_topic_name", "topic"),
 ]
 
-# Attributes that only objects have.
-ATTRIBUTES = [
-    ("manager", "_backoff"),
-    ("manager", "_conns"),
-    ("manager", "broker_version_data"),
-    ("manager", "_net"),
-    ("selector", "_closed"),
-    ("selector", "_exception"),
-    ("selector", "_io_thread"),
-    ("selector", "_pending_waiters"),
-    ("selector", "_pending_waiters_lock"),
-    ("manager", "cluster"),
-    ("manager", "config"),
-    ("manager", "ssl_enabled"),
-    ("connection", "connected"),
-    ("connection", "in_flight_requests"),
-    ("connection", "node_id"),
-    ("connection", "transport"),
-    ("transport", "_write_buffer"),
-]
-
 
 def _found(module: str, name: str) -> Any:
     try:
@@ -115,24 +95,6 @@ def test_the_name(module: str, name: str, parameters: str | None) -> None:
     if parameters is not None:
         lacking = set(parameters.split()) - _accepted(found)
         assert not lacking, f"kafka-python: {module}.{name} takes no {sorted(lacking)} any more"
-
-
-@pytest.mark.parametrize(("owner", "name"), ATTRIBUTES, ids=str)
-def test_the_attribute(owner: str, name: str) -> None:
-    selector = _found("kafka.net.selector", "NetworkSelector")()
-    try:
-        manager = _found("kafka.net.manager", "KafkaConnectionManager")(selector)
-        connection = _found("kafka.net.connection", "KafkaConnection")(selector, node_id=1)
-        transport = _found("kafka.net.transport", "KafkaTCPTransport")(selector, None)
-        found = {
-            "selector": selector,
-            "manager": manager,
-            "connection": connection,
-            "transport": transport,
-        }[owner]
-        assert hasattr(found, name), f"kafka-python has moved {type(found).__name__}.{name}"
-    finally:
-        selector.close()
 
 
 def test_the_settings() -> None:
@@ -167,29 +129,6 @@ def test_everything_that_the_adapter_imports_has_a_test() -> None:
     # Messages are sent to brokers by the tests of who needs them.
     rest = {name for name in imported - tested if not name.endswith("Request")}
     assert rest == {"kafka.errors"}
-
-
-def test_everything_that_the_adapter_inherits_has_a_test() -> None:
-    (connections,) = (
-        node
-        for node in ast.parse(ADAPTER.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and node.name == "NodeConnections"
-    )
-    used = {
-        node.attr
-        for node in ast.walk(connections)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    }
-    own = {
-        node.name
-        for node in connections.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    tested = {name.rpartition(".")[2] for _, name, _ in NAMES if "Manager." in name}
-    tested |= {name for owner, name in ATTRIBUTES if owner == "manager"}
-    assert used - own - {"_met"} <= tested
 
 
 # The verifier shares no code with what it judges.

@@ -60,20 +60,6 @@ _BY_ID = (
     + _PARTITIONS
     + _TAIL
 )
-# Version 2: no member, nothing compact, nothing tagged.
-_CLASSIC = (
-    b"\x00\x0dtx-orders-001"
-    b"\x00\x10order-processors"
-    b"\x00\x00\x00\x00\x00\x00\x00\x00"  # ProducerId
-    b"\x00\x0c"  # ProducerEpoch
-    b"\x00\x00\x00\x01"  # Topics
-    b"\x00\x06orders"
-    b"\x00\x00\x00\x01"  # Partitions
-    b"\x00\x00\x00\x03"
-    b"\x00\x00\x00\x00\x00\x02\x4b\x6e"
-    b"\x00\x00\x00\x0c"  # CommittedLeaderEpoch
-    b"\xff\xff"  # CommittedMetadata: length -1 is null
-)
 
 
 def _published_example() -> Any:
@@ -121,8 +107,8 @@ def _published_example() -> Any:
 @pytest.mark.proves("request-topics-topicid", case="v6]")
 @pytest.mark.parametrize(
     ("version", "expected"),
-    [(2, _CLASSIC), (3, _BY_NAME), (4, _BY_NAME), (5, _BY_NAME), (6, _BY_ID)],
-    ids=["v2", "v3", "v4", "v5", "v6"],
+    [(5, _BY_NAME), (6, _BY_ID)],
+    ids=["v5", "v6"],
 )
 def test_the_published_request_byte_by_byte(version: int, expected: bytes) -> None:
     assert _published_example().encode(version=version) == expected
