@@ -17,7 +17,7 @@ _ESCAPES: Final = {
 }  # fmt: skip
 _WRITTEN: Final = {"\\": "\\\\", '"': '\\"', **{c: f"\\{name}" for name, c in _ESCAPES.items()}}
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
-_HEAD: Final = re.compile(rf"\s*([^\s\"'=;]+)\s+({'|'.join(_FLAGS)})(?=[\s;])", re.IGNORECASE)
+_HEAD: Final = re.compile(rf"\s*([^\s\"'=;]+)\s+(?:{'|'.join(_FLAGS)})(?=[\s;])", re.IGNORECASE)
 _TEXT: Final = r"""("(?:\\.|[^"\\\r\n])*"|'(?:\\.|[^'\\\r\n])*'|[^\s"'=;]+)"""
 _OPTION: Final = re.compile(rf"\s*{_TEXT}\s*=\s*{_TEXT}")
 _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[0-7]{1,2}|.)")
@@ -33,12 +33,11 @@ class JaasLine:
 
     module: str
     options: Mapping[str, str] = field(repr=False)
-    flag: str = "required"
 
     def render(self) -> str:
         """Formats the line, with every value quoted."""
         options = "".join(f" {name}={_quoted(value)}" for name, value in self.options.items())
-        return f"{self.module} {self.flag}{options};"
+        return f"{self.module} required{options};"
 
 
 def _quoted(value: str) -> str:
@@ -60,7 +59,7 @@ def parse_jaas(line: str) -> JaasLine:
             f'after character {at} there must be a further option, of the form name="value", or '
             "one semicolon at the end; Kafka allows one login module"
         )
-    return JaasLine(head[1], options, head[2].lower())
+    return JaasLine(head[1], options)
 
 
 def _plain(text: str) -> str:

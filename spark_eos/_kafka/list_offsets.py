@@ -50,8 +50,9 @@ def end_offsets(
     def attempt() -> dict[TopicPartition, EndOffsets | None]:
         led = partition_leaders(connections, topics, deadline)
         # The high watermarks come second, so they are never older than the stable offsets.
-        stable = _listed(connections, led, IsolationLevel.READ_COMMITTED, deadline, silent=silent)
-        high = _listed(connections, led, IsolationLevel.READ_UNCOMMITTED, deadline, silent=silent)
+        committed = IsolationLevel.READ_COMMITTED
+        stable = _listed(connections, led, deadline, isolation=committed, silent=silent)
+        high = _listed(connections, led, deadline, silent=silent)
         _check_answered(needed, stable.keys() & high.keys())
         return {
             partition: EndOffsets(stable[partition], high[partition])
@@ -67,7 +68,8 @@ def start_offsets(connections: Connections, topics: Collection[str], deadline: D
     """Reads the first offsets of the partitions that have a leader, without creating a topic."""
 
     def attempt() -> Offsets:
-        return _first(connections, partition_leaders(connections, topics, deadline), deadline)
+        led = partition_leaders(connections, topics, deadline)
+        return _listed(connections, led, deadline, OffsetSpec.EARLIEST)
 
     return deadline.attempts("reading start offsets", pause=0.05)(attempt) if topics else {}
 
@@ -88,7 +90,7 @@ class FirstOffsets:
                 self._leaders = partition_leaders(self._connections, topics, deadline)
             led = {p: self._leaders[p] for p in partitions if p in self._leaders}
             try:
-                found = _first(self._connections, led, deadline)
+                found = _listed(self._connections, led, deadline, OffsetSpec.EARLIEST)
                 _check_answered(partitions, found)
             except RetriableError:
                 self._leaders = {}
@@ -105,13 +107,6 @@ def _check_answered(
         more = ", ..." if len(missing) > _NAMED else ""
         names = ", ".join(map(str, missing[:_NAMED]))
         raise RetriableError(f"no leader has answered for {names}{more}")
-
-
-def _first(
-    connections: Connections, leaders: Mapping[TopicPartition, int], deadline: Deadline
-) -> Offsets:
-    uncommitted, first = IsolationLevel.READ_UNCOMMITTED, OffsetSpec.EARLIEST
-    return _listed(connections, leaders, uncommitted, deadline, first)
 
 
 def partition_leaders(
@@ -135,10 +130,10 @@ def partition_leaders(
 def _listed(
     connections: Connections,
     leaders: Mapping[TopicPartition, int],
-    isolation: IsolationLevel,
     deadline: Deadline,
     offset: OffsetSpec = OffsetSpec.LATEST,
     *,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     silent: SilentBrokers | None = None,
 ) -> Offsets:
     topic_class = ListOffsetsRequest.ListOffsetsTopic

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.stored_text import (
@@ -212,13 +212,8 @@ class KnownPartitions:
 
     def metadata(self, topic: str) -> str:
         """Formats what the metadata of all of a topic's partitions have in common."""
-        fields: dict[str, Any] = {
-            **index_fields(self._indexes.get(topic, ())),
-            "topics": " ".join(self._told_by(topic)),
-        }
-        if self.owner is not None:
-            fields["owner"] = self.owner.as_json()
-        return encode(fields)
+        indexes = index_fields(self._indexes.get(topic, ()))
+        return encode({**indexes, "topics": " ".join(self._told_by(topic)), "owner": self.owner})
 
     @cached_property
     def _indexes(self) -> dict[str, list[int]]:

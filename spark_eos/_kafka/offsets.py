@@ -59,7 +59,7 @@ def group_offsets(
     )
     request = OffsetFetchRequest(groups=[asked], require_stable=stable, **_versions(ids))
     retry = [Code.UNSTABLE_OFFSET_COMMIT] if wait else []
-    return _without_positions(_fetched(connections, request, ids, deadline, retry))
+    return _fetched(connections, request, ids, deadline, retry=retry)
 
 
 def all_group_offsets(
@@ -72,15 +72,7 @@ def all_group_offsets(
     request = OffsetFetchRequest(
         groups=[asked], require_stable=False, min_version=8, max_version=_BY_NAME
     )
-    found = _fetched(connections, request, {}, deadline)
-    return found if positions else _without_positions(found)
-
-
-def _without_positions(
-    found: dict[TopicPartition, CommittedOffset],
-) -> dict[TopicPartition, CommittedOffset]:
-    """Leaves out what a staged query has published: nothing is decided by it."""
-    return {p: one for p, one in found.items() if not is_position(one.metadata)}
+    return _fetched(connections, request, {}, deadline, positions=positions)
 
 
 def _fetched(
@@ -88,7 +80,9 @@ def _fetched(
     request: Any,
     ids: Mapping[str, uuid.UUID],
     deadline: Deadline,
+    *,
     retry: Iterable[int] = (),
+    positions: bool = False,
 ) -> dict[TopicPartition, CommittedOffset]:
     group_id, every = request.groups[0].group_id, request.groups[0].topics is None
     response = connections.ask_coordinator(
@@ -106,7 +100,8 @@ def _fetched(
         )
         for topic in response.groups[0].topics
         for p in topic.partitions
-        if p.committed_offset >= 0
+        # By what a staged query has published, nothing is decided.
+        if p.committed_offset >= 0 and (positions or not is_position(p.metadata or ""))
     }
 
 

@@ -150,9 +150,6 @@ class SuspectRange(NamedTuple):
         first, after = fields
         return cls(_whole(first, MAX_OFFSET), _whole(after, MAX_OFFSET))
 
-    def as_json(self) -> list[int]:
-        return [*self]
-
 
 def new_copy_name(batch_id: int) -> str:
     return f"{batch_id}-{uuid.uuid4().hex[:8]}"
@@ -250,9 +247,6 @@ class Owner(NamedTuple):
     def parse(cls, fields: Any) -> "Owner":
         query, target = fields
         return cls(matched(query, _OWNER), None if target is None else matched(target, _TARGET))
-
-    def as_json(self) -> list[str | None]:
-        return [*self]
 
     @property
     def written_to(self) -> str:

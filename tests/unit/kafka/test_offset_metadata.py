@@ -100,24 +100,6 @@ def test_long_names_of_topics_are_told_apart_by_their_ends() -> None:
     assert one != other
 
 
-def test_a_staged_batch_is_written_by_its_fields_names() -> None:
-    text = _with("a", _STAGED, None, SuspectRange(3, 9))
-    assert json.loads(text) == {
-        "spark-eos": 2,
-        "partitions": "",
-        "topics": "",
-        "suspect": [3, 9],
-        "staged": {
-            "query": "00000000-0000-0000-0000-000000000001",
-            "batch": 7,
-            "directory": "7-ab12cd34",
-            "rows": 1_000,
-            "files": 32,
-            "fingerprint": "00d1e4a77b3c9f52",
-        },
-    }
-
-
 @pytest.mark.parametrize("text", ["", "mine", "[]", "{}", "null", "7"])
 def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
     known = KnownPartitions.of({_A0: CommittedOffset(9, text)})
