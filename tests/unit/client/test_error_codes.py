@@ -1,6 +1,7 @@
 """Verdicts on error codes."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -40,28 +41,18 @@ _ROWS = {
 }
 
 
-@pytest.mark.proves("error-100", case="100 ")
-@pytest.mark.proves("error-3", case="3 ")
-@pytest.mark.proves("error-14", case="14 ")
-@pytest.mark.proves("error-51", case="51 ")
-@pytest.mark.proves("error-48", case="48 ")
-@pytest.mark.proves("error-15", case="15 ")
-@pytest.mark.proves("error-16", case="16 ")
-@pytest.mark.proves("error-69", case="69 ")
-@pytest.mark.proves("error-113", case="113 ")
-@pytest.mark.proves("error-134", case="134 ")
-@pytest.mark.proves("error-25", case="25 ")
-@pytest.mark.proves("error-82", case="82 ")
-@pytest.mark.proves("error-110", case="110 ")
-@pytest.mark.proves("error-22", case="22 ")
-@pytest.mark.proves("error-47", case="47 ")
-@pytest.mark.proves("error-49", case="49 ")
-@pytest.mark.proves("error-90", case="90 ")
-@pytest.mark.proves("error-24", case="24 ")
-@pytest.mark.proves("error-42", case="42 ")
-@pytest.mark.proves("error-35", case="35 ")
-@pytest.mark.proves("error-other", case="-1 ")
-@pytest.mark.parametrize("row", _ROWS)
+# Rows that the page has not: what they refuse is told by the tests of rights and of limits.
+_UNLISTED = ("29", "30", "53", "12", "12345")
+
+
+def _row(row: str) -> Any:
+    code = row.partition(" ")[0]
+    promise = "error-other" if code == "-1" else f"error-{code}"
+    marks = pytest.mark.proves(promise, case=f"{code} ")
+    return pytest.param(row, marks=() if code in _UNLISTED else marks)
+
+
+@pytest.mark.parametrize("row", [_row(row) for row in _ROWS])
 def test_each_row_has_its_verdict_beside_one_that_is_accepted(row: str) -> None:
     codes = {
         TopicPartition("orders", 0): 0,
