@@ -10,6 +10,7 @@ from spark_eos._client import oauth
 from spark_eos._client.oauth import ClientCredentials, TokenError, TokenProvider
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError
+from support.client_settings import SERVERS
 from support.http_server import Answer, Request, http_server
 
 SECRET = "marker-secret"
@@ -81,6 +82,14 @@ def test_a_token_function_must_tell_a_time() -> None:
     provider = TokenProvider(lambda _: ("token", float("nan")), "")
     with pytest.raises(TokenError, match="expiry in seconds"):
         provider.token()
+
+
+def test_checking_settings_by_librdkafka_asks_for_no_token() -> None:
+    """For the first one confluent-kafka waits, up to ten seconds, and tells no reason."""
+    asked: list[str] = []
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    ClientSettings({**SERVERS, **login, "oauth_cb": asked.append}).checked_by_librdkafka()
+    assert asked == []
 
 
 def _in_drops(request: Request) -> None:
