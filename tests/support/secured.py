@@ -16,8 +16,6 @@ from support.tokens import AUDIENCE, ISSUER, TokenAuthority
 USER = "alice"
 # What a JAAS line, a properties file, SCRAM and a shell each have something against.
 PASSWORD = "a \\ b\"c'd;e=f,g%h#i${j}\tk\N{LATIN SMALL LETTER E WITH ACUTE}l"
-# SCRAM has commas and equals signs of its own.
-ODD_USER = "o=dd,name"
 # Whose secrets can be looked for wherever they must not be.
 MARKED_USER = "carol"
 MARK = "MARKED"
@@ -86,7 +84,7 @@ def secured_kafka(directory: Path) -> Iterator[Secured]:
             "SHORT": SecuredListener("SASL_PLAINTEXT", ("OAUTHBEARER", "PLAIN")),
             "SCRAM_ONLY": SecuredListener("SASL_PLAINTEXT", ("SCRAM-SHA-256",)),
         },
-        users={USER: PASSWORD, ODD_USER: PASSWORD, MARKED_USER: MARKED_PASSWORD},
+        users={USER: PASSWORD, MARKED_USER: MARKED_PASSWORD},
         trusted=pem(authority),
         jwks_url=tokens.write_jwks(directory / "jwks.json"),
         issuer=ISSUER,
