@@ -11,11 +11,7 @@ _NOT_IN_ACLS: Final = ("checkpoint_location",)
 
 
 def check_text(name: str, text: object) -> None:
-    """Checks an option that is a text, most often a name in Kafka.
-
-    Example:
-        >>> check_text("group_id", "orders")
-    """
+    """Checks an option that is a text, most often a name in Kafka."""
     if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"{name} must be a non-empty string, not {text!r}")
     if len(text) > _MAX_LENGTH and name != "checkpoint_location":
@@ -27,11 +23,7 @@ def check_text(name: str, text: object) -> None:
 
 
 def check_prefix(name: str, text: Any) -> None:
-    """Checks a prefix of transactional ids.
-
-    Example:
-        >>> check_prefix("transactions.id_prefix", "spark-eos")
-    """
+    """Checks a prefix of transactional ids."""
     check_text(name, text)
     if "/" in text:
         raise ConfigurationError(
@@ -44,24 +36,17 @@ def check_prefix(name: str, text: Any) -> None:
 
 
 def check_positive(**options: object) -> None:
-    """Checks options that are numbers above 0.
-
-    Example:
-        >>> check_positive(**{"limits.max_members": 2})
-    """
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
 
 
 def check_flag(name: str, value: object) -> None:
-    """Checks an option that is True or False."""
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} must be True or False, not {value!r}")
 
 
 def check_count(name: str, value: object, least: int, most: int) -> None:
-    """Checks an option that is a whole number."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
     if value > most:
@@ -69,14 +54,7 @@ def check_count(name: str, value: object, least: int, most: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host can only be this machine.
-
-    Example:
-        >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1")
-        (True, True, True)
-        >>> is_loopback("kafka-1"), is_loopback("10.0.0.7")
-        (False, False)
-    """
+    """Whether a host can only be this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -17,10 +17,7 @@ _headers: Final = methodcaller(Message.headers.__name__)
 
 
 def headers_of(message: Any) -> tuple[Header, ...] | None:
-    """A record's headers; None if they can't be read, since a name is not UTF-8.
-
-    Kafka takes any bytes for a name; confluent-kafka has names as text only.
-    """
+    """A record's headers; None if confluent-kafka can't read them, since a name is not UTF-8."""
     try:
         found: Any = _headers(message)
     except SystemError as error:

@@ -84,10 +84,7 @@ class ConnectionManager(NodeConnections):
             raise refused
 
     def refused(self) -> AuthenticationError | None:
-        """Why a connection was refused permanently; None if none was.
-
-        Reported once, so that a later attempt may succeed.
-        """
+        """Why a connection was refused permanently; told once, so that a later one may succeed."""
         found, self._refusal = self._refusal, None
         return found
 

@@ -95,33 +95,18 @@ def verdict(codes: Iterable[int]) -> Verdict:
     """Judges all codes of one answer together: a partial failure must abort the transaction.
 
     Unknown codes are REFUSED, so an unforeseen answer never counts as success.
-
-    Example:
-        >>> verdict([0, 16])
-        <Verdict.REDISCOVER: 2>
     """
     return max((_VERDICTS.get(code, Verdict.REFUSED) for code in codes), default=Verdict.REFUSED)  # type: ignore[call-overload]
 
 
 def code_name(code: int) -> str:
-    """An error code with Kafka's name for it.
-
-    Example:
-        >>> code_name(113)
-        '113 STALE_MEMBER_EPOCH'
-    """
     known = {member.value: member.name for member in Code}
     name = known.get(code) or kafka_errors.for_code(code).message
     return f"{code} {name}"
 
 
 def code_names(codes: Iterable[int]) -> str:
-    """The distinct error codes except 0 with their names, in numerical order.
-
-    Example:
-        >>> code_names([16, 0, 15, 16])
-        '15 COORDINATOR_NOT_AVAILABLE, 16 NOT_COORDINATOR'
-    """
+    """The distinct error codes except 0 with their names, in numerical order."""
     return ", ".join(code_name(code) for code in sorted(set(codes)) if code != Code.NONE)
 
 

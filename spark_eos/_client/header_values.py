@@ -19,14 +19,7 @@ TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 
 
 def header_number(text: bytes | str | None, most: int, least: int = 0) -> int | None:
-    """Reads a number; None if there is none, or one that is out of range.
-
-    Example:
-        >>> header_number(b"12", MAX_PARTITION)
-        12
-        >>> [header_number(text, MAX_PARTITION) for text in ("", "4294967296", "9" * 5_000)]
-        [None, None, None]
-    """
+    """Reads a number; None if there is none, or one that is out of range."""
     value = text.encode(errors="replace") if isinstance(text, str) else text
     if value is None or _NUMBER.fullmatch(value) is None:
         return None
@@ -35,10 +28,5 @@ def header_number(text: bytes | str | None, most: int, least: int = 0) -> int | 
 
 
 def topic_name(text: str | None) -> str | None:
-    """Returns a name that a topic can have; None for any other text.
-
-    Example:
-        >>> topic_name("orders"), topic_name(".."), topic_name("a" * 40_000)
-        ('orders', None, None)
-    """
+    """Returns a name that a topic can have; None for any other text."""
     return text if text is not None and TOPIC_NAME.fullmatch(text) else None

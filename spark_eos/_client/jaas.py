@@ -12,20 +12,15 @@ from typing import Final
 
 from spark_eos.errors import PrintableError
 
-FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _ESCAPES: Final = {
     "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"
 }  # fmt: skip
 _WRITTEN: Final = {"\\": "\\\\", '"': '\\"', **{c: f"\\{name}" for name, c in _ESCAPES.items()}}
-_TOKEN: Final = re.compile(
-    r"""\s*(?:
-        (?P<mark>[=;])
-      | (?P<quote>["'])(?P<quoted>(?:\\[^\r\n]|(?!(?P=quote))[^\\\r\n])*)(?P=quote)
-      | (?P<word>[^\s"'=;]+)
-    )""",
-    re.VERBOSE,
-)
-_ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[0-7]{1,2}|.)", re.DOTALL)
+_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
+_HEAD: Final = re.compile(rf"\s*([^\s\"'=;]+)\s+(?:{'|'.join(_FLAGS)})(?=[\s;])", re.IGNORECASE)
+_TEXT: Final = r"""("(?:\\.|[^"\\\r\n])*"|'(?:\\.|[^'\\\r\n])*'|[^\s"'=;]+)"""
+_OPTION: Final = re.compile(rf"\s*{_TEXT}\s*=\s*{_TEXT}")
+_ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[0-7]{1,2}|.)")
 
 
 class JaasError(PrintableError, ValueError):
@@ -34,25 +29,15 @@ class JaasError(PrintableError, ValueError):
 
 @dataclass(frozen=True)
 class JaasLine:
-    """One login module with its options.
-
-    Attributes:
-        options: Options of the module; hidden in ``repr``, since they may contain secrets.
-        flag: One of `FLAGS`.
-
-    Example:
-        >>> JaasLine("PlainLoginModule", {"username": "alice"}).render()
-        'PlainLoginModule required username="alice";'
-    """
+    """One login module with its options, which may be secret."""
 
     module: str
     options: Mapping[str, str] = field(repr=False)
-    flag: str = "required"
 
     def render(self) -> str:
         """Formats the line, with every value quoted."""
         options = "".join(f" {name}={_quoted(value)}" for name, value in self.options.items())
-        return f"{self.module} {self.flag}{options};"
+        return f"{self.module} required{options};"
 
 
 def _quoted(value: str) -> str:
@@ -60,52 +45,25 @@ def _quoted(value: str) -> str:
 
 
 def parse_jaas(line: str) -> JaasLine:
-    """Parses a line.
-
-    Example:
-        >>> parse_jaas("PlainLoginModule required username=alice;").options
-        {'username': 'alice'}
-    """
-    tokens = _tokens(line)
-    if tokens and tokens[-1] == _END:
-        tokens = tokens[:-1]
-    else:
-        raise JaasError("it does not end with a semicolon")
-    if _END in tokens:
-        raise JaasError("it has more than one login module; Kafka allows one")
-    if len(tokens) < 2 or "=" in (mark for kind, mark in tokens[:2] if kind == "mark"):
-        raise JaasError("it must begin with a login module and a flag such as required")
-    module, flag = tokens[0][1], tokens[1][1]
-    if flag.lower() not in FLAGS:
-        raise JaasError(f"the login module must be followed by one of {', '.join(FLAGS)}")
-    options: dict[str, str] = {}
-    rest = tokens[2:]
-    for at in range(0, len(rest), 3):
-        kinds = [kind for kind, _ in rest[at : at + 3]]
-        if len(kinds) < 3 or rest[at + 1] != _EQUALS or "mark" in (kinds[0], kinds[2]):
-            raise JaasError(f'its option {at // 3 + 1} is not of the form name="value"')
-        options[rest[at][1]] = rest[at + 2][1]
-    return JaasLine(module, options, flag.lower())
+    head = _HEAD.match(line)
+    if head is None:
+        raise JaasError(
+            f"it must begin with a login module, followed by one of {', '.join(_FLAGS)}"
+        )
+    options, at = {}, head.end()
+    while option := _OPTION.match(line, at):
+        options[_plain(option[1])] = _plain(option[2])
+        at = option.end()
+    if line[at:].strip() != ";":
+        raise JaasError(
+            f'after character {at} there must be a further option, of the form name="value", or '
+            "one semicolon at the end; Kafka allows one login module"
+        )
+    return JaasLine(head[1], options)
 
 
-_END: Final = ("mark", ";")
-_EQUALS: Final = ("mark", "=")
-
-
-def _tokens(line: str) -> list[tuple[str, str]]:
-    found, at, end = [], 0, len(line.rstrip())
-    while at < end:
-        match = _TOKEN.match(line, at)
-        if match is None:
-            raise JaasError(f"the quoted text that begins at character {at + 1} does not end")
-        if match["mark"]:
-            found.append(("mark", match["mark"]))
-        elif match["quote"]:
-            found.append(("text", _ESCAPE.sub(_unescaped, match["quoted"])))
-        else:
-            found.append(("text", match["word"]))
-        at = match.end()
-    return found
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(_unescaped, text[1:-1]) if text[0] in "\"'" else text
 
 
 def _unescaped(match: re.Match[str]) -> str:

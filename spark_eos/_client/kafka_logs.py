@@ -13,6 +13,8 @@ from typing import Final
 from spark_eos._client.kafka_python import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 _PACKAGE: Final = "kafka"
+# Raw bytes may hold anything.
+_SECRET: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, bytes, bytearray, memoryview)
 _thread = threading.local()
 
 
@@ -40,17 +42,11 @@ class _OurConnections(logging.Filter):
             return True
         if isinstance(record.args, tuple):
             # At level DEBUG kafka-python logs everything it sends.
-            record.args = tuple("[hidden]" if _is_secret(a) else a for a in record.args)
+            record.args = tuple("[hidden]" if isinstance(a, _SECRET) else a for a in record.args)
         return _asked_for(record.name)
 
 
 _OURS: Final = _OurConnections()
-
-
-def _is_secret(argument: object) -> bool:
-    # Raw bytes may hold anything.
-    kinds = SaslAuthenticateRequest | SaslAuthenticateResponse | bytes | bytearray | memoryview
-    return isinstance(argument, kinds)
 
 
 def _asked_for(name: str) -> bool:

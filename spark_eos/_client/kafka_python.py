@@ -1,8 +1,8 @@
 """What spark-eos uses of kafka-python within: its event loop, connections and messages.
 
 Everything else uses this module, the public `kafka.errors`, and nothing else of kafka-python. Any
-release of kafka-python may change what is used here; `tests/unit/client/test_kafka_python.py` has
-a test for each name, and MAINTAINING.md says what an upgrade takes.
+release of kafka-python may change what is used here: MAINTAINING.md says what an upgrade takes.
+`tests/integration/kafka/test_kafka_python_on_brokers.py` has what it has to do.
 """
 
 import copy
@@ -223,7 +223,6 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
             await self.wait_for(connection.init_future, timeout_ms)
 
     def is_connected(self, node: int) -> bool:
-        """Whether a broker has been connected to, and the connection stands."""
         connection = self._conns.get(node)
         return connection is not None and bool(connection.connected)
 

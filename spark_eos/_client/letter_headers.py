@@ -59,12 +59,7 @@ _BY_REASON: Final = {
 
 @dataclass(frozen=True)
 class LetterHeaders:
-    """A letter's headers, taken apart.
-
-    Attributes:
-        own: The record's own headers, in their order.
-        error_headers: The connector's headers, by name: ``topic`` and so on, as in `STYLES`.
-    """
+    """A letter's headers: the record's own, and what explains it, by its names in `STYLES`."""
 
     own: list[Header]
     error_headers: dict[str, bytes]
@@ -73,15 +68,7 @@ class LetterHeaders:
 def write_letter_headers(
     style: str, own: Iterable[Header], error_headers: Mapping[str, bytes]
 ) -> list[Header]:
-    """A letter's headers: the record's own, then those that explain it.
-
-    Headers of the record that have a name of the style are left out.
-
-    Example:
-        >>> own = [("trace", b"t"), ("__dlq.errors.topic", b"made up")]
-        >>> write_letter_headers("dlq", own, {"reason": b"error"})
-        [('trace', b't'), ('__dlq.errors.reason', b'error'), ('__dlq.errors.format', b'2')]
-    """
+    """The record's own headers but those with a name of the style, then those that explain it."""
     names = STYLES[style]
     known = set(names.values())
     kept = [header for header in own if header[0] not in known]
@@ -96,14 +83,6 @@ def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
     name once, explain the letter; all others are the record's own. Headers without a ``reason`` are
     not those of a letter, and tell nothing. Those
     of a letter in another format tell only that.
-
-    Example:
-        >>> own = [("__connect.errors.reason", b"made up"), ("trace", b"t")]
-        >>> written = write_letter_headers("dlq", own, {"reason": b"error"})
-        >>> read_letter_headers(written).error_headers
-        {'reason': b'error'}
-        >>> read_letter_headers([("__dlq.errors.reason", b"error")]).error_headers
-        {'reason': b'written in another format, by another version of spark-eos'}
     """
     found = list(headers)
     last = max((at for at, (name, _) in enumerate(found) if name in _BY_REASON), default=None)

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -46,25 +46,17 @@ class TokenError(PrintableError):
 
 @dataclass(frozen=True)
 class ClientCredentials:
-    """The client-credentials grant (RFC 6749, section 4.4).
-
-    Attributes:
-        scope: The requested scope; None for the endpoint's default.
-        authorities: PEM of the authorities to trust; None for the system's.
-
-    Example:
-        >>> ClientCredentials("https://login.example.com/token", "orders", "secret").scope is None
-        True
-    """
+    """The client-credentials grant (RFC 6749, section 4.4), with SASL extensions (KIP-342)."""
 
     endpoint: str
     client_id: str
     client_secret: str = field(repr=False)
     scope: str | None = None
+    # As PEM; None for the system's.
     authorities: str | None = field(default=None, repr=False)
+    extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
-    def __call__(self, _config: str = "") -> tuple[str, float]:
-        """Asks the endpoint for a token."""
+    def __call__(self, _config: str = "") -> tuple[str, float, str, dict[str, str]]:
         form = {"grant_type": "client_credentials"}
         if self.scope is not None:
             form["scope"] = self.scope
@@ -76,7 +68,7 @@ class ClientCredentials:
         )
         context = ssl.create_default_context(cadata=self.authorities)
         try:
-            return _token(answer_to(request, context, _TIMEOUT))
+            token, expiry = _token(_answer_to(request, context, _TIMEOUT))
         except urllib.error.HTTPError as error:
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} answered {error.code} "
@@ -99,6 +91,7 @@ class ClientCredentials:
                 "seconds above 0",
                 permanent=True,
             ) from None
+        return token, expiry, "", dict(self.extensions)
 
 
 def _hint(code: int) -> str:
@@ -126,13 +119,7 @@ def _token(body: bytes) -> tuple[str, float]:
 class MskIam:
     """Tokens for Amazon MSK, signed with this machine's AWS credentials.
 
-    Attributes:
-        region: AWS region; None for the region in the environment.
-        role: ARN of a role to assume, if any.
-
-    Example:
-        >>> MskIam("eu-west-1", profile="kafka")
-        MskIam(region='eu-west-1', profile='kafka', role=None, session=None)
+    ``region`` None is the environment's; ``role`` is the ARN of one to assume.
     """
 
     region: str | None
@@ -141,7 +128,6 @@ class MskIam:
     session: str | None = None
 
     def __call__(self, _config: str = "") -> tuple[str, float]:
-        """Signs a token."""
         provider = msk_signer()
         region = self.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         if not region:
@@ -160,7 +146,6 @@ class MskIam:
 
 
 def msk_signer() -> Any:
-    """Imports Amazon's signer."""
     try:
         return importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
     except ImportError as error:
@@ -171,12 +156,7 @@ def msk_signer() -> Any:
 
 
 def msk_region(bootstrap_servers: str) -> str | None:
-    """The AWS region in the names of MSK's brokers; None if there is none.
-
-    Example:
-        >>> msk_region("b-1.orders.x1.c2.kafka.eu-west-1.amazonaws.com:9098")
-        'eu-west-1'
-    """
+    """The AWS region in the names of MSK's brokers; None if there is none."""
     found = _REGION.search(bootstrap_servers)
     return found[1] if found else None
 
@@ -184,11 +164,11 @@ def msk_region(bootstrap_servers: str) -> str | None:
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
     """Tokens for kafka-python, each reused until it is due for renewal; thread-safe."""
 
-    def __init__(self, function: TokenFunction, config: str, extensions: Mapping[str, str]) -> None:
+    def __init__(self, function: TokenFunction, config: str) -> None:
         super().__init__()
         self._function = function
         self._config = config
-        self._extensions = dict(extensions)
+        self._extensions: dict[str, str] = {}
         self._lock = threading.Lock()
         self._token = ""
         self._renewal = 0.0
@@ -232,14 +212,13 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, since Python would send the Authorization header to any host."""
+    """Makes redirects errors, since Python would send the Authorization header to any host."""
 
     def redirect_request(self, *_arguments: Any, **_named: Any) -> None:
-        """Follows no redirect, so `urllib.request` raises an `urllib.error.HTTPError`."""
+        return None
 
 
-def answer_to(request: urllib.request.Request, context: ssl.SSLContext, seconds: float) -> bytes:
-    """Sends a request and returns the body of the answer."""
+def _answer_to(request: urllib.request.Request, context: ssl.SSLContext, seconds: float) -> bytes:
     found: concurrent.futures.Future[bytes] = concurrent.futures.Future()
 
     def ask() -> None:

@@ -9,18 +9,7 @@ FORMAT: Final = 2
 
 
 def check_format(found: object, what: str, own: int = FORMAT, *, otherwise: str = "") -> None:
-    """Refuses what another version of spark-eos has written; it would be misunderstood.
-
-    ``own``: what is read, if it has a number of its own. ``otherwise``: who else may have written
-    it, and what to do then.
-
-    Example:
-        >>> check_format(FORMAT, "the offset of orders-0")
-        >>> check_format(1, "the offset of orders-0")
-        Traceback (most recent call last):
-        spark_eos.errors.FormatVersionError: the offset of orders-0 was written by another version \
-of spark-eos, in format 1, and this one reads format 2 alone: ...
-    """
+    """Refuses another version's format; ``otherwise``: who else may have written it, and a cure."""
     if found == own and not isinstance(found, bool):
         return
     which = "an unnumbered format" if found is None else f"format {found!r:.20}"

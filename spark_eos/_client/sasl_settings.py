@@ -7,7 +7,6 @@ from typing import Any, Final
 from spark_eos._client.checks import is_loopback
 from spark_eos._client.jaas import JaasError, JaasLine, parse_jaas
 from spark_eos._client.oauth import ClientCredentials, MskIam, msk_region, msk_signer
-from spark_eos._client.pem import pem
 from spark_eos._client.sasl import (
     BY_PASSWORD,
     MSK_IAM,
@@ -21,6 +20,7 @@ from spark_eos._client.sasl import (
     TokenCallback,
     shaded,
 )
+from spark_eos._client.tls import pem
 from spark_eos.errors import ConfigurationError
 
 _NEEDED: Final = ("client.id", "client.secret", "token.endpoint.url")
@@ -48,13 +48,6 @@ _MSK: Final = "software.amazon.msk.auth.iam.IAMLoginModule"
 
 
 def sasl(settings: Mapping[str, Any]) -> Sasl:
-    """Reads SASL from the client settings.
-
-    Example:
-        >>> given = {"sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
-        >>> sasl(given).user
-        'a'
-    """
     given = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
     line = _jaas(settings)
     if given is None:
@@ -160,8 +153,8 @@ def _oauth(settings: Mapping[str, Any]) -> Sasl:
             str(settings[f"{OIDC}client.secret"]),
             None if scope is None else str(scope),
             pem(settings, "https.ca"),
+            _extensions(str(settings.get(f"{OIDC}extensions", ""))),
         ),
-        _extensions(str(settings.get(f"{OIDC}extensions", ""))),
     )
 
 

@@ -35,19 +35,12 @@ _INSTEAD: Final = {
 
 
 def is_security_setting(name: str) -> bool:
-    """Whether a client setting is a security setting.
-
-    Example:
-        >>> is_security_setting("ssl.ca.location"), is_security_setting("linger.ms")
-        (True, False)
-    """
+    """Whether a client setting is a security setting."""
     return name == _PROTOCOL or name.startswith(_PREFIXES)
 
 
 @dataclass(frozen=True)
 class Security:
-    """The security settings of a client."""
-
     protocol: str
     tls: Tls | None
     sasl: Sasl | None
@@ -85,7 +78,6 @@ class Security:
         }
 
     def for_java(self) -> dict[str, str]:
-        """Settings for Kafka's Java clients."""
         if self.protocol == "PLAINTEXT":
             return {}
         return {
@@ -96,12 +88,6 @@ class Security:
 
 
 def security(settings: Mapping[str, Any]) -> Security:
-    """Reads security from the client settings.
-
-    Example:
-        >>> security({"security.protocol": "ssl"}).protocol
-        'SSL'
-    """
     given = [name for name in settings if is_security_setting(name)]
     known = {_PROTOCOL, *tls_settings.NAMES, *sasl_settings.NAMES}
     for name in given:

@@ -78,16 +78,6 @@ class ClientSettings:
     Args:
         settings: Strings, numbers or booleans by librdkafka's names, with or without Spark's
             ``kafka.`` before them; ``oauth_cb`` is a function. ``bootstrap.servers`` is required.
-
-    Raises:
-        ConfigurationError: A setting is missing, is reserved for spark-eos, or can't be used.
-
-    Example:
-        >>> settings = ClientSettings({"bootstrap.servers": "localhost:9092"})
-        >>> settings
-        ClientSettings({'bootstrap.servers': 'localhost:9092'}, security='PLAINTEXT')
-        >>> settings.for_spark_source()["kafka.isolation.level"]
-        'read_committed'
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -129,7 +119,6 @@ class ClientSettings:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The ``bootstrap.servers``, joined by commas."""
         return str(self._settings["bootstrap.servers"])
 
     @property
@@ -138,7 +127,6 @@ class ClientSettings:
         return Principal(self.security.principal, self.bootstrap_servers)
 
     def for_producer(self, transactional_id: str, transaction_timeout_ms: int) -> dict[str, Any]:
-        """Settings for one transactional producer of librdkafka."""
         return {
             **_PRODUCER_DEFAULTS,
             "client.id": default_client_id(),
@@ -150,22 +138,16 @@ class ClientSettings:
         }
 
     def checked_by_librdkafka(self) -> "ClientSettings":
-        """Lets librdkafka check the settings that the workers will use, and returns ``self``.
-
-        Raises:
-            ConfigurationError: librdkafka refuses a setting; the text has its name and
-                librdkafka's reason.
-        """
-        _try_producer(self.for_producer("spark-eos", 60_000), "kafka settings")
+        """Lets librdkafka check the settings that the workers will use, and returns ``self``."""
+        settings = self.for_producer("spark-eos", 60_000)
+        # confluent-kafka waits for the first token.
+        settings.pop("oauth_cb", None)
+        _try_producer(settings, "kafka settings")
         return self
 
     def for_consumer(self) -> dict[str, Any]:
-        """Settings for a consumer or admin client of librdkafka.
-
-        librdkafka logs a warning for each setting that only producers have, and prints lost
-        connections. Its log is off here, since errors reach the user as exceptions.
-        """
         return {
+            # It warns of each setting that only producers have; errors come as exceptions.
             "log_level": 0,
             "client.id": default_client_id(),
             **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
@@ -186,16 +168,7 @@ class ClientSettings:
         }
 
     def for_spark_source(self, partitions: int = 1) -> dict[str, str]:
-        """Options for Spark's Kafka source; it reads only committed records by default.
-
-        Args:
-            partitions: How many partitions it will read; of more, it takes fewer records at once.
-
-        Example:
-            >>> settings = ClientSettings({"bootstrap.servers": "localhost:9092"})
-            >>> settings.for_spark_source(300)["kafka.max.poll.records"]
-            '833'
-        """
+        """Options for Spark's Kafka source; of many partitions it takes fewer records at once."""
         polled = min(_MOST_POLLED, max(_FEWEST_POLLED, _KEPT_RECORDS // max(1, partitions)))
         options = {
             "kafka.bootstrap.servers": self.bootstrap_servers,

@@ -103,12 +103,7 @@ def _text(value: Value) -> str:
 
 
 def as_html(shown: RenderableType) -> str:
-    r"""What a terminal shows, as a notebook shows it; texts can't become markup.
-
-    Example:
-        >>> as_html(Text("a < b", style="bold")).partition(">")[2]
-        '<span style="font-weight: bold">a &lt; b</span>\n</pre>\n'
-    """
+    r"""What a terminal shows, as a notebook shows it; texts can't become markup."""
     console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK, force_jupyter=False)
     console.print(shown)
     # The colors of this theme can be read in light notebooks and in dark ones.

@@ -4,13 +4,19 @@ import ssl
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
-from spark_eos._client.pem import PEM_SETTINGS, check_key, pem
 from spark_eos.errors import ConfigurationError
 
+# By the stem of settings: ``.location`` is the name of a file, ``.pem`` the text itself.
+_PEM_LABELS: Final = {
+    "ssl.ca": "CERTIFICATE",
+    "ssl.certificate": "CERTIFICATE",
+    "ssl.key": "PRIVATE KEY",
+}
 NAMES: Final = frozenset(
-    {f"{stem}.{how}" for stem in PEM_SETTINGS for how in ("location", "pem")}
+    {f"{stem}.{how}" for stem in _PEM_LABELS for how in ("location", "pem")}
     | {
         "ssl.key.password",
         "ssl.endpoint.identification.algorithm",
@@ -20,23 +26,14 @@ NAMES: Final = frozenset(
 # Spark redacts options whose name or value has such a word (spark.redaction.regex), but does not
 # recognize private keys. Text before a PEM is ignored (RFC 7468, section 2).
 _REDACTED_BY_SPARK: Final = "secret\n"
+_TO_PKCS8: Final = "openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW converts it"
+# Object identifier of PBES2 (RFC 8018), which Kafka's Java client can't decrypt on Java 17.
+_PBES2: Final = bytes.fromhex("06092a864886f70d01050d")
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Which authorities a client trusts, and its own certificate. All texts are PEM.
-
-    Attributes:
-        authorities: Certificates of the trusted authorities; None for the system's.
-        certificate: The client's certificate chain, its own certificate first; None for none.
-        key: The client's private key, in PKCS#8.
-        key_password: Password of the key; None if the key is not encrypted.
-        check_hostname: Whether a broker's certificate must match the broker's host name.
-
-    Example:
-        >>> Tls(check_hostname=False).for_librdkafka()
-        {'ssl.endpoint.identification.algorithm': 'none'}
-    """
+    """Whom a client trusts, and its own certificate and key (PKCS#8), all as PEM or None."""
 
     authorities: str | None = field(default=None, repr=False)
     certificate: str | None = field(default=None, repr=False)
@@ -57,7 +54,6 @@ class Tls:
         }
 
     def context(self) -> ssl.SSLContext:
-        """An SSL context for Python's sockets."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.check_hostname
@@ -102,7 +98,6 @@ class Tls:
 
 
 def java_trust(authorities: str) -> dict[str, str]:
-    """Settings that make Kafka's Java clients trust authorities, given as PEM."""
     return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authorities}
 
 
@@ -112,12 +107,7 @@ def _unreadable(what: str, error: Exception) -> ConfigurationError:
 
 
 def tls(settings: Mapping[str, Any]) -> Tls:
-    """Reads TLS from the client settings, and its files from the driver's disk.
-
-    Example:
-        >>> tls({"ssl.endpoint.identification.algorithm": "none"}).check_hostname
-        False
-    """
+    """Reads TLS from the client settings, and its files from the driver's disk."""
     verification = "enable.ssl.certificate.verification"
     verify = str(settings.get(verification, "true")).lower()
     if verify not in {"true", "false"}:
@@ -141,7 +131,7 @@ def tls(settings: Mapping[str, Any]) -> Tls:
             "ssl.key.location, or both ssl.certificate.pem and ssl.key.pem"
         )
     if key is not None:
-        check_key(key, encrypted="ssl.key.password" in settings)
+        _check_key(key, encrypted="ssl.key.password" in settings)
     password = settings.get("ssl.key.password")
     return Tls(
         authorities=pem(settings, "ssl.ca"),
@@ -150,3 +140,56 @@ def tls(settings: Mapping[str, Any]) -> Tls:
         key_password=None if password is None else str(password),
         check_hostname=algorithm == "https",
     )
+
+
+def pem(settings: Mapping[str, Any], stem: str) -> str | None:
+    """Reads a PEM text from a setting, or from the file that a setting names."""
+    location, text = settings.get(f"{stem}.location"), settings.get(f"{stem}.pem")
+    if location is not None and text is not None:
+        raise ConfigurationError(f"kafka: set {stem}.location or {stem}.pem, not both")
+    if location == "probe":  # librdkafka's name for the system's own certificates
+        return None
+    name = f"{stem}.pem"
+    if location is not None:
+        name = f"{stem}.location"
+        try:
+            text = Path(str(location)).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"kafka[{name!r}] = {str(location)!r} must be a PEM file that the driver can "
+                f"read: {getattr(error, 'strerror', None) or 'it is not a text file'}"
+            ) from None
+    if text is None:
+        return None
+    label = _PEM_LABELS.get(stem, "CERTIFICATE")
+    if "-----BEGIN " not in str(text) or f"{label}-----" not in str(text):
+        raise ConfigurationError(
+            f"kafka[{name!r}] is not a PEM text: '-----BEGIN {label}-----' is missing"
+        )
+    return str(text)
+
+
+def _check_key(key: str, *, encrypted: bool) -> None:
+    """Checks that Spark's Kafka source can read a private key too."""
+    if "-----BEGIN ENCRYPTED PRIVATE KEY-----" in key:
+        if not encrypted:
+            raise ConfigurationError("kafka: the key is encrypted; set ssl.key.password")
+        try:
+            der = ssl.PEM_cert_to_DER_cert(_as_certificate(key))
+        except ValueError:
+            raise ConfigurationError("kafka: ssl.key is not the PEM of one key") from None
+        if _PBES2 in der:
+            raise ConfigurationError(
+                "kafka: ssl.key is encrypted with PBES2, which Spark's Kafka source can't decrypt; "
+                "keep the key in a secret store and pass it unencrypted as ssl.key.pem, or "
+                "encrypt it with openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES -in KEY -out NEW"
+            )
+    elif "-----BEGIN PRIVATE KEY-----" not in key:
+        raise ConfigurationError(
+            f"kafka: ssl.key must be in PKCS#8, the only format that Java reads; {_TO_PKCS8}"
+        )
+
+
+def _as_certificate(key: str) -> str:
+    # Python's ssl module decodes only certificates, so label the key as one.
+    return key[key.index("-----BEGIN ") :].strip().replace("ENCRYPTED PRIVATE KEY", "CERTIFICATE")

@@ -6,7 +6,7 @@ from typing import Final
 
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.durability import SAFE, Durability, durability
+from spark_eos._kafka.topic_configs import SAFE, Durability, durability
 from spark_eos.errors import warn
 
 logger = logging.getLogger(__name__)

@@ -20,16 +20,9 @@ _ANY: Final = ".*"
 class BlockedPartition:
     """A partition that read_committed consumers can't read to its end, and what holds them back.
 
-    Attributes:
-        topic: The topic.
-        partition: The partition's number.
-        last_stable: The offset that they can't read past.
-        high_watermark: The end of the log.
-        producer_id: Producer id of the transaction that begins at ``last_stable``; None if this
-            client may not read the topic, or the transaction has ended meanwhile.
-        transaction: The transaction; None if its coordinator does not know it, or this client may
-            not describe its transactional id.
-        may_read: Whether this client may read the topic, which asking for producers needs.
+    The producer id is that of the transaction that begins at ``last_stable``; None if this client
+    may not read the topic, or the transaction has ended meanwhile. The transaction is None if its
+    coordinator does not know it, or this client may not describe it.
     """
 
     topic: str

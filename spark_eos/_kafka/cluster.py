@@ -1,5 +1,6 @@
 """Typed requests about the whole cluster: versions, features and topics."""
 
+import socket
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.acls import Acl, Operation, ResourceType
 from spark_eos.errors import KafkaResponseError
 
+_Address = tuple[str, str]
 NO_ID: Final = uuid.UUID(int=0)
 """Placeholder for a topic id that is not known (KIP-516)."""
 
@@ -33,12 +35,7 @@ _OPERATIONS: Final = {
 
 @dataclass(frozen=True)
 class BrokerFeatures:
-    """A broker's API versions (KIP-35) and its cluster's finalized features (KIP-584).
-
-    Attributes:
-        versions: Highest version by API key.
-        features: Finalized level by feature name.
-    """
+    """A broker's highest versions by API key (KIP-35), and finalized features (KIP-584)."""
 
     versions: dict[int, int]
     features: dict[str, int]
@@ -46,11 +43,7 @@ class BrokerFeatures:
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """The current state of a topic.
-
-    Attributes:
-        topic_id: Id of the topic; a topic that is deleted and recreated gets a new id.
-    """
+    """The current state of a topic; one that is deleted and recreated has another id."""
 
     name: str
     topic_id: uuid.UUID
@@ -90,7 +83,6 @@ def _features(response: Any) -> BrokerFeatures:
 
 
 def cluster_id(connections: Connections, deadline: Deadline) -> str:
-    """Asks for the cluster's id."""
     return connections.ask(
         metadata_request([]), deadline, interpret=lambda r: str(r.cluster_id or "")
     )
@@ -161,7 +153,6 @@ def _operations(topic: Any, *default: Operation) -> set[Operation]:
 
 
 def metadata_request(names: Collection[str] | None, *, operations: bool = False) -> Any:
-    """A MetadataRequest that creates no topic."""
     return MetadataRequest(
         topics=None
         if names is None
@@ -172,12 +163,7 @@ def metadata_request(names: Collection[str] | None, *, operations: bool = False)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Groups partition numbers by topic name, both in order.
-
-    Example:
-        >>> by_topic([TopicPartition("b", 0), TopicPartition("a", 1), TopicPartition("a", 0)])
-        {'a': [0, 1], 'b': [0]}
-    """
+    """Groups partition numbers by topic name, both in order."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         grouped.setdefault(topic, []).append(partition)
@@ -208,3 +194,34 @@ def topics_with_offsets(
         )
         for topic, own in groupby(sorted(offsets), key=lambda partition: partition.topic)
     ]
+
+
+def same_cluster(connections: Connections, servers: str, deadline: Deadline) -> bool:
+    """Whether one of ``bootstrap.servers`` is a broker of the cluster that is connected."""
+    theirs = _split(servers)
+    ours = _split(connections.bootstrap_servers) | set(
+        map(_address, connections.addresses(deadline))
+    )
+    # Names are resolved only if the texts differ: "localhost:9092" and "127.0.0.1:9092".
+    return not theirs.isdisjoint(ours) or not _resolved(theirs).isdisjoint(_resolved(ours))
+
+
+def _split(servers: str) -> set[_Address]:
+    return {_address(one) for one in servers.split(",") if one.strip()}
+
+
+def _address(text: str) -> _Address:
+    """Host and port of ``PLAINTEXT://Host:9092``, as Kafka's clients read it."""
+    host, _, port = text.strip().rpartition("://")[2].lower().rpartition(":")
+    return host.strip("[]"), port
+
+
+def _resolved(addresses: Iterable[_Address]) -> set[_Address]:
+    found: set[_Address] = set()
+    for host, port in addresses:
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            continue
+        found.update((str(answer[4][0]), port) for answer in answers)
+    return found

@@ -50,8 +50,6 @@ Result = TypeVar("Result")
 
 
 class CoordinatorType(enum.IntEnum):
-    """Key types of FindCoordinator."""
-
     GROUP = 0
     TRANSACTION = 1
 
@@ -69,17 +67,14 @@ class Connections:
 
     @property
     def principal(self) -> Principal:
-        """The principal that needs ACLs for these connections."""
         return self._settings.principal
 
     @property
     def bootstrap_servers(self) -> str:
-        """The ``bootstrap.servers`` of the cluster."""
         return self._settings.bootstrap_servers
 
     @property
     def is_open(self) -> bool:
-        """Whether there are connections to close."""
         return self._open is not None
 
     def close(self) -> None:
@@ -229,10 +224,7 @@ class Connections:
         deadline: Deadline,
         operation: Operation = Operation.DESCRIBE,
     ) -> int:
-        """The node id of a coordinator, looked up once and then cached.
-
-        ``operation``: a refusal names it, if more than to look it up is wanted.
-        """
+        """A coordinator's node id, looked up once; a refusal names what ``operation`` needs."""
         found = self._coordinators.get((kind, key))
         if found is not None:
             return found
@@ -262,7 +254,6 @@ class Connections:
         return deadline.attempts(f"the {kind.name.lower()} coordinator of {key!r}")(find)
 
     def forget_coordinator(self, kind: CoordinatorType, key: str) -> None:
-        """Makes the next request look the coordinator up again."""
         self._coordinators.pop((kind, key), None)
 
     def ask_coordinator(

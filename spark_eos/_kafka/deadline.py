@@ -9,11 +9,7 @@ from spark_eos.errors import DeadlineExceededError, PrintableError, text_of
 
 
 class RetriableError(PrintableError):
-    """An attempt failed, but a later one may succeed; the text says why it failed.
-
-    Attributes:
-        code: Kafka's error code, if one is to be told from others.
-    """
+    """An attempt failed, but a later one may succeed; the text says why it failed."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -21,12 +17,7 @@ class RetriableError(PrintableError):
 
 
 class Deadline:
-    """The time at which an operation gives up.
-
-    Example:
-        >>> Deadline(5, "group_timeout_ms").exceeded("joining", "no answer")
-        DeadlineExceededError('joining: no success within 5 s (group_timeout_ms); last: no answer')
-    """
+    """The time at which an operation gives up."""
 
     def __init__(self, seconds: float, setting: str) -> None:
         self.seconds = seconds
@@ -39,21 +30,17 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
-        """Whether no time is left."""
         return time.monotonic() >= self._end
-
-    def exceeded(self, what: str, cause: object) -> DeadlineExceededError:
-        """Makes the error for an operation that ran out of time; ``cause`` is its last failure."""
-        return DeadlineExceededError(
-            f"{what}: no success within {self.seconds:g} s ({self.setting}); last: {text_of(cause)}"
-        )
 
     def attempts(self, what: str, *, pause: float = 0.005) -> tenacity.Retrying:
         """Retries a function while it raises `RetriableError`, with growing, random pauses."""
 
         def give_up(state: tenacity.RetryCallState) -> None:
             cause = state.outcome.exception() if state.outcome else None
-            raise self.exceeded(what, cause) from cause
+            raise DeadlineExceededError(
+                f"{what}: no success within {self.seconds:g} s ({self.setting}); "
+                f"last: {text_of(cause)}"
+            ) from cause
 
         return tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(RetriableError),

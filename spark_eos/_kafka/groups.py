@@ -21,23 +21,14 @@ RENEWAL_INSTANCE = f"{INSTANCE_PREFIX}renewal"
 
 @dataclass(frozen=True)
 class DescribedMember:
-    """A live member of a group.
-
-    Attributes:
-        member_id: The member id.
-        instance_id: The ``group.instance.id``; None for a dynamic member.
-        client_id: The ``client.id``.
-        client_host: The member's host, as the broker sees it.
-        epoch: The member epoch; None for a member of the classic protocol.
-        assigned: The assigned partitions; None for one of the classic protocol.
-    """
+    """A live member of a group; its epoch and partitions are None in the classic protocol."""
 
     member_id: str
     instance_id: str | None
     client_id: str
     client_host: str
-    epoch: int | None
-    assigned: tuple[TopicPartition, ...] | None
+    epoch: int | None = None
+    assigned: tuple[TopicPartition, ...] | None = None
 
     def __str__(self) -> str:
         return (
@@ -48,26 +39,27 @@ class DescribedMember:
 
 @dataclass(frozen=True)
 class DescribedGroup:
-    """The coordinator's description of a group.
+    """The coordinator's description of a group, with the live members of either protocol.
 
-    Attributes:
-        stable: Whether every member has the partitions of the latest target assignment.
-        members: The live members, of either protocol.
-        state: The broker's name for the group's state; None if the group does not exist.
-        epoch: The group epoch; None for a group of the classic protocol.
-        assignment_epoch: The group epoch of the target assignment; None for a classic group.
+    ``state`` is None if the group does not exist; the epochs are None in the classic protocol.
     """
 
-    stable: bool
-    members: tuple[DescribedMember, ...]
-    state: str | None
-    epoch: int | None
-    assignment_epoch: int | None
+    members: tuple[DescribedMember, ...] = ()
+    state: str | None = None
+    epoch: int | None = None
+    assignment_epoch: int | None = None
+
+    @property
+    def stable(self) -> bool:
+        """Whether every member has the partitions of the latest target assignment."""
+        return (
+            self.state == "Stable"
+            and self.epoch is not None
+            and self.epoch == self.assignment_epoch
+        )
 
 
-UNKNOWN: Final = DescribedGroup(
-    stable=False, members=(), state=None, epoch=None, assignment_epoch=None
-)
+UNKNOWN: Final = DescribedGroup()
 """A group whose coordinator does not answer."""
 
 
@@ -87,8 +79,7 @@ def describe_group(connections: Connections, group_id: str, deadline: Deadline) 
     group = _described(connections, group_id, request, deadline)
     if group is not None:
         return DescribedGroup(
-            stable=group.group_state == "Stable" and group.assignment_epoch == group.group_epoch,
-            members=tuple(
+            tuple(
                 DescribedMember(
                     m.member_id,
                     m.instance_id,
@@ -103,28 +94,21 @@ def describe_group(connections: Connections, group_id: str, deadline: Deadline) 
                 )
                 for m in group.members
             ),
-            state=group.group_state,
-            epoch=group.group_epoch,
-            assignment_epoch=group.assignment_epoch,
+            group.group_state,
+            group.group_epoch,
+            group.assignment_epoch,
         )
-    classic = _described(
-        connections,
-        group_id,
-        DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False),
-        deadline,
-    )
+    request = DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False)
+    classic = _described(connections, group_id, request, deadline)
+    # Brokers before Kafka 4.1 report a group that does not exist as Dead.
+    if classic is None or classic.group_state == "Dead":
+        return DescribedGroup()
     return DescribedGroup(
-        stable=False,
-        members=tuple(
-            DescribedMember(
-                m.member_id, m.group_instance_id, m.client_id, m.client_host, None, None
-            )
-            for m in (classic.members if classic is not None else ())
+        tuple(
+            DescribedMember(m.member_id, m.group_instance_id, m.client_id, m.client_host)
+            for m in classic.members
         ),
-        # Brokers before Kafka 4.1 report a group that does not exist as Dead.
-        state=None if classic is None or classic.group_state == "Dead" else classic.group_state,
-        epoch=None,
-        assignment_epoch=None,
+        classic.group_state,
     )
 
 

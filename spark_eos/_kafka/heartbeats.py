@@ -3,7 +3,6 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from spark_eos._client.error_codes import Code
 from spark_eos._client.printable import printable
@@ -23,18 +22,14 @@ IdPartitions = frozenset[tuple[uuid.UUID, int]]
 
 @dataclass(frozen=True)
 class HeartbeatAnswer:
-    """The coordinator's answer to one heartbeat.
-
-    Attributes:
-        code: Kafka's error code; the other attributes are valid only if it is 0.
-        interval: Seconds until the next heartbeat is due.
-        assigned: The assigned (topic id, partition) pairs; None if they did not change.
-    """
+    """The coordinator's answer to one heartbeat; all but code and message are of code 0 alone."""
 
     code: int
     message: str
     member_epoch: int
+    # Seconds until the next one is due.
     interval: float
+    # None if they did not change.
     assigned: IdPartitions | None
 
 
@@ -69,19 +64,14 @@ def heartbeat(
         subscribed_topic_names=None if subscription is None else sorted(subscription),
         topic_partitions=partitions,
     )
-    return _heartbeat_answer(
-        connections.ask_coordinator(
-            CoordinatorType.GROUP,
-            group_id,
-            request,
-            deadline,
-            codes=lambda r: [r.error_code],
-            operation=Operation.READ,
-        )
+    answer = connections.ask_coordinator(
+        CoordinatorType.GROUP,
+        group_id,
+        request,
+        deadline,
+        codes=lambda r: [r.error_code],
+        operation=Operation.READ,
     )
-
-
-def _heartbeat_answer(answer: Any) -> HeartbeatAnswer:
     assigned = None
     if answer.assignment is not None:
         assigned = frozenset(
@@ -97,10 +87,8 @@ def _heartbeat_answer(answer: Any) -> HeartbeatAnswer:
 
 
 def check_membership(connections: Connections, group_id: str, deadline: Deadline) -> None:
-    """Checks whether this client may join the group; changes nothing.
-
-    Sends a leave for a member that does not exist: the broker checks authorization first.
-    """
+    """Checks whether this client may join the group; changes nothing."""
+    # Of a member that does not exist: the broker checks authorization first.
     nobody = str(uuid.uuid4())
     member = MemberIdentity(nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody)
     answer = heartbeat(connections, group_id, member, deadline)

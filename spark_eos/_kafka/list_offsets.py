@@ -5,8 +5,7 @@ without an answer for a partition without a leader, and without the ACL that is 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import IsolationLevel, ListOffsetsRequest, OffsetSpec
@@ -27,14 +26,8 @@ _NAMED: Final = 5
 Offsets = dict[TopicPartition, int]
 
 
-@dataclass(frozen=True)
-class EndOffsets:
-    """The end of a partition.
-
-    Attributes:
-        last_stable: First offset that a read_committed consumer can't reach yet.
-        high_watermark: Next offset to be written, open transactions included.
-    """
+class EndOffsets(NamedTuple):
+    """The first offset that read_committed consumers can't reach yet, and the end of the log."""
 
     last_stable: int
     high_watermark: int
@@ -57,8 +50,9 @@ def end_offsets(
     def attempt() -> dict[TopicPartition, EndOffsets | None]:
         led = partition_leaders(connections, topics, deadline)
         # The high watermarks come second, so they are never older than the stable offsets.
-        stable = _listed(connections, led, IsolationLevel.READ_COMMITTED, deadline, silent=silent)
-        high = _listed(connections, led, IsolationLevel.READ_UNCOMMITTED, deadline, silent=silent)
+        committed = IsolationLevel.READ_COMMITTED
+        stable = _listed(connections, led, deadline, isolation=committed, silent=silent)
+        high = _listed(connections, led, deadline, silent=silent)
         _check_answered(needed, stable.keys() & high.keys())
         return {
             partition: EndOffsets(stable[partition], high[partition])
@@ -74,7 +68,8 @@ def start_offsets(connections: Connections, topics: Collection[str], deadline: D
     """Reads the first offsets of the partitions that have a leader, without creating a topic."""
 
     def attempt() -> Offsets:
-        return _first(connections, partition_leaders(connections, topics, deadline), deadline)
+        led = partition_leaders(connections, topics, deadline)
+        return _listed(connections, led, deadline, OffsetSpec.EARLIEST)
 
     return deadline.attempts("reading start offsets", pause=0.05)(attempt) if topics else {}
 
@@ -95,7 +90,7 @@ class FirstOffsets:
                 self._leaders = partition_leaders(self._connections, topics, deadline)
             led = {p: self._leaders[p] for p in partitions if p in self._leaders}
             try:
-                found = _first(self._connections, led, deadline)
+                found = _listed(self._connections, led, deadline, OffsetSpec.EARLIEST)
                 _check_answered(partitions, found)
             except RetriableError:
                 self._leaders = {}
@@ -112,13 +107,6 @@ def _check_answered(
         more = ", ..." if len(missing) > _NAMED else ""
         names = ", ".join(map(str, missing[:_NAMED]))
         raise RetriableError(f"no leader has answered for {names}{more}")
-
-
-def _first(
-    connections: Connections, leaders: Mapping[TopicPartition, int], deadline: Deadline
-) -> Offsets:
-    uncommitted, first = IsolationLevel.READ_UNCOMMITTED, OffsetSpec.EARLIEST
-    return _listed(connections, leaders, uncommitted, deadline, first)
 
 
 def partition_leaders(
@@ -142,14 +130,32 @@ def partition_leaders(
 def _listed(
     connections: Connections,
     leaders: Mapping[TopicPartition, int],
-    isolation: IsolationLevel,
     deadline: Deadline,
     offset: OffsetSpec = OffsetSpec.LATEST,
     *,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     silent: SilentBrokers | None = None,
 ) -> Offsets:
+    topic_class = ListOffsetsRequest.ListOffsetsTopic
+    partition_class = topic_class.ListOffsetsPartition
     requests = {
-        node: _request(own, isolation, deadline, offset) for node, own in led_by(leaders).items()
+        node: ListOffsetsRequest(
+            isolation_level=int(isolation),
+            topics=[
+                topic_class(
+                    name=topic,
+                    partitions=[
+                        partition_class(partition_index=index, timestamp=int(offset))
+                        for index in indexes
+                    ],
+                )
+                for topic, indexes in own.items()
+            ],
+            timeout_ms=int(deadline.remaining() * 1000),
+            # Earlier versions have no isolation levels.
+            min_version=2,
+        )
+        for node, own in led_by(leaders).items()
     }
     answers = (
         {node: connections.send(one, deadline, node=node) for node, one in requests.items()}
@@ -157,46 +163,7 @@ def _listed(
         else silent.ask(requests, deadline)
     )
     found: Offsets = {}
-    for answer in answers.values():
-        found |= _offsets(connections, answer)
-    return found
-
-
-def led_by(leaders: Mapping[TopicPartition, int]) -> dict[int, dict[str, list[int]]]:
-    """Partition numbers by leader and topic; without those that have no leader."""
-    nodes = sorted({leader for leader in leaders.values() if leader >= 0})
-    return {node: by_topic(p for p, leader in leaders.items() if leader == node) for node in nodes}
-
-
-def _request(
-    partitions: Mapping[str, list[int]],
-    isolation: IsolationLevel,
-    deadline: Deadline,
-    offset: OffsetSpec,
-) -> Any:
-    topic_class = ListOffsetsRequest.ListOffsetsTopic
-    partition_class = topic_class.ListOffsetsPartition
-    return ListOffsetsRequest(
-        isolation_level=int(isolation),
-        topics=[
-            topic_class(
-                name=topic,
-                partitions=[
-                    partition_class(partition_index=index, timestamp=int(offset))
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in partitions.items()
-        ],
-        timeout_ms=int(deadline.remaining() * 1000),
-        # Earlier versions have no isolation levels.
-        min_version=2,
-    )
-
-
-def _offsets(connections: Connections, answer: Any) -> Offsets:
-    found = {}
-    for topic in answer.topics:
+    for topic in (topic for answer in answers.values() for topic in answer.topics):
         for p in topic.partitions:
             partition = TopicPartition(topic.name, p.partition_index)
             if p.error_code in _MOVING or p.error_code in _GONE:
@@ -207,3 +174,9 @@ def _offsets(connections: Connections, answer: Any) -> Offsets:
                 raise connections.refusal(what, p.error_code, needed)
             found[partition] = p.offset
     return found
+
+
+def led_by(leaders: Mapping[TopicPartition, int]) -> dict[int, dict[str, list[int]]]:
+    """Partition numbers by leader and topic; without those that have no leader."""
+    nodes = sorted({leader for leader in leaders.values() if leader >= 0})
+    return {node: by_topic(p for p, leader in leaders.items() if leader == node) for node in nodes}

@@ -16,14 +16,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from spark_eos._client.strict_json import matched, strict_object
 from spark_eos._kafka.cluster import NO_ID
-from spark_eos._kafka.offset_owner import Owner
 from spark_eos._kafka.stored_text import (
     FORMAT_KEY,
     SHORT_IDS,
+    Owner,
     SourcePartition,
     StagedBatch,
     SuspectRange,
@@ -32,6 +31,8 @@ from spark_eos._kafka.stored_text import (
     encode,
     index_fields,
     indexes_in,
+    matched,
+    strict_object,
 )
 from spark_eos._kafka.topic_partition import TopicPartition
 
@@ -46,29 +47,17 @@ _POSITION_BEGINS: Final = f'{encode({"position": None})[:-1]},"position":'
 
 
 def position_metadata(progress_topic: str) -> str:
-    """The text of a staged query's position in a source, which is for monitoring only.
-
-    Nothing that decides reads such an offset: the query's progress is the staged commit.
-    """
+    """The text of a staged query's position in a source; nothing that decides reads it."""
     return encode({"position": "for monitoring only", "progress": progress_topic})
 
 
 def is_position(text: str) -> bool:
-    """Whether an offset's text says that it is for monitoring only.
-
-    Example:
-        >>> is_position(position_metadata("spark-eos-progress")), is_position("")
-        (True, False)
-    """
+    """Whether an offset's text says that it is for monitoring only."""
     return text.startswith(_POSITION_BEGINS)
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset and its metadata, as the broker stores them.
-
-    Attributes:
-        offset: Next offset to read.
-    """
+    """A committed offset, the next to read, and its metadata, as the broker stores them."""
 
     offset: int
     metadata: str
@@ -136,15 +125,6 @@ class KnownPartitions:
         owners: Whose offsets a topic has, as far as their texts tell.
         owner: Whose offsets they will be.
         current: Names of the topics whose offsets are to tell of all topics, sorted.
-
-    Example:
-        >>> first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
-        >>> known = KnownPartitions().including([first, second], {})
-        >>> known.metadata("orders")
-        '{"spark-eos":2,"partitions":"0-1","topics":""}'
-        >>> found = {first: CommittedOffset(5, known.metadata("orders"))}
-        >>> KnownPartitions.of(found).knows(second, None)
-        True
     """
 
     partitions: frozenset[TopicPartition] = frozenset()
@@ -160,42 +140,25 @@ class KnownPartitions:
     @classmethod
     def of(cls, committed: Mapping[TopicPartition, CommittedOffset]) -> "KnownPartitions":
         """Reads the metadata of a group's offsets."""
-        indexes: dict[str, set[int]] = {}
-        topics: set[str] = set()
-        suspects: dict[TopicPartition, SuspectRange] = {}
-        staged: dict[TopicPartition, StagedBatch] = {}
-        sources: dict[TopicPartition, SourcePartition] = {}
-        others: set[TopicPartition] = set()
-        owners: dict[str, set[Owner]] = {}
         # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
         for partition, one in committed.items():
             if one.metadata not in parsed:
                 parsed[one.metadata] = _parse(partition, one)
-            found = parsed[one.metadata]
-            if found is None:
-                others.add(partition)
-                continue
-            # Numbers, since each of a topic's many texts lists all of its partitions.
-            own = indexes.setdefault(partition.topic, set())
-            own.update({partition.partition}, found.partitions)
-            topics |= found.topics
-            if found.suspect is not None:
-                suspects[partition] = found.suspect
-            if found.staged is not None:
-                staged[partition] = found.staged
-            if found.source is not None:
-                sources[partition] = found.source
+        told = {p: found for p, one in committed.items() if (found := parsed[one.metadata])}
+        lists = {(p.topic, found.partitions) for p, found in told.items()}
+        owners: dict[str, frozenset[Owner]] = {}
+        for p, found in told.items():
             if found.owner is not None:
-                owners.setdefault(partition.topic, set()).add(found.owner)
+                owners[p.topic] = owners.get(p.topic, frozenset()) | {found.owner}
         return cls(
-            frozenset(TopicPartition(t, p) for t, numbers in indexes.items() for p in numbers),
-            tuple(sorted(topics)),
-            suspects,
-            staged,
-            sources,
-            frozenset(others),
-            {topic: frozenset(found) for topic, found in owners.items()},
+            frozenset(TopicPartition(t, n) for t, numbers in lists for n in numbers).union(told),
+            tuple(sorted({topic for found in told.values() for topic in found.topics})),
+            {p: found.suspect for p, found in told.items() if found.suspect is not None},
+            {p: found.staged for p, found in told.items() if found.staged is not None},
+            {p: found.source for p, found in told.items() if found.source is not None},
+            frozenset(committed.keys() - told.keys()),
+            owners,
         )
 
     def including(
@@ -249,17 +212,11 @@ class KnownPartitions:
 
     def metadata(self, topic: str) -> str:
         """Formats what the metadata of all of a topic's partitions have in common."""
-        fields: dict[str, Any] = {
-            **index_fields(self._indexes.get(topic, ())),
-            "topics": " ".join(self._told_by(topic)),
-        }
-        if self.owner is not None:
-            fields["owner"] = self.owner.as_json()
-        return encode(fields)
+        indexes = index_fields(self._indexes.get(topic, ()))
+        return encode({**indexes, "topics": " ".join(self._told_by(topic)), "owner": self.owner})
 
     @cached_property
     def _indexes(self) -> dict[str, list[int]]:
-        """The numbers of the known partitions, by topic."""
         found: dict[str, list[int]] = {}
         for topic, index in self.partitions:
             found.setdefault(topic, []).append(index)

@@ -13,7 +13,6 @@ from spark_eos._kafka.offset_metadata import CommittedOffset, is_position
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos.acls import Operation, ResourceType, describe
-from spark_eos.errors import KafkaResponseError
 
 _BY_NAME: Final = 9
 # The broker writes a request's offsets as one record batch, limited to message.max.bytes of
@@ -21,6 +20,7 @@ _BY_NAME: Final = 9
 _REQUEST_BYTES: Final = 256 << 10
 _RECORD_BYTES: Final = 100
 
+_Group: Any = OffsetFetchRequest.OffsetFetchRequestGroup
 TopicIds = Mapping[str, uuid.UUID | None]
 
 
@@ -29,11 +29,6 @@ def _versions(ids: TopicIds) -> dict[str, int]:
     if NO_ID in ids.values():
         return {"min_version": _BY_NAME, "max_version": _BY_NAME}
     return {"min_version": _BY_NAME}
-
-
-def _codes(response: Any) -> list[int]:
-    group = response.groups[0]
-    return [group.error_code, *(p.error_code for t in group.topics for p in t.partitions)]
 
 
 def group_offsets(
@@ -48,96 +43,71 @@ def group_offsets(
     wait: bool = True,
 ) -> dict[TopicPartition, CommittedOffset]:
     """Fetches the group's committed offsets once no transaction on them is pending (KIP-447)."""
-    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
     member_id, epoch = member or (None, -1)
     grouped = by_topic(partitions)
     ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
-    request = OffsetFetchRequest(
-        groups=[
-            group_class(
-                group_id=group_id,
-                member_id=member_id,
-                member_epoch=epoch,
-                topics=[
-                    group_class.OffsetFetchRequestTopics(
-                        name=topic, topic_id=ids[topic], partition_indexes=indexes
-                    )
-                    for topic, indexes in grouped.items()
-                ],
+    asked = _Group(
+        group_id=group_id,
+        member_id=member_id,
+        member_epoch=epoch,
+        topics=[
+            _Group.OffsetFetchRequestTopics(
+                name=topic, topic_id=ids[topic], partition_indexes=indexes
             )
+            for topic, indexes in grouped.items()
         ],
-        require_stable=stable,
-        **_versions(ids),
     )
-
-    response = connections.ask_coordinator(
-        CoordinatorType.GROUP,
-        group_id,
-        request,
-        deadline,
-        codes=_codes,
-        retry=[Code.UNSTABLE_OFFSET_COMMIT] if wait else (),
-    )
-    bad = [code for code in _codes(response) if code]
-    if bad:
-        raise _refused(connections, group_id, grouped, bad[0])
-    found = _found(response, {topic_id: name for name, topic_id in ids.items()})
-    return _without_positions(found)
+    request = OffsetFetchRequest(groups=[asked], require_stable=stable, **_versions(ids))
+    retry = [Code.UNSTABLE_OFFSET_COMMIT] if wait else []
+    return _fetched(connections, request, ids, deadline, retry=retry)
 
 
-def _without_positions(
-    found: dict[TopicPartition, CommittedOffset],
+def all_group_offsets(
+    connections: Connections, group_id: str, deadline: Deadline, *, positions: bool = False
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Leaves out what a staged query has published: nothing is decided by it."""
-    return {p: one for p, one in found.items() if not is_position(one.metadata)}
+    """Fetches all committed offsets of a group, if it exists, whatever open transactions hold."""
+    asked = _Group(group_id=group_id, member_id=None, member_epoch=-1, topics=None)
+    # The last version that answers with topic names. Names need no lookup and are known even
+    # after the topic was deleted.
+    request = OffsetFetchRequest(
+        groups=[asked], require_stable=False, min_version=8, max_version=_BY_NAME
+    )
+    return _fetched(connections, request, {}, deadline, positions=positions)
 
 
-def _found(response: Any, names: Mapping[uuid.UUID, str]) -> dict[TopicPartition, CommittedOffset]:
+def _fetched(
+    connections: Connections,
+    request: Any,
+    ids: Mapping[str, uuid.UUID],
+    deadline: Deadline,
+    *,
+    retry: Iterable[int] = (),
+    positions: bool = False,
+) -> dict[TopicPartition, CommittedOffset]:
+    group_id, every = request.groups[0].group_id, request.groups[0].topics is None
+    response = connections.ask_coordinator(
+        CoordinatorType.GROUP, group_id, request, deadline, codes=_codes, retry=retry
+    )
+    accepted = {Code.NONE, Code.GROUP_ID_NOT_FOUND} if every else {Code.NONE}
+    if bad := [code for code in _codes(response) if code not in accepted]:
+        needed = [describe(ResourceType.TOPIC, topic) for topic in ids]
+        needed.append(describe(ResourceType.GROUP, group_id))
+        raise connections.refusal(f"offsets of group {group_id!r}", bad[0], needed)
+    names = {topic_id: name for name, topic_id in ids.items()}
     return {
         TopicPartition(topic.name or names[topic.topic_id], p.partition_index): CommittedOffset(
             p.committed_offset, p.metadata or ""
         )
         for topic in response.groups[0].topics
         for p in topic.partitions
-        if p.committed_offset >= 0
+        # By what a staged query has published, nothing is decided.
+        if p.committed_offset >= 0 and (positions or not is_position(p.metadata or ""))
     }
 
 
-def all_group_offsets(
-    connections: Connections, group_id: str, deadline: Deadline, *, positions: bool = False
-) -> dict[TopicPartition, CommittedOffset]:
-    """Fetches all committed offsets of a group.
-
-    Ignores the offsets of open transactions. A group that does not exist has no offsets.
-    """
-    request = OffsetFetchRequest(
-        groups=[
-            OffsetFetchRequest.OffsetFetchRequestGroup(
-                group_id=group_id, member_id=None, member_epoch=-1, topics=None
-            )
-        ],
-        require_stable=False,
-        min_version=8,
-        # The last version that answers with topic names. Names need no lookup and are known even
-        # after the topic was deleted.
-        max_version=9,
-    )
-    response = connections.ask_coordinator(
-        CoordinatorType.GROUP, group_id, request, deadline, codes=_codes
-    )
-    bad = [code for code in _codes(response) if code and code != Code.GROUP_ID_NOT_FOUND]
-    if bad:
-        raise _refused(connections, group_id, (), bad[0])
-    found = _found(response, {})
-    return found if positions else _without_positions(found)
-
-
-def _refused(
-    connections: Connections, group_id: str, topics: Iterable[str], code: int
-) -> KafkaResponseError:
-    needed = [describe(ResourceType.TOPIC, topic) for topic in topics]
-    needed.append(describe(ResourceType.GROUP, group_id))
-    return connections.refusal(f"offsets of group {group_id!r}", code, needed)
+def _codes(response: Any) -> list[int]:
+    group = response.groups[0]
+    return [group.error_code, *(p.error_code for t in group.topics for p in t.partitions)]
 
 
 def in_requests(

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,38 +23,24 @@ _OVER: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction that is neither committed nor aborted.
-
-    Attributes:
-        transactional_id: Transactional id of the producer.
-        state: The broker's name for the state, such as ``Ongoing``.
-        started_ms: Start by the broker's clock, in milliseconds since 1970; None if the broker
-            does not say.
-        timeout_ms: Age in milliseconds at which the broker aborts the transaction by itself.
-        producer_id: The producer id.
-        producer_epoch: The producer epoch.
-        partitions: The partitions in the transaction, ``__consumer_offsets`` included.
-
-    Example:
-        >>> transaction = OpenTransaction("eos/g/host/0", "Ongoing", 0, 60_000, 7, 0, ())
-        >>> transaction.age(now=1.5)
-        1.5
-    """
+    """A transaction that is neither committed nor aborted; its state by the broker's name."""
 
     transactional_id: str
     state: str
+    # By the broker's clock; None if it does not say.
     started_ms: int | None
+    # When the broker aborts it by itself.
     timeout_ms: int
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
 
-    def age(self, now: float | None = None) -> float | None:
+    def age(self, now: float) -> float | None:
         """Seconds since the start, by this machine's clock; None if the start is not known."""
         if self.started_ms is None:
             return None
         # This machine's clock and the broker's may differ.
-        return max(0.0, (time.time() if now is None else now) - self.started_ms / 1000)
+        return max(0.0, now - self.started_ms / 1000)
 
     def same_as(self, other: "OpenTransaction") -> bool:
         """Whether both are the same transaction, even if its state or partitions have changed."""
@@ -132,10 +117,7 @@ def lingering_transactions(
     deadline: Deadline,
     silent: SilentBrokers | None = None,
 ) -> tuple[OpenTransaction, ...]:
-    """Finds all open transactions of a query's workers, the oldest first. Changes nothing.
-
-    ``silent``: as of `open_transactions`.
-    """
+    """Finds all open transactions of a query's workers, the oldest first. Changes nothing."""
     # Brokers silently leave out of the list what this client may not describe. This call raises.
     connections.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
     names = open_transactions(connections, id_pattern(prefix, group_id), deadline, silent)

@@ -30,15 +30,10 @@ class SilentBrokers:
         return tuple(self._named.values())
 
     def __contains__(self, node: int) -> bool:
-        """Whether a broker has been passed over."""
         return node in self._named
 
     def ask(self, requests: Mapping[int, Any], deadline: Deadline) -> dict[int, Any]:
-        """Sends each node its request; returns the answers.
-
-        Raises:
-            RetriableError: One has not answered, and is not passed over yet.
-        """
+        """The answers to each node's request; retriable while one that is not passed over lacks."""
         now = time.monotonic()
         asked = {node: one for node, one in requests.items() if node not in self._named}
         ends = {node: self._since.get(node, now) + _PATIENCE for node in asked}
@@ -59,11 +54,7 @@ class SilentBrokers:
         return answers
 
     def ask_all(self, request: Any, deadline: Deadline) -> dict[int, Any]:
-        """Sends all brokers a request; returns the answers, of one at least.
-
-        Raises:
-            RetriableError: See `ask`; or none answers.
-        """
+        """The answers of all brokers to a request, and of one at least; retriable like `ask`."""
         # Read again each time: a broker that has died does not stay in the list.
         nodes = self._connections.brokers(deadline)
         answers = self.ask(dict.fromkeys(nodes, request), deadline)
@@ -75,5 +66,4 @@ class SilentBrokers:
 
 
 def does_not_answer(names: Iterable[str]) -> str:
-    """Says of brokers that they do not answer."""
     return f"broker {', '.join(sorted(names))} does not answer"

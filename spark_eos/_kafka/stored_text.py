@@ -1,27 +1,31 @@
 """The texts that outlive a run: of committed offsets and of checkpoints' markers; no I/O.
 
 Both are an object of JSON with the number of its format, and say the same things by the same
-fields, which are read and written here.
+fields, which are read and written here. Another client may have written an offset's text, so it is
+bounded before it is read, and each field has to be one that is written here.
 """
 
 import base64
+import hashlib
 import json
 import re
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from itertools import compress, groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from spark_eos._client.header_values import MAX_OFFSET, MAX_PARTITION, TOPIC_NAME
 from spark_eos._client.persisted import FORMAT, check_format
-from spark_eos._client.strict_json import matched, whole
-from spark_eos._kafka.copy_names import batch_of_copy
 from spark_eos._kafka.topic_partition import TopicPartition
 
 FORMAT_KEY: Final = "spark-eos"
 # As checkpoints' markers had it.
 _FORMAT_KEY_BEFORE: Final = "format"
-# Limits that keep an offset's text within offset.metadata.max.bytes, 4096 by default.
+# offset.metadata.max.bytes, unless brokers have another one.
+_MAX_CHARS: Final = 4_096
+# The parser calls itself for each list or object in another one.
+_MAX_NESTED: Final = 8
+# Limits that keep an offset's text within offset.metadata.max.bytes.
 _MAX_LIST: Final = 1_500
 _MAX_BITS: Final = _MAX_LIST // 4 * 3  # bytes before they are text
 # What a text may tell: a topic has fewer partitions by far.
@@ -33,22 +37,54 @@ _CLUSTER: Final = re.compile(r"[ -~]{0,255}")
 _UUID: Final = re.compile(r"[0-9a-f]{32}")
 _QUERY: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
+# No other name is ever made a path.
+_COPY: Final = re.compile(r"(0|[1-9][0-9]{0,9})-[0-9a-f]{8}")
+# Every offset's text has its owner, so both parts are short. Of Spark's random id of a query:
+# enough to tell the queries of a group apart, and to be copied by hand.
+_ID_CHARS: Final = 8
+_TARGET_CHARS: Final = 64
+_HASH_CHARS: Final = 8
+_OWNER: Final = re.compile(rf"[0-9A-Za-z-]{{1,{_ID_CHARS}}}")
+# No topic has a "~" in its name.
+_TARGET: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{_TARGET_CHARS}}}(~[0-9a-f]{{{_HASH_CHARS}}})?")
 
 
 def encode(fields: Mapping[str, Any]) -> str:
-    """The text of some fields, without those that are None.
-
-    Example:
-        >>> encode({"partitions": "0-2", "suspect": None})
-        '{"spark-eos":2,"partitions":"0-2"}'
-    """
+    """The text of some fields, without those that are None."""
     given = {name: value for name, value in fields.items() if value is not None}
     return compact({FORMAT_KEY: FORMAT, **given})
 
 
 def compact(fields: Mapping[str, Any]) -> str:
-    """JSON without spaces."""
     return json.dumps(fields, separators=(",", ":"))
+
+
+def strict_object(text: str) -> dict[str, Any]:
+    """Reads an object; of numbers it takes only integers."""
+    if len(text) > _MAX_CHARS or text.count("[") + text.count("{") > _MAX_NESTED:
+        raise ValueError("too long, or too deeply nested")
+    fields = json.loads(text, parse_constant=_refuse, parse_float=_refuse)
+    if not isinstance(fields, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - of the text, as all other errors
+    return fields
+
+
+def _refuse(number: str) -> NoReturn:
+    raise ValueError(f"not an integer: {number}")
+
+
+def _whole(value: object, most: int) -> int:
+    """Returns an integer from 0 to ``most``."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError("not such an integer")
+    return value
+
+
+def matched(value: object, pattern: re.Pattern[str]) -> str:
+    """Returns a string that matches a pattern as a whole."""
+    if not isinstance(value, str) or pattern.fullmatch(value) is None:
+        raise ValueError("not such a text")
+    return value
 
 
 def check_text_format(fields: Mapping[str, Any], what: str, *, otherwise: str = "") -> None:
@@ -104,24 +140,25 @@ def indexes_in(fields: Mapping[str, Any]) -> Iterable[int]:
 
 
 class SuspectRange(NamedTuple):
-    """A range of source offsets below the committed one that may not have been written.
-
-    Attributes:
-        after: Offset after the last one of the range.
-    """
+    """Source offsets from ``first`` on, before ``after``, that may not have been written."""
 
     first: int
     after: int
 
     @classmethod
     def parse(cls, fields: Any) -> "SuspectRange":
-        """Reads what `as_json` has made."""
         first, after = fields
-        return cls(whole(first, MAX_OFFSET), whole(after, MAX_OFFSET))
+        return cls(_whole(first, MAX_OFFSET), _whole(after, MAX_OFFSET))
 
-    def as_json(self) -> list[int]:
-        """The range as a value of JSON."""
-        return [self.first, self.after]
+
+def new_copy_name(batch_id: int) -> str:
+    return f"{batch_id}-{uuid.uuid4().hex[:8]}"
+
+
+def batch_of_copy(name: str) -> int | None:
+    """The batch that a copy is of; None for a name that `new_copy_name` never makes."""
+    found = _COPY.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 class StagedBatch(NamedTuple):
@@ -131,17 +168,9 @@ class StagedBatch(NamedTuple):
     ``(batch + 1) << 32``; before, the offset is ``batch << 32 | row``, the next row to write.
 
     Attributes:
-        query: Spark's id of the query.
-        batch: Number of the batch.
         directory: Holds the batch's files; None for a batch without rows.
-        rows: Number of rows in all files.
         files: The most files it may have, for the progress partitions from 1 on.
         fingerprint: 16 hexadecimal digits that tell one range of source offsets from another.
-
-    Example:
-        >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 32, "00d1e4a77b3c9f52")
-        >>> StagedBatch.parse(batch.as_json()) == batch
-        True
     """
 
     query: str
@@ -153,8 +182,7 @@ class StagedBatch(NamedTuple):
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> "StagedBatch":
-        """Reads what `as_json` has made."""
-        batch, directory = whole(fields["batch"], MAX_PARTITION), fields["directory"]
+        batch, directory = _whole(fields["batch"], MAX_PARTITION), fields["directory"]
         if directory is not None and (
             not isinstance(directory, str) or batch_of_copy(directory) != batch
         ):
@@ -163,29 +191,19 @@ class StagedBatch(NamedTuple):
             query=matched(fields["query"], _QUERY),
             batch=batch,
             directory=directory,
-            rows=whole(fields["rows"], MAX_OFFSET),
-            files=whole(fields["files"], MAX_PARTITION),
+            rows=_whole(fields["rows"], MAX_OFFSET),
+            files=_whole(fields["files"], MAX_PARTITION),
             fingerprint=matched(fields["fingerprint"], _FINGERPRINT),
         )
 
     def as_json(self) -> dict[str, str | int | None]:
-        """The batch as a value of JSON."""
         return self._asdict()
 
 
 class SourcePartition(NamedTuple):
     """The source partition, in another cluster, that a progress partition stands for.
 
-    Attributes:
-        cluster: Id of the source cluster.
-        topic: Name of the topic.
-        topic_id: Id of the topic; `NO_ID` of a cluster that has none (KIP-516).
-        partition: Number of the partition.
-
-    Example:
-        >>> source = SourcePartition("9dZ-cluster", "orders", uuid.UUID(int=7), 3)
-        >>> SourcePartition.parse(source.as_json()) == source
-        True
+    ``topic_id`` is `NO_ID` of a cluster that has none (KIP-516).
     """
 
     cluster: str
@@ -195,20 +213,41 @@ class SourcePartition(NamedTuple):
 
     @classmethod
     def parse(cls, fields: Any) -> "SourcePartition":
-        """Reads what `as_json` has made."""
         cluster, topic, topic_id, partition = fields
         return cls(
             matched(cluster, _CLUSTER),
             matched(topic, TOPIC_NAME),
             uuid.UUID(matched(topic_id, _UUID)),
-            whole(partition, MAX_PARTITION),
+            _whole(partition, MAX_PARTITION),
         )
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and number, as its own cluster knows it."""
         return TopicPartition(self.topic, self.partition)
 
     def as_json(self) -> list[str | int]:
-        """The partition as a value of JSON."""
         return [self.cluster, self.topic, self.topic_id.hex, self.partition]
+
+
+class Owner(NamedTuple):
+    """The query that committed an offset, and its default target; None if its rows name theirs."""
+
+    query: str
+    target: str | None
+
+    @classmethod
+    def of(cls, query_id: str, topic: str | None) -> "Owner":
+        """The owner as texts tell it; a long name is cut, and followed by a hash of all of it."""
+        if topic is not None and len(topic) > _TARGET_CHARS:
+            digest = hashlib.sha256(topic.encode()).hexdigest()[:_HASH_CHARS]
+            topic = f"{topic[: _TARGET_CHARS - 1 - _HASH_CHARS]}~{digest}"
+        return cls(query_id[:_ID_CHARS], topic)
+
+    @classmethod
+    def parse(cls, fields: Any) -> "Owner":
+        query, target = fields
+        return cls(matched(query, _OWNER), None if target is None else matched(target, _TARGET))
+
+    @property
+    def written_to(self) -> str:
+        return "the topics that its rows name" if self.target is None else f"{self.target!r}"

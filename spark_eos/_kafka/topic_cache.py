@@ -48,10 +48,7 @@ class TopicCache:
     def get(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
-        """Returns topics from the cache, and asks the cluster for those it does not have.
-
-        One request asks for all of them, and is repeated until they exist.
-        """
+        """Returns topics, and asks the cluster for those it does not have until they exist."""
         found = {}
         for name in names:
             topic = self._topics.get(name)
@@ -62,7 +59,6 @@ class TopicCache:
         return {**found, **self._wait_for(missing, operation)} if missing else found
 
     def __contains__(self, name: str) -> bool:
-        """Whether a topic is in the cache."""
         return name in self._topics
 
     def refresh(
@@ -99,7 +95,6 @@ class TopicCache:
         return False
 
     def clear(self) -> None:
-        """Empties the cache."""
         self._topics.clear()
 
     def _wait_for(self, names: Collection[str], operation: Operation) -> dict[str, TopicInfo]:
@@ -166,19 +161,11 @@ def _what_to_do(group_id: str) -> str:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Quotes names for an error text, in order."""
     return ", ".join(repr(name) for name in sorted(names))
 
 
 def why_impossible(name: str, operation: Operation = Operation.DESCRIBE) -> str | None:
-    """Why there is no such topic for an operation, whatever a cluster says; None if there may be.
-
-    Example:
-        >>> why_impossible("no name")
-        'no topic can have such a name'
-        >>> why_impossible("__consumer_offsets", Operation.WRITE)
-        'it is an internal topic of Kafka'
-    """
+    """Why there is no such topic, whatever a cluster says; None if there may be one."""
     if operation is Operation.WRITE and name in _INTERNAL:
         return "it is an internal topic of Kafka"
     try:

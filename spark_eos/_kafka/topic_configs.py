@@ -1,10 +1,12 @@
-"""Topics' configs, asked for with DescribeConfigs; among them, what topics take."""
+"""Topics' configs, asked for with DescribeConfigs: what topics take, how safely they keep it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from spark_eos._client.checks import is_loopback
 from spark_eos._client.kafka_python import DescribeConfigsRequest
+from spark_eos._kafka.cluster import metadata_request
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 
@@ -17,36 +19,34 @@ _NAMES: Final = (
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
 )
+_UNSAFE: Final = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+SAFE: Final = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
+"""What to set in place of `Durability.unsafe_configs`."""
 BROKERS_DEFAULT: Final = 1_048_588
 """The ``max.message.bytes`` of a topic on brokers that were not configured otherwise."""
 
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """What brokers check of a record before they append it to a topic.
+    """What brokers check of a record before they append it to a topic."""
 
-    Attributes:
-        max_message_bytes: Largest record batch in bytes, as it is sent and as it is stored.
-        compacted: Whether every record needs a key.
-        compression: The compression type in which batches are stored; ``producer`` is the sender's.
-        before_max_ms: How far a record's timestamp may lie before the broker's clock; None if
-            brokers do not look at it.
-        after_max_ms: The same after the clock.
-    """
-
+    # Of a record batch, as it is sent and as it is stored.
     max_message_bytes: int
+    # Every record needs a key.
     compacted: bool = False
+    # In which batches are stored; "producer" is the sender's.
     compression: str = "producer"
+    # How far a timestamp may lie before and after the broker's clock; None if they do not look.
     before_max_ms: int | None = None
     after_max_ms: int | None = None
 
 
-Values = Mapping[str, str | None]
+_Values = Mapping[str, str | None]
 
 
-def config_values(
+def _config_values(
     connections: Connections, topics: Collection[str], names: Collection[str], deadline: Deadline
-) -> dict[str, Values | None]:
+) -> dict[str, _Values | None]:
     """Asks for configs of topics; None for a topic whose configs the broker does not tell."""
     if not topics:
         return {}
@@ -60,7 +60,7 @@ def config_values(
         include_synonyms=False,
     )
 
-    def values(response: Any) -> dict[str, Values | None]:
+    def values(response: Any) -> dict[str, _Values | None]:
         return {
             found.resource_name: None
             if found.error_code
@@ -75,11 +75,11 @@ def topic_configs(
     connections: Connections, names: Collection[str], deadline: Deadline
 ) -> dict[str, TopicConfig | None]:
     """Asks for the configs of topics; None for a topic whose configs the broker does not tell."""
-    found = config_values(connections, names, _NAMES, deadline)
+    found = _config_values(connections, names, _NAMES, deadline)
     return {topic: None if values is None else _config(values) for topic, values in found.items()}
 
 
-def _config(given: Values) -> TopicConfig | None:
+def _config(given: _Values) -> TopicConfig | None:
     values = {name: text for name, text in given.items() if text is not None}
     if not values.keys() >= set(_NAMES):
         return None
@@ -91,3 +91,37 @@ def _config(given: Values) -> TopicConfig | None:
         before_max_ms=int(values["message.timestamp.before.max.ms"]) if judged else None,
         after_max_ms=int(values["message.timestamp.after.max.ms"]) if judged else None,
     )
+
+
+class Durability(NamedTuple):
+    """The fewest replicas that a partition of a topic has, and configs that may lose records."""
+
+    replicas: int
+    unsafe_configs: Mapping[str, str]
+
+
+def durability(
+    connections: Connections, names: Collection[str], deadline: Deadline
+) -> tuple[dict[str, Durability], bool]:
+    """Looks up how safely topics, internal ones included, keep records.
+
+    Topics that do not exist, or that this client may not describe, are left out. Also returns
+    whether the cluster is one broker on this machine, for trying things out.
+    """
+
+    def fewest(response: Any) -> tuple[dict[str, int], bool]:
+        replicas = {
+            topic.name: min(len(partition.replica_nodes) for partition in topic.partitions)
+            for topic in sorted(response.topics, key=lambda topic: str(topic.name))
+            if topic.partitions
+        }
+        return replicas, [is_loopback(broker.host) for broker in response.brokers] == [True]
+
+    replicas, local = connections.ask(metadata_request(names), deadline, interpret=fewest)
+    several = [name for name, count in replicas.items() if count > 1]
+    configs = _config_values(connections, several, _UNSAFE, deadline)
+    topics = {
+        name: Durability(count, dict(_UNSAFE.items() & (configs.get(name) or {}).items()))
+        for name, count in replicas.items()
+    }
+    return topics, local

@@ -4,14 +4,7 @@ from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic, equal to a plain tuple.
-
-    Example:
-        >>> print(TopicPartition("orders", 0))
-        orders-0
-        >>> TopicPartition("orders", 0) == ("orders", 0)
-        True
-    """
+    """A partition of a topic, equal to a plain tuple."""
 
     topic: str
     partition: int

@@ -5,14 +5,7 @@ from urllib.parse import quote
 
 
 def id_stem(prefix: str, group_id: str) -> str:
-    """The common beginning of all transactional ids of a query.
-
-    The group is percent-encoded, so that no other group's ids begin with it.
-
-    Example:
-        >>> id_stem("spark-eos", "a/b")
-        'spark-eos/a%2Fb'
-    """
+    """The beginning of a query's ids; percent-encoded, so that no other group's begin with it."""
     return f"{prefix}/{quote(group_id, safe='')}"
 
 
@@ -22,12 +15,7 @@ def id_prefix(prefix: str, group_id: str) -> str:
 
 
 def id_prefix_of(transactional_id: str) -> str:
-    """The `id_prefix` of the query that a transactional id belongs to.
-
-    Example:
-        >>> id_prefix_of("spark-eos/orders/host-1/0")
-        'spark-eos/orders/'
-    """
+    """The `id_prefix` of the query that a transactional id belongs to."""
     return re.sub(r"/(driver|[^/]+/[0-9]+)$", "/", transactional_id)
 
 

@@ -30,11 +30,7 @@ _UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
 
 @dataclass(frozen=True)
 class ProducerIdAndEpoch:
-    """How brokers identify a transactional producer.
-
-    Attributes:
-        epoch: The producer epoch; each fencing raises it.
-    """
+    """How brokers identify a transactional producer; each fencing raises its epoch."""
 
     transactional_id: str
     producer_id: int
@@ -93,20 +89,9 @@ def producer_id_and_epoch(
 
 @dataclass(frozen=True)
 class OffsetCommitAnswer:
-    """A group coordinator's answer to TxnOffsetCommit.
+    """A group coordinator's answer to TxnOffsetCommit."""
 
-    Attributes:
-        version: Version of the answered request: 6 with topic ids, 5 with topic names.
-
-    Example:
-        >>> codes = {TopicPartition("orders", 0): 0, TopicPartition("orders", 1): 113}
-        >>> answer = OffsetCommitAnswer(6, codes)
-        >>> answer.verdict
-        <Verdict.REJECTED: 3>
-        >>> print(answer)
-        orders-1: 113 STALE_MEMBER_EPOCH
-    """
-
+    # 6 with topic ids, 5 with topic names.
     version: int
     codes: Mapping[TopicPartition, int]
 

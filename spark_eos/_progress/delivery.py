@@ -17,8 +17,7 @@ from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._kafka.offset_metadata import KnownPartitions
-from spark_eos._kafka.offset_owner import Owner
-from spark_eos._kafka.stored_text import StagedBatch
+from spark_eos._kafka.stored_text import Owner, StagedBatch
 from spark_eos._progress.missing import Evidence
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._progress.ownership import changed_delivery, deliveries_of

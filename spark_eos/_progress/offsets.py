@@ -25,8 +25,7 @@ from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text
-from spark_eos._kafka.offset_owner import Owner
-from spark_eos._kafka.stored_text import StagedBatch, SuspectRange
+from spark_eos._kafka.stored_text import Owner, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity

@@ -10,7 +10,7 @@ from spark_eos._batch.plan import PartitionPairs, Partitions
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._driver.progress_topic import COMMIT_PARTITION, first_position
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
-from spark_eos._kafka.offset_owner import Owner
+from spark_eos._kafka.stored_text import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError, ConfigurationError
 

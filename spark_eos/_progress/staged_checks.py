@@ -7,8 +7,7 @@ from spark_eos._driver.checkpoint_marker import DIRECT, STAGED
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.progress_topic import COMMIT_PARTITION, first_position
 from spark_eos._kafka.offset_metadata import KnownPartitions
-from spark_eos._kafka.offset_owner import Owner
-from spark_eos._kafka.stored_text import StagedBatch
+from spark_eos._kafka.stored_text import Owner, StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.ownership import changed_delivery
 from spark_eos.errors import CheckpointError, FencedByNewerRunError, OffsetsLostError

@@ -11,7 +11,7 @@ from spark_eos._batch.plan import Positions
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._driver.start import Start
-from spark_eos._kafka.addresses import same_cluster
+from spark_eos._kafka.cluster import same_cluster
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.delivery import Batch, ProgressOf

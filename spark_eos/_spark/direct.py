@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from spark_eos._batch.plan import Positions
 from spark_eos._driver.checkpoint_marker import DIRECT
 from spark_eos._driver.start import Start
-from spark_eos._kafka.addresses import same_cluster
+from spark_eos._kafka.cluster import same_cluster
 from spark_eos._progress.delivery import Batch, ProgressOf
 from spark_eos._progress.direct import DirectProgress
 from spark_eos._pyspark_internals import StreamSource, is_connect

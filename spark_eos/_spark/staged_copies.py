@@ -18,8 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_eos._driver.progress_topic import first_position
-from spark_eos._kafka.copy_names import batch_of_copy, new_copy_name
-from spark_eos._kafka.stored_text import StagedBatch
+from spark_eos._kafka.stored_text import StagedBatch, batch_of_copy, new_copy_name
 from spark_eos._spark.columns import check_payload, payload
 from spark_eos._spark.connect_files import literal_path
 from spark_eos._spark.dead_letter_columns import check_error_column, staged_columns, staged_names

@@ -2,18 +2,14 @@
 
 import json
 import math
-import os
 import threading
 import time
-from collections import Counter
 from contextlib import closing
 
 import pytest
 from cachetools import TTLCache
 from kafka.protocol.metadata import MetadataRequest
-from pyspark.sql import SparkSession
 
-from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
@@ -75,6 +71,7 @@ def test_a_topic_in_use_is_asked_for_once(flow: Flow, monkeypatch: pytest.Monkey
 def test_an_idle_topic_leaves_the_cache(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = sent_requests(monkeypatch)
     with flow.connections() as connections:
+        assert _cache(connections, max_idle_ms=1_500)._topics.ttl == 1.5
         cache, clock = _cache_with_a_clock(connections)
         before = cache.get([flow.source])
         flow.recreate(flow.source)
@@ -82,11 +79,6 @@ def test_an_idle_topic_leaves_the_cache(flow: Flow, monkeypatch: pytest.MonkeyPa
         assert len(cache._topics) == 0
         assert cache.get([flow.source]) != before
         assert _asking(requests, flow.source) == 2
-
-
-def test_the_cache_forgets_after_the_time_that_it_is_told(flow: Flow) -> None:
-    with flow.connections() as connections:
-        assert _cache(connections, max_idle_ms=1_500)._topics.ttl == 1.5
 
 
 def test_what_was_forgotten_is_asked_for_again(flow: Flow) -> None:
@@ -204,49 +196,3 @@ def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch
     assert third[0] > second[0]
     assert third[1] > second[1]
     assert sorted(flow.values()) == ["0/0", "0/1", "0/2"]
-
-
-# By name, topics are looked up once more before each commit.
-@pytest.mark.slow
-@pytest.mark.proves("topic-id-cached")
-@needs_topic_ids
-def test_a_query_asks_once_per_worker(
-    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
-) -> None:
-    flow = proxied_flow
-    flow.produce(range(20))
-    counts: list[tuple[Counter[str], Counter[str]]] = []
-
-    def ours(topic: str) -> Counter[str]:
-        # By client id, which has the process's id. librdkafka, whose client id is the same, lets
-        # a topic be created.
-        return Counter(
-            request.client_id
-            for request in list(proxy.requests)
-            if request.api_key == MetadataRequest.API_KEY
-            and request.client_id.startswith("spark-eos-")
-            and [t.name for t in request.message().topics or ()] == [topic]
-            and not request.message().allow_auto_topic_creation
-        )
-
-    def note(_report: BatchReport) -> None:
-        counts.append((ours(flow.source), ours(flow.target)))
-
-    sink = ExactlyOnceSink(**flow.options(), on_batch=note)
-    frame = sink.read(
-        spark_eos_session, subscribe=flow.source, options={"maxOffsetsPerTrigger": "4"}
-    )
-    query = sink.write(frame.select("source", "value")).trigger(availableNow=True).start()
-    query.awaitTermination()
-    sink.close()
-    assert len(counts) == 5
-    # For the source the driver asks, up to its first batch alone.
-    sources, targets = counts[-1]
-    assert sources == counts[0][0]
-    (driver,) = sources
-    assert driver.endswith(f"-{os.getpid()}")
-    # For the target the driver asks at the start, and each worker once.
-    assert targets.pop(driver) == 1
-    assert targets
-    assert set(targets.values()) == {1}
-    assert sorted(map(int, flow.values())) == list(range(20))

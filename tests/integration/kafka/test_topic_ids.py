@@ -96,31 +96,6 @@ def test_one_missing_id_sends_the_whole_request_by_name(
         assert flow.committed() == {0: 3}
 
 
-@pytest.mark.proves("version-6-without-id")
-def test_both_topics_of_a_request_by_name_are_answered(
-    other: str, flow: Flow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests = sent_requests(monkeypatch)
-    with _two_topics(flow, other) as writing:
-        producer = writing._producer
-        producer.records.flush(deadline())
-        answer = txn_offset_commit(
-            producer.connections,
-            flow.group_id,
-            producer.identity,
-            writing._plan[TopicPartition(flow.source, 0)].member,
-            {TopicPartition(flow.source, 0): 2, TopicPartition(other, 1): 5},
-            {flow.source: writing._plan[TopicPartition(flow.source, 0)].topic_id},
-            deadline(),
-            lambda: None,
-        )
-        assert answer.codes == {(flow.source, 0): 0, (other, 1): 0}
-        assert answer.version == 5
-        assert {f.version for f in _committing(requests)} == {5}
-        writing.abort()
-    assert flow.committed() == {}
-
-
 @pytest.mark.parametrize("missing", [None, _NULL], ids=["no id", "null id"])
 def test_offsets_outside_a_transaction_go_by_name_without_an_id(
     flow: Flow, missing: uuid.UUID | None, monkeypatch: pytest.MonkeyPatch

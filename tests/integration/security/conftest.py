@@ -25,7 +25,7 @@ def other_guarded_broker() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture
-def guarded_flow(guarded_broker: EmbeddedKafka, tmp_path: Path) -> Guarded:
+def flow(guarded_broker: EmbeddedKafka, tmp_path: Path) -> Guarded:
     """Topics, a group and a principal without any right."""
     return Guarded(guarded_broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
 

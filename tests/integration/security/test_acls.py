@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,12 +46,6 @@ from support.tables import tables
 from support.writing import rows, transactions
 
 
-@pytest.fixture
-def flow(guarded_flow: Guarded) -> Guarded:
-    """Topics, a group and a principal without any right."""
-    return guarded_flow
-
-
 def _start(spark: SparkSession, flow: Guarded, **options: Any) -> None:
     """What happens before a query is started."""
     sink = ExactlyOnceSink(**arguments(**{**flow.options(), **options}))
@@ -60,25 +53,6 @@ def _start(spark: SparkSession, flow: Guarded, **options: Any) -> None:
 
 
 # With exactly what the command prints ------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_with_just_the_acls_printed_a_query_runs_restarts_and_replays(
-    flow: Guarded, spark_eos_session: SparkSession
-) -> None:
-    flow.grant(*flow.commands())
-    flow.produce(range(10))
-    (report,) = run_available(spark_eos_session, flow)
-    assert (report.rows_written, report.attempts) == (10, 1)
-    flow.produce(range(10, 15))
-    (report,) = run_available(spark_eos_session, flow)
-    assert report.rows_written == 5
-    # As if Spark had died before it noted the end of the batch.
-    for name in ("1", ".1.crc"):
-        (Path(flow.checkpoint) / "commits" / name).unlink()
-    (report,) = run_available(spark_eos_session, flow)
-    assert (report.batch_id, report.rows_written, report.rows_skipped) == (1, 0, 5)
-    assert sorted(map(int, flow.values())) == list(range(15))
 
 
 @pytest.mark.proves("worker-killed")
@@ -199,15 +173,10 @@ def test_who_may_not_find_a_coordinator_is_told_what_the_request_needs(flow: Gua
 
 @pytest.mark.slow
 @pytest.mark.proves("acl-taken-away-target")
-@pytest.mark.parametrize("left", ["nothing", "Describe"])
-def test_a_topic_that_only_a_row_names(
-    left: str, flow: Guarded, spark_eos_session: SparkSession
-) -> None:
+def test_a_topic_that_only_a_row_names(flow: Guarded, spark_eos_session: SparkSession) -> None:
     flow.produce(["1"])
     source, target, *others = flow.commands()
     flow.grant(source, *others)
-    if left == "Describe":
-        flow.grant(_less(target))
 
     def to_target(frame: DataFrame) -> DataFrame:
         return relay(frame).withColumn("topic", F.lit(flow.target))
@@ -276,20 +245,15 @@ def test_the_groups_of_sparks_deprecated_offset_fetching(
 
 
 @pytest.mark.proves("acl-goes-on-describeconfigs")
-@pytest.mark.parametrize("letters", [False, True])
 def test_without_describe_configs_a_query_goes_on_with_one_warning(
-    flow: Guarded,
-    spark_eos_session: SparkSession,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    letters: bool,
+    flow: Guarded, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names = ["--dead-letter-topic", letter_topic(flow)] if letters else []
-    missing = [line for line in flow.commands(*names) if "DescribeConfigs" in line]
-    flow.grant(*(line for line in flow.commands(*names) if line not in missing))
+    letters = letter_topic(flow)
+    lines = flow.commands("--dead-letter-topic", letters)
+    missing = [line for line in lines if "DescribeConfigs" in line]
+    flow.grant(*(line for line in lines if line not in missing))
     flow.produce(range(10))
-    options: dict[str, Any] = {"dead_letter_topic": names[1]} if letters else {}
-    (report,) = run_available(spark_eos_session, flow, **options)
+    (report,) = run_available(spark_eos_session, flow, dead_letter_topic=letters)
     assert (report.rows_written, report.attempts) == (10, 1)
     (warning,) = [m for r in caplog.records if "DescribeConfigs" in (m := r.getMessage())]
     assert warning.count(f"{flow.principal} lacks DescribeConfigs on topic ") == 1

@@ -17,27 +17,11 @@ from support.queries import relay, run_available
 from support.sinks import arguments
 
 
-@pytest.fixture
-def flow(guarded_flow: Guarded) -> Guarded:
-    """Topics, a group and a principal without any right."""
-    return guarded_flow
-
-
 def _inflated(frame: DataFrame) -> DataFrame:
     """Rows that say "large" are too large for this client: their letters are read again."""
     text = F.col("value").cast("string")
     large = F.when(text == "large", F.repeat(F.lit("x"), 2_000_000)).otherwise(text)
     return frame.select("source", large.alias("value"))
-
-
-@pytest.mark.slow
-def test_what_is_printed_is_enough(flow: Guarded, spark_eos_session: SparkSession) -> None:
-    letters = letter_topic(flow)
-    flow.grant(*flow.commands("--dead-letter-topic", letters))
-    flow.produce(["a", "large", "b"], partition=0)
-    run_available(spark_eos_session, flow, _inflated, dead_letter_topic=letters)
-    assert sorted(flow.values()) == ["a", "b"]
-    assert [m.value() for m in flow.written(letters)] == [b"large"]
 
 
 def test_the_missing_one_is_named_before_the_query_starts(

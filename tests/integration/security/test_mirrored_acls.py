@@ -9,7 +9,7 @@ from support.mirroring import mirrored_run
 
 @pytest.fixture
 def flow(guarded_mirror: GuardedMirror) -> GuardedMirror:
-    """Topics, a group and a principal without any right."""
+    """The same, with the source on another broker."""
     return guarded_mirror
 
 

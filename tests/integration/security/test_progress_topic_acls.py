@@ -16,12 +16,6 @@ from support.operating import run
 from support.writing import rows, transactions
 
 
-@pytest.fixture
-def flow(guarded_flow: Guarded) -> Guarded:
-    """Topics, a group and a principal without any right."""
-    return guarded_flow
-
-
 def _name(flow: Guarded) -> str:
     return f"progress-{flow.name}"
 

@@ -53,24 +53,6 @@ def relayed(secured_flow: Flow, spark_eos_session: SparkSession) -> Callable[...
     return run
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_query_by_password(
-    secured: Secured, relayed: Callable[..., None], mechanism: str
-) -> None:
-    relayed(secured.sasl(mechanism))
-
-
-@pytest.mark.slow
-def test_a_query_by_password_without_tls(secured: Secured, relayed: Callable[..., None]) -> None:
-    relayed(secured.sasl("SCRAM-SHA-256", tls=False))
-
-
-@pytest.mark.slow
-def test_a_query_with_a_private_authority(secured: Secured, relayed: Callable[..., None]) -> None:
-    relayed(secured.tls())
-
-
 def test_a_query_with_a_client_certificate_and_an_encrypted_key(
     secured: Secured, relayed: Callable[..., None], tmp_path: Path
 ) -> None:
@@ -87,27 +69,36 @@ def test_a_query_with_a_client_certificate_and_an_encrypted_key(
     )
 
 
-@pytest.mark.slow
-def test_a_query_with_a_client_certificate_given_as_text(
-    secured: Secured, relayed: Callable[..., None]
-) -> None:
+def _certificate_as_text(secured: Secured) -> dict[str, Any]:
     settings = secured.tls("MUTUAL")
     del settings["ssl.ca.location"]
-    relayed(
-        {
-            **settings,
-            "ssl.ca.pem": secured.authority_file.read_text(),
-            "ssl.certificate.pem": secured.client.chain,
-            "ssl.key.pem": secured.client.key,
-        }
-    )
+    return {
+        **settings,
+        "ssl.ca.pem": secured.authority_file.read_text(),
+        "ssl.certificate.pem": secured.client.chain,
+        "ssl.key.pem": secured.client.key,
+    }
+
+
+def _other_host(secured: Secured) -> dict[str, Any]:
+    return {**secured.tls("OTHER_HOST"), "ssl.endpoint.identification.algorithm": "none"}
 
 
 @pytest.mark.slow
-def test_a_query_to_a_host_that_its_certificate_does_not_name(
-    secured: Secured, relayed: Callable[..., None]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(lambda s: s.sasl("PLAIN"), id="PLAIN"),
+        pytest.param(lambda s: s.sasl("SCRAM-SHA-256", tls=False), id="SCRAM-SHA-256 without TLS"),
+        pytest.param(lambda s: s.sasl("SCRAM-SHA-512"), id="SCRAM-SHA-512"),
+        pytest.param(_certificate_as_text, id="a certificate as text"),
+        pytest.param(_other_host, id="a host that its certificate does not name"),
+    ],
+)
+def test_a_query_by(
+    settings: Callable[[Secured], dict[str, Any]], secured: Secured, relayed: Callable[..., None]
 ) -> None:
-    relayed({**secured.tls("OTHER_HOST"), "ssl.endpoint.identification.algorithm": "none"})
+    relayed(settings(secured))
 
 
 def test_a_query_by_client_credentials(

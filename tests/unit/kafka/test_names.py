@@ -9,6 +9,7 @@ from rich.console import Console
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos._admin.status_tables import transactions
 from spark_eos._cli import main
+from spark_eos._kafka.cluster import _split
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -58,6 +59,11 @@ def test_no_acl_for_all_names_is_printed(name: str) -> None:
     assert result.exit_code == 1
     assert "kafka-acls.sh" not in result.output
     assert "contains a *" in result.output
+
+
+def test_addresses_are_read_as_kafkas_clients_read_them() -> None:
+    found = _split("SSL://Broker-1:9093, [::1]:9092,")
+    assert found == {("broker-1", "9093"), ("::1", "9092")}
 
 
 # Terminals -----------------------------------------------------------------------------------

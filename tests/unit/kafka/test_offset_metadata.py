@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from spark_eos._client.persisted import FORMAT
 from spark_eos._kafka import offsets
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
-from spark_eos._kafka.offset_owner import Owner
-from spark_eos._kafka.stored_text import SourcePartition, StagedBatch, SuspectRange
+from spark_eos._kafka.stored_text import Owner, SourcePartition, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import FormatVersionError
 
@@ -101,33 +100,6 @@ def test_long_names_of_topics_are_told_apart_by_their_ends() -> None:
     assert one != other
 
 
-def test_a_staged_batch_is_written_by_its_fields_names() -> None:
-    text = _with("a", _STAGED, None, SuspectRange(3, 9))
-    assert json.loads(text) == {
-        "spark-eos": 2,
-        "partitions": "",
-        "topics": "",
-        "suspect": [3, 9],
-        "staged": {
-            "query": "00000000-0000-0000-0000-000000000001",
-            "batch": 7,
-            "directory": "7-ab12cd34",
-            "rows": 1_000,
-            "files": 32,
-            "fingerprint": "00d1e4a77b3c9f52",
-        },
-    }
-
-
-@pytest.mark.parametrize(
-    "staged", [7, [], {}, {"query": "q", "batch": 7}, {**_STAGED._asdict(), "batch": None}]
-)
-def test_what_is_no_staged_batch_tells_nothing(staged: Any) -> None:
-    text = json.dumps({"spark-eos": 2, "partitions": "0", "topics": "", "staged": staged})
-    known = KnownPartitions.of({_A0: CommittedOffset(9, text)})
-    assert known == KnownPartitions(set_by_others=frozenset({_A0}))
-
-
 @pytest.mark.parametrize("text", ["", "mine", "[]", "{}", "null", "7"])
 def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
     known = KnownPartitions.of({_A0: CommittedOffset(9, text)})
@@ -156,6 +128,11 @@ _FORGED: list[dict[str, Any]] = [
     {"topics": ["ab12cd34"]},
     {"topics": "\x1b[1m"},
     {"more": "x" * 4_096},
+    {"staged": 7},
+    {"staged": []},
+    {"staged": {}},
+    {"staged": {"query": "q", "batch": 7}},
+    {"staged": {**_STAGED._asdict(), "batch": None}},
     *({"staged": {**_STAGED._asdict(), "directory": name}} for name in ("", 7, "../../payroll")),
     *(
         {"staged": {**_STAGED._asdict(), "directory": f"{n}-ab12cd34"}}

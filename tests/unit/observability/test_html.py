@@ -119,9 +119,7 @@ def test_a_status_has_what_the_command_shows() -> None:
         group_id="g<b>",
         prefix="spark-eos",
         taken_at=0.0,
-        group=DescribedGroup(
-            stable=True, members=(member,), state="Stable", epoch=3, assignment_epoch=3
-        ),
+        group=DescribedGroup(members=(member,), state="Stable", epoch=3, assignment_epoch=3),
         partitions=(PartitionStatus("orders", 0, 1_000, 1_200, 1_201, "m-1"),),
         mirrored=(),
         staged=None,
