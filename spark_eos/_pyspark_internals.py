@@ -2,8 +2,8 @@
 
 Everything else uses this module, PySpark's public API and py4j's exceptions, and nothing else of
 them. Any release of Spark may change what is used here;
-`tests/integration/spark/test_pyspark_internals.py` has a test for each name, and
-MAINTAINING.md says what an upgrade takes.
+`tests/integration/spark/test_pyspark_internals.py` tells what has moved, and MAINTAINING.md says
+what an upgrade takes.
 """
 
 import contextlib
