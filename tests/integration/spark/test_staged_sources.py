@@ -3,8 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_eos import ExactlyOnceSink, LostRecords
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._run.run import Run
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.testing import EmbeddedKafka
 from support import staging
 from support.flow import Flow
 from support.members import deadline
 from support.planting import remove
-from support.staging import Written, record, run_staged, totals_of
+from support.staging import Written, failing_once_staged, record, run_staged, totals_of
 
 _BATCH = 30
 
@@ -40,19 +38,6 @@ def _run(
 ) -> Written:
     place = {"progress_topic": f"progress-{flow.name}", "progress_partitions": 3}
     return run_staged(spark, flow, transform, mode, max_offsets=_BATCH, **place, **options)
-
-
-@contextmanager
-def _staged_only() -> Iterator[None]:
-    """Batches fail once the staged commit names their copy."""
-
-    def run(*_: Any) -> Any:
-        raise RuntimeError("out of order")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "_write_rows", run)
-        with pytest.raises(Exception, match="out of order"):
-            yield
 
 
 def _totals(*counts: int) -> Counter[tuple[str, int]]:
@@ -82,7 +67,7 @@ def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
     _produced(flow, 0)
     _run(spark, flow)
     _produced(flow, 1)
-    with _staged_only():
+    with failing_once_staged():
         _run(spark, flow)
     for partition in range(flow.partitions):
         remove(flow, flow.source, partition, _BATCH)
@@ -156,7 +141,7 @@ def test_a_source_that_is_compacted_between_a_copy_and_its_repetition(
             assert producer.flush(60) == 0
 
         produce(range(_BATCH))
-        with _staged_only():
+        with failing_once_staged():
             _run(spark, flow)
         time.sleep(0.1)
         # Cleaned is what is not in the last segment.
