@@ -14,7 +14,6 @@ from confluent_kafka.schema_registry import (
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -138,28 +137,6 @@ def test_an_error_that_is_there_stays(spark: SparkSession, subjects: Subjects) -
     numbers = frame_of(spark, [(good, 1)], "value binary, error int")
     with pytest.raises(UnsupportedPipelineError, match="`error` is int"):
         registry.decode(numbers, subject=subject, errors="column")
-
-
-@pytest.mark.slow
-def test_bad_records_end_the_query_if_they_are_to(spark: SparkSession, subjects: Subjects) -> None:
-    good = subjects.write(ORDER, {"id": "o1", "amount": 0.5})
-    registry = SchemaRegistry({"url": subjects.url})
-    source = "struct<topic: string, partition: int, offset: bigint>"
-    frame = frame_of(
-        spark,
-        [(("in", 3, 41), good), (("in", 3, 42), b"oops")],
-        f"source {source}, value binary",
-    )
-    subject = f"{subjects.topic}-value"
-    made = registry.decode(frame, "VALUE", subject=subject, errors="raise")
-    assert made.columns == ["source", "value"]
-    with pytest.raises(PythonException, match=r"SchemaError: in-3, offset 42: the value begins"):
-        registry.decode(frame, subject=subject, errors="raise").collect()
-    nothing = frame.select(
-        F.struct(F.lit("a").alias("id"), F.lit(None).cast("double").alias("amount")).alias("value")
-    )
-    with pytest.raises(PythonException, match="SchemaError: amount is null"):
-        registry.encode(nothing, subject=subject, errors="raise").collect()
 
 
 def test_nothing_is_registered_unless_asked(spark: SparkSession, subjects: Subjects) -> None:

@@ -9,6 +9,8 @@ from spark_eos._spark.writer import ExactlyOnceWriter
 from spark_eos.options import FLAT, GROUPS, flat_options, grouped
 from support.sinks import arguments
 
+_OTHER = {"bootstrap.servers": "b:1"}
+
 
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -28,6 +30,12 @@ from support.sinks import arguments
         ({"kafka": {"bootstrap.servers": "a:1", "no.such.setting": "1"}}, "no.such.setting"),
         ({"kafka": {"bootstrap.servers": "a:1", "linger.ms": "soon"}}, "linger.ms"),
         ({"kafka": {"bootstrap.servers": "a:1", "sasl.password": "s"}}, "PLAINTEXT"),
+        ({"asynchronous_progress": "false"}, "asynchronous_progress"),
+        ({"delivery": "exactly"}, "'direct', 'mirrored' or 'staged'"),
+        ({"delivery": "mirrored"}, "give its client settings as source_kafka"),
+        ({"delivery": "direct", "source_kafka": _OTHER}, "use delivery='mirrored'"),
+        ({"source_kafka": {}}, "source_kafka: kafka needs 'bootstrap.servers'"),
+        ({"source_kafka": {**_OTHER, "group.id": "g"}}, "source_kafka: "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -49,6 +57,16 @@ def test_a_trigger_without_batches(trigger: str) -> None:
         errors.ConfigurationError, match=rf"trigger\({trigger}='1 second'\) can't be used"
     ):
         writer(None).trigger(**{trigger: "1 second"})
+
+
+@pytest.mark.parametrize(
+    "name", ["format", "toTable", "foreach", "partitionBy", "clusterBy", "nothing"]
+)
+def test_what_the_writer_does_not_have(name: str) -> None:
+    writer: Any = ExactlyOnceWriter
+    words = "no attribute 'nothing'" if name == "nothing" else f"has no {name}: "
+    with pytest.raises(AttributeError, match=words):
+        getattr(writer(None), name)
 
 
 @pytest.mark.parametrize("argument", ["transactions", "dead_letters", "limits"])
