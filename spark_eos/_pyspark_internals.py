@@ -9,7 +9,9 @@ what an upgrade takes.
 import contextlib
 import inspect
 import json
+import logging
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -97,6 +99,24 @@ def arrow_schema(schema: T.StructType) -> Any:
     newer = "timezone" in inspect.signature(to_arrow_schema).parameters
     zone: dict[str, Any] = {"timezone": "UTC"} if newer else {}
     return to_arrow_schema(schema, **zone)
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """Keeps this thread's calls to Spark out of the logs: py4j logs each one at level DEBUG."""
+    this = threading.get_ident()
+
+    def others(record: logging.LogRecord) -> bool:
+        return record.thread != this
+
+    loggers = [logging.getLogger(f"py4j.{name}") for name in ("clientserver", "java_gateway")]
+    for logger in loggers:
+        logger.addFilter(others)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(others)
 
 
 # Java's classes -------------------------------------------------------------------------------

@@ -17,13 +17,22 @@ from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame
 
-from spark_eos._pyspark_internals import in_connect_worker
-from spark_eos._spark.narrow_plan import remote_relations
+from spark_eos._pyspark_internals import connect_plan, in_connect_worker, messages
 
 logger = logging.getLogger(__name__)
 
 # Seconds between two checks whether the server is still running.
 _ORPHAN_CHECK: Final = 1.0
+
+
+def remote_relations(frame: Any) -> list[str]:
+    """Ids of the server's relations that a Spark Connect DataFrame reads.
+
+    A micro-batch has its own id. The result of ``checkpoint`` or ``localCheckpoint`` has another
+    one, and does not show what it was made of.
+    """
+    relation = connect_plan(frame)
+    return [part.relation_id for part in messages(relation, "CachedRemoteRelation")]
 
 
 class RemoteSink(Protocol):

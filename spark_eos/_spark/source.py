@@ -21,10 +21,10 @@ from spark_eos._kafka.offset_metadata import KnownPartitions, mirrored_positions
 from spark_eos._kafka.offsets import all_group_offsets, group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.renewal import renew_hourly, renew_unattended
+from spark_eos._pyspark_internals import unlogged
 from spark_eos._spark.dead_letter_columns import with_letter_fields
 from spark_eos._spark.session import check_session
 from spark_eos._spark.stream_sources import READ_BY_US
-from spark_eos._spark.unlogged import unlogged
 from spark_eos.acls import Operation
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError, warn
 

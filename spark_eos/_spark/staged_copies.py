@@ -21,9 +21,9 @@ from spark_eos._batch.progress import first_position
 from spark_eos._kafka.copy_names import batch_of_copy, new_copy_name
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._spark.columns import check_payload, payload
-from spark_eos._spark.connect_files import literal_path
 from spark_eos._spark.dead_letter_columns import check_error_column, staged_columns, staged_names
 from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._spark.spark_files import literal_path
 from spark_eos._worker.arrow_columns import FILE_NUMBER, ROW, staged_batches
 from spark_eos._worker.task import Arrange
 from spark_eos.errors import CheckpointError, warn

@@ -435,7 +435,7 @@ def test_a_function_that_does_not_write_its_last_batch(
 def test_a_query_stopped_in_a_batch_says_so_briefly(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    """What Spark's own stream thread must read is short: see `spark_eos._spark.stopping`."""
+    """What Spark's own stream thread must read is short: see `as_query_stopped_error`."""
     errors: list[BaseException] = []
 
     def batch(sink: ExactlyOnceSink, frame: DataFrame, batch_id: int) -> None:

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_eos import ExactlyOnceSink
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._spark.connect_files import SparkFiles, own_checkpoint
 from spark_eos._spark.failed_query import cause_of
+from spark_eos._spark.spark_files import SparkFiles, own_checkpoint
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 from support import groups
 from support.apis import Api, Queries, RunningQuery, started

@@ -14,8 +14,7 @@ from pyspark.sql import functions as F
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.columns import SOURCES_OWN
-from spark_eos._spark.narrow_plan import check_stream, explained
-from spark_eos._spark.target_column import with_own_topic_marked
+from spark_eos._spark.narrow_plan import check_stream, explained, with_own_topic_marked
 from support.flow import Flow
 from support.queries import Function, relay, run_available, until
 

@@ -52,21 +52,21 @@ def test_options(options: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("trigger", ["continuous", "realTime"])
 def test_a_trigger_without_batches(trigger: str) -> None:
-    writer: Any = ExactlyOnceWriter
+    writer: Any = ExactlyOnceWriter.__new__(ExactlyOnceWriter)
     with pytest.raises(
         errors.ConfigurationError, match=rf"trigger\({trigger}='1 second'\) can't be used"
     ):
-        writer(None).trigger(**{trigger: "1 second"})
+        writer.trigger(**{trigger: "1 second"})
 
 
 @pytest.mark.parametrize(
     "name", ["format", "toTable", "foreach", "partitionBy", "clusterBy", "nothing"]
 )
 def test_what_the_writer_does_not_have(name: str) -> None:
-    writer: Any = ExactlyOnceWriter
+    writer: Any = ExactlyOnceWriter.__new__(ExactlyOnceWriter)
     words = "no attribute 'nothing'" if name == "nothing" else f"has no {name}: "
     with pytest.raises(AttributeError, match=words):
-        getattr(writer(None), name)
+        getattr(writer, name)
 
 
 @pytest.mark.parametrize("argument", ["transactions", "dead_letters", "limits"])
