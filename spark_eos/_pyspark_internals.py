@@ -40,7 +40,6 @@ def is_connect(made: DataFrame | SparkSession) -> bool:
 
 
 def started_by_submit() -> bool:
-    """Whether spark-submit, or what stands in for it, has started this Python."""
     return _SUBMITTED in os.environ
 
 
@@ -50,7 +49,6 @@ def in_connect_worker() -> bool:
 
 
 def cloned_session(session: SparkSession) -> SparkSession:
-    """A classic session with the settings of a given one; ``newSession`` would have none."""
     return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
@@ -69,7 +67,6 @@ def shipped_python_files(context: SparkContext) -> list[str]:
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Whether a SparkContext is stopped, from Python or from Java."""
     return context._jsc is None or bool(context._jsc.sc().isStopped())
 
 
@@ -128,7 +125,6 @@ def java_packages(session: SparkSession) -> Any:
 
 
 def hadoop_configuration(session: SparkSession) -> Any:
-    """Hadoop's ``Configuration`` with which the session reaches file systems."""
     jvm_session: Any = session._jsparkSession
     return jvm_session.sessionState().newHadoopConf()
 
@@ -152,11 +148,9 @@ class RunningBatch:
         self.batch_id = int(context.batchId())
 
     def starts(self) -> list[str]:
-        """Where the batch starts; empty in the first batch that Spark knows of."""
         return _texts(self._context.startOffsets())
 
     def ends(self) -> list[str]:
-        """Where the batch ends."""
         return _texts(self._context.endOffsets())
 
 
@@ -187,21 +181,17 @@ class Execution:
         return str(self._execution.getClass().getSimpleName()) == _ASYNCHRONOUS
 
     def running_batch(self) -> RunningBatch:
-        """The current batch."""
         return RunningBatch(self._execution.getLatestExecutionContext())
 
     def sources(self, options: Iterable[str]) -> list["StreamSource"]:
-        """The sources in the query's plan; see `stream_relations`."""
         return _leaves(self._execution.analyzedPlan(), options)
 
     def batch_rows(self) -> tuple[int, int]:
-        """The current batch's RDD: number of partitions, and its id."""
         rows = self._execution.lastExecution().toRdd()
         return int(rows.getNumPartitions()), int(rows.id())
 
 
 def _texts(progress: Any) -> list[str]:
-    """The offsets of all sources of a ``StreamProgress``."""
     offsets = progress.valuesIterator()
     found = []
     while offsets.hasNext():
@@ -346,3 +336,13 @@ def messages(message: Any, name: str) -> Iterator[Any]:
             continue
         for part in [value] if hasattr(value, "DESCRIPTOR") else value:
             yield from messages(part, name)
+
+
+def remote_relations(frame: Any) -> list[str]:
+    """Ids of the server's relations that a Spark Connect DataFrame reads.
+
+    A micro-batch has its own id. The result of ``checkpoint`` or ``localCheckpoint`` has another
+    one, and does not show what it was made of.
+    """
+    found = messages(connect_plan(frame), "CachedRemoteRelation")
+    return [part.relation_id for part in found]

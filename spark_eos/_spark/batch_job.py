@@ -55,7 +55,6 @@ class BatchJobs:
         self._waits: Waits | None = None
 
     def of(self, frame: DataFrame, batch_id: int) -> Batch:
-        """The batch of a frame, whose rows Spark reads from their sources."""
         write = functools.partial(self.run, frame)
         return Batch(batch_id, write, self._runtime.offset_log)
 
@@ -81,7 +80,6 @@ class BatchJobs:
         batch_plan: BatchPlan,
         only: Partitions | None,
     ) -> JobOutcome:
-        """Writes a batch's rows, or only those of some source partitions."""
         rows = self._selected(frame)
         committed = {partition: part.committed for partition, part in batch_plan.items()}
         if only is None:

@@ -67,8 +67,6 @@ class ExecutionLog(OffsetLog):
 
 
 class ClassicRuntime(QueryRuntime):
-    """Classic Spark."""
-
     stop_waits = True
 
     def __init__(

@@ -1,28 +1,42 @@
 """Spark Connect: the sink runs in a separate process beside the server, one per query run.
 
 The server starts it (``pyspark.sql.connect.streaming.worker.foreach_batch_worker``) and calls the
-sink in its main thread. `spark_eos._spark.connect_process` has how it ends.
+sink in its main thread.
 """
 
 import contextlib
 import functools
+import logging
+import os
 import re
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos._batch.plan import BatchRange
 from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._pyspark_internals import connect_plan, messages, release_connect_session
+from spark_eos._pyspark_internals import (
+    connect_plan,
+    messages,
+    release_connect_session,
+    remote_relations,
+)
 from spark_eos._run.run import Run
-from spark_eos._spark.connect_process import ProcessEnd, remote_relations
 from spark_eos._spark.dead_letter_columns import ERRORS_CARRIED
 from spark_eos._spark.narrow_plan import check_batch_plan, check_joins, explained, operators
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.spark_files import own_checkpoint
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 
+logger = logging.getLogger(__name__)
+
+# Seconds between two checks whether the server is still running.
+_ORPHAN_CHECK: Final = 1.0
 _SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
 
 
@@ -173,7 +187,7 @@ class ConnectRuntime(QueryRuntime):
         self._run = run
         super().end_with(run)
         ended = functools.partial(run.leave, self.task_kill_grace_s)
-        self._told_by_signal = ProcessEnd(self._stop, ended).told_by_signal
+        self._told_by_signal = _ProcessEnd(self._stop, ended).told_by_signal
 
     def _stop(self) -> bool:
         """Ends the run on SIGTERM; returns whether the process may end now."""
@@ -221,3 +235,44 @@ def _reads_by_name(frame: Any) -> bool:
     """Whether a Spark Connect DataFrame reads a name that may mean other data in the next batch."""
     relation = connect_plan(frame)
     return any(True for name in ("Read", "SQL") for _ in messages(relation, name))
+
+
+class _ProcessEnd:
+    """How a query's process ends: by SIGTERM, which stops the query, or with the server.
+
+    The process is ours: it runs the query's foreachBatch function from its start to its end. Only
+    there do we install a signal handler and end the process, since the server tells of the query's
+    end by SIGTERM alone, which neither unwinds the process nor cancels its job, and leaves the
+    process behind if it dies.
+    """
+
+    def __init__(self, stop: Callable[[], bool], orphaned: Callable[[], None]) -> None:
+        self._stop = stop
+        self._orphaned = orphaned
+        self._server = os.getppid()
+        self._previous: Any = None
+        self.told_by_signal = threading.current_thread() is threading.main_thread()
+        if self.told_by_signal:
+            self._previous = signal.signal(signal.SIGTERM, self._terminated)
+        threading.Thread(
+            target=self._end_with_server, name="spark-eos-orphan-check", daemon=True
+        ).start()
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        if not self._stop():
+            return
+        if callable(self._previous):
+            self._previous(number, frame)
+        elif self._previous == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def _end_with_server(self) -> None:
+        while os.getppid() == self._server:
+            time.sleep(_ORPHAN_CHECK)
+        logger.error("the Spark Connect server has ended; ending its query's run")
+        try:
+            self._orphaned()
+        finally:
+            # At a normal exit, Connect's client would try to reach the server for minutes.
+            os._exit(1)

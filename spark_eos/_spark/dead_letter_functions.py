@@ -194,7 +194,6 @@ class _Guard:
         return pa.RecordBatch.from_arrays([columns[name] for name in self._names], self._names)
 
     def _check_is_of_row(self, error: Exception, where: str) -> None:
-        """Ends the query with an error that is not known to be a row's fault."""
         other = not_of_row(error, self._row_errors)
         if other is not None:
             name = _name(type(other))

@@ -39,21 +39,12 @@ def as_own_error(error: Exception) -> SparkEosError | None:
         >>> away = PythonException("...\nspark_eos.errors.RegistryError: nobody answers")
         >>> print(as_own_error(away))
         nobody answers [EOS29, see docs/errors.md#eos29]
+        >>> missing = PythonException("ModuleNotFoundError: No module named 'spark_eos'")
+        >>> print(str(as_own_error(missing)).partition(":")[0])
+        the Python of Spark's executors has no module 'spark_eos'
     """
     if found := _RAISED.search(str(error)):
         return _OWN[found[1]](read_back(found[2])[0])
-    return as_configuration_error(error)
-
-
-def as_configuration_error(error: Exception) -> ConfigurationError | None:
-    """The error for a job that failed for what its executors' Python is; None for another one.
-
-    Example:
-        >>> from pyspark.errors import PythonException
-        >>> missing = PythonException("ModuleNotFoundError: No module named 'spark_eos'")
-        >>> print(str(as_configuration_error(missing)).partition(":")[0])
-        the Python of Spark's executors has no module 'spark_eos'
-    """
     if found := _OTHER_PYTHON.search(str(error)):
         return ConfigurationError(
             f"Spark's executors run another Python: {found['what']} Set PYSPARK_PYTHON, or "

@@ -38,7 +38,6 @@ def can_be_flat(schema: T.StructType) -> bool:
 
 
 def flattened(frame: DataFrame, only_topic: str | None) -> DataFrame:
-    """A stream with flat columns in place of ``source``."""
     source = F.col(SOURCE)
     columns = {_PARTITION: source["partition"], _OFFSET: source["offset"]}
     metadata: dict[str, object] = {_FLAT: True}
@@ -51,7 +50,6 @@ def flattened(frame: DataFrame, only_topic: str | None) -> DataFrame:
 
 
 def is_flat(schema: T.StructType) -> bool:
-    """Whether rows are those of a stream that `flattened` has made."""
     return _PARTITION in schema.names and _FLAT in schema[_PARTITION].metadata
 
 
@@ -69,7 +67,6 @@ def with_struct(schema: T.StructType) -> T.StructType:
 
 
 def written_columns(schema: T.StructType) -> list[str]:
-    """Names of the columns that tasks need, in the order of the schema."""
     wanted = {*written(schema), *(FLAT_SOURCE.values() if is_flat(schema) else ())}
     return [name for name in schema.names if name in wanted]
 

@@ -57,7 +57,6 @@ def known_name(frame: DataFrame, name: str) -> str:
 
 
 def is_case_sensitive(frame: DataFrame) -> bool:
-    """Whether the frame's session tells names apart by case."""
     return str(frame.sparkSession.conf.get(_CASE_SENSITIVE)).lower() == "true"
 
 

@@ -143,7 +143,6 @@ def explained(frame: DataFrame) -> dict[str, str]:
 
 
 def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows: bool) -> None:
-    """Refuses a streaming DataFrame whose plan can't be written exactly once."""
     if not frame.isStreaming:
         raise UnsupportedPipelineError(
             "the DataFrame is not a streaming DataFrame; read it with sink.read"
@@ -176,7 +175,6 @@ def check_batch_plan(plan: Iterable[Operator]) -> int:
 
 
 def operators_of_tree(plan: Any, depth: int = 0) -> Iterator[Operator]:
-    """The operators of a plan that `spark_eos._pyspark_internals.PlanReader` has read."""
     yield Operator(depth, plan["nodeName"].split(maxsplit=1)[0], plan["simpleString"])
     # Spark 4.3 shows what made the rows of an RDD, which is for the lineage to tell.
     for child in plan["children"] if plan["nodeName"] != _BATCH else ():
@@ -227,7 +225,6 @@ def _aside(operator: Operator) -> bool:
 
 
 def _check_narrow(plan: Iterable[Operator], leaf: str) -> int:
-    """Refuses a physical plan in which rows may move."""
     kept: list[Operator] = []
     below: int | None = None
     for operator in plan:

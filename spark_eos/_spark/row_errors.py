@@ -125,7 +125,6 @@ class RowErrors:
 
 
 def bad_rows(batch: pa.RecordBatch) -> pa.Array:
-    """Which rows have an error of an earlier function."""
     bad = pa.repeat(False, batch.num_rows)  # noqa: FBT003 - a value
     names = batch.schema.names
     # By names: the texts may be large ones.
@@ -151,7 +150,6 @@ def _names(kind: pa.DataType) -> list[str]:
 
 
 def _joined(before: pa.Array, errors: Mapping[int, RowError]) -> pa.Array:
-    """The errors before, and others where there was none."""
     if not errors:
         return before
     rows = len(before)

@@ -122,7 +122,6 @@ def _check_kafka_source(spark: SparkSession) -> None:
 
 
 def _check_python(spark: SparkSession) -> None:
-    """Looks at the workers' Python, if it is not this one and on this host."""
     context: Any = spark.sparkContext
     if context.master != "local" and not context.master.startswith("local["):
         return

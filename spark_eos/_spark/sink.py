@@ -357,8 +357,6 @@ class ExactlyOnceSink:
         self._started = started
         announce_query(started, query.settings.group_id, self._observers)
 
-    # For the query's process on Spark Connect; see `RemoteSink`.
-
     def note_relation(self, relation: str) -> None:
         self._batch_relation = relation
 
@@ -390,7 +388,6 @@ class ExactlyOnceSink:
         announce(report, self._observers)
 
     def check_written(self, batch_id: int) -> None:
-        """See `RemoteSink`: called after a function of the user's own."""
         if self._written != batch_id:
             raise UnsupportedPipelineError(
                 f"the function for foreachBatch has returned, and batch {batch_id} is not written: "

@@ -51,11 +51,9 @@ class SinkRun:
         self.ended = False
 
     def holds(self, frame: DataFrame) -> bool:
-        """Whether a batch belongs to this run and the run can still write it."""
         return not self.ended and self._runtime.hold(frame)
 
     def begin(self, batch_id: int) -> None:
-        """Refuses a batch that this run has begun already."""
         if batch_id <= self._last_batch:
             raise UnsupportedPipelineError(
                 f"the sink was called a second time for batch {batch_id}: the first call "
@@ -83,7 +81,6 @@ class SinkRun:
         return report
 
     def _write(self, frame: DataFrame, batch_id: int) -> BatchReport:
-        """Writes a micro-batch; if a newer run may be why that fails, asks whether there is one."""
         try:
             return self._run.write(self._batches.of(frame, batch_id))
         except Exception as error:

@@ -72,7 +72,6 @@ logger = logging.getLogger(__name__)
 
 
 def source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
-    """Client settings of the cluster that is read."""
     try:
         return ClientSettings(source_kafka)
     except ConfigurationError as error:
@@ -120,7 +119,6 @@ def check_source_options(
 def source_partitions(
     connections: Connections, selection: Mapping[str, str], deadline: Deadline
 ) -> tuple[dict[str, cluster.TopicInfo], set[TopicPartition]]:
-    """The topics and partitions that a selection reads now."""
     names, assigned = _named(selection)
     if names is None:
         pattern = re.compile(selection["subscribePattern"])
@@ -142,12 +140,7 @@ def source_partitions(
 
 
 def named_topics(selection: Mapping[str, str]) -> set[str]:
-    """The topics that a selection names; empty for a pattern.
-
-    Example:
-        >>> sorted(named_topics({"subscribe": "orders, payments"}))
-        ['orders', 'payments']
-    """
+    """The topics that a selection names; empty for a pattern."""
     return _named(selection)[0] or set()
 
 
@@ -248,7 +241,6 @@ def starting_positions(
 
 
 def _warn_of_skipped(group_id: str, partitions: set[TopicPartition]) -> None:
-    """Tells what begins at its end in a group that may, or may not, have had a query."""
     if not partitions:
         return
     names = [str(partition) for partition in sorted(partitions)]

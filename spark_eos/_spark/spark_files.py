@@ -53,7 +53,6 @@ class HadoopFiles:
         self._create(f"{path}/part-0.txt", f"{text}\n")
 
     def copy_file(self, source: str, target: str) -> None:
-        """Creates a file with the text of another one, at once or not at all."""
         text = self.read(source)
         if text is None:
             raise CheckpointError(f"checkpoint_location {self.location!r}: {source} is gone")
@@ -133,7 +132,6 @@ class SparkFiles:
 
 
 def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, StreamingQuery]:
-    """The files of an active query's checkpoint, and the query."""
     # If the location may be on this host, its files are read without a Spark job.
     places: list[Files] = [] if local_directory(location) is None else [ArrowFiles(location)]
     others = []

@@ -17,7 +17,7 @@ from spark_eos._progress.delivery import ProgressOf
 from spark_eos._progress.staged import StagedProgress
 from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.batch_job import BatchJobs
-from spark_eos._spark.columns import check_payload
+from spark_eos._spark.columns import check_columns
 from spark_eos._spark.delivery import Delivery, Offsets, SinkQuery
 from spark_eos._spark.narrow_plan import check_sources_seen
 from spark_eos._spark.runtime import QueryRuntime
@@ -56,7 +56,6 @@ class StagedJobs(BatchJobs):
         batch_plan: BatchPlan,
         only: Partitions | None,
     ) -> JobOutcome:
-        """Writes the rows of a batch's staged copy, or only those of some files."""
         rows = self._files.rows
         if only is None:
             files, cores = len(batch.ends) - 1, self._runtime.cores()
@@ -84,7 +83,7 @@ class StagedDelivery(Delivery):
     def check_stream(
         self, frame: DataFrame, plans: Mapping[str, str], default_topic: str | None
     ) -> None:
-        check_payload(frame.schema, default_topic)
+        check_columns(frame.schema, default_topic, source=False)
         if not frame.isStreaming:
             raise UnsupportedPipelineError(
                 "the DataFrame is not a streaming DataFrame; read it with readStream or sink.read"

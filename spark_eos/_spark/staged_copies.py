@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 from spark_eos._batch.progress import first_position
 from spark_eos._kafka.copy_names import batch_of_copy, new_copy_name
 from spark_eos._kafka.stored_text import StagedBatch
-from spark_eos._spark.columns import check_payload, payload
+from spark_eos._spark.columns import check_columns, payload
 from spark_eos._spark.dead_letter_columns import check_error_column, staged_columns, staged_names
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.spark_files import literal_path
@@ -96,7 +96,6 @@ class StagedCopies:
     # Staging ----------------------------------------------------------------------------------
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
-        """Runs the batch's frame once and writes its rows to a new copy."""
         assert self._frame is not None  # noqa: S101 - of_batch comes first
         rows = self._payload(self._frame)
         name = new_copy_name(batch_id)
@@ -133,7 +132,6 @@ class StagedCopies:
     def _run(
         self, rows: DataFrame, write: Callable[[DataFrameWriter], None], description: str
     ) -> int:
-        """Writes rows; returns their number."""
         assert self._frame is not None  # noqa: S101 - of_batch comes first
         observation = Observation(f"spark-eos-{uuid.uuid4().hex}")
         writer = rows.observe(observation, self._number_of_rows).write
@@ -149,7 +147,7 @@ class StagedCopies:
         return frame if names == frame.schema.names else frame.select(*names)
 
     def _check(self, schema: T.StructType) -> None:
-        check_payload(schema, self._default_topic)
+        check_columns(schema, self._default_topic, source=False)
         check_error_column(schema, dead_letters=self._dead_letters)
 
     # Reading ----------------------------------------------------------------------------------
@@ -226,7 +224,6 @@ class StagedCopies:
     # Sweeping ---------------------------------------------------------------------------------
 
     def remove_old(self, batch_id: int) -> None:
-        """Removes copies of earlier batches; later ones may be a newer run's."""
         files = self._runtime.files
         try:
             if not self._listed:

@@ -51,7 +51,6 @@ def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
 
 
 def _chosen(query: SinkQuery, start: Start, log: OffsetLog) -> Delivery:
-    """The delivery of the run to come, as far as the first batch doesn't change it."""
     marker = log.marker()
     changes = functools.partial(may_change, query, marker, log.next_batch(), start)
     return delivery_of_run(query, marker, lambda: None, changes)[0]
@@ -72,7 +71,6 @@ class _Beginning:
     deadline: Deadline = field(default_factory=lambda: Deadline(_SECONDS, "connect_timeout_ms"))
 
     def words(self) -> list[str]:
-        """Where the query starts, and its lag, as far as these are known."""
         group_id = self.query.settings.group_id
         offsets = all_group_offsets(self.start.target, group_id, self.deadline, positions=True)
         known = KnownPartitions.of(offsets)
@@ -102,7 +100,6 @@ class _Beginning:
         return [where, f"up to {counted(waiting, 'record')} wait{'s' if waiting == 1 else ''}"]
 
     def _read(self) -> set[TopicPartition]:
-        """What ``sink.read`` reads."""
         found: set[TopicPartition] = set()
         for selection in self.query.selections:
             found |= source_partitions(self.start.source, selection, self.deadline)[1]

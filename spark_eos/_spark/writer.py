@@ -10,9 +10,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._driver.log_gap import LogFiles, complete_logs
 from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._pyspark_internals import ANY_SINK_ASYNCHRONOUS, is_connect
+from spark_eos._pyspark_internals import (
+    ANY_SINK_ASYNCHRONOUS,
+    in_connect_worker,
+    is_connect,
+    remote_relations,
+)
 from spark_eos._spark.columns import check_target
-from spark_eos._spark.connect_process import RemoteBatches, RemoteSink
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.failed_query import file_fault
@@ -35,8 +39,20 @@ _INSTEAD: Final = {
 }
 
 
-class WritingSink(RemoteSink, Protocol):
-    """What the writer needs of `ExactlyOnceSink`."""
+class WritingSink(Protocol):
+    """What the writer needs of `ExactlyOnceSink`; on Spark Connect a copy of it writes."""
+
+    def __call__(self, frame: DataFrame, batch_id: int, /) -> None:
+        """Writes a batch."""
+
+    def check_written(self, batch_id: int) -> None:
+        """Refuses a batch that the sink has not written."""
+
+    def note_relation(self, relation: str) -> None:
+        """On Spark Connect, called before each batch with the server's id of it."""
+
+    def begin_remotely(self) -> None:
+        """On Spark Connect, called in the query's process once it has the sink."""
 
     def check_inactive(self) -> None:
         """Refuses a second query while one is active."""
@@ -226,7 +242,7 @@ class ExactlyOnceWriter:
         chosen = dict(self._options)
         log = None
         if is_connect(rows):
-            function = RemoteBatches(sink, function)
+            function = _RemoteBatches(sink, function)
         else:
             with _checkpoint_at(location):
                 files = HadoopFiles(rows.sparkSession, location)
@@ -267,10 +283,32 @@ def _checkpoint_at(location: str) -> Iterator[None]:
         raise CheckpointError(f"checkpoint_location {location!r} can't be created: {why}") from None
 
 
+class _RemoteBatches:
+    """The function of a query: notes the server's id of each batch before the batch is written.
+
+    Pickled together with the sink that a function of the user's own calls, so both end up in one
+    process. A copy of a sink by itself starts nothing.
+    """
+
+    def __init__(self, sink: WritingSink, function: BatchFunction) -> None:
+        self._sink = sink
+        self._function = function
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        (relation,) = remote_relations(frame)
+        self._sink.note_relation(relation)
+        self._function(frame, batch_id)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if in_connect_worker():
+            self._sink.begin_remotely()
+
+
 class _CallsSink:
     """A function of the user's own, which must write each batch: there may be no next one."""
 
-    def __init__(self, function: BatchFunction, sink: RemoteSink) -> None:
+    def __init__(self, function: BatchFunction, sink: WritingSink) -> None:
         self._function = function
         self._sink = sink
 
