@@ -3,7 +3,6 @@
 import gc
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
@@ -44,25 +43,6 @@ def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
     # It asks while the next fetch waits at the end of the topic.
     assert _fetch_waits(proxied_flow, proxy) == {1}
     assert proxy.count(ListOffsetsRequest, "consumer-") < 20
-
-
-@pytest.mark.slow
-def test_of_many_partitions_fewer_records_are_polled_at_once(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    """Spark keeps what the last poll of each has brought."""
-
-    def polled(partitions: int, own: dict[str, str]) -> str:
-        flow.broker.add_partitions(flow.source, partitions)
-        with closing(ExactlyOnceSink(**flow.options())) as sink:
-            frame = sink.read(spark_eos_session, subscribe=flow.source, options=own)
-        leaf = frame._jdf.queryExecution().analyzed().collectLeaves().apply(0)
-        return str(leaf.extraOptions().get("kafka.max.poll.records"))
-
-    assert polled(50, {}) == "5000"
-    assert polled(300, {}) == "833"
-    flow.recreate(flow.source)
-    assert polled(51, {"kafka.max.poll.records": "9"}) == "9"
 
 
 @pytest.mark.slow

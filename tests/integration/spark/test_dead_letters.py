@@ -345,21 +345,6 @@ def test_a_record_with_headers_of_dead_letters_is_replayed_as_it_was(
 
 
 @pytest.mark.slow
-def test_headers_of_the_same_style_are_left_out(
-    flow: Flow, letters: str, spark_eos_session: SparkSession
-) -> None:
-    brought = [("__dlq.errors.exception", b"Old"), ("a", None), ("__dlq.errors.omitted", b"x")]
-    flow.produce(["bad"], partition=0, headers=brought)
-    run_available(spark_eos_session, flow, with_error, dead_letter_topic=letters)
-    assert len(flow.written(letters)) == 1
-    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
-    (letter,) = topic.read()
-    assert "exception" not in letter.error_headers
-    assert replayed(flow, "--source", flow.source) == 1
-    assert flow.written(flow.source)[1].headers() == [("a", None)]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_letters_of_another_clusters_records_say_so(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, style: str

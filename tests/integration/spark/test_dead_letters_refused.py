@@ -10,8 +10,7 @@ from pyspark.sql import functions as F
 from spark_eos._batch.batch_report import BatchReport
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
-from support.queries import run_available, slot_holders
-from support.topic_limits import set_limit
+from support.queries import run_available
 
 
 def case(name: str, then: Any, otherwise: Any = None) -> Column:
@@ -83,54 +82,6 @@ def test_each_kind(flow: Flow, spark_eos_session: SparkSession) -> None:
     assert (report.attempts, report.rows_written) == (1, 2)
     assert flow.committed()[0] == len(bad) + 2
     assert flow.open_transactions() == []
-
-
-@pytest.mark.slow
-def test_a_staged_row_whose_timestamp_is_refused(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    flow.produce(["a"], partition=0)
-    report, letters = run(
-        spark_eos_session,
-        flow,
-        lambda f: f.select("value", F.timestamp_seconds(F.lit(4_102_444_800)).alias("timestamp")),
-        delivery="staged",
-        progress_topic=f"progress-{flow.name}",
-        progress_partitions=3,
-    )
-    assert report.dead_letters == {"invalid_record": 1}
-    assert flow.values(letters) == ["a"]
-
-
-@pytest.mark.slow
-def test_a_limit_that_is_lowered_between_batches(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    """The batch is repeated with smaller batches of records."""
-    flow.produce([*range(3_000)], partition=0)
-
-    workers: set[int] = set()
-
-    def lower(report: BatchReport) -> None:
-        # Spark takes those in turn that other tests have left.
-        if report.batch_id <= 5:
-            workers.update(slot_holders(flow.worker_directory).values())
-        if report.batch_id == 5:
-            set_limit(flow, flow.target, 2_000)
-
-    reports = run_available(
-        spark_eos_session,
-        flow,
-        read={"options": {"maxOffsetsPerTrigger": "250"}},
-        on_batch=lower,
-    )
-    attempts = [report.attempts for report in reports]
-    assert set(attempts[:6]) == {1}
-    assert set(attempts[6:]) == {1, 2}
-    # Each worker that knew the old limit, once.
-    assert sum(attempts) <= len(attempts) + len(workers)
-    assert sorted(map(int, flow.values())) == [*range(3_000)]
-    assert flow.committed()[0] == 3_000
 
 
 def test_a_topic_for_dead_letters_that_is_missing(

@@ -15,7 +15,6 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._run.run import Run
 from spark_eos._spark import classic
 from spark_eos._spark.classic import ClassicRuntime
-from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos.errors import OffsetsLostError, SparkEosError, WriteError
 from support import groups, staging
 from support.flow import Flow
@@ -124,30 +123,6 @@ def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Pat
     assert None not in {message.key() for message in flow.written()}
 
 
-@pytest.mark.slow
-def test_copies_are_read_with_the_querys_settings(
-    flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as credentials of the checkpoint's file system."""
-    seen: list[str | None] = []
-    session = StagedCopies._session
-
-    def noting(self: StagedCopies) -> SparkSession:
-        found = session(self)
-        seen.append(found.conf.get("fs.test.token", None))
-        return found
-
-    monkeypatch.setattr(StagedCopies, "_session", noting)
-    spark.conf.set("fs.test.token", "secret")
-    try:
-        _produced(flow, range(1))
-        _run(spark, flow)
-    finally:
-        spark.conf.unset("fs.test.token")
-    assert set(seen) == {"secret"}
-    assert _numbers(flow) == Counter(range(_BATCH))
-
-
 @pytest.mark.parametrize("most_files", [classic._MOST_FILES, 0])
 def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most_files: int
@@ -208,21 +183,3 @@ def test_rows_that_are_not_written_are_named_although_a_newer_run_has_the_group(
         with pytest.raises(Exception, match=f"{error.__name__}: offsets 5 to 8") as ended:
             _run(spark, flow)
     assert "FencedByNewerRunError" not in str(ended.value)
-
-
-@pytest.mark.slow
-def test_a_staged_batch_is_not_written_directly_without_its_note(
-    flow: Flow, spark: SparkSession
-) -> None:
-    _produced(flow, range(1))
-
-    def narrow(frame: DataFrame) -> DataFrame:
-        return frame.select("source", "key", "value")
-
-    with failing_once_staged():
-        run_staged(spark, flow, narrow, delivery="staged", **_options(flow))
-    shutil.rmtree(Path(flow.checkpoint) / "spark-eos" / "marker")
-    with pytest.raises(Exception, match="has written with delivery='staged'"):
-        run_staged(spark, flow, narrow)
-    run_staged(spark, flow, narrow, delivery="staged", **_options(flow))
-    assert _numbers(flow) == Counter(range(_BATCH))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from spark_eos import DeadLetters, ExactlyOnceSink, Transactions, errors
+from spark_eos._client.settings import ClientSettings
 from spark_eos._spark.writer import ExactlyOnceWriter
 from spark_eos.options import FLAT, GROUPS, flat_options, grouped
 from support.sinks import arguments
@@ -99,3 +100,10 @@ def test_flat_options_become_value_objects() -> None:
         "transactions": Transactions(max_records=5),
         "dead_letters": DeadLetters("dlq"),
     }
+
+
+@pytest.mark.parametrize(("partitions", "records"), [(50, "5000"), (300, "833")])
+def test_of_many_partitions_fewer_records_are_polled_at_once(partitions: int, records: str) -> None:
+    """Spark keeps what the last poll of each has brought."""
+    options = ClientSettings(_OTHER).for_spark_source(partitions)
+    assert options["kafka.max.poll.records"] == records
