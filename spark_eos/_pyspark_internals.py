@@ -133,10 +133,7 @@ def hadoop_configuration(session: SparkSession) -> Any:
 
 
 def query_of_thread(session: SparkSession) -> str:
-    """The id of the query whose batch this thread runs; "" outside of one.
-
-    Its run's id is the thread's job group, which users may set.
-    """
+    """The id of the query whose batch this thread runs; "" outside of one."""
     return session.sparkContext.getLocalProperty(_QUERY_ID) or ""
 
 
@@ -271,12 +268,7 @@ def is_observed(observation: Observation) -> bool:
 
 
 class StreamSource(NamedTuple):
-    """A streaming source in a plan.
-
-    Attributes:
-        format: As given to ``readStream.format``, in lower case, or what the plan has instead.
-        options: Those that were asked for, with their names in lower case.
-    """
+    """A streaming source in a plan: its format, and options asked for, by names in lower case."""
 
     format: str
     options: Mapping[str, str]

@@ -55,10 +55,7 @@ def _is_made_by_us(kind: T.DataType) -> bool:
 
 
 def with_letter_fields(frame: DataFrame, *, include_headers: bool) -> DataFrame:
-    """Columns of Spark's Kafka source, and ``source`` with what dead letters are made of.
-
-    That is the record, and the error that a function of the query may find.
-    """
+    """Columns of Spark's Kafka source; ``source`` also has the record and, later, its error."""
     error = F.lit(None).cast(ERROR_FIELD.dataType).alias(ERROR)
     names = (name for name in LETTER_FIELDS if name != ERROR)
     found = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *names, error))

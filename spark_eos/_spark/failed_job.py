@@ -73,12 +73,7 @@ def as_write_error(
     planned: BatchPlan,
     only: Partitions | None,
 ) -> WriteError:
-    """The error for a job that an exception of a Python function has ended.
-
-    Spark runs such functions in processes of their own, in front of the task's writer, and passes
-    on neither the row nor the task. So the error names the source offsets that the job had to
-    write; with ``maxOffsetsPerTrigger`` they are few.
-    """
+    """The error for a Python function's exception: Spark tells no row, so it names the offsets."""
     ranges = list(_ranges(planned, only))
     named = ", ".join(ranges[:_NAMED])
     if len(ranges) > _NAMED:

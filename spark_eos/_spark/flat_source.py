@@ -27,10 +27,7 @@ _ONLY_TOPIC: Final = "spark-eos-topic"
 
 
 def can_be_flat(schema: T.StructType) -> bool:
-    """Whether a stream's ``source`` can be spread.
-
-    Not if it carries more than a place, or if columns can't be told apart by name.
-    """
+    """Whether ``source`` is a place alone, and columns can be told apart by name."""
     kind = schema[SOURCE].dataType
     names = [*(name.lower() for name in schema.names), *FLAT_SOURCE.values()]
     is_place = isinstance(kind, T.StructType) and set(kind.names) == set(_PLACE.names)

@@ -25,11 +25,7 @@ _FIELDS: Final = {
 
 
 def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR)) -> DataFrame:
-    """A frame whose columns of these names, and their fields, have exactly these names.
-
-    Raises:
-        UnsupportedPipelineError: Two columns, or two fields of one, differ by case alone.
-    """
+    """A frame whose columns of these names, and their fields, have exactly these names."""
     # Of one that needs nothing, nothing is asked, and nothing is planned for it.
     new = {one.name: _renamed(one, names) for one in frame.schema}
     if all(new[one.name] == one for one in frame.schema) or is_case_sensitive(frame):

@@ -159,10 +159,7 @@ def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows:
 
 
 def check_sources_seen(plan: str, sources: Sequence[StreamSource]) -> None:
-    """Refuses a stream's physical plan with sources that a client of Spark Connect does not see.
-
-    A view or SQL hides what it reads from the client, but not from the plan.
-    """
+    """Refuses a stream's plan with sources that a view or SQL hides from a client of Connect."""
     # If all are hidden, the plan doesn't show that it streams either.
     found = operators(plan) if sources else ()
     if not sources or sum(_is_leaf(one, _STREAM) for one in found) > len(sources):
@@ -182,11 +179,7 @@ def operators_of_tree(plan: Any, depth: int = 0) -> Iterator[Operator]:
 
 
 def operators(plan: str) -> Iterator[Operator]:
-    """A printed plan's operators from the root down, each with its depth in the tree.
-
-    Raises:
-        SparkEosError: It is no plan.
-    """
+    """A printed plan's operators from the root down, each with its depth in the tree."""
     root = True
     # What is persisted and has run shows the plan that ran, and then the one it was made from.
     initial: int | None = None
@@ -315,11 +308,7 @@ def check_lineage(lineage: str, batch: int, sources: int) -> None:
 
 
 def with_own_topic_marked(frame: DataFrame) -> DataFrame:
-    """A stream whose `topic` column is marked if it is a Kafka source's, unchanged.
-
-    `spark_eos._spark.columns` refuses a column with the mark as the rows' target, also in a user's
-    own function. A column that is computed has no mark.
-    """
+    """A stream whose `topic` is marked if it is a Kafka source's, for `check_target`."""
     if "topic" not in frame.schema.names:
         return frame
     # Spark's ids of columns tell; on Connect only the printed plan shows them.

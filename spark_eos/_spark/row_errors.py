@@ -35,12 +35,7 @@ _COLUMN_IS_FOR_YOU: Final = (
 
 
 class RowError(NamedTuple):
-    """Why a row can't be taken.
-
-    Attributes:
-        exception: The class's name.
-        cause: What was raised, if it is at hand.
-    """
+    """Why a row can't be taken; ``exception`` is the class's name."""
 
     message: str
     exception: str
@@ -49,12 +44,7 @@ class RowError(NamedTuple):
 
 
 class RowErrors:
-    """What becomes of bad rows: their errors go into `place`, or end the job.
-
-    Args:
-        place: The column ``error``, ``source``, or None.
-        raised: The error that ends a job at a bad row.
-    """
+    """What becomes of bad rows: their errors go into ``error`` or ``source``, or end the job."""
 
     def __init__(self, place: str | None, raised: type[SparkEosError]) -> None:
         self._place = place

@@ -70,10 +70,7 @@ class QueryRuntime(ABC):
 
     @abstractmethod
     def batch(self, relation: str | None) -> AbstractContextManager[None]:
-        """Surrounds a batch, which may be interrupted only in a job.
-
-        ``relation``: on Spark Connect, the server's id of the micro-batch, if known.
-        """
+        """Surrounds a batch, which only a job may interrupt; ``relation``: Connect's id of it."""
 
     @abstractmethod
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:

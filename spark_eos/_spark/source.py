@@ -81,10 +81,7 @@ def source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
 def check_source_options(
     starting_offsets: str, options: Mapping[str, str], client: ClientSettings
 ) -> None:
-    """Refuses options that would break offset order or are set elsewhere.
-
-    The source runs in Java, so it can't call a token function and needs ``kafka.sasl.*`` options.
-    """
+    """Refuses options that would break offset order or are set elsewhere."""
     if starting_offsets not in _SPECIAL:
         raise ConfigurationError(
             f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'; "

@@ -112,10 +112,7 @@ class SparkFiles:
         writer.text(f"{self._plain}/{path}")
 
     def delete(self, path: str) -> None:
-        """Replaces a directory, if it exists, with one that has no content.
-
-        Spark's API deletes nothing but what it overwrites.
-        """
+        """Leaves a directory without content: Spark's API deletes only what it overwrites."""
         if self._rows(f"{path}/*", "path"):
             # Without a line the file is empty, and Spark lists no empty file.
             self._write([], path)

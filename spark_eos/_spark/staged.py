@@ -110,13 +110,6 @@ class StagedDelivery(Delivery):
         return {p: found.offset for p, found in offsets.items() if is_position(found.metadata)}
 
     def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
-        files = StagedCopies(
-            runtime,
-            query.location,
-            query.progress_topic.name,
-            query.settings.topic,
-            dead_letters=query.settings.dead_letters is not None,
-        )
         reads = only_read_by_sink(query.selections, query.sources)
         progress = functools.partial(StagedProgress, topic=query.progress_topic, reads=reads)
-        return progress, StagedJobs(query.settings, runtime, files)
+        return progress, StagedJobs(query.settings, runtime, StagedCopies(query, runtime))

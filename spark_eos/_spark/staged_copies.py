@@ -22,6 +22,7 @@ from spark_eos._kafka.copy_names import batch_of_copy, new_copy_name
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._spark.columns import check_columns, payload
 from spark_eos._spark.dead_letter_columns import check_error_column, staged_columns, staged_names
+from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.spark_files import literal_path
 from spark_eos._worker.arrow_columns import FILE_NUMBER, ROW, staged_batches
@@ -53,20 +54,12 @@ _SESSION_IDLE: Final = 600.0
 class StagedCopies:
     """The staged files of one run's batches: a `StagedFiles` for each batch."""
 
-    def __init__(
-        self,
-        runtime: QueryRuntime,
-        location: str,
-        progress_topic: str,
-        default_topic: str | None,
-        *,
-        dead_letters: bool = False,
-    ) -> None:
+    def __init__(self, query: SinkQuery, runtime: QueryRuntime) -> None:
         self._runtime = runtime
-        self._dead_letters = dead_letters
-        self._location = location.rstrip("/")
-        self._progress_topic = progress_topic
-        self._default_topic = default_topic
+        self._dead_letters = query.settings.dead_letters is not None
+        self._location = query.location.rstrip("/")
+        self._progress_topic = query.progress_topic.name
+        self._default_topic = query.settings.topic
         self._reader: SparkSession | None = None
         self._reader_used = 0.0
         self._staged: tuple[str, T.StructType] | None = None
@@ -74,7 +67,7 @@ class StagedCopies:
         self._rows: DataFrame | None = None
         self.number_of_rows = 0
         self.arrange: Arrange = functools.partial(
-            staged_batches, progress_topic=progress_topic, first=0
+            staged_batches, progress_topic=self._progress_topic, first=0
         )
         # PySpark takes milliseconds for each expression, so these are made once.
         self._number_of_rows = F.count(F.lit(1)).alias(_ROWS)

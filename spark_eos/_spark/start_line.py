@@ -27,10 +27,7 @@ _SECONDS: Final = 5.0
 
 
 def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
-    """Says the line; what can't be found out is left out of it.
-
-    ``log``: the query's checkpoint; None on Spark Connect, whose client can't read it.
-    """
+    """Says what can be found out; ``log``: the checkpoint, None on Spark Connect."""
     delivery, why = query.delivery, query.why
     where: list[str] = []
     try:

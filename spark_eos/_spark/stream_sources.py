@@ -64,10 +64,7 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
 
 
 def check_staged_sources(sources: Sequence[StreamSource]) -> None:
-    """Refuses sources that lose records unnoticed, or show records that were aborted.
-
-    Batches that are staged may come from any source, in any number of partitions.
-    """
+    """Refuses sources that lose records unnoticed, or show records that were aborted."""
     for source in sources:
         if source.format in _KAFKA:
             _check_records(source.options)
