@@ -212,44 +212,6 @@ def test_one_error_that_only_kafka_tells(
     assert len(flow.written(letters)) == (20 if records == 8 else 0)
 
 
-@pytest.mark.slow
-@pytest.mark.proves("nothing-but-dead-letters")
-@pytest.mark.parametrize(
-    ("first", "second", "attempts"),
-    [
-        pytest.param(["bad 0"] * 8, ["fine"], 2, id="good rows in another task"),
-        pytest.param(["bad 0"] * 8 + ["fine"] * 8, [], 2, id="good rows later in the task"),
-        pytest.param(["fine", *["bad 0"] * 8], [], 1, id="good rows before in the task"),
-        pytest.param(["bad a", "bad b"] * 4, [], 1, id="two errors"),
-        pytest.param(["bad a"] * 8 + ["bad b"] * 8, [], 2, id="two errors, one by one"),
-        pytest.param(["bad 0"] * 5, [], 1, id="a handful"),
-    ],
-)
-def test_other_batches_may_have_one_error_often(
-    flow: Flow,
-    letters: str,
-    spark_eos_session: SparkSession,
-    first: list[str],
-    second: list[str],
-    attempts: int,
-) -> None:
-    flow.produce(first, partition=0)
-    flow.produce(second, partition=1)
-    (report,) = run_available(
-        spark_eos_session,
-        flow,
-        with_error,
-        dead_letter_topic=letters,
-        max_transaction_records=8,
-        # What was held back is no failure.
-        max_attempts=1,
-    )
-    bad = sum(value.startswith("bad") for value in first)
-    assert (report.dead_letters, report.attempts) == ({"error": bad}, attempts)
-    assert len(flow.written(letters)) == bad
-    assert len(flow.values()) == len(first) + len(second) - bad
-
-
 @pytest.mark.proves("too-many-dead-letters")
 @pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
 def test_the_share_is_that_of_the_whole_batch_when_it_is_repeated(
@@ -267,22 +229,6 @@ def test_the_share_is_that_of_the_whole_batch_when_it_is_repeated(
     (report,) = run_available(spark_eos_session, flow, with_error, **options)
     assert report.dead_letters == {"error": 117}
     assert len(flow.values()) == 1_500 + 1_048 - 117
-
-
-@pytest.mark.slow
-def test_one_partition_may_have_all_of_them(
-    flow: Flow, letters: str, spark_eos_session: SparkSession
-) -> None:
-    flow.produce([f"bad {n}" for n in range(8)], partition=0)
-    flow.produce(range(100), partition=1)
-    (report,) = run_available(
-        spark_eos_session, flow, with_error, dead_letter_topic=letters, max_dead_letters=8
-    )
-    assert report.dead_letters == {"error": 8}
-    assert report.attempts == 2
-    assert [p.dead_letters for p in report.partitions] == [8, 0]
-    assert [m.value() for m in flow.written(letters)] == [b"bad %d" % n for n in range(8)]
-    assert len(flow.values()) == 100
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,12 @@
 """Mirrored queries: the source in one cluster, target and progress in another."""
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_eos import ExactlyOnceSink
-from support.apis import ReportFile, started
-from support.connect_server import ConnectService
-from support.mirroring import MirroredFlow
 from support.queries import run_available
-from support.sinks import arguments
 
 _BATCHES = {"options": {"maxOffsetsPerTrigger": "30"}}
 
@@ -34,23 +28,3 @@ def test_a_narrow_query_is_mirrored(spark_eos_session: SparkSession, mirrored_fl
     assert sorted(flow.values(), key=int) == [str(n) for n in range(150)]
     assert sum(flow.committed().values()) == 150
     assert flow.open_transactions() == []
-
-
-def _copy(session: SparkSession, options: dict[str, Any], source: str, reports: Path) -> None:
-    sink = ExactlyOnceSink(**arguments(**options, on_batch=ReportFile(reports)))
-    frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "30"})
-    rows = frame.select("source", "key", "value")
-    assert started(sink.write(rows).trigger(availableNow=True)).awaitTermination(240)
-
-
-@pytest.mark.slow
-def test_on_spark_connect(
-    connect_service: ConnectService, mirrored_flow: MirroredFlow, tmp_path: Path
-) -> None:
-    flow, reports = mirrored_flow, tmp_path / "reports"
-    for first in (0, 60):
-        flow.produce(range(first, first + 60))
-        connect_service.queries.ask(_copy, flow.options(), flow.source, reports)
-    assert sorted(map(int, flow.values())) == list(range(120))
-    assert {report["delivery"] for report in ReportFile(reports).reports()} == {"mirrored"}
-    assert sum(flow.committed().values()) == 120

@@ -235,26 +235,6 @@ def test_a_restart_has_the_columns_that_the_query_has_begun_with(
     assert (tmp_path / "check point" / "spark-eos" / "schemas").is_dir()
 
 
-@pytest.mark.slow
-def test_decode_and_encode_are_pinned_each_for_itself(
-    spark: SparkSession, subjects: Subjects, tmp_path: Path
-) -> None:
-    subject = subjects.register("value", ORDER)
-    pinned = str(tmp_path)
-    registry = SchemaRegistry({"url": subjects.url})
-    value = F.struct(F.lit("o1").alias("id"), F.lit(0.5).cast("double").alias("amount"))
-    frame = spark.range(1).select(value.alias("value"))
-    (first,) = registry.encode(frame, subject=subject, pinned=pinned).collect()
-    newer = json.loads(ORDER)
-    newer["fields"].append({"name": "more", "type": "int", "default": 0})
-    subjects.register("value", json.dumps(newer))
-    read = registry.decode(frame_of(spark, [bytes(first.value)]), subject=subject, pinned=pinned)
-    (row,) = read.collect()
-    assert row.value.asDict() == {"id": "o1", "amount": 0.5, "more": 0}
-    (again,) = registry.encode(frame, subject=subject, pinned=pinned).collect()
-    assert again.value == first.value
-
-
 def test_a_pins_id_is_looked_up_in_the_registry_that_is_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:

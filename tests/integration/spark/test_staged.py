@@ -64,14 +64,6 @@ def test_counts_by_window(flow: Flow, spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_state_of_the_users_own(flow: Flow, spark: SparkSession) -> None:
-    _produced(flow)
-    written = run_staged(spark, flow, staging.running_counts, "update")
-    each = Counter((row["customer"], row["count"]) for row in written.rows)
-    assert each == Counter({(f"c{c}", n): 1 for c in range(5) for n in (10, 20)})
-
-
-@pytest.mark.slow
 def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
 
