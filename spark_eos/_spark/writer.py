@@ -236,7 +236,8 @@ class ExactlyOnceWriter:
             letters = self._query.settings.dead_letters is not None
             check_error_column(rows.schema, dead_letters=letters)
             # Not for a function of the user's own, which sees its columns.
-            rows = self._query.delivery.flattened(rows, self._query) or rows
+            flat = self._query.delivery.flattened(rows, self._query)
+            rows = rows if flat is None else flat
         else:
             function = _CallsSink(own, sink)
         chosen = dict(self._options)
