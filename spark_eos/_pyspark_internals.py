@@ -2,14 +2,16 @@
 
 Everything else uses this module, PySpark's public API and py4j's exceptions, and nothing else of
 them. Any release of Spark may change what is used here;
-`tests/integration/spark/test_pyspark_internals.py` has a test for each name, and
-MAINTAINING.md says what an upgrade takes.
+`tests/integration/spark/test_pyspark_internals.py` tells what has moved, and MAINTAINING.md says
+what an upgrade takes.
 """
 
 import contextlib
 import inspect
 import json
+import logging
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +40,6 @@ def is_connect(made: DataFrame | SparkSession) -> bool:
 
 
 def started_by_submit() -> bool:
-    """Whether spark-submit, or what stands in for it, has started this Python."""
     return _SUBMITTED in os.environ
 
 
@@ -48,7 +49,6 @@ def in_connect_worker() -> bool:
 
 
 def cloned_session(session: SparkSession) -> SparkSession:
-    """A classic session with the settings of a given one; ``newSession`` would have none."""
     return SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
 
 
@@ -67,7 +67,6 @@ def shipped_python_files(context: SparkContext) -> list[str]:
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Whether a SparkContext is stopped, from Python or from Java."""
     return context._jsc is None or bool(context._jsc.sc().isStopped())
 
 
@@ -99,6 +98,24 @@ def arrow_schema(schema: T.StructType) -> Any:
     return to_arrow_schema(schema, **zone)
 
 
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """Keeps this thread's calls to Spark out of the logs: py4j logs each one at level DEBUG."""
+    this = threading.get_ident()
+
+    def others(record: logging.LogRecord) -> bool:
+        return record.thread != this
+
+    loggers = [logging.getLogger(f"py4j.{name}") for name in ("clientserver", "java_gateway")]
+    for logger in loggers:
+        logger.addFilter(others)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(others)
+
+
 # Java's classes -------------------------------------------------------------------------------
 
 
@@ -108,7 +125,6 @@ def java_packages(session: SparkSession) -> Any:
 
 
 def hadoop_configuration(session: SparkSession) -> Any:
-    """Hadoop's ``Configuration`` with which the session reaches file systems."""
     jvm_session: Any = session._jsparkSession
     return jvm_session.sessionState().newHadoopConf()
 
@@ -117,10 +133,7 @@ def hadoop_configuration(session: SparkSession) -> Any:
 
 
 def query_of_thread(session: SparkSession) -> str:
-    """The id of the query whose batch this thread runs; "" outside of one.
-
-    Its run's id is the thread's job group, which users may set.
-    """
+    """The id of the query whose batch this thread runs; "" outside of one."""
     return session.sparkContext.getLocalProperty(_QUERY_ID) or ""
 
 
@@ -132,11 +145,9 @@ class RunningBatch:
         self.batch_id = int(context.batchId())
 
     def starts(self) -> list[str]:
-        """Where the batch starts; empty in the first batch that Spark knows of."""
         return _texts(self._context.startOffsets())
 
     def ends(self) -> list[str]:
-        """Where the batch ends."""
         return _texts(self._context.endOffsets())
 
 
@@ -167,21 +178,17 @@ class Execution:
         return str(self._execution.getClass().getSimpleName()) == _ASYNCHRONOUS
 
     def running_batch(self) -> RunningBatch:
-        """The current batch."""
         return RunningBatch(self._execution.getLatestExecutionContext())
 
     def sources(self, options: Iterable[str]) -> list["StreamSource"]:
-        """The sources in the query's plan; see `stream_relations`."""
         return _leaves(self._execution.analyzedPlan(), options)
 
     def batch_rows(self) -> tuple[int, int]:
-        """The current batch's RDD: number of partitions, and its id."""
         rows = self._execution.lastExecution().toRdd()
         return int(rows.getNumPartitions()), int(rows.id())
 
 
 def _texts(progress: Any) -> list[str]:
-    """The offsets of all sources of a ``StreamProgress``."""
     offsets = progress.valuesIterator()
     found = []
     while offsets.hasNext():
@@ -261,12 +268,7 @@ def is_observed(observation: Observation) -> bool:
 
 
 class StreamSource(NamedTuple):
-    """A streaming source in a plan.
-
-    Attributes:
-        format: As given to ``readStream.format``, in lower case, or what the plan has instead.
-        options: Those that were asked for, with their names in lower case.
-    """
+    """A streaming source in a plan: its format, and options asked for, by names in lower case."""
 
     format: str
     options: Mapping[str, str]
@@ -326,3 +328,13 @@ def messages(message: Any, name: str) -> Iterator[Any]:
             continue
         for part in [value] if hasattr(value, "DESCRIPTOR") else value:
             yield from messages(part, name)
+
+
+def remote_relations(frame: Any) -> list[str]:
+    """Ids of the server's relations that a Spark Connect DataFrame reads.
+
+    A micro-batch has its own id. The result of ``checkpoint`` or ``localCheckpoint`` has another
+    one, and does not show what it was made of.
+    """
+    found = messages(connect_plan(frame), "CachedRemoteRelation")
+    return [part.relation_id for part in found]

@@ -18,6 +18,7 @@ from spark_eos._batch.plan import (
 )
 from spark_eos._batch.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._progress.delivery import Batch
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.dead_letter_columns import (
     carries_letter,
@@ -32,8 +33,7 @@ from spark_eos._spark.flat_source import (
     written_columns,
 )
 from spark_eos._spark.runtime import QueryRuntime
-from spark_eos._spark.staged_copies import StagedCopies
-from spark_eos._worker.arrow_columns import FILE_NUMBER, writable_batches
+from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos._worker.task import Arrange, write_task
 from spark_eos.errors import WriteError
@@ -43,14 +43,12 @@ _CACHED_CONSUMERS: Final = 64
 
 
 class BatchJobs:
-    """The Spark jobs of one run. What all batches have in common is determined once."""
+    """The batches of one run and their Spark jobs; what all have in common is determined once."""
 
-    def __init__(
-        self, default_topic: str | None, runtime: QueryRuntime, *, dead_letters: bool = False
-    ) -> None:
+    def __init__(self, settings: WriterSettings, runtime: QueryRuntime) -> None:
         self._runtime = runtime
-        self._default_topic = default_topic
-        self._dead_letters = dead_letters
+        self._default_topic = settings.topic
+        self._dead_letters = settings.dead_letters is not None
         self._arrange: Arrange = writable_batches
         self._schema = T.StructType()
         self._columns: list[str] | list[Column] = []
@@ -61,6 +59,13 @@ class BatchJobs:
         self._attempt = 0
         self._repeated = False
         self._wait_ms: float | None = None
+
+    def of(self, frame: DataFrame, batch_id: int) -> Batch:
+        write = functools.partial(self.run, frame)
+        return Batch(batch_id, write, self._runtime.offset_log)
+
+    def close(self) -> None:
+        """Ends what the batches have opened in Spark."""
 
     def _adopt(self, schema: T.StructType) -> None:
         check_columns(with_struct(schema), self._default_topic)
@@ -81,7 +86,6 @@ class BatchJobs:
         batch_plan: BatchPlan,
         only: Partitions | None,
     ) -> JobOutcome:
-        """Writes a batch's rows, or only those of some source partitions."""
         rows = self._selected(frame)
         records = 0
         if only is None:
@@ -90,7 +94,13 @@ class BatchJobs:
             tasks = task_count(records, partitions, cores, self._most_partitions, self._wait_ms)
             if tasks < partitions:
                 rows = rows.coalesce(tasks)
-        written = self._written(rows, settings, batch_plan, only)
+        else:
+            # One task each: what was too much for one task may be too much again.
+            rows = self._single_task(rows.where(self._is_one_of(only)))
+        task = write_task(
+            settings, batch_plan, discard_producer=only is not None, arrange=self._arrange
+        )
+        written = rows.mapInArrow(task, self._report)
         self._runtime.check_batch(frame, written, batch)
         try:
             outcome = self._outcome(written, settings, batch, only)
@@ -103,27 +113,6 @@ class BatchJobs:
             self._wait_ms = wait_per_record(waited, outcome.tasks, records)
         return outcome
 
-    def run_staged(
-        self,
-        copies: StagedCopies,
-        settings: WriterSettings,
-        batch: BatchRange,
-        batch_plan: BatchPlan,
-        only: Partitions | None,
-    ) -> JobOutcome:
-        """Writes the rows of a batch's staged copy, or only those of some files."""
-        rows = copies.rows
-        if only is None:
-            files, cores = len(batch.ends) - 1, self._runtime.cores()
-            rows = rows.coalesce(task_count(copies.number_of_rows, files, cores, wait_ms=0.0))
-        else:
-            rows = rows.where(F.col(FILE_NUMBER).isin([index - 1 for _topic, index in only]))
-            rows = self._single_task(rows)
-        task = write_task(
-            settings, batch_plan, discard_producer=only is not None, arrange=copies.arrange
-        )
-        return self._outcome(rows.mapInArrow(task, self._report), settings, batch, only)
-
     def _selected(self, frame: DataFrame) -> DataFrame:
         schema = frame.schema
         if schema != self._schema:
@@ -132,21 +121,6 @@ class BatchJobs:
             self._most_partitions = _most_partitions(frame.sparkSession.version)
         # Skipped if possible: a projection costs milliseconds of planning and a copy of every row.
         return frame if self._is_as_wanted else frame.select(*self._columns)
-
-    def _written(
-        self,
-        rows: DataFrame,
-        settings: WriterSettings,
-        batch_plan: BatchPlan,
-        only: Partitions | None,
-    ) -> DataFrame:
-        if only is not None:
-            # One task each: what was too much for one task may be too much again.
-            rows = self._single_task(rows.where(self._is_one_of(only)))
-        task = write_task(
-            settings, batch_plan, discard_producer=only is not None, arrange=self._arrange
-        )
-        return rows.mapInArrow(task, self._report)
 
     def _is_one_of(self, partitions: Partitions) -> Column:
         chosen = [f"{topic}/{index}" for topic, index in partitions]
@@ -189,10 +163,6 @@ class BatchJobs:
 
 
 def _most_partitions(spark_version: str) -> int | None:
-    """The most source partitions that a task may read.
-
-    Before Spark 4.2 a task holds the consumers of all its partitions, and what these have fetched,
-    until it ends.
-    """
+    """How many source partitions a task may read: before 4.2 it keeps what all have fetched."""
     major, minor = spark_version.split(".")[:2]
     return _CACHED_CONSUMERS if (int(major), int(minor)) < (4, 2) else None

@@ -1,6 +1,7 @@
 """Classic Spark: the sink runs in the driver's process and calls Spark's JVM through py4j."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
@@ -13,12 +14,10 @@ from spark_eos._batch.plan import BatchRange
 from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._driver.offset_log import OffsetLog, fingerprint_of, parse_positions
 from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos._run.run import Run
 from spark_eos._spark.dead_letter_columns import ERRORS_CARRIED
-from spark_eos._spark.narrow_lineage import check_lineage
-from spark_eos._spark.narrow_plan import check_batch_plan, operators_of_tree
-from spark_eos._spark.runtime import activity, leave_at_exit
-from spark_eos._spark.stopping import as_query_stopped_error
+from spark_eos._spark.narrow_plan import check_batch_plan, check_lineage, operators_of_tree
+from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._spark.spark_files import HadoopFiles
 from spark_eos._spark.stream_sources import sources_of_query
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 
@@ -28,67 +27,11 @@ _OBSERVED: Final = 60.0
 # (parquet.metadata.read.parallelism, 5), and calls from Python to the JVM take their time too.
 _MOST_FILES: Final = 16
 _DESCRIPTION: Final = "spark.job.description"
-
-
-class HadoopFiles:
-    """A checkpoint's files on any file system that Spark knows, read as Spark itself reads them."""
-
-    def __init__(self, spark: SparkSession, location: str) -> None:
-        self.location = location
-        java = internals.java_packages(spark)
-        self._path = java.org.apache.hadoop.fs.Path
-        self._io = java.org.apache.commons.io.IOUtils
-        self._base = self._path(location)
-        self._fs = self._base.getFileSystem(internals.hadoop_configuration(spark))
-
-    def read(self, path: str) -> str | None:
-        """A file's text, or None if the file does not exist."""
-        full = self._path(self._base, path)
-        if not self._fs.exists(full):
-            return None
-        stream = self._fs.open(full)
-        try:
-            return str(self._io.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-    def write(self, path: str, text: str) -> None:
-        """Creates a directory with one file of one line, at once or not at all."""
-        self._create(f"{path}/part-0.txt", f"{text}\n")
-
-    def copy_file(self, source: str, target: str) -> None:
-        """Creates a file with the text of another one, at once or not at all."""
-        text = self.read(source)
-        if text is None:
-            raise CheckpointError(f"checkpoint_location {self.location!r}: {source} is gone")
-        self._create(target, text)
-
-    def _create(self, path: str, text: str) -> None:
-        target = self._path(self._base, path)
-        # Hidden, so that nobody reads it.
-        aside = self._path(target.getParent(), f".{target.getName()}.aside")
-        stream = self._fs.create(aside)
-        try:
-            stream.write(text.encode())
-        finally:
-            stream.close()
-        if not self._fs.rename(aside, target):
-            raise CheckpointError(
-                f"checkpoint_location {self.location!r}: {path} can't be created there; "
-                "look whether the file exists, and who may write in its directory"
-            )
-
-    def delete(self, path: str) -> None:
-        """Deletes a directory with everything in it, if it exists."""
-        self._fs.delete(self._path(self._base, path), True)  # noqa: FBT003 - recursively
-
-    def names(self, path: str) -> list[str]:
-        """Names in a directory that are not hidden; empty if the directory does not exist."""
-        full = self._path(self._base, path)
-        if not self._fs.exists(full):
-            return []
-        found = [status.getPath().getName() for status in self._fs.listStatus(full)]
-        return sorted(name for name in found if not name.startswith((".", "_")))
+_INTERRUPTIONS: Final = re.compile(
+    r"java\.(?:lang\.InterruptedException|io\.InterruptedIOException"
+    r"|nio\.channels\.ClosedByInterruptException)"
+)
+_FRAME: Final = "\n\tat "
 
 
 class ExecutionLog(OffsetLog):
@@ -103,7 +46,6 @@ class ExecutionLog(OffsetLog):
         self._query = query
 
     def batch_range(self, batch_id: int) -> BatchRange:
-        """The offset range of the current batch."""
         running = self._running(batch_id)
         where = f"batch {batch_id}"
         ends = parse_positions(running.ends(), where)
@@ -112,7 +54,6 @@ class ExecutionLog(OffsetLog):
         return BatchRange(batch_id, starts, ends)
 
     def fingerprint(self, batch_id: int) -> str:
-        """A fingerprint of the current batch as Spark runs it; see `OffsetLog.fingerprint`."""
         return fingerprint_of(self.began_ms(batch_id), self._running(batch_id).ends())
 
     def _running(self, batch_id: int) -> internals.RunningBatch:
@@ -125,11 +66,7 @@ class ExecutionLog(OffsetLog):
         return running
 
 
-class ClassicRuntime:
-    """Classic Spark as a `spark_eos._spark.runtime.QueryRuntime`."""
-
-    # Spark cancels tasks and kills their workers spark.python.task.killTimeout (2 s) later.
-    task_kill_grace_s = 5.0
+class ClassicRuntime(QueryRuntime):
     stop_waits = True
 
     def __init__(
@@ -140,40 +77,34 @@ class ClassicRuntime:
         check_sources: Callable[[Sequence[internals.StreamSource]], None],
     ) -> None:
         # The batch's session is a clone of the user's, and does not know the query.
-        self._session, self._of_query = frame.sparkSession, spark
-        self._query_id = internals.query_of_thread(self._session)
-        query = internals.Execution.of(self._session, self._query_id)
+        self._session = frame.sparkSession
+        query_id = internals.query_of_thread(self._session)
+        query = internals.Execution.of(self._session, query_id)
         if query is None:
             raise UnsupportedPipelineError(
                 "the sink was called outside of a query: start one with sink.write(...).start()"
             )
+        super().__init__(spark, query_id, query.run_id)
         self._query = query
         self._plans = internals.PlanReader(self._session)
-        self.run_id = query.run_id
         self.asynchronous = query.is_asynchronous
         self.files: Files = HadoopFiles(self._session, location)
         self.offset_log: OffsetLog = ExecutionLog(self.files, query)
         found = self.offset_log.query_id()
-        if found != self._query_id:
+        if found != query_id:
             raise CheckpointError(
                 f"checkpoint_location {location!r} belongs to query {found}, but this is query "
-                f"{self._query_id}: the sink and the query need the same checkpoint; start the "
-                "query from sink.write(...), which sets it"
+                f"{query_id}: the sink and the query need the same checkpoint; start the query "
+                "from sink.write(...), which sets it"
             )
-        self.active = activity(spark, self._query_id, self.run_id)
         sources = sources_of_query(query)
         check_sources(sources)
         self._sources = len(sources)
 
     def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread's properties tell
-        """Whether a batch belongs to this run."""
         query_id = internals.query_of_thread(self._session)
         found = internals.Execution.of(self._session, query_id)
         return found is not None and found.run_id == self.run_id
-
-    def end_with(self, run: Run) -> None:
-        """Makes the members leave when the interpreter exits."""
-        leave_at_exit(run)
 
     def batch(self, relation: str | None) -> contextlib.AbstractContextManager[None]:
         """Does nothing: Spark's ``stop()`` interrupts jobs and waits for everything else."""
@@ -181,7 +112,7 @@ class ClassicRuntime:
         return contextlib.nullcontext()
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
-        """Refuses a job whose rows may have left their source partitions.
+        """See `QueryRuntime.check_batch`.
 
         Only RDDs show what a batch is made of, and only the plan what is done in one partition. The
         RDDs created by this check are those that run, since Spark keeps them with the job's plan.
@@ -200,7 +131,7 @@ class ClassicRuntime:
         check_batch_plan(operators_of_tree(plan))
 
     def cores(self) -> int:
-        """Spark's default parallelism, asked each time since executors come and go."""
+        # Asked each time, since executors come and go.
         return self._session.sparkContext.defaultParallelism
 
     def tasks(self, job: DataFrame) -> int | None:
@@ -210,7 +141,6 @@ class ClassicRuntime:
     def collect(
         self, frame: DataFrame, description: str, *, errors_carried: bool = False
     ) -> list[Row]:
-        """Runs a job; Spark's ``stop()`` interrupts it."""
         with contextlib.ExitStack() as properties:
             context = self._session.sparkContext
             properties.enter_context(described(context, description))
@@ -224,12 +154,11 @@ class ClassicRuntime:
         action: Callable[[], object],
         description: str,
     ) -> None:
-        """Runs a job; Spark's ``stop()`` interrupts it."""
         with described(self._session.sparkContext, description):
             action()
 
     def observed(self, observation: Observation) -> dict[str, Any]:
-        """An observation's metrics, for which Spark's own ``get`` waits without a limit."""
+        # Spark's own ``get`` waits without a limit.
         deadline = Deadline(_OBSERVED, "spark.scheduler.listenerbus.eventqueue.capacity")
 
         def attempt() -> dict[str, Any]:
@@ -240,11 +169,9 @@ class ClassicRuntime:
         return deadline.attempts("counting staged rows", pause=0.002)(attempt)
 
     def rows_of_footers(self, path: str) -> int | None:
-        """How many rows a directory's Parquet files have, if these are few: jobs take longer."""
         return footer_rows(self._session, path)
 
     def another_session(self, session: SparkSession) -> SparkSession:
-        """A session with settings of its own, which are at first those of a given one."""
         # newSession would have none of them, neither credentials of the file system.
         return internals.cloned_session(session)
 
@@ -252,7 +179,6 @@ class ClassicRuntime:
         """Does nothing: stopping a classic session stops Spark."""
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
-        """The error to raise for an interrupted job; None if the query was not stopped."""
         try:
             query = self._of_query.streams.get(self._query_id)
             stopped = internals.is_stopped(self._session.sparkContext)
@@ -264,11 +190,7 @@ class ClassicRuntime:
 
 @contextmanager
 def described(context: SparkContext, text: str) -> Iterator[None]:
-    """Puts a text before Spark's own description of the jobs that this thread starts.
-
-    Spark's description of a streaming query's jobs has the query's name and ids. It is restored
-    at the end of the block.
-    """
+    """Puts a text before Spark's own description of this thread's jobs: the query's ids."""
     before = context.getLocalProperty(_DESCRIPTION)
     whole = text if before is None else f"{text}\n{before}"
     with local_property(context, _DESCRIPTION, whole, before):
@@ -309,3 +231,25 @@ def _items(found: Any) -> Iterator[Any]:
     """A Java list's items by index: the end of its iterator costs py4j a hundred calls."""
     for index in range(found.size()):
         yield found.get(index)
+
+
+def as_query_stopped_error(error: BaseException) -> QueryStoppedError | None:
+    """An interrupted or cancelled job's error without Java's stack trace; None for any other.
+
+    While it stops a query, Spark searches the error's text for the interruption with a regular
+    expression that recurses on every character (SPARK-48717): a stack trace in the text may
+    overflow the stack of Spark's thread. So the trace is cut, but what the expression looks for
+    stays.
+    """
+    kind = type(error)
+    if kind.__name__ != "Py4JJavaError":
+        return None
+    text = str(error)
+    summary = text.partition(_FRAME)[0]
+    interruptions = sorted(set(_INTERRUPTIONS.findall(text)) - set(_INTERRUPTIONS.findall(summary)))
+    if not interruptions and not _INTERRUPTIONS.search(summary) and "cancelled" not in summary:
+        return None
+    return QueryStoppedError(
+        "the batch was interrupted: "
+        + " ".join([f"{kind.__module__}.{kind.__name__}: {summary}", *interruptions])
+    )

@@ -37,7 +37,6 @@ WRITTEN: Final = {SOURCE, *_PAYLOAD}
 
 
 def header_type_fits(data_type: T.DataType) -> bool:
-    """Whether a type is that of headers."""
     if not isinstance(data_type, T.ArrayType) or not isinstance(
         data_type.elementType, T.StructType
     ):
@@ -50,22 +49,15 @@ def header_type_fits(data_type: T.DataType) -> bool:
     )
 
 
-def check_columns(schema: T.StructType, default_topic: str | None) -> None:
-    """Refuses a schema that can't be written directly."""
-    _check_names(schema, written(schema))
+def check_columns(schema: T.StructType, default_topic: str | None, *, source: bool = True) -> None:
+    """Refuses a schema that can't be written directly, or, without ``source``, not at all."""
+    for name in written(schema) if source else payload(schema):
+        if schema.names.count(name) > 1:
+            raise UnsupportedPipelineError(f"there is more than one `{name}` column")
     types = {field.name: field.dataType for field in schema}
     _check_value(types)
-    if (fault := source_fault(schema)) is not None:
+    if source and (fault := source_fault(schema)) is not None:
         raise UnsupportedPipelineError(fault)
-    _check_others(types, default_topic)
-    check_target(schema)
-
-
-def check_payload(schema: T.StructType, default_topic: str | None) -> None:
-    """Refuses a schema that can't be written at all; `check_columns` without ``source``."""
-    _check_names(schema, payload(schema))
-    types = {field.name: field.dataType for field in schema}
-    _check_value(types)
     _check_others(types, default_topic)
     check_target(schema)
 
@@ -82,12 +74,6 @@ def check_target(schema: T.StructType) -> None:
         )
 
 
-def _check_names(schema: T.StructType, names: list[str]) -> None:
-    for name in names:
-        if schema.names.count(name) > 1:
-            raise UnsupportedPipelineError(f"there is more than one `{name}` column")
-
-
 def _check_value(types: Mapping[str, T.DataType]) -> None:
     if "value" not in types:
         raise UnsupportedPipelineError(
@@ -102,7 +88,6 @@ def _check_value(types: Mapping[str, T.DataType]) -> None:
 
 
 def check_not_void(types: Mapping[str, T.DataType], name: str, wanted: str) -> None:
-    """Refuses a column that is a null without a type, with the cast that it needs."""
     if isinstance(types.get(name), T.NullType):
         raise UnsupportedPipelineError(
             f"`{name}` is void, a null without a type: give it one, "
@@ -147,10 +132,8 @@ def source_fault(schema: T.StructType) -> str | None:
 
 
 def written(schema: T.StructType) -> list[str]:
-    """Names of the columns that are written, and of ``source``."""
     return [name for name in schema.names if name in WRITTEN]
 
 
 def payload(schema: T.StructType) -> list[str]:
-    """Names of the columns that are written, without ``source``."""
     return [name for name in schema.names if name in _PAYLOAD]

@@ -1,34 +1,42 @@
 """Spark Connect: the sink runs in a separate process beside the server, one per query run.
 
 The server starts it (``pyspark.sql.connect.streaming.worker.foreach_batch_worker``) and calls the
-sink in its main thread. `spark_eos._spark.connect_process` has how it ends.
+sink in its main thread.
 """
 
 import contextlib
 import functools
+import logging
+import os
 import re
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos._batch.plan import BatchRange
 from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._pyspark_internals import release_connect_session
-from spark_eos._run.run import Run
-from spark_eos._spark.connect_files import own_checkpoint
-from spark_eos._spark.connect_process import ProcessEnd
-from spark_eos._spark.dead_letter_columns import ERRORS_CARRIED
-from spark_eos._spark.narrow_plan import (
-    check_remote_batch,
-    explained,
-    reads_by_name,
+from spark_eos._pyspark_internals import (
+    connect_plan,
+    messages,
+    release_connect_session,
     remote_relations,
-    remote_shape,
 )
-from spark_eos._spark.runtime import activity, leave_at_exit
+from spark_eos._run.run import Run
+from spark_eos._spark.dead_letter_columns import ERRORS_CARRIED
+from spark_eos._spark.narrow_plan import check_batch_plan, check_joins, explained, operators
+from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._spark.spark_files import own_checkpoint
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 
+logger = logging.getLogger(__name__)
+
+# Seconds between two checks whether the server is still running.
+_ORPHAN_CHECK: Final = 1.0
 _SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
 
 
@@ -36,25 +44,19 @@ class _Terminated(BaseException):
     """SIGTERM arrived during a job. Not an Exception, since Connect's client retries on those."""
 
 
-class ConnectRuntime:
-    """Spark Connect as a `spark_eos._spark.runtime.Runtime`."""
+class ConnectRuntime(QueryRuntime):
+    """Spark Connect; without the JVM, only the log has a batch's range."""
 
-    # Spark cancels tasks some time later, and kills their workers spark.python.task.killTimeout
-    # (2 s) after that.
-    task_kill_grace_s = 5.0
     stop_waits = False
-    # `spark_eos._spark.asynchronous` refuses it: without the JVM, only the log has a batch's range.
-    asynchronous = False
 
     def __init__(self, location: str, spark: SparkSession, relation: str | None) -> None:
+        self.files, query = own_checkpoint(spark, location)
+        super().__init__(spark, str(query.id), str(query.runId))
         # The last job's session: only it can cancel the job's operation.
         self._session = spark
         self._relation = relation
         self._narrow = b""
-        self.files, query = own_checkpoint(spark, location)
         self.offset_log = OffsetLog(self.files)
-        self.run_id = str(query.runId)
-        self._asked_spark = activity(spark, str(query.id), self.run_id)
         self._tag = f"spark-eos-{self.run_id}"
         self._cores = 0
         self._run: Run | None = None
@@ -64,15 +66,14 @@ class ConnectRuntime:
         self._in_job = False
 
     def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the process is the run
-        """Whether a batch belongs to this run; always, since a process serves one run."""
         return True
 
     def active(self) -> bool:
-        """Whether the run is active; does not ask Spark if SIGTERM reports the end."""
-        return self._told_by_signal or self._asked_spark()
+        """See `QueryRuntime.active`; does not ask Spark if SIGTERM reports the end."""
+        return self._told_by_signal or super().active()
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
-        """Refuses a micro-batch with a plan, from the batch on, that is not narrow.
+        """See `QueryRuntime.check_batch`.
 
         Connect does not show what came before the batch. The server is asked only if the plan
         differs from the last one found narrow.
@@ -85,13 +86,13 @@ class ConnectRuntime:
                 "select: explode(array(struct(...), struct(...))); set a function of your own with "
                 "sink.write(...).foreachBatch(function)"
             )
-        shape = remote_shape(frame)
-        if shape != self._narrow or reads_by_name(frame):
-            check_remote_batch(frame)
+        shape = _shape(frame)
+        if shape != self._narrow or _reads_by_name(frame):
+            _check_remote_batch(frame)
             self._narrow = shape
 
     def cores(self) -> int:
-        """Spark's default parallelism when the run's first job began."""
+        # As it was when the run's first job began.
         if not self._cores:
             found = _SPLITS.search(explained(self._session.range(1))["Physical"])
             self._cores = int(found[1]) if found else 1
@@ -112,13 +113,12 @@ class ConnectRuntime:
             self._in_batch = False
 
     def tasks(self, job: DataFrame) -> int | None:  # noqa: ARG002
-        """None: Connect's client refuses results with fewer rows than the server has sent."""
+        # Connect's client refuses results with fewer rows than the server has sent.
         return None
 
     def collect(
         self, frame: DataFrame, description: str, *, errors_carried: bool = False
     ) -> list[Row]:
-        """Runs a job, which SIGTERM interrupts. Spark Connect has no job descriptions."""
         rows: list[Row] = []
         session = frame.sparkSession
         if errors_carried:
@@ -137,7 +137,6 @@ class ConnectRuntime:
         action: Callable[[], object],
         description: str,  # noqa: ARG002 - Connect has none
     ) -> None:
-        """Runs a job that returns no rows, which SIGTERM interrupts."""
         self._session = session
         session.addTag(self._tag)
         self._in_job = True
@@ -150,15 +149,13 @@ class ConnectRuntime:
             session.removeTag(self._tag)
 
     def observed(self, observation: Observation) -> dict[str, Any]:
-        """An observation's metrics, which came with the job's answer."""
+        # They came with the job's answer.
         return observation.get
 
     def rows_of_footers(self, path: str) -> int | None:  # noqa: ARG002 - Spark reads the files
-        """None: a job counts the rows, since no file system may be known here."""
         return None
 
     def another_session(self, session: SparkSession) -> SparkSession:
-        """A session with settings of its own, which are at first those of a given one."""
         # newSession would have none of them, neither the session's artifacts.
         if callable(clone := getattr(session, "cloneSession", None)):
             found: SparkSession = clone()
@@ -169,11 +166,9 @@ class ConnectRuntime:
         )
 
     def end_session(self, session: SparkSession) -> None:
-        """Releases the session on the server."""
         release_connect_session(session)
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
-        """The error to raise for an interrupted job; None if the query was not stopped."""
         if isinstance(error, QueryStoppedError):
             return error
         if not self._stop_asked:
@@ -190,9 +185,9 @@ class ConnectRuntime:
     def end_with(self, run: Run) -> None:
         """Makes the run end on SIGTERM, with the interpreter, or with the server."""
         self._run = run
-        leave_at_exit(run)
+        super().end_with(run)
         ended = functools.partial(run.leave, self.task_kill_grace_s)
-        self._told_by_signal = ProcessEnd(self._stop, ended).told_by_signal
+        self._told_by_signal = _ProcessEnd(self._stop, ended).told_by_signal
 
     def _stop(self) -> bool:
         """Ends the run on SIGTERM; returns whether the process may end now."""
@@ -209,3 +204,75 @@ class ConnectRuntime:
                 return False
             self._run.leave()
         return True
+
+
+def _check_remote_batch(frame: DataFrame) -> None:
+    """Refuses a micro-batch of Spark Connect whose plan can't be written exactly once."""
+    plans = explained(frame)
+    found = check_batch_plan(operators(plans["Physical"]))
+    if found != 1:
+        raise UnsupportedPipelineError(
+            f"the batch is not written: its plan reads the micro-batch {found} times (as a union "
+            "of two selections of it does), or other rows too, so two tasks may hold rows of one "
+            "source partition. Make several rows of one record in one select, "
+            "explode(array(struct(...), struct(...))), of the batch itself, not of a view or SQL"
+        )
+    check_joins(plans["Optimized Logical"], "LogicalRDD")
+
+
+def _shape(frame: Any) -> bytes:
+    """A fingerprint of a Spark Connect DataFrame's plan, equal for batches with the same plan."""
+    relation = connect_plan(frame)
+    for part in messages(relation, "Relation"):
+        part.common.Clear()
+    for part in messages(relation, "CachedRemoteRelation"):
+        part.relation_id = ""
+    text = relation.SerializeToString(deterministic=True)
+    return bytes(text)
+
+
+def _reads_by_name(frame: Any) -> bool:
+    """Whether a Spark Connect DataFrame reads a name that may mean other data in the next batch."""
+    relation = connect_plan(frame)
+    return any(True for name in ("Read", "SQL") for _ in messages(relation, name))
+
+
+class _ProcessEnd:
+    """How a query's process ends: by SIGTERM, which stops the query, or with the server.
+
+    The process is ours: it runs the query's foreachBatch function from its start to its end. Only
+    there do we install a signal handler and end the process, since the server tells of the query's
+    end by SIGTERM alone, which neither unwinds the process nor cancels its job, and leaves the
+    process behind if it dies.
+    """
+
+    def __init__(self, stop: Callable[[], bool], orphaned: Callable[[], None]) -> None:
+        self._stop = stop
+        self._orphaned = orphaned
+        self._server = os.getppid()
+        self._previous: Any = None
+        self.told_by_signal = threading.current_thread() is threading.main_thread()
+        if self.told_by_signal:
+            self._previous = signal.signal(signal.SIGTERM, self._terminated)
+        threading.Thread(
+            target=self._end_with_server, name="spark-eos-orphan-check", daemon=True
+        ).start()
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        if not self._stop():
+            return
+        if callable(self._previous):
+            self._previous(number, frame)
+        elif self._previous == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def _end_with_server(self) -> None:
+        while os.getppid() == self._server:
+            time.sleep(_ORPHAN_CHECK)
+        logger.error("the Spark Connect server has ended; ending its query's run")
+        try:
+            self._orphaned()
+        finally:
+            # At a normal exit, Connect's client would try to reach the server for minutes.
+            os._exit(1)

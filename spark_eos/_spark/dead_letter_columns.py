@@ -21,7 +21,6 @@ ERRORS_CARRIED: Final = "spark.eos.errorsCarried"
 
 
 def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:
-    """Refuses an ``error`` column that dead letters can't be made of."""
     if not dead_letters:
         if has_error_column(schema):
             raise UnsupportedPipelineError(
@@ -56,10 +55,7 @@ def _is_made_by_us(kind: T.DataType) -> bool:
 
 
 def with_letter_fields(frame: DataFrame, *, include_headers: bool) -> DataFrame:
-    """Columns of Spark's Kafka source, and ``source`` with what dead letters are made of.
-
-    That is the record, and the error that a function of the query may find.
-    """
+    """Columns of Spark's Kafka source; ``source`` also has the record and, later, its error."""
     error = F.lit(None).cast(ERROR_FIELD.dataType).alias(ERROR)
     names = (name for name in LETTER_FIELDS if name != ERROR)
     found = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *names, error))
@@ -67,7 +63,6 @@ def with_letter_fields(frame: DataFrame, *, include_headers: bool) -> DataFrame:
 
 
 def carries_letter(schema: T.StructType) -> bool:
-    """Whether ``source`` carries what dead letters are made of."""
     kind = schema[SOURCE].dataType if SOURCE in schema.names else None
     if not isinstance(kind, T.StructType) or not set(LETTER_FIELDS) <= set(kind.names):
         return False
@@ -75,7 +70,6 @@ def carries_letter(schema: T.StructType) -> bool:
 
 
 def place_only(schema: T.StructType) -> Column:
-    """The ``source`` column without the record."""
     source = F.col(SOURCE)
     if not carries_letter(schema):
         return source
@@ -116,7 +110,6 @@ def _error(schema: T.StructType) -> Column:
 
 
 def direct_columns(schema: T.StructType) -> list[Column]:
-    """All columns that tasks need to write rows directly, with dead letters."""
     chosen = [F.col(name) for name in payload(schema)]
     return [place_only(schema), *chosen, *letter_columns(schema)]
 
@@ -127,5 +120,4 @@ def staged_columns(schema: T.StructType) -> list[Column]:
 
 
 def staged_names(schema: T.StructType) -> list[str]:
-    """Names of the columns of a staged copy, with dead letters."""
     return [*payload(schema), *(name for name in FOR_LETTERS if name in schema.names)]

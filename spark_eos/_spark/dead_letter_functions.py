@@ -124,9 +124,17 @@ def guarded(
     of_rows = RowErrors.of(passed, errors, WriteError)
     new = (T.StructField(field.name, field.dataType) for field in made)
     whole = {field.name: field for field in (*passed, *new, *of_rows.fields)}
-    guard = _Guard(function, made.names, kind, tuple(row_errors), stacktrace=stacktrace)
-    mapping = _Mapping(guard, made, passed.names, [*whole], of_rows)
-    return frame.mapInArrow(mapping, T.StructType([*whole.values()]))
+    guard = _Guard(
+        function,
+        made,
+        kind,
+        tuple(row_errors),
+        passed=passed.names,
+        names=[*whole],
+        of_rows=of_rows,
+        stacktrace=stacktrace,
+    )
+    return frame.mapInArrow(guard, T.StructType([*whole.values()]))
 
 
 def _parsed(ddl: str) -> T.StructType:
@@ -134,25 +142,58 @@ def _parsed(ddl: str) -> T.StructType:
 
 
 class _Guard:
-    """Calls the user's function on a batch, or on parts of it."""
+    """The function for ``mapInArrow``: calls the user's on each batch, or on parts of it."""
 
     def __init__(
         self,
         function: Callable[[Any], Any],
-        columns: Sequence[str],
+        made: T.StructType,
         kind: str,
         row_errors: tuple[type[Exception], ...],
         *,
+        passed: list[str],
+        names: list[str],
+        of_rows: RowErrors,
         stacktrace: bool,
     ) -> None:
         self._function = function
-        self._columns = list(columns)
+        self._schema = made
+        self._columns = made.names
         self._kind = kind
         self._row_errors = row_errors
+        self._passed = passed
+        self._names = names
+        self._of_rows = of_rows
         self._stacktrace = stacktrace
 
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        types = arrow_schema(self._schema)
+        for batch in batches:
+            start = 0
+            for is_bad, run in groupby(bad_rows(batch).to_pylist()):
+                rows = batch.slice(start, len([*run]))
+                start += rows.num_rows
+                yield from self._nulls(rows, types) if is_bad else self._made_of(rows, types)
+
+    def _nulls(self, rows: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatch]:
+        nothing = [pa.nulls(rows.num_rows, field.type) for field in types]
+        yield self._whole(rows, pa.RecordBatch.from_arrays(nothing, self._columns), {})
+
+    def _made_of(self, rows: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatch]:
+        start = 0
+        for made, errors in self._made(rows, types):
+            yield self._whole(rows.slice(start, made.num_rows), made, errors)
+            start += made.num_rows
+
+    def _whole(
+        self, rows: pa.RecordBatch, made: pa.RecordBatch, errors: Mapping[int, RowError]
+    ) -> pa.RecordBatch:
+        columns = {name: rows.column(name) for name in self._passed}
+        columns |= dict(zip(self._columns, made.columns, strict=True))
+        self._of_rows.put(rows, columns, errors)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._names], self._names)
+
     def _check_is_of_row(self, error: Exception, where: str) -> None:
-        """Ends the query with an error that is not known to be a row's fault."""
         other = not_of_row(error, self._row_errors)
         if other is not None:
             name = _name(type(other))
@@ -163,7 +204,7 @@ class _Guard:
                 f"name it: guarded(..., row_errors=[{name}])"
             ) from error
 
-    def made(self, batch: pa.RecordBatch, types: pa.Schema) -> Iterator[_Made]:
+    def _made(self, batch: pa.RecordBatch, types: pa.Schema) -> Iterator[_Made]:
         """Yields batches of the function's columns, with the errors of rows."""
         try:
             found = self._by_row(batch, types) if self._kind == "rows" else self._by_batch(batch)
@@ -174,8 +215,8 @@ class _Guard:
             self._check_is_of_row(error, position_of(batch, 0))
             if batch.num_rows > 1:
                 half = batch.num_rows // 2
-                yield from self.made(batch.slice(0, half), types)
-                yield from self.made(batch.slice(half), types)
+                yield from self._made(batch.slice(0, half), types)
+                yield from self._made(batch.slice(half), types)
                 return
             nothing = [pa.nulls(1, types.field(name).type) for name in self._columns]
             found = (pa.RecordBatch.from_arrays(nothing, self._columns), {0: self._told(error)})
@@ -253,50 +294,3 @@ def _text(error: Exception) -> str:
         return text_of(error)
     except Exception:  # noqa: BLE001 - it is the user's own
         return ""
-
-
-class _Mapping:
-    """The function for ``mapInArrow``."""
-
-    def __init__(
-        self,
-        guard: _Guard,
-        made: T.StructType,
-        passed: Sequence[str],
-        names: Sequence[str],
-        errors: RowErrors,
-    ) -> None:
-        self._guard = guard
-        self._made = made
-        self._passed = list(passed)
-        self._names = list(names)
-        self._errors = errors
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        types = arrow_schema(self._made)
-        for batch in batches:
-            start = 0
-            for is_bad, run in groupby(bad_rows(batch).to_pylist()):
-                rows = batch.slice(start, len([*run]))
-                start += rows.num_rows
-                yield from self._made_of(rows, types, is_bad=is_bad)
-
-    def _made_of(
-        self, rows: pa.RecordBatch, types: pa.Schema, *, is_bad: bool
-    ) -> Iterator[pa.RecordBatch]:
-        if is_bad:
-            nothing = [pa.nulls(rows.num_rows, field.type) for field in types]
-            yield self._whole(rows, pa.RecordBatch.from_arrays(nothing, self._made.names), {})
-            return
-        start = 0
-        for made, errors in self._guard.made(rows, types):
-            yield self._whole(rows.slice(start, made.num_rows), made, errors)
-            start += made.num_rows
-
-    def _whole(
-        self, rows: pa.RecordBatch, made: pa.RecordBatch, errors: Mapping[int, RowError]
-    ) -> pa.RecordBatch:
-        columns = {name: rows.column(name) for name in self._passed}
-        columns |= dict(zip(self._made.names, made.columns, strict=True))
-        self._errors.put(rows, columns, errors)
-        return pa.RecordBatch.from_arrays([columns[name] for name in self._names], self._names)

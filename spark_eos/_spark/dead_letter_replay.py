@@ -22,9 +22,9 @@ from spark_eos._admin.dead_letter_topic import letter_of
 from spark_eos._batch.batch_report import BatchReport
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._pyspark_internals import set_spark_log_level
-from spark_eos._spark.classic import HadoopFiles
 from spark_eos._spark.session import session_builder
 from spark_eos._spark.sink import ExactlyOnceSink
+from spark_eos._spark.spark_files import HadoopFiles
 from spark_eos.acls import replay_group
 from spark_eos.errors import CheckpointError
 from spark_eos.options import Limits, Transactions
@@ -65,11 +65,7 @@ def replay(
     partitions: int,
     run: Callable[[StreamingQuery], None],
 ) -> int:
-    """Writes a topic's letters of one home; returns how many.
-
-    It reads from the group's offsets to ``ends``, asked for once these are known. ``run`` waits for
-    the query's end.
-    """
+    """Writes a topic's letters of one home, from the group's offsets to ``ends``; their number."""
     group = replay_group(topic, home)
     reports: list[BatchReport] = []
     with tempfile.TemporaryDirectory(prefix="spark-eos-replay-") as directory:
@@ -116,10 +112,7 @@ def _check_begun(spark: SparkSession, location: str) -> None:
 
 
 def _records(letters: DataFrame, home: str, target: str, partitions: int) -> DataFrame:
-    """The source records of letters of one home, as rows to write to a topic.
-
-    To the source topic they go to their source partition, if there is one; else by key.
-    """
+    """The source records of letters of one home; in the source topic, for their own partition."""
 
     @F.udf(returnType=_RECORD, useArrow=False)
     def record(headers: list[Any] | None, timestamp: int) -> tuple[Any, ...] | None:

@@ -43,7 +43,6 @@ class Choice(NamedTuple):
 
 
 def check_delivery(wanted: str, *, other_cluster: bool) -> None:
-    """Refuses a value of ``delivery`` that is none, or is not for this source."""
     if wanted == AUTO:
         return
     if wanted not in DELIVERIES:
@@ -61,7 +60,6 @@ def delivery_of_stream(
     settings: WriterSettings,
     start: Start,
 ) -> Choice:
-    """Checks a streaming DataFrame, and chooses how its rows get to Kafka."""
     other_cluster = settings.source_client is not None
     suited = [
         each for each in DELIVERIES.values() if each.rejection(other_cluster=other_cluster) is None

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pyspark.sql import DataFrame
 
@@ -14,7 +13,7 @@ from spark_eos._driver.start import Start
 from spark_eos._kafka.cluster import same_cluster
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.delivery import Batch, ProgressOf
+from spark_eos._progress.delivery import ProgressOf
 from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.runtime import QueryRuntime
@@ -45,21 +44,6 @@ class SinkQuery:
     fallback: "Delivery | None"
     why: str
     forced: bool
-
-    def jobs(self, runtime: QueryRuntime) -> BatchJobs:
-        """What runs the Spark jobs of a run."""
-        letters = self.settings.dead_letters is not None
-        return BatchJobs(self.settings.topic, runtime, dead_letters=letters)
-
-
-class Batches(Protocol):
-    """Makes a run's batches of Spark's."""
-
-    def of(self, frame: DataFrame, batch_id: int) -> Batch:
-        """The batch of a frame."""
-
-    def close(self) -> None:
-        """Ends what the batches have opened in Spark."""
 
 
 class Delivery(ABC):
@@ -133,5 +117,5 @@ class Delivery(ABC):
         return None
 
     @abstractmethod
-    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, Batches]:
+    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
         """What a run needs."""

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
@@ -10,32 +9,16 @@ from spark_eos._batch.plan import Positions
 from spark_eos._driver.checkpoint_marker import DIRECT
 from spark_eos._driver.start import Start
 from spark_eos._kafka.cluster import same_cluster
-from spark_eos._progress.delivery import Batch, ProgressOf
+from spark_eos._progress.delivery import ProgressOf
 from spark_eos._progress.direct import DirectProgress
 from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.columns import check_columns
-from spark_eos._spark.delivery import Batches, Delivery, Offsets, SinkQuery
+from spark_eos._spark.delivery import Delivery, Offsets, SinkQuery
 from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
 from spark_eos._spark.narrow_plan import check_stream
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.stream_sources import check_read_from, check_sources, only_topic
-
-
-@dataclass(frozen=True)
-class NarrowBatches:
-    """Batches whose rows Spark reads from their sources."""
-
-    runtime: QueryRuntime
-    jobs: BatchJobs
-
-    def of(self, frame: DataFrame, batch_id: int) -> Batch:
-        """See `Batches`."""
-        write = functools.partial(self.jobs.run, frame)
-        return Batch(batch_id, write, self.runtime.offset_log)
-
-    def close(self) -> None:
-        """See `Batches`."""
 
 
 class DirectDelivery(Delivery):
@@ -78,6 +61,6 @@ class DirectDelivery(Delivery):
             return flattened(frame, only_topic(query.sources))
         return None
 
-    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, Batches]:
+    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
         progress = functools.partial(DirectProgress, progress_topic=query.progress_topic.name)
-        return progress, NarrowBatches(runtime, query.jobs(runtime))
+        return progress, BatchJobs(query.settings, runtime)

@@ -39,21 +39,12 @@ def as_own_error(error: Exception) -> SparkEosError | None:
         >>> away = PythonException("...\nspark_eos.errors.RegistryError: nobody answers")
         >>> print(as_own_error(away))
         nobody answers [EOS29, see docs/errors.md#eos29]
+        >>> missing = PythonException("ModuleNotFoundError: No module named 'spark_eos'")
+        >>> print(str(as_own_error(missing)).partition(":")[0])
+        the Python of Spark's executors has no module 'spark_eos'
     """
     if found := _RAISED.search(str(error)):
         return _OWN[found[1]](read_back(found[2])[0])
-    return as_configuration_error(error)
-
-
-def as_configuration_error(error: Exception) -> ConfigurationError | None:
-    """The error for a job that failed for what its executors' Python is; None for another one.
-
-    Example:
-        >>> from pyspark.errors import PythonException
-        >>> missing = PythonException("ModuleNotFoundError: No module named 'spark_eos'")
-        >>> print(str(as_configuration_error(missing)).partition(":")[0])
-        the Python of Spark's executors has no module 'spark_eos'
-    """
     if found := _OTHER_PYTHON.search(str(error)):
         return ConfigurationError(
             f"Spark's executors run another Python: {found['what']} Set PYSPARK_PYTHON, or "
@@ -82,12 +73,7 @@ def as_write_error(
     planned: BatchPlan,
     only: Partitions | None,
 ) -> WriteError:
-    """The error for a job that an exception of a Python function has ended.
-
-    Spark runs such functions in processes of their own, in front of the task's writer, and passes
-    on neither the row nor the task. So the error names the source offsets that the job had to
-    write; with ``maxOffsetsPerTrigger`` they are few.
-    """
+    """The error for a Python function's exception: Spark tells no row, so it names the offsets."""
     ranges = list(_ranges(planned, only))
     named = ", ".join(ranges[:_NAMED])
     if len(ranges) > _NAMED:

@@ -65,7 +65,6 @@ def file_fault(text: str) -> str | None:
 
 
 def _without_states(text: str) -> str:
-    """The text without the SQL states at its end."""
     text = text.rstrip()
     while (shorter := _STATE.sub("", text).rstrip()) != text:
         text = shorter

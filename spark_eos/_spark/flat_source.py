@@ -27,10 +27,7 @@ _ONLY_TOPIC: Final = "spark-eos-topic"
 
 
 def can_be_flat(schema: T.StructType) -> bool:
-    """Whether a stream's ``source`` can be spread.
-
-    Not if it carries more than a place, or if columns can't be told apart by name.
-    """
+    """Whether ``source`` is a place alone, and columns can be told apart by name."""
     kind = schema[SOURCE].dataType
     names = [*(name.lower() for name in schema.names), *FLAT_SOURCE.values()]
     is_place = isinstance(kind, T.StructType) and set(kind.names) == set(_PLACE.names)
@@ -38,7 +35,6 @@ def can_be_flat(schema: T.StructType) -> bool:
 
 
 def flattened(frame: DataFrame, only_topic: str | None) -> DataFrame:
-    """A stream with flat columns in place of ``source``."""
     source = F.col(SOURCE)
     columns = {_PARTITION: source["partition"], _OFFSET: source["offset"]}
     metadata: dict[str, object] = {_FLAT: True}
@@ -51,7 +47,6 @@ def flattened(frame: DataFrame, only_topic: str | None) -> DataFrame:
 
 
 def is_flat(schema: T.StructType) -> bool:
-    """Whether rows are those of a stream that `flattened` has made."""
     return _PARTITION in schema.names and _FLAT in schema[_PARTITION].metadata
 
 
@@ -69,7 +64,6 @@ def with_struct(schema: T.StructType) -> T.StructType:
 
 
 def written_columns(schema: T.StructType) -> list[str]:
-    """Names of the columns that tasks need, in the order of the schema."""
     wanted = {*written(schema), *(FLAT_SOURCE.values() if is_flat(schema) else ())}
     return [name for name in schema.names if name in wanted]
 

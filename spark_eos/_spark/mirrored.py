@@ -7,8 +7,9 @@ from spark_eos._driver.checkpoint_marker import MIRRORED
 from spark_eos._kafka.offset_metadata import mirrored_positions
 from spark_eos._progress.delivery import ProgressOf
 from spark_eos._progress.mirrored import MirroredProgress
-from spark_eos._spark.delivery import Batches, Offsets, SinkQuery
-from spark_eos._spark.direct import DirectDelivery, NarrowBatches
+from spark_eos._spark.batch_job import BatchJobs
+from spark_eos._spark.delivery import Offsets, SinkQuery
+from spark_eos._spark.direct import DirectDelivery
 from spark_eos._spark.runtime import QueryRuntime
 
 
@@ -30,6 +31,6 @@ class MirroredDelivery(DirectDelivery):
     def positions(self, offsets: Offsets) -> Positions:
         return mirrored_positions(offsets)
 
-    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, Batches]:
+    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
         progress = functools.partial(MirroredProgress, topic=query.progress_topic)
-        return progress, NarrowBatches(runtime, query.jobs(runtime))
+        return progress, BatchJobs(query.settings, runtime)

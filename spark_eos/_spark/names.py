@@ -25,11 +25,7 @@ _FIELDS: Final = {
 
 
 def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR)) -> DataFrame:
-    """A frame whose columns of these names, and their fields, have exactly these names.
-
-    Raises:
-        UnsupportedPipelineError: Two columns, or two fields of one, differ by case alone.
-    """
+    """A frame whose columns of these names, and their fields, have exactly these names."""
     # Of one that needs nothing, nothing is asked, and nothing is planned for it.
     new = {one.name: _renamed(one, names) for one in frame.schema}
     if all(new[one.name] == one for one in frame.schema) or is_case_sensitive(frame):
@@ -57,7 +53,6 @@ def known_name(frame: DataFrame, name: str) -> str:
 
 
 def is_case_sensitive(frame: DataFrame) -> bool:
-    """Whether the frame's session tells names apart by case."""
     return str(frame.sparkSession.conf.get(_CASE_SENSITIVE)).lower() == "true"
 
 

@@ -1,5 +1,9 @@
-"""Checks that a query's plan keeps each source partition's rows in one task, in offset order."""
+"""Checks that a query's plan keeps each source partition's rows in one task, in offset order.
 
+A batch's RDDs are checked, too: only they show what it is made of.
+"""
+
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +11,9 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos._pyspark_internals import StreamSource, connect_plan, messages, plans_text
+from spark_eos._pyspark_internals import StreamSource, plans_text, unlogged
+from spark_eos._spark.columns import SOURCES_OWN
 from spark_eos._spark.stream_sources import check_sources, sources_of
-from spark_eos._spark.unlogged import unlogged
 from spark_eos.errors import SparkEosError, UnsupportedPipelineError
 
 # Lines without tree branches continue an operator's text.
@@ -73,12 +77,49 @@ _MEANINGS: Final = {
 _SHUFFLING_JOINS: Final = {"CartesianProduct", "ShuffledHashJoin", "SortMergeJoin"}
 _STREAM: Final = "StreamingRelation"
 _BATCH: Final = "Scan ExistingRDD"
+_KAFKA: Final = "KafkaSourceProvider"
+_TOPIC: Final = re.compile(r"\btopic#(\d+)")
+# A view of SQL gives its columns ids of its own, in the line below it.
+_OF_VIEW: Final = re.compile(r"\bcast\(topic#(\d+) as string\) AS topic#(\d+)")
+# The format of RDD.toString. A name may precede it; a cached RDD's name is its plan.
+_RDD: Final = re.compile(r"(\S*)\[(\d+)\] at ")
+_SOURCE: Final = "DataSourceRDD"
+# The second is Spark 4.3's, for children with equal partitionings.
+_UNIONS: Final = frozenset({"UnionRDD", "SQLPartitioningAwareUnionRDD"})
+# RDDs known to keep rows in their partition and order. All others are refused, including those of
+# later Spark versions.
+_NARROW_RDDS: Final = {
+    _SOURCE,
+    *_UNIONS,
+    "CoalescedRDD",
+    "EmptyRDD",
+    "EmptyRDDWithPartitions",
+    "MapPartitionsRDD",
+    "MapPartitionsWithEvaluatorRDD",
+    "SQLExecutionRDD",
+}
+_MEANINGS_OF_RDDS: Final = (
+    (
+        "Shuffle",
+        "a shuffle, such as a join needs if its table is not broadcast: use F.broadcast",
+    ),
+    ("Zipped", "a join whose table is not broadcast: use F.broadcast"),
+    ("Cartesian", "a join whose table is not broadcast: use F.broadcast"),
+    ("StateStore", "state"),
+    ("PythonRDD", "DataFrame.rdd, or rows that are not the batch's; use mapInArrow"),
+    ("Checkpoint", "a checkpoint, which hides what came before it; use persist"),
+    ("ParallelCollection", "rows that are not the batch's"),
+    ("FileScan", "rows of files, which are not the batch's"),
+)
+_NARROW_ONLY: Final = (
+    "Exactly-once needs the rows of a source partition to stay in one task in offset order: "
+    "filter, select, explode, UDFs, mapInArrow and broadcast joins keep them so, coalesce too. Or "
+    "begin with delivery='staged', another group_id and another checkpoint_location"
+)
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A line of a plan."""
-
     depth: int
     name: str
     line: str
@@ -102,7 +143,6 @@ def explained(frame: DataFrame) -> dict[str, str]:
 
 
 def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows: bool) -> None:
-    """Refuses a streaming DataFrame whose plan can't be written exactly once."""
     if not frame.isStreaming:
         raise UnsupportedPipelineError(
             "the DataFrame is not a streaming DataFrame; read it with sink.read"
@@ -115,14 +155,11 @@ def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows:
         # what a view or SQL reads.
         check_sources([*sources, *sources] if lineage_follows and found > len(sources) else [])
     if not lineage_follows:
-        _check_joins(plans["Optimized Logical"], _STREAM)
+        check_joins(plans["Optimized Logical"], _STREAM)
 
 
 def check_sources_seen(plan: str, sources: Sequence[StreamSource]) -> None:
-    """Refuses a stream's physical plan with sources that a client of Spark Connect does not see.
-
-    A view or SQL hides what it reads from the client, but not from the plan.
-    """
+    """Refuses a stream's plan with sources that a view or SQL hides from a client of Connect."""
     # If all are hidden, the plan doesn't show that it streams either.
     found = operators(plan) if sources else ()
     if not sources or sum(_is_leaf(one, _STREAM) for one in found) > len(sources):
@@ -134,52 +171,7 @@ def check_batch_plan(plan: Iterable[Operator]) -> int:
     return _check_narrow(plan, _BATCH)
 
 
-def check_remote_batch(frame: DataFrame) -> None:
-    """Refuses a micro-batch of Spark Connect whose plan can't be written exactly once.
-
-    `remote_relations` shows whether the frame is made of the micro-batch itself.
-    """
-    plans = explained(frame)
-    found = check_batch_plan(operators(plans["Physical"]))
-    if found != 1:
-        raise UnsupportedPipelineError(
-            f"the batch is not written: its plan reads the micro-batch {found} times (as a union "
-            "of two selections of it does), or other rows too, so two tasks may hold rows of one "
-            "source partition. Make several rows of one record in one select, "
-            "explode(array(struct(...), struct(...))), of the batch itself, not of a view or SQL"
-        )
-    _check_joins(plans["Optimized Logical"], "LogicalRDD")
-
-
-def remote_shape(frame: Any) -> bytes:
-    """A fingerprint of a Spark Connect DataFrame's plan, equal for batches with the same plan."""
-    relation = connect_plan(frame)
-    for part in messages(relation, "Relation"):
-        part.common.Clear()
-    for part in messages(relation, "CachedRemoteRelation"):
-        part.relation_id = ""
-    text = relation.SerializeToString(deterministic=True)
-    return bytes(text)
-
-
-def remote_relations(frame: Any) -> list[str]:
-    """Ids of the server's relations that a Spark Connect DataFrame reads.
-
-    A micro-batch has its own id. The result of ``checkpoint`` or ``localCheckpoint`` has another
-    one, and does not show what it was made of.
-    """
-    relation = connect_plan(frame)
-    return [part.relation_id for part in messages(relation, "CachedRemoteRelation")]
-
-
-def reads_by_name(frame: Any) -> bool:
-    """Whether a Spark Connect DataFrame reads a name that may mean other data in the next batch."""
-    relation = connect_plan(frame)
-    return any(True for name in ("Read", "SQL") for _ in messages(relation, name))
-
-
 def operators_of_tree(plan: Any, depth: int = 0) -> Iterator[Operator]:
-    """The operators of a plan that `spark_eos._pyspark_internals.PlanReader` has read."""
     yield Operator(depth, plan["nodeName"].split(maxsplit=1)[0], plan["simpleString"])
     # Spark 4.3 shows what made the rows of an RDD, which is for the lineage to tell.
     for child in plan["children"] if plan["nodeName"] != _BATCH else ():
@@ -187,11 +179,7 @@ def operators_of_tree(plan: Any, depth: int = 0) -> Iterator[Operator]:
 
 
 def operators(plan: str) -> Iterator[Operator]:
-    """A printed plan's operators from the root down, each with its depth in the tree.
-
-    Raises:
-        SparkEosError: It is no plan.
-    """
+    """A printed plan's operators from the root down, each with its depth in the tree."""
     root = True
     # What is persisted and has run shows the plan that ran, and then the one it was made from.
     initial: int | None = None
@@ -230,7 +218,6 @@ def _aside(operator: Operator) -> bool:
 
 
 def _check_narrow(plan: Iterable[Operator], leaf: str) -> int:
-    """Refuses a physical plan in which rows may move."""
     kept: list[Operator] = []
     below: int | None = None
     for operator in plan:
@@ -274,7 +261,7 @@ def _is_narrow(operator: Operator) -> bool:
     return operator.name in _NARROW
 
 
-def _check_joins(plan: str, leaf: str) -> None:
+def check_joins(plan: str, leaf: str) -> None:
     found = list(operators(plan))
     for index, operator in enumerate(found):
         if operator.name != "Join" or "Hint=(strategy=broadcast" in operator.line:
@@ -288,3 +275,49 @@ def _check_joins(plan: str, leaf: str) -> None:
                     "and shuffle the stream in the next. Wrap the table: "
                     "stream.join(F.broadcast(table), ...)"
                 )
+
+
+def check_lineage(lineage: str, batch: int, sources: int) -> None:
+    """Refuses a job whose rows may have left their source partitions, or are not the batch's."""
+    found = _RDD.findall(lineage)
+    names, ids = [name for name, _ in found], [int(number) for _, number in found]
+    for name in names:
+        if name not in _NARROW_RDDS:
+            meaning = next(
+                (text for word, text in _MEANINGS_OF_RDDS if word in name), "not a known kind"
+            )
+            raise UnsupportedPipelineError(
+                f"the batch is not written: there is {name or 'an RDD without a name'} in its "
+                f"lineage ({meaning}). {_NARROW_ONLY}"
+            )
+    if _SOURCE not in names:
+        return  # Spark knows that there are no rows.
+    if len(set(ids)) < len(ids) or names.count(_SOURCE) > sources:
+        raise UnsupportedPipelineError(
+            "the batch is not written: it reads its source more than once (as a union of two "
+            "selections of one DataFrame does), so two tasks hold rows of one source partition. "
+            "Make several rows of one record in one select: explode(array(struct(...), "
+            "struct(...)))"
+        )
+    before = names[: ids.index(batch)] if batch in ids else names
+    if _SOURCE in before or _UNIONS & set(before):
+        raise UnsupportedPipelineError(
+            "the batch is not written: it holds rows that are not the micro-batch's own. To add "
+            "rows of another topic, read it with sink.read and union it before sink.write"
+        )
+
+
+def with_own_topic_marked(frame: DataFrame) -> DataFrame:
+    """A stream whose `topic` is marked if it is a Kafka source's, for `check_target`."""
+    if "topic" not in frame.schema.names:
+        return frame
+    # Spark's ids of columns tell; on Connect only the printed plan shows them.
+    plan = explained(frame.select("topic"))["Analyzed Logical"].strip().splitlines()
+    chosen = next((found[1] for line in plan if (found := _TOPIC.search(line))), "")
+    for line, below in itertools.pairwise(plan):
+        if "- View (" in line:
+            chosen = {own: number for number, own in _OF_VIEW.findall(below)}.get(chosen, chosen)
+    read = {number for line in plan if _KAFKA in line for number in _TOPIC.findall(line)}
+    if chosen not in read:
+        return frame
+    return frame.withMetadata("topic", dict(SOURCES_OWN))

@@ -7,9 +7,8 @@ ends the job, since nobody would miss the error: the query may drop ``source``, 
 """
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,12 +35,7 @@ _COLUMN_IS_FOR_YOU: Final = (
 
 
 class RowError(NamedTuple):
-    """Why a row can't be taken.
-
-    Attributes:
-        exception: The class's name.
-        cause: What was raised, if it is at hand.
-    """
+    """Why a row can't be taken; ``exception`` is the class's name."""
 
     message: str
     exception: str
@@ -49,92 +43,54 @@ class RowError(NamedTuple):
     cause: Exception | None = None
 
 
-class RowErrors(ABC):
-    """What becomes of bad rows.
+class RowErrors:
+    """What becomes of bad rows: their errors go into ``error`` or ``source``, or end the job."""
 
-    Args:
-        raised: The error that ends a job at a bad row.
-    """
-
-    fields: tuple[T.StructField, ...] = ()
-    """The columns that it adds."""
-
-    def __init__(self, raised: type[SparkEosError]) -> None:
+    def __init__(self, place: str | None, raised: type[SparkEosError]) -> None:
+        self._place = place
         self._raised = raised
+        self.fields = (ERROR_FIELD,) if place == ERROR else ()
 
     @classmethod
     def of(
         cls, schema: T.StructType, errors: str | None, raised: type[SparkEosError]
     ) -> "RowErrors":
-        """What becomes of the bad rows of a frame.
+        """What becomes of the bad rows of a frame with these columns.
 
-        Args:
-            schema: The columns before.
-            errors: ``column``, ``raise``, or None: as for an earlier function of the query if that
-                has a column, else in ``source`` if this can be, else ``raise``.
-            raised: The error that ends a job at a bad row.
-
-        Raises:
-            ConfigurationError: ``errors`` is none of these.
-            UnsupportedPipelineError: There is an ``error`` column of another type.
+        ``errors`` is ``column``, ``raise``, or None: as for an earlier function of the query if
+        that has a column, else in ``source`` if this can be, else ``raise``.
         """
         if errors is None and has_error_column(schema):
             errors = "column"
         if errors == "column":
             check_error_column(schema)
-            return _InColumn(raised)
+            return cls(ERROR, raised)
         if errors is None and carries_letter(schema):
-            return _InSource(raised)
+            return cls(SOURCE, raised)
         if errors in {None, "raise"}:
-            return _Raised(raised)
+            return cls(None, raised)
         raise ConfigurationError(f"errors is {errors!r}; it must be 'column' or 'raise'")
 
-    @abstractmethod
     def put(
         self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
     ) -> None:
         """Adds errors by row to the columns made of a batch; a row's first error stays."""
-
-    def _end(self, batch: pa.RecordBatch, errors: Mapping[int, RowError], advice: str) -> None:
-        row = min(errors)
-        error = errors[row]
-        own = f"{self._raised.__module__}.{self._raised.__qualname__}"
-        text = error.message if error.exception == own else f"{error.exception}: {error.message}"
-        raise self._raised(f"{position_of(batch, row)}{printable(text)}. {advice}") from error.cause
-
-
-def bad_rows(batch: pa.RecordBatch) -> pa.Array:
-    """Which rows have an error of an earlier function."""
-    bad = pa.repeat(False, batch.num_rows)  # noqa: FBT003 - a value
-    names = batch.schema.names
-    # By names: the texts may be large ones.
-    if ERROR in names and _names(batch.column(ERROR).type) == [*ERROR_TEXTS]:
-        bad = batch.column(ERROR).is_valid()
-    if SOURCE in names and ERROR in _names(batch.column(SOURCE).type):
-        bad = pc.or_(bad, pc.struct_field(batch.column(SOURCE), ERROR).is_valid())
-    return bad
-
-
-class _Raised(RowErrors):
-    def put(
-        self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
-    ) -> None:
-        del columns
-        if errors:
+        if self._place == ERROR:
+            # A column that dead letters can be made of becomes one of these errors, of any type.
+            kind = _arrow_type()
+            before = columns.get(ERROR)
+            before = pa.nulls(batch.num_rows, kind) if before is None else _as_error(before, kind)
+            columns[ERROR] = _joined(before, errors)
+            return
+        if not errors:
+            return
+        if self._place is None:
             self._end(
                 batch,
                 errors,
                 "With dead_letters, rows of sink.read that keep `source` become dead letters; "
                 + _COLUMN_IS_FOR_YOU,
             )
-
-
-class _InSource(RowErrors):
-    def put(
-        self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
-    ) -> None:
-        if not errors:
-            return
         source = columns[SOURCE]
         if not _is_carried() or not all(source[row].is_valid for row in errors):
             self._end(
@@ -150,18 +106,23 @@ class _InSource(RowErrors):
             [*parts.values()], fields=[*source.type], mask=source.is_null()
         )
 
+    def _end(self, batch: pa.RecordBatch, errors: Mapping[int, RowError], advice: str) -> NoReturn:
+        row = min(errors)
+        error = errors[row]
+        own = f"{self._raised.__module__}.{self._raised.__qualname__}"
+        text = error.message if error.exception == own else f"{error.exception}: {error.message}"
+        raise self._raised(f"{position_of(batch, row)}{printable(text)}. {advice}") from error.cause
 
-class _InColumn(RowErrors):
-    fields = (ERROR_FIELD,)
 
-    def put(
-        self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
-    ) -> None:
-        """A column that dead letters can be made of becomes one of these errors, of any type."""
-        kind = _arrow_type()
-        before = columns.get(ERROR)
-        before = pa.nulls(batch.num_rows, kind) if before is None else _as_error(before, kind)
-        columns[ERROR] = _joined(before, errors)
+def bad_rows(batch: pa.RecordBatch) -> pa.Array:
+    bad = pa.repeat(False, batch.num_rows)  # noqa: FBT003 - a value
+    names = batch.schema.names
+    # By names: the texts may be large ones.
+    if ERROR in names and _names(batch.column(ERROR).type) == [*ERROR_TEXTS]:
+        bad = batch.column(ERROR).is_valid()
+    if SOURCE in names and ERROR in _names(batch.column(SOURCE).type):
+        bad = pc.or_(bad, pc.struct_field(batch.column(SOURCE), ERROR).is_valid())
+    return bad
 
 
 def _is_carried() -> bool:
@@ -179,7 +140,6 @@ def _names(kind: pa.DataType) -> list[str]:
 
 
 def _joined(before: pa.Array, errors: Mapping[int, RowError]) -> pa.Array:
-    """The errors before, and others where there was none."""
     if not errors:
         return before
     rows = len(before)

@@ -3,9 +3,10 @@
 import atexit
 import contextlib
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
@@ -19,11 +20,10 @@ from spark_eos.errors import QueryStoppedError
 _UNANSWERED: Final = 3
 
 
-class QueryRuntime(Protocol):
+class QueryRuntime(ABC):
     """One run's runtime: the query, its checkpoint, and Spark's way to run a job.
 
     Attributes:
-        run_id: Spark's id of the query's run; "" if the sink was called outside of one.
         task_kill_grace_s: Seconds that tasks may keep running after the query is stopped. For as
             long, the run ends the transactions that they leave open.
         stop_waits: Whether the caller of ``stop()`` waits for the sink, which must then return
@@ -31,37 +31,59 @@ class QueryRuntime(Protocol):
         asynchronous: Whether Spark writes the query's logs asynchronously.
     """
 
-    run_id: str
+    # Spark cancels tasks, and kills their workers spark.python.task.killTimeout (2 s) later.
+    task_kill_grace_s: float = 5.0
+    stop_waits: bool
+    asynchronous = False
     files: Files
     offset_log: OffsetLog
-    task_kill_grace_s: float
-    stop_waits: bool
-    asynchronous: bool
 
+    def __init__(self, spark: SparkSession, query_id: str, run_id: str) -> None:
+        self._of_query, self._query_id, self.run_id = spark, query_id, run_id
+        self._unanswered = 0
+
+    @abstractmethod
     def hold(self, frame: DataFrame) -> bool:
         """Whether a batch belongs to this run, not to a later one."""
 
     def active(self) -> bool:
         """Whether the run is active; called about once a second."""
+        try:
+            query = self._of_query.streams.get(self._query_id)
+        except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
+            self._unanswered += 1
+            return self._unanswered < _UNANSWERED
+        self._unanswered = 0
+        return query is not None and str(query.runId) == self.run_id
 
     def end_with(self, run: Run) -> None:
         """Makes the run end when the process does, at the latest."""
+        reference = weakref.ref(run)
 
+        def leave() -> None:
+            alive = reference()
+            if alive is not None:
+                with contextlib.suppress(Exception):
+                    alive.leave()
+
+        atexit.register(leave)
+
+    @abstractmethod
     def batch(self, relation: str | None) -> AbstractContextManager[None]:
-        """Surrounds a batch, which may be interrupted only in a job.
+        """Surrounds a batch, which only a job may interrupt; ``relation``: Connect's id of it."""
 
-        ``relation``: on Spark Connect, the server's id of the micro-batch, if known.
-        """
-
+    @abstractmethod
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:
         """Refuses a job whose rows may have left their source partitions.
 
         Called before each of a batch's jobs, since their tasks commit.
         """
 
+    @abstractmethod
     def cores(self) -> int:
         """Number of tasks that can run at a time: Spark's default parallelism."""
 
+    @abstractmethod
     def collect(
         self, frame: DataFrame, description: str, *, errors_carried: bool = False
     ) -> list[Row]:
@@ -70,61 +92,35 @@ class QueryRuntime(Protocol):
         ``errors_carried``: whether the job makes dead letters of the errors in ``source``.
         """
 
+    @abstractmethod
     def tasks(self, job: DataFrame) -> int | None:
         """Number of a job's tasks; None if `collect` can't return a part of their rows."""
 
+    @abstractmethod
     def run_job(
         self, session: SparkSession, action: Callable[[], object], description: str
     ) -> None:
         """Runs a job that returns no rows; raises any error if the query is stopped meanwhile."""
 
+    @abstractmethod
     def observed(self, observation: Observation) -> dict[str, Any]:
         """The metrics of an observation whose job has ended."""
 
+    @abstractmethod
     def rows_of_footers(self, path: str) -> int | None:
-        """How many rows a directory's Parquet files have, by their footers."""
+        """How many rows a directory's Parquet files have, if a job would take longer to count."""
 
+    @abstractmethod
     def another_session(self, session: SparkSession) -> SparkSession:
         """A session with settings of its own, which are at first those of a given one."""
 
+    @abstractmethod
     def end_session(self, session: SparkSession) -> None:
         """Ends a session that `another_session` returned."""
 
+    @abstractmethod
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         """The error to raise if an error is due to the query's stop; None if it is not.
 
         From then on, tasks run for no longer than ``task_kill_grace_s``.
         """
-
-
-def activity(spark: SparkSession | None, query_id: str, run_id: str) -> Callable[[], bool]:
-    """Makes a function that tells whether the query's run is active; always True if unknown."""
-    if spark is None or not query_id:
-        return lambda: True
-
-    unanswered = 0
-
-    def active() -> bool:
-        nonlocal unanswered
-        try:
-            query = spark.streams.get(query_id)
-        except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
-            unanswered += 1
-            return unanswered < _UNANSWERED
-        unanswered = 0
-        return query is not None and str(query.runId) == run_id
-
-    return active
-
-
-def leave_at_exit(run: Run) -> None:
-    """Makes the run's members leave when the interpreter exits."""
-    reference = weakref.ref(run)
-
-    def leave() -> None:
-        alive = reference()
-        if alive is not None:
-            with contextlib.suppress(Exception):
-                alive.leave()
-
-    atexit.register(leave)

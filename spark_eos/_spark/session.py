@@ -94,13 +94,7 @@ def session_builder(
 
 
 def check_session(spark: SparkSession) -> None:
-    """Refuses a session that can't run a query of ours, before anything is asked of a cluster.
-
-    Raises:
-        ConfigurationError: Spark has no Kafka source; or the Python that tasks run on this host
-            lacks a package, or is of another version. What that of other hosts lacks, their first
-            tasks tell.
-    """
+    """Refuses a session that can't run a query of ours; other hosts' first tasks tell of theirs."""
     _check_kafka_source(spark)
     if not is_connect(spark):
         _check_python(spark)
@@ -122,7 +116,6 @@ def _check_kafka_source(spark: SparkSession) -> None:
 
 
 def _check_python(spark: SparkSession) -> None:
-    """Looks at the workers' Python, if it is not this one and on this host."""
     context: Any = spark.sparkContext
     if context.master != "local" and not context.master.startswith("local["):
         return

@@ -1,13 +1,13 @@
 """`ExactlyOnceSink`: exactly-once writing through foreachBatch."""
 
 import contextlib
-import functools
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._admin.status import Status, ask_status
 from spark_eos._batch.dead_letters import DeadLetterSettings
@@ -18,7 +18,7 @@ from spark_eos._client.tables import FittingTable, as_html
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._progress.renewal import end_renewal, renew_hourly
-from spark_eos._spark.asynchronous import check_classic
+from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.deliveries import (
     AUTO,
@@ -28,13 +28,12 @@ from spark_eos._spark.deliveries import (
 )
 from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.names import with_known_names
-from spark_eos._spark.narrow_plan import explained
+from spark_eos._spark.narrow_plan import explained, with_own_topic_marked
 from spark_eos._spark.sink_run import SinkRun, begin_run
 from spark_eos._spark.source import read_from_offsets, source_settings
 from spark_eos._spark.start_line import say_start
 from spark_eos._spark.stream_sources import check_read_for, sources_of
-from spark_eos._spark.target_column import with_own_topic_marked
-from spark_eos._spark.writer import ActiveQuery, ExactlyOnceWriter, Stream
+from spark_eos._spark.writer import ExactlyOnceWriter
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.observability.on_batch import OnBatch, announce, announce_query, as_observers
 from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions, check_groups
@@ -149,7 +148,7 @@ class ExactlyOnceSink:
         self._spark: SparkSession | None = None
         # What `write` has checked.
         self._query: SinkQuery | None = None
-        self._active = ActiveQuery()
+        self._started: StreamingQuery | None = None
         self._run: SinkRun | None = None
         # When the query was last known to have no batch in progress, in ms since the epoch.
         self._prepared_ms = time.time_ns() // 1_000_000
@@ -302,21 +301,8 @@ class ExactlyOnceSink:
             self._query = query = checked_by_cluster(self._checked(frame, start), start)
         self._spark = frame.sparkSession
         self._prepared_ms = time.time_ns() // 1_000_000
-        frame = with_own_topic_marked(frame)
         return ExactlyOnceWriter(
-            Stream(
-                sink=self,
-                frame=frame,
-                flattened=query.delivery.flattened(frame, query),
-                location=self._checkpoint_location,
-                asynchronous=self._asynchronous_progress,
-                dead_letters=query.settings.dead_letters is not None,
-                active=self._active,
-                say_start=functools.partial(self._say_start, query),
-                announce=functools.partial(
-                    announce_query, group_id=query.settings.group_id, observers=self._observers
-                ),
-            )
+            self, query, with_own_topic_marked(frame), asynchronous=self._asynchronous_progress
         )
 
     def _checked(self, frame: DataFrame, start: Start) -> SinkQuery:
@@ -329,7 +315,11 @@ class ExactlyOnceSink:
         check_read_for(settings.group_id, sources)
         choice = delivery_of_stream(frame, plans, sources, self._wanted_delivery, settings, start)
         if self._asynchronous_progress:
-            check_classic(frame)
+            if is_connect(frame):
+                raise UnsupportedPipelineError(
+                    "asynchronous_progress needs classic Spark: on Spark Connect only Spark's log "
+                    "tells which offsets a batch has. Leave it out"
+                )
             choice.delivery.check_logged()
         query = SinkQuery(
             settings,
@@ -343,20 +333,34 @@ class ExactlyOnceSink:
         choice.delivery.check_losses_seen(query)
         return query
 
-    def _say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
-        """Says what a query is about to do; ``log``: its checkpoint, None on Spark Connect."""
+    # For the writer; see `WritingSink`.
+
+    def check_inactive(self) -> None:
+        # Spark would take another one for a new run of the first, because of the common checkpoint,
+        # and stop the first.
+        query = self._started
+        if query is not None and _is_active(query):
+            raise UnsupportedPipelineError(
+                f"the sink's query {query.id} is active, and a sink serves one query: "
+                "stop it first, or give the other query a separate sink, with its own "
+                "group_id and checkpoint_location"
+            )
+
+    def say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
         with self._start as start:
             say_start(query, start, log)
         if log is None:
             # The run is in another process.
             self._start.close()
 
+    def note_started(self, query: SinkQuery, started: StreamingQuery) -> None:
+        self._started = started
+        announce_query(started, query.settings.group_id, self._observers)
+
     def note_relation(self, relation: str) -> None:
-        """On Spark Connect, called before each batch with the server's id of it."""
         self._batch_relation = relation
 
     def begin_remotely(self) -> None:
-        """On Spark Connect, called in the query's process once it has the sink."""
         # The query has not begun a batch yet.
         self._prepared_ms = time.time_ns() // 1_000_000
         renew_hourly(self._settings)
@@ -384,7 +388,6 @@ class ExactlyOnceSink:
         announce(report, self._observers)
 
     def check_written(self, batch_id: int) -> None:
-        """Called after a function of the user's own; refuses a batch that is not written."""
         if self._written != batch_id:
             raise UnsupportedPipelineError(
                 f"the function for foreachBatch has returned, and batch {batch_id} is not written: "
@@ -428,9 +431,16 @@ class ExactlyOnceSink:
     def __getstate__(self) -> dict[str, Any]:
         # Spark Connect pickles the sink to the process where batches run; a run lives only there.
         # A session is pickled by name and becomes the active session of that process.
-        state = {**self.__dict__, "_run": None}
+        state = {**self.__dict__, "_run": None, "_started": None}
         del state["_turn"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _turn=threading.Lock())
+
+
+def _is_active(query: StreamingQuery) -> bool:
+    try:
+        return query.isActive
+    except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
+        return False

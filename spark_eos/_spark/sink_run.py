@@ -51,11 +51,9 @@ class SinkRun:
         self.ended = False
 
     def holds(self, frame: DataFrame) -> bool:
-        """Whether a batch belongs to this run and the run can still write it."""
         return not self.ended and self._runtime.hold(frame)
 
     def begin(self, batch_id: int) -> None:
-        """Refuses a batch that this run has begun already."""
         if batch_id <= self._last_batch:
             raise UnsupportedPipelineError(
                 f"the sink was called a second time for batch {batch_id}: the first call "
@@ -83,7 +81,6 @@ class SinkRun:
         return report
 
     def _write(self, frame: DataFrame, batch_id: int) -> BatchReport:
-        """Writes a micro-batch; if a newer run may be why that fails, asks whether there is one."""
         try:
             return self._run.write(self._batches.of(frame, batch_id))
         except Exception as error:
@@ -91,12 +88,8 @@ class SinkRun:
             known = isinstance(error, SparkEosError) and not isinstance(error, CheckpointError)
             if known or self._runtime.stopped(error) is not None:
                 raise
-            newer = self._run.newer_run()
-            if newer is not None:
-                raise newer from error
-            own = as_own_error(error)
-            if own is not None:
-                raise own from error
+            if (why := self._run.newer_run() or as_own_error(error)) is not None:
+                raise why from error
             raise
 
     def abandon(self) -> None:
@@ -122,7 +115,12 @@ def begin_run(
     start: Start,
 ) -> tuple[Delivery, str, QueryRuntime]:
     """The delivery, why not another, and the runtime of the run that a batch begins."""
-    runtime = _runtime_of(query, frame, spark, relation)
+    runtime: QueryRuntime
+    if is_connect(frame):
+        runtime = ConnectRuntime(query.location, spark or frame.sparkSession, relation)
+    else:
+        assert spark is not None  # noqa: S101 - the query was started in this process
+        runtime = ClassicRuntime(frame, query.location, spark, query.delivery.check_sources)
 
     def check_first() -> None:
         check_columns(with_struct(frame.schema), query.settings.topic)
@@ -137,12 +135,3 @@ def begin_run(
     delivery.check_batch(frame, query.settings.topic)
     delivery.check_losses_seen(query)
     return delivery, why, runtime
-
-
-def _runtime_of(
-    query: SinkQuery, frame: DataFrame, spark: SparkSession | None, relation: str | None
-) -> QueryRuntime:
-    if is_connect(frame):
-        return ConnectRuntime(query.location, spark or frame.sparkSession, relation)
-    assert spark is not None  # noqa: S101 - the query was started in this process
-    return ClassicRuntime(frame, query.location, spark, query.delivery.check_sources)

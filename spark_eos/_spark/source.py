@@ -21,10 +21,10 @@ from spark_eos._kafka.offset_metadata import KnownPartitions, mirrored_positions
 from spark_eos._kafka.offsets import all_group_offsets, group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.renewal import renew_hourly, renew_unattended
+from spark_eos._pyspark_internals import unlogged
 from spark_eos._spark.dead_letter_columns import with_letter_fields
 from spark_eos._spark.session import check_session
 from spark_eos._spark.stream_sources import READ_BY_US
-from spark_eos._spark.unlogged import unlogged
 from spark_eos.acls import Operation
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError, warn
 
@@ -72,7 +72,6 @@ logger = logging.getLogger(__name__)
 
 
 def source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
-    """Client settings of the cluster that is read."""
     try:
         return ClientSettings(source_kafka)
     except ConfigurationError as error:
@@ -82,10 +81,7 @@ def source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
 def check_source_options(
     starting_offsets: str, options: Mapping[str, str], client: ClientSettings
 ) -> None:
-    """Refuses options that would break offset order or are set elsewhere.
-
-    The source runs in Java, so it can't call a token function and needs ``kafka.sasl.*`` options.
-    """
+    """Refuses options that would break offset order or are set elsewhere."""
     if starting_offsets not in _SPECIAL:
         raise ConfigurationError(
             f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'; "
@@ -120,7 +116,6 @@ def check_source_options(
 def source_partitions(
     connections: Connections, selection: Mapping[str, str], deadline: Deadline
 ) -> tuple[dict[str, cluster.TopicInfo], set[TopicPartition]]:
-    """The topics and partitions that a selection reads now."""
     names, assigned = _named(selection)
     if names is None:
         pattern = re.compile(selection["subscribePattern"])
@@ -142,12 +137,7 @@ def source_partitions(
 
 
 def named_topics(selection: Mapping[str, str]) -> set[str]:
-    """The topics that a selection names; empty for a pattern.
-
-    Example:
-        >>> sorted(named_topics({"subscribe": "orders, payments"}))
-        ['orders', 'payments']
-    """
+    """The topics that a selection names; empty for a pattern."""
     return _named(selection)[0] or set()
 
 
@@ -248,7 +238,6 @@ def starting_positions(
 
 
 def _warn_of_skipped(group_id: str, partitions: set[TopicPartition]) -> None:
-    """Tells what begins at its end in a group that may, or may not, have had a query."""
     if not partitions:
         return
     names = [str(partition) for partition in sorted(partitions)]

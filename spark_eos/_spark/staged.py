@@ -2,19 +2,21 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
-from spark_eos._batch.plan import Positions
+from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, task_count
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import STAGED
 from spark_eos._kafka.offset_metadata import is_position
 from spark_eos._progress.delivery import Batch, ProgressOf
 from spark_eos._progress.staged import StagedProgress
 from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.batch_job import BatchJobs
-from spark_eos._spark.columns import check_payload
-from spark_eos._spark.delivery import Batches, Delivery, Offsets, SinkQuery
+from spark_eos._spark.columns import check_columns
+from spark_eos._spark.delivery import Delivery, Offsets, SinkQuery
 from spark_eos._spark.narrow_plan import check_sources_seen
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.staged_copies import StagedCopies
@@ -24,26 +26,45 @@ from spark_eos._spark.stream_sources import (
     only_read_by_sink,
     sources_of,
 )
+from spark_eos._worker.arrow_columns import FILE_NUMBER
+from spark_eos._worker.task import write_task
 from spark_eos.errors import UnsupportedPipelineError
 
 
-@dataclass(frozen=True)
-class StagedBatches:
+class StagedJobs(BatchJobs):
     """Batches whose rows are read from the files that they are staged in."""
 
-    runtime: QueryRuntime
-    jobs: BatchJobs
-    files: StagedCopies
+    def __init__(
+        self, settings: WriterSettings, runtime: QueryRuntime, files: StagedCopies
+    ) -> None:
+        super().__init__(settings, runtime)
+        self._files = files
 
     def of(self, frame: DataFrame, batch_id: int) -> Batch:
-        """See `Batches`."""
-        files = self.files.of_batch(frame)
-        write = functools.partial(self.jobs.run_staged, files)
-        return Batch(batch_id, write, self.runtime.offset_log, files)
+        files = self._files.of_batch(frame)
+        return Batch(batch_id, self._run_staged, self._runtime.offset_log, files)
 
     def close(self) -> None:
-        """Ends the session that reads the files."""
-        self.files.close()
+        self._files.close()
+
+    def _run_staged(
+        self,
+        settings: WriterSettings,
+        batch: BatchRange,
+        batch_plan: BatchPlan,
+        only: Partitions | None,
+    ) -> JobOutcome:
+        rows = self._files.rows
+        if only is None:
+            files, cores = len(batch.ends) - 1, self._runtime.cores()
+            rows = rows.coalesce(task_count(self._files.number_of_rows, files, cores, wait_ms=0.0))
+        else:
+            rows = rows.where(F.col(FILE_NUMBER).isin([index - 1 for _topic, index in only]))
+            rows = self._single_task(rows)
+        task = write_task(
+            settings, batch_plan, discard_producer=only is not None, arrange=self._files.arrange
+        )
+        return self._outcome(rows.mapInArrow(task, self._report), settings, batch, only)
 
 
 class StagedDelivery(Delivery):
@@ -60,7 +81,7 @@ class StagedDelivery(Delivery):
     def check_stream(
         self, frame: DataFrame, plans: Mapping[str, str], default_topic: str | None
     ) -> None:
-        check_payload(frame.schema, default_topic)
+        check_columns(frame.schema, default_topic, source=False)
         if not frame.isStreaming:
             raise UnsupportedPipelineError(
                 "the DataFrame is not a streaming DataFrame; read it with readStream or sink.read"
@@ -86,14 +107,7 @@ class StagedDelivery(Delivery):
     def positions(self, offsets: Offsets) -> Positions:
         return {p: found.offset for p, found in offsets.items() if is_position(found.metadata)}
 
-    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, Batches]:
-        files = StagedCopies(
-            runtime,
-            query.location,
-            query.progress_topic.name,
-            query.settings.topic,
-            dead_letters=query.settings.dead_letters is not None,
-        )
+    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
         reads = only_read_by_sink(query.selections, query.sources)
         progress = functools.partial(StagedProgress, topic=query.progress_topic, reads=reads)
-        return progress, StagedBatches(runtime, query.jobs(runtime), files)
+        return progress, StagedJobs(query.settings, runtime, StagedCopies(query, runtime))

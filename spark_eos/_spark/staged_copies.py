@@ -19,10 +19,11 @@ from pyspark.sql import types as T
 
 from spark_eos._driver.progress_topic import first_position
 from spark_eos._kafka.stored_text import StagedBatch, batch_of_copy, new_copy_name
-from spark_eos._spark.columns import check_payload, payload
-from spark_eos._spark.connect_files import literal_path
+from spark_eos._spark.columns import check_columns, payload
 from spark_eos._spark.dead_letter_columns import check_error_column, staged_columns, staged_names
+from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._spark.spark_files import literal_path
 from spark_eos._worker.arrow_columns import FILE_NUMBER, ROW, staged_batches
 from spark_eos._worker.task import Arrange
 from spark_eos.errors import CheckpointError, warn
@@ -52,20 +53,12 @@ _SESSION_IDLE: Final = 600.0
 class StagedCopies:
     """The staged files of one run's batches: a `StagedFiles` for each batch."""
 
-    def __init__(
-        self,
-        runtime: QueryRuntime,
-        location: str,
-        progress_topic: str,
-        default_topic: str | None,
-        *,
-        dead_letters: bool = False,
-    ) -> None:
+    def __init__(self, query: SinkQuery, runtime: QueryRuntime) -> None:
         self._runtime = runtime
-        self._dead_letters = dead_letters
-        self._location = location.rstrip("/")
-        self._progress_topic = progress_topic
-        self._default_topic = default_topic
+        self._dead_letters = query.settings.dead_letters is not None
+        self._location = query.location.rstrip("/")
+        self._progress_topic = query.progress_topic.name
+        self._default_topic = query.settings.topic
         self._reader: SparkSession | None = None
         self._reader_used = 0.0
         self._staged: tuple[str, T.StructType] | None = None
@@ -73,7 +66,7 @@ class StagedCopies:
         self._rows: DataFrame | None = None
         self.number_of_rows = 0
         self.arrange: Arrange = functools.partial(
-            staged_batches, progress_topic=progress_topic, first=0
+            staged_batches, progress_topic=self._progress_topic, first=0
         )
         # PySpark takes milliseconds for each expression, so these are made once.
         self._number_of_rows = F.count(F.lit(1)).alias(_ROWS)
@@ -95,7 +88,6 @@ class StagedCopies:
     # Staging ----------------------------------------------------------------------------------
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
-        """Runs the batch's frame once and writes its rows to a new copy."""
         assert self._frame is not None  # noqa: S101 - of_batch comes first
         rows = self._payload(self._frame)
         name = new_copy_name(batch_id)
@@ -132,7 +124,6 @@ class StagedCopies:
     def _run(
         self, rows: DataFrame, write: Callable[[DataFrameWriter], None], description: str
     ) -> int:
-        """Writes rows; returns their number."""
         assert self._frame is not None  # noqa: S101 - of_batch comes first
         observation = Observation(f"spark-eos-{uuid.uuid4().hex}")
         writer = rows.observe(observation, self._number_of_rows).write
@@ -148,7 +139,7 @@ class StagedCopies:
         return frame if names == frame.schema.names else frame.select(*names)
 
     def _check(self, schema: T.StructType) -> None:
-        check_payload(schema, self._default_topic)
+        check_columns(schema, self._default_topic, source=False)
         check_error_column(schema, dead_letters=self._dead_letters)
 
     # Reading ----------------------------------------------------------------------------------
@@ -225,7 +216,6 @@ class StagedCopies:
     # Sweeping ---------------------------------------------------------------------------------
 
     def remove_old(self, batch_id: int) -> None:
-        """Removes copies of earlier batches; later ones may be a newer run's."""
         files = self._runtime.files
         try:
             if not self._listed:

@@ -3,13 +3,13 @@
 import functools
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Final
 
 from spark_eos._batch.plan import Positions
 from spark_eos._client.printable import counted
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
+from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.offset_metadata import KnownPartitions
@@ -27,22 +27,21 @@ _SECONDS: Final = 5.0
 
 
 def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
-    """Says the line; what can't be found out is left out of it.
-
-    ``log``: the query's checkpoint; None on Spark Connect, whose client can't read it.
-    """
+    """Says what can be found out; ``log``: the checkpoint, None on Spark Connect."""
     delivery, why = query.delivery, query.why
     where: list[str] = []
     try:
         if log is None and query.fallback is not None:
             why += f", unless its checkpoint was begun with {query.fallback.name}"
         elif log is not None:
-            delivery = _chosen(query, start, log)
+            marker = log.marker()
+            changes = functools.partial(may_change, query, marker, log.next_batch(), start)
+            # As far as the first batch doesn't change it.
+            delivery, _ = delivery_of_run(query, marker, lambda: None, changes)
             if delivery is not query.delivery:
                 why = "its checkpoint was begun with it"
-        where = _Beginning(
-            query, delivery, start, begun=log is not None and log.begun is not None
-        ).words()
+        begun = log is not None and log.begun is not None
+        where = _beginning(query, delivery, start, begun=begun)
     except Exception as error:
         logger.debug("the line at the start is incomplete", exc_info=error)
     group = query.settings.group_id
@@ -50,79 +49,58 @@ def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
     say(text, event="start", group_id=group, delivery=delivery.name)
 
 
-def _chosen(query: SinkQuery, start: Start, log: OffsetLog) -> Delivery:
-    """The delivery of the run to come, as far as the first batch doesn't change it."""
-    marker = log.marker()
-    changes = functools.partial(may_change, query, marker, log.next_batch(), start)
-    return delivery_of_run(query, marker, lambda: None, changes)[0]
-
-
-@dataclass
-class _Beginning:
-    """Where a query begins.
-
-    Attributes:
-        begun: Whether the checkpoint is known to have a batch.
-    """
-
-    query: SinkQuery
-    delivery: Delivery
-    start: Start
-    begun: bool
-    deadline: Deadline = field(default_factory=lambda: Deadline(_SECONDS, "connect_timeout_ms"))
-
-    def words(self) -> list[str]:
-        """Where the query starts, and its lag, as far as these are known."""
-        group_id = self.query.settings.group_id
-        offsets = all_group_offsets(self.start.target, group_id, self.deadline, positions=True)
-        known = KnownPartitions.of(offsets)
-        reached = self.delivery.positions(offsets)
-        read = self._read()
-        if read:
-            reached = {p: offset for p, offset in reached.items() if p in read}
-        if reached or known.staged or self.begun:
-            where = (
-                f"continues from {self.delivery.continues_from if reached else 'its checkpoint'}"
-            )
-            waiting = self._waiting(read, reached) if reached and read else None
-        elif not read:
-            return ["begins where its source does"]
-        elif known.partitions:
-            # As `starting_positions`: what such a group has no offset of was added to it.
-            where = "begins at earliest, since the group has offsets of other topics"
-            waiting = self._waiting(read, reached)
-        else:
-            given = self.query.starting_offsets
-            where = f"begins at {' and '.join(sorted(given))} (starting_offsets)"
-            waiting = self._waiting(read, reached, latest=given == {"latest"})
-        if waiting is None:
+def _beginning(query: SinkQuery, delivery: Delivery, start: Start, *, begun: bool) -> list[str]:
+    """Where a query starts, and its lag; ``begun``: whether its checkpoint has a batch."""
+    deadline = Deadline(_SECONDS, "connect_timeout_ms")
+    offsets = all_group_offsets(start.target, query.settings.group_id, deadline, positions=True)
+    known = KnownPartitions.of(offsets)
+    reached = delivery.positions(offsets)
+    read: set[TopicPartition] = set()
+    for selection in query.selections:
+        read |= source_partitions(start.source, selection, deadline)[1]
+    if read:
+        reached = {p: offset for p, offset in reached.items() if p in read}
+    latest = False
+    if reached or known.staged or begun:
+        where = f"continues from {delivery.continues_from if reached else 'its checkpoint'}"
+        if not reached or not read:
             return [where]
-        if not waiting:
-            return [where, "no records wait"]
-        return [where, f"up to {counted(waiting, 'record')} wait{'s' if waiting == 1 else ''}"]
+    elif not read:
+        return ["begins where its source does"]
+    elif known.partitions:
+        # As `starting_positions`: what such a group has no offset of was added to it.
+        where = "begins at earliest, since the group has offsets of other topics"
+    else:
+        given = query.starting_offsets
+        where = f"begins at {' and '.join(sorted(given))} (starting_offsets)"
+        latest = given == {"latest"}
+    waiting = _waiting(start.source, read, reached, deadline, latest=latest)
+    if waiting is None:
+        return [where]
+    if not waiting:
+        return [where, "no records wait"]
+    return [where, f"up to {counted(waiting, 'record')} wait{'s' if waiting == 1 else ''}"]
 
-    def _read(self) -> set[TopicPartition]:
-        """What ``sink.read`` reads."""
-        found: set[TopicPartition] = set()
-        for selection in self.query.selections:
-            found |= source_partitions(self.start.source, selection, self.deadline)[1]
-        return found
 
-    def _waiting(
-        self, read: Collection[TopicPartition], reached: Positions, *, latest: bool = False
-    ) -> int | None:
-        source, topics = self.start.source, {topic for topic, _ in read}
-        ends = end_offsets(source, topics, self.deadline)
-        new = {p for p in read if p not in reached}
-        if new and not latest:
-            first = start_offsets(source, {topic for topic, _ in new}, self.deadline)
-            reached = {**{p: first[p] for p in new if p in first}, **reached}
-        total = 0
-        for partition in read:
-            if partition in new and latest:
-                continue
-            end = ends.get(partition)
-            if end is None or partition not in reached:
-                return None
-            total += max(0, end.last_stable - reached[partition])
-        return total
+def _waiting(
+    source: Connections,
+    read: Collection[TopicPartition],
+    reached: Positions,
+    deadline: Deadline,
+    *,
+    latest: bool,
+) -> int | None:
+    ends = end_offsets(source, {topic for topic, _ in read}, deadline)
+    new = {p for p in read if p not in reached}
+    if new and not latest:
+        first = start_offsets(source, {topic for topic, _ in new}, deadline)
+        reached = {**{p: first[p] for p in new if p in first}, **reached}
+    total = 0
+    for partition in read:
+        if partition in new and latest:
+            continue
+        end = ends.get(partition)
+        if end is None or partition not in reached:
+            return None
+        total += max(0, end.last_stable - reached[partition])
+    return total

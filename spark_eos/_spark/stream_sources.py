@@ -37,23 +37,15 @@ _LOOKED_AT: Final = (
 
 
 def sources_of(frame: DataFrame) -> list[StreamSource]:
-    """The streaming sources of a DataFrame, one for each time that its plan reads one."""
     return stream_relations(frame, _LOOKED_AT)
 
 
 def sources_of_query(query: Execution) -> list[StreamSource]:
-    """The streaming sources of an active query, one for each time that its plan reads one."""
     return query.sources(_LOOKED_AT)
 
 
 def check_sources(sources: Sequence[StreamSource]) -> None:
-    """Refuses sources whose records can't be written exactly once.
-
-    Example:
-        >>> check_sources([StreamSource("rate", {})])  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        spark_eos.errors.UnsupportedPipelineError: the query reads from 'rate': ...
-    """
+    """Refuses sources whose records can't be written exactly once."""
     if not sources:
         raise UnsupportedPipelineError(
             "the query's source can't be checked: read with sink.read, and on Spark Connect "
@@ -72,28 +64,14 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
 
 
 def check_staged_sources(sources: Sequence[StreamSource]) -> None:
-    """Refuses sources that lose records unnoticed, or show records that were aborted.
-
-    Batches that are staged may come from any source, in any number of partitions.
-
-    Example:
-        >>> check_staged_sources([StreamSource("rate", {})])
-    """
+    """Refuses sources that lose records unnoticed, or show records that were aborted."""
     for source in sources:
         if source.format in _KAFKA:
             _check_records(source.options)
 
 
 def check_read_for(group_id: str, sources: Iterable[StreamSource]) -> None:
-    """Refuses what another group's sink has read: it begins at that group's offsets.
-
-    Example:
-        >>> source = StreamSource("kafka", {READ_BY_US: "orders"})
-        >>> check_read_for("orders", [source])
-        >>> check_read_for("audit", [source])  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        spark_eos.errors.UnsupportedPipelineError: the query reads what the sink of group ...
-    """
+    """Refuses what another group's sink has read: it begins at that group's offsets."""
     for source in sources:
         if (reader := source.options.get(READ_BY_US, group_id)) != group_id:
             raise UnsupportedPipelineError(
@@ -148,12 +126,7 @@ def _check_records(options: Mapping[str, str]) -> None:
 
 
 def only_topic(sources: Sequence[StreamSource]) -> str | None:
-    """The topic that sources read; None if there are several, or a pattern chooses them.
-
-    Example:
-        >>> only_topic([StreamSource("kafka", {"subscribe": "orders"})])
-        'orders'
-    """
+    """The topic that sources read; None if there are several, or a pattern chooses them."""
     if any(_PATTERN in source.options for source in sources):
         return None
     topics = {topic for source in sources for topic in _partitions(source.options)}
@@ -163,12 +136,7 @@ def only_topic(sources: Sequence[StreamSource]) -> str | None:
 def topics_read(
     sources: Iterable[StreamSource], here: Callable[[str], bool] = lambda _: True
 ) -> SourceTopics:
-    """The topics that sources read in the target's cluster.
-
-    Example:
-        >>> topics_read([StreamSource("kafka", {"subscribe": "orders, returns"})]).names
-        ('orders', 'returns')
-    """
+    """The topics that sources read in the target's cluster."""
     found = SourceTopics()
     for source in sources:
         if source.format in _KAFKA and here(source.options.get(_SERVERS, "")):
@@ -221,13 +189,7 @@ def _check_pattern(pattern: str) -> None:
 def only_read_by_sink(
     selections: Iterable[Mapping[str, str]], sources: Iterable[StreamSource]
 ) -> Callable[[str], bool]:
-    """Tells the topics that only ``sink.read`` reads in a query.
-
-    Example:
-        >>> reads = only_read_by_sink([{"subscribePattern": "orders.*"}], [])
-        >>> reads("orders-eu"), reads("payments")
-        (True, False)
-    """
+    """Tells the topics that only ``sink.read`` reads in a query."""
     ours = topics_read(_selected(selections))
     others = topics_read(one for one in sources if READ_BY_US not in one.options)
     return lambda topic: ours.has(topic) and not others.has(topic)

@@ -1,26 +1,33 @@
 """What `ExactlyOnceSink.write` returns: Spark's vocabulary for a query that the sink writes."""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._pyspark_internals import is_connect
-from spark_eos._spark.asynchronous import tracking_options
-from spark_eos._spark.classic import HadoopFiles
+from spark_eos._driver.offset_log import LogFiles, OffsetLog, complete_logs
+from spark_eos._pyspark_internals import (
+    ANY_SINK_ASYNCHRONOUS,
+    in_connect_worker,
+    is_connect,
+    remote_relations,
+)
 from spark_eos._spark.columns import check_target
-from spark_eos._spark.connect_process import RemoteBatches, RemoteSink
 from spark_eos._spark.dead_letter_columns import check_error_column
+from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.failed_query import file_fault
-from spark_eos.errors import CheckpointError, ConfigurationError, UnsupportedPipelineError
+from spark_eos._spark.spark_files import HadoopFiles
+from spark_eos.errors import CheckpointError, ConfigurationError
 
 BatchFunction = Callable[[DataFrame, int], None]
 
+logger = logging.getLogger(__name__)
+
 _LOCATION: Final = "checkpointLocation"
+_ASYNCHRONOUS: Final = "asyncProgressTrackingEnabled"
 _INSTEAD: Final = {
     "format": "the sink is the query's only output",
     "toTable": "the sink is the query's only output: write a second query for the table",
@@ -31,28 +38,29 @@ _INSTEAD: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stream:
-    """What `ExactlyOnceSink.write` has checked.
+class WritingSink(Protocol):
+    """What the writer needs of `ExactlyOnceSink`; on Spark Connect a copy of it writes."""
 
-    Attributes:
-        sink: Called with each batch.
-        flattened: The same rows in columns that suit the sink, but no function of the user's own.
-        asynchronous: Whether the query's progress is to be tracked asynchronously.
-        dead_letters: Whether rows with an error have a topic.
-        say_start: Called before it starts, with its checkpoint unless on Spark Connect.
-        announce: Called with the query once it has started.
-    """
+    def __call__(self, frame: DataFrame, batch_id: int, /) -> None:
+        """Writes a batch."""
 
-    sink: RemoteSink
-    frame: DataFrame
-    flattened: DataFrame | None
-    location: str
-    asynchronous: bool
-    dead_letters: bool
-    active: "ActiveQuery"
-    say_start: Callable[[OffsetLog | None], None]
-    announce: Callable[[StreamingQuery], None]
+    def check_written(self, batch_id: int) -> None:
+        """Refuses a batch that the sink has not written."""
+
+    def note_relation(self, relation: str) -> None:
+        """On Spark Connect, called before each batch with the server's id of it."""
+
+    def begin_remotely(self) -> None:
+        """On Spark Connect, called in the query's process once it has the sink."""
+
+    def check_inactive(self) -> None:
+        """Refuses a second query while one is active."""
+
+    def say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
+        """Called before the query starts, with its checkpoint unless on Spark Connect."""
+
+    def note_started(self, query: SinkQuery, started: StreamingQuery) -> None:
+        """Called once the query has started."""
 
 
 class ExactlyOnceWriter:
@@ -68,8 +76,13 @@ class ExactlyOnceWriter:
             query = writer.trigger(processingTime="1 second").queryName("orders").start()
     """
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    def __init__(
+        self, sink: WritingSink, query: SinkQuery, frame: DataFrame, *, asynchronous: bool
+    ) -> None:
+        self._sink = sink
+        self._query = query
+        self._frame = frame
+        self._asynchronous = asynchronous
         self._function: BatchFunction | None = None
         self._output_mode: str | None = None
         self._query_name: str | None = None
@@ -144,7 +157,7 @@ class ExactlyOnceWriter:
         Raises:
             ConfigurationError: It is ``checkpointLocation``, and another one than the sink's.
         """
-        location = self._stream.location
+        location = self._query.location
         if key.lower() == _LOCATION.lower() and value != location:
             raise ConfigurationError(
                 f"the sink's checkpoint_location is {location!r}: make another sink for {value!r}"
@@ -214,26 +227,27 @@ class ExactlyOnceWriter:
         if queryName is not None:
             self.queryName(queryName)
         self.options(**options)
-        return self._stream.active.start(self._start)
-
-    def _start(self) -> StreamingQuery:
-        stream, own = self._stream, self._function
+        self._sink.check_inactive()
+        sink, location, rows, own = self._sink, self._query.location, self._frame, self._function
+        function: BatchFunction = sink
         if own is None:
-            check_target(stream.frame.schema)
-            check_error_column(stream.frame.schema, dead_letters=stream.dead_letters)
-        rows = stream.frame if own is not None or stream.flattened is None else stream.flattened
-        function: BatchFunction = stream.sink
-        if own is not None:
-            function = _CallsSink(own, stream.sink)
-        options = dict(self._options)
+            check_target(rows.schema)
+            letters = self._query.settings.dead_letters is not None
+            check_error_column(rows.schema, dead_letters=letters)
+            # Not for a function of the user's own, which sees its columns.
+            flat = self._query.delivery.flattened(rows, self._query)
+            rows = rows if flat is None else flat
+        else:
+            function = _CallsSink(own, sink)
+        chosen = dict(self._options)
         log = None
         if is_connect(rows):
-            function = RemoteBatches(stream.sink, function)
+            function = _RemoteBatches(sink, function)
         else:
-            with _checkpoint_at(stream.location):
-                files = HadoopFiles(rows.sparkSession, stream.location)
+            with _checkpoint_at(location):
+                files = HadoopFiles(rows.sparkSession, location)
             log = OffsetLog(files)
-            options |= tracking_options(files, self._trigger, wanted=stream.asynchronous)
+            chosen |= _tracking_options(files, self._trigger, wanted=self._asynchronous)
         writer = rows.writeStream.foreachBatch(function)
         if self._output_mode is not None:
             writer = writer.outputMode(self._output_mode)
@@ -241,12 +255,12 @@ class ExactlyOnceWriter:
             writer = writer.queryName(self._query_name)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        for name, value in {**options, _LOCATION: stream.location}.items():
+        for name, value in {**chosen, _LOCATION: location}.items():
             writer = writer.option(name, value)
-        stream.say_start(log)
-        with _checkpoint_at(stream.location):
+        sink.say_start(self._query, log)
+        with _checkpoint_at(location):
             query = writer.start()
-        stream.announce(query)
+        sink.note_started(self._query, query)
         return query
 
     if not TYPE_CHECKING:
@@ -269,14 +283,32 @@ def _checkpoint_at(location: str) -> Iterator[None]:
         raise CheckpointError(f"checkpoint_location {location!r} can't be created: {why}") from None
 
 
-class _CallsSink:
-    """A function of the user's own, which must write each batch with the sink.
+class _RemoteBatches:
+    """The function of a query: notes the server's id of each batch before the batch is written.
 
-    Without it the offsets of a batch's records are not committed. The next batch would find that,
-    but there may be none.
+    Pickled together with the sink that a function of the user's own calls, so both end up in one
+    process. A copy of a sink by itself starts nothing.
     """
 
-    def __init__(self, function: BatchFunction, sink: RemoteSink) -> None:
+    def __init__(self, sink: WritingSink, function: BatchFunction) -> None:
+        self._sink = sink
+        self._function = function
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        (relation,) = remote_relations(frame)
+        self._sink.note_relation(relation)
+        self._function(frame, batch_id)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if in_connect_worker():
+            self._sink.begin_remotely()
+
+
+class _CallsSink:
+    """A function of the user's own, which must write each batch: there may be no next one."""
+
+    def __init__(self, function: BatchFunction, sink: WritingSink) -> None:
         self._function = function
         self._sink = sink
 
@@ -285,34 +317,23 @@ class _CallsSink:
         self._sink.check_written(batch_id)
 
 
-class ActiveQuery:
-    """The query of a sink, which serves one at a time."""
+def _tracking_options(
+    files: LogFiles, trigger: Mapping[str, Any], *, wanted: bool
+) -> dict[str, str]:
+    """The options that say how Spark tracks a query's progress; completes an offset log for them.
 
-    def __init__(self) -> None:
-        self._query: StreamingQuery | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Spark Connect pickles the sink to the process where batches run; nothing starts there.
-        return {"_query": None}
-
-    def start(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-        """Starts a query, unless another one is active.
-
-        Spark would take it for a new run of the first, because of the common checkpoint, and stop
-        the first.
-        """
-        if self._query is not None and _is_active(self._query):
-            raise UnsupportedPipelineError(
-                f"the sink's query {self._query.id} is active, and a sink serves one query: "
-                "stop it first, or give the other query a separate sink, with its own "
-                "group_id and checkpoint_location"
-            )
-        self._query = start()
-        return self._query
-
-
-def _is_active(query: StreamingQuery) -> bool:
-    try:
-        return query.isActive
-    except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
-        return False
+    Before each batch Spark logs its offsets, and after it that it has ended: half of the time of a
+    batch of 100 rows. Asynchronously it does both aside, and about once a second only. What it has
+    not logged it runs again after a crash, in other batches; rows that are written are skipped,
+    since the group's offsets were committed with them.
+    """
+    ends = bool(trigger.get("availableNow") or trigger.get("once"))
+    added = complete_logs(files, every_batch=not wanted or ends)
+    if added is not None:
+        logger.info(
+            "checkpoint %s: batch %d added to the offset log, since Spark had tracked the "
+            "query's progress asynchronously",
+            files.location,
+            added,
+        )
+    return {_ASYNCHRONOUS: str(not ends).lower(), ANY_SINK_ASYNCHRONOUS: "true"} if wanted else {}

@@ -10,12 +10,11 @@ from pyspark.sql import types as T
 
 from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._pyspark_internals import is_connect
-from spark_eos._spark.classic import HadoopFiles
 from spark_eos._spark.columns import SOURCE, header_type_fits
-from spark_eos._spark.connect_files import SparkFiles
 from spark_eos._spark.names import known_name, with_known_names
+from spark_eos._spark.narrow_plan import with_own_topic_marked
 from spark_eos._spark.row_errors import RowErrors
-from spark_eos._spark.target_column import with_own_topic_marked
+from spark_eos._spark.spark_files import HadoopFiles, SparkFiles
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import CheckpointError, ConfigurationError, SchemaError, warn
 from spark_eos.schemas.client import Client, Registered

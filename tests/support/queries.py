@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.testing import process_available
@@ -21,6 +22,7 @@ from support.flow import Flow
 from support.sinks import arguments, flat
 
 Transform = Callable[[DataFrame], DataFrame]
+Function = Callable[[ExactlyOnceSink, DataFrame, int], None]
 
 
 def relay(frame: DataFrame) -> DataFrame:
@@ -35,9 +37,13 @@ def run_available(
     *,
     read: dict[str, Any] | None = None,
     on_batch: Callable[[BatchReport], object] | None = None,
+    function: Function | None = None,
     **options: Any,
 ) -> list[BatchReport]:
-    """Runs a query over all that is available; returns its batches' reports."""
+    """Runs a query over all that is available; returns its batches' reports.
+
+    ``function`` is the user's own, which is also given the sink.
+    """
     reports: list[BatchReport] = []
 
     def note(report: BatchReport) -> None:
@@ -48,10 +54,37 @@ def run_available(
     sink = ExactlyOnceSink(**arguments(**{**flow.options(), **options}, on_batch=note))
     frame = sink.read(spark, **{"subscribe": flow.source, **(read or {})})
     try:
-        process_available(sink.write(transform(frame)), timeout=240)
+        writer = sink.write(transform(frame))
+        if function is not None:
+            writer = writer.foreachBatch(lambda rows, number: function(sink, rows, number))
+        process_available(writer, timeout=240)
     finally:
         sink.close()
     return reports
+
+
+@contextlib.contextmanager
+def running(
+    spark: SparkSession,
+    flow: Flow,
+    transform: Transform = relay,
+    *,
+    read: dict[str, Any] | None = None,
+    started_with: dict[str, str] | None = None,
+    function: Function | None = None,
+    **options: Any,
+) -> Iterator[StreamingQuery]:
+    """A query that goes on until the block ends."""
+    with closing(ExactlyOnceSink(**arguments(**{**flow.options(), **options}))) as sink:
+        frame = sink.read(spark, **{"subscribe": flow.source, **(read or {})})
+        writer = sink.write(transform(frame)).options(**(started_with or {}))
+        if function is not None:
+            writer = writer.foreachBatch(lambda rows, number: function(sink, rows, number))
+        query = writer.start()
+        try:
+            yield query
+        finally:
+            query.stop()
 
 
 def spoken(

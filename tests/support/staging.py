@@ -4,13 +4,16 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._run.run import Run
 from spark_eos.testing import process_available
 from support.flow import Flow
 from support.sinks import arguments
@@ -161,6 +164,19 @@ def run_staged(
     finally:
         sink.close()
     return Written([json.loads(value) for value in flow.values()], reports)
+
+
+@contextmanager
+def failing_once_staged() -> Iterator[None]:
+    """Batches fail once the staged commit names their copy."""
+
+    def run(*_: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "_write_rows", run)
+        with pytest.raises(Exception, match="out of order"):
+            yield
 
 
 def totals_of(flow: Flow) -> Counter[tuple[str, int]]:

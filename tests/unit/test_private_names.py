@@ -1,7 +1,4 @@
-"""No module but `spark_eos._pyspark_internals` uses what PySpark doesn't publish.
-
-`tests/integration/spark/test_pyspark_internals.py` has a test for each name.
-"""
+"""No module but `spark_eos._pyspark_internals` uses what PySpark doesn't publish."""
 
 import ast
 from collections.abc import Iterator

@@ -18,7 +18,6 @@ from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import (
     CheckpointError,
-    ConfigurationError,
     OffsetsLostError,
     UnsupportedPipelineError,
 )
@@ -26,7 +25,7 @@ from spark_eos.testing.broker_admin import admin_client
 from support import groups
 from support.connect_server import ConnectService
 from support.flow import Flow
-from support.queries import QueryProcess, relay, run_available, until
+from support.queries import QueryProcess, relay, run_available, running, until
 from support.sinks import arguments
 
 
@@ -36,17 +35,15 @@ def _running(
 ) -> Iterator[tuple[StreamingQuery, list[BatchReport]]]:
     """A query that goes on until the block ends, and logs a batch now and then."""
     reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**flow.options(), asynchronous_progress=True, on_batch=reports.append)
-    options = {"maxOffsetsPerTrigger": str(rows)}
-    frame = sink.read(spark, subscribe=flow.source, options=options)
-    writer = sink.write(relay(frame))
-    writer = writer.option("asyncProgressTrackingCheckpointIntervalMs", str(interval_ms))
-    query = writer.start()
-    try:
+    with running(
+        spark,
+        flow,
+        read={"options": {"maxOffsetsPerTrigger": str(rows)}},
+        started_with={"asyncProgressTrackingCheckpointIntervalMs": str(interval_ms)},
+        asynchronous_progress=True,
+        on_batch=reports.append,
+    ) as query:
         yield query, reports
-    finally:
-        query.stop()
-        sink.close()
 
 
 def _logged(flow: Flow) -> list[int]:
@@ -90,18 +87,6 @@ def test_batches_that_are_not_logged_are_written_once(
         _once(flow, new.stop)
     # The first run had a batch 1 as well, and more.
     assert _logged(flow) == [0, 1]
-
-
-@pytest.mark.slow
-def test_a_log_without_the_batch_before_its_last(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    for new in (range(100), range(100, 150)):
-        _write_unlogged(spark_eos_session, flow, new)
-    Path(flow.checkpoint, "offsets", "0").unlink()
-    # Spark reads the last one from the beginning on.
-    _write_unlogged(spark_eos_session, flow, range(150, 170))
-    _once(flow, 170)
 
 
 @pytest.mark.slow
@@ -237,19 +222,20 @@ def test_what_is_refused(flow: Flow, spark_eos_session: SparkSession) -> None:
     frame = sink.read(spark_eos_session, subscribe=flow.source)
     with pytest.raises(UnsupportedPipelineError, match=r"are staged.*asynchronous_progress"):
         sink.write(relay(frame).repartition(2))
-    with pytest.raises(ConfigurationError, match="asynchronous_progress"):
-        ExactlyOnceSink(**flow.options(), asynchronous_progress="false")  # type: ignore[arg-type]
 
 
 def test_batches_of_a_function_that_are_staged(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(10))
-    sink = ExactlyOnceSink(**flow.options(), asynchronous_progress=True)
-    frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
-    writer = sink.write(frame).foreachBatch(lambda batch, n: sink(batch.union(batch), n))
-    query = writer.start()
-    with pytest.raises(Exception, match=r"are staged.*asynchronous_progress"):
+    with (
+        running(
+            spark_eos_session,
+            flow,
+            function=lambda sink, batch, n: sink(batch.union(batch), n),
+            asynchronous_progress=True,
+        ) as query,
+        pytest.raises(Exception, match=r"are staged.*asynchronous_progress"),
+    ):
         query.awaitTermination(240)
-    sink.close()
     assert flow.values() == []
     assert flow.members() == []
 

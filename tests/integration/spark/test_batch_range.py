@@ -6,18 +6,17 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
-from spark_eos.testing import process_available
 from support.flow import Flow
+from support.queries import run_available
 
 
 def test_an_offset_log_that_another_driver_has_overwritten(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(range(20))
-    sink = ExactlyOnceSink(**flow.options())
     ends = {flow.source: {"0": 10, "1": 10}}
 
-    def overwritten(batch: DataFrame, batch_id: int) -> None:
+    def overwritten(sink: ExactlyOnceSink, batch: DataFrame, batch_id: int) -> None:
         # Where creating a file is not atomic, a driver that is about to be fenced can do so.
         log = Path(flow.checkpoint, "offsets")
         *head, _mine = (log / str(batch_id)).read_text().split("\n")
@@ -25,10 +24,6 @@ def test_an_offset_log_that_another_driver_has_overwritten(
         (log / f".{batch_id}.crc").unlink()
         sink(batch, batch_id)
 
-    frame = sink.read(
-        spark_eos_session, subscribe=flow.source, options={"maxOffsetsPerTrigger": "10"}
-    )
-    writer = sink.write(frame.select("source", "value")).foreachBatch(overwritten)
-    process_available(writer, timeout=240)
-    sink.close()
+    read = {"options": {"maxOffsetsPerTrigger": "10"}}
+    run_available(spark_eos_session, flow, read=read, function=overwritten)
     assert sorted(map(int, flow.values())) == list(range(20))

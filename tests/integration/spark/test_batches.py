@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,10 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.failed_query import cause_of
 from spark_eos.errors import QueryStoppedError, SparkEosError
 from support import groups
-from support.apis import started
-from support.connect_server import ConnectService
+from support.apis import Queries, started
 from support.flow import Flow
 from support.mirroring import MirroredFlow
-from support.queries import relay, run_available, slot_holders, until
+from support.queries import relay, run_available, running, slot_holders, until
 from support.sinks import arguments
 from support.versions import OFFSET_COMMIT
 
@@ -121,54 +120,6 @@ def test_keys_are_partitioned_as_java_does(
     assert len(set(ours.values())) > 1
 
 
-@pytest.mark.slow
-def test_the_group_reaches_the_end_of_filtered_rows(
-    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
-) -> None:
-    flow = new_flow(partitions=3)
-
-    def chosen(frame: DataFrame) -> DataFrame:
-        kept = "partition = 0 OR partition = 2 AND offset = 0"
-        return frame.where(kept).select("source", "value")
-
-    flow.produce(range(6))
-    reports = run_available(spark_eos_session, flow, chosen)
-    assert sorted(flow.values()) == ["0", "2", "3"]
-    assert flow.committed() == {0: 2, 1: 2, 2: 2}
-    assert sum(r.rows_written for r in reports) == 3
-    # A whole batch of which nothing is left.
-    flow.produce(range(6, 8), partition=1)
-    (report,) = run_available(spark_eos_session, flow, chosen)
-    assert flow.committed() == {0: 2, 1: 4, 2: 2}
-    assert report.rows_written == 0
-
-
-@pytest.mark.slow
-def test_partitions_and_batches_without_rows(flow: Flow, spark_eos_session: SparkSession) -> None:
-    flow.produce(["only"], partition=1)
-    run_available(spark_eos_session, flow)
-    assert flow.values() == ["only"]
-    # Also of the partition that has no record yet: later its absence means it was deleted.
-    assert flow.committed() == {0: 0, 1: 1}
-    assert run_available(spark_eos_session, flow) == []
-    assert flow.values() == ["only"]
-
-
-@pytest.mark.slow
-def test_a_batch_with_new_partitions_has_a_task_for_each_core(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    flow.produce(range(2))
-    run_available(spark_eos_session, flow)
-    flow.broker.add_partitions(flow.source, 8)
-    for partition in range(8):
-        flow.produce([partition], partition=partition)
-    (report,) = run_available(spark_eos_session, flow)
-    assert report.rows_written == 8
-    # One for each task that has rows.
-    assert report.transactions == spark_eos_session.sparkContext.defaultParallelism
-
-
 def _taking_its_time(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         time.sleep(0.2)
@@ -196,23 +147,6 @@ def test_few_rows_go_in_one_task_unless_the_query_is_slow(
     assert (1 in tasks) != slow
 
 
-@pytest.mark.slow
-def test_the_rows_of_one_record_stay_in_one_transaction(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    flow.produce(["a", "b", "c"], partition=0)
-    copies = F.explode(F.sequence(F.lit(1), F.lit(2_500)))
-
-    def explode(frame: DataFrame) -> DataFrame:
-        copied = frame.select("source", F.col("value").cast("string").alias("v"), copies)
-        return copied.select("source", F.concat("v", "col").alias("value"))
-
-    reports = run_available(spark_eos_session, flow, explode, max_transaction_records=1_000)
-    assert sorted(flow.values()) == sorted(f"{v}{n}" for v in "abc" for n in range(1, 2_501))
-    # Each has more rows than a chunk, yet its offset must not be committed before its last row.
-    assert sum(r.transactions for r in reports) == 3
-
-
 @pytest.mark.proves("batch-replayed")
 def test_a_batch_replayed_after_a_crash_writes_nothing_twice(
     flow: Flow, spark_eos_session: SparkSession
@@ -225,26 +159,6 @@ def test_a_batch_replayed_after_a_crash_writes_nothing_twice(
         Path(flow.checkpoint, "commits", name).unlink()
     reports = run_available(spark_eos_session, flow, read=read)
     assert [(r.batch_id, r.rows_written, r.rows_skipped) for r in reports] == [(1, 0, 10)]
-    assert sorted(map(int, flow.values())) == list(range(20))
-
-
-@pytest.mark.proves("checkpoint-deleted")
-def test_without_its_checkpoint_the_query_goes_on_from_the_groups_offsets(
-    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
-) -> None:
-    flow = new_flow()
-    flow.produce(range(10))
-    run_available(spark_eos_session, flow)
-    flow.produce(range(10, 20))
-    flow.checkpoint += "-anew"
-    reports = run_available(spark_eos_session, flow)
-    # The new ones, which begin where the group's offsets are.
-    assert [(p.partition, p.start, p.end) for r in reports for p in r.partitions] == [
-        (0, 5, 10),
-        (1, 5, 10),
-    ]
-    assert sum(r.rows_written for r in reports) == 10
-    assert sum(r.rows_skipped for r in reports) == 0
     assert sorted(map(int, flow.values())) == list(range(20))
 
 
@@ -292,26 +206,6 @@ def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginni
     flow.checkpoint += "-empty"
     run_available(spark_eos_session, flow, read=latest)
     assert sorted(flow.values()) == ["2", "3", "4"]
-
-
-@pytest.mark.slow
-@pytest.mark.proves("partitions-added")
-@pytest.mark.parametrize("how", ["subscribePattern", "subscribe"])
-def test_topics_added_while_the_query_is_stopped_are_read_from_their_beginning(
-    new_flow: Callable[..., Flow], spark_eos_session: SparkSession, how: str
-) -> None:
-    flow, second = new_flow(), new_flow()
-    flow.produce(range(2))
-    second.produce(range(2, 4))
-    latest = {"starting_offsets": "latest"}
-    run_available(spark_eos_session, flow, read=latest)
-    flow.checkpoint += "-empty"
-    both = {
-        "subscribePattern": f"in-({flow.name}|{second.name})",
-        "subscribe": f"{flow.source},{second.source}",
-    }
-    run_available(spark_eos_session, flow, read={**latest, "subscribe": None, how: both[how]})
-    assert sorted(flow.values()) == ["2", "3"]
 
 
 @pytest.mark.proves("partitions-added")
@@ -376,39 +270,6 @@ def test_partitions_that_are_assigned(flow: Flow, spark_eos_session: SparkSessio
     assert flow.committed() == {1: 1}
 
 
-@pytest.mark.slow
-def test_two_sources_in_one_query(
-    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
-) -> None:
-    flow, second = new_flow(), new_flow()
-    flow.produce(["a0", "a1"])
-    second.produce(["b0", "b1"])
-    reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
-    frames = [sink.read(spark_eos_session, subscribe=f.source) for f in (flow, second)]
-    united = frames[0].unionByName(frames[1]).coalesce(1)
-    query = sink.write(united.select("source", "value")).trigger(availableNow=True).start()
-    query.awaitTermination()
-    assert sorted(flow.values()) == ["a0", "a1", "b0", "b1"]
-    assert flow.committed() == {0: 1, 1: 1}
-    assert reports[0].transactions == 1
-
-
-@pytest.mark.slow
-def test_a_transaction_larger_than_a_chunk_becomes_several(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    flow.produce(range(2_500), partition=0)
-    reports = run_available(spark_eos_session, flow, max_transaction_records=1_000)
-    assert sum(r.transactions for r in reports) == 3
-    # In their order within each target partition, whatever chunk they are in.
-    for partition in range(flow.partitions):
-        found = [int(m.value() or b"") for m in flow.written() if m.partition() == partition]
-        assert found == sorted(found)
-    assert sorted(map(int, flow.values())) == list(range(2_500))
-    assert flow.committed() == {0: 2_500, 1: 0}
-
-
 @pytest.mark.proves("group-leave")
 def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(2))
@@ -468,10 +329,14 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
     assert flow.values() == values
 
 
-def _slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for rows in batches:
-        time.sleep(20)
-        yield rows
+def _slow(frame: DataFrame) -> DataFrame:
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            time.sleep(20)
+            yield rows
+
+    rows = frame.select("source", "value")
+    return rows.mapInArrow(wait, rows.schema)
 
 
 @pytest.mark.slow
@@ -479,9 +344,7 @@ def test_a_job_that_is_cancelled_is_no_stop_of_the_query(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(range(10))
-    with closing(ExactlyOnceSink(**flow.options())) as sink:
-        frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
-        query = sink.write(frame.mapInArrow(_slowly, frame.schema)).start()
+    with running(spark_eos_session, flow, _slow) as query:
         context = spark_eos_session.sparkContext
         jobs, run_id = context.statusTracker(), str(query.runId)
         until(lambda: jobs.getJobIdsForGroup(run_id), lambda: "the batch's job")
@@ -495,16 +358,14 @@ def test_a_job_that_is_cancelled_is_no_stop_of_the_query(
 @pytest.mark.slow
 def test_a_function_may_name_its_own_jobs(flow: Flow, spark_eos_session: SparkSession) -> None:
     context = spark_eos_session.sparkContext
-    with closing(ExactlyOnceSink(**flow.options())) as sink:
 
-        def batch(frame: DataFrame, batch_id: int) -> None:
-            context.setJobGroup(f"batch {batch_id}", "of the user's own")
-            # The heartbeat thread looks about once a second whether the run is over.
-            time.sleep(1.5)
-            sink(frame, batch_id)
+    def batch(sink: ExactlyOnceSink, frame: DataFrame, batch_id: int) -> None:
+        context.setJobGroup(f"batch {batch_id}", "of the user's own")
+        # The heartbeat thread looks about once a second whether the run is over.
+        time.sleep(1.5)
+        sink(frame, batch_id)
 
-        frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
-        query = sink.write(frame).foreachBatch(batch).start()
+    with running(spark_eos_session, flow, function=batch) as query:
         flow.produce(range(4))
         until(lambda: len(flow.values()) == 4, lambda: str(query.exception()))
         flow.produce(range(4, 8))
@@ -514,7 +375,6 @@ def test_a_function_may_name_its_own_jobs(flow: Flow, spark_eos_session: SparkSe
         # The batches were one run's, which goes on.
         assert flow.members() == members
         assert len(members) == 1
-        query.stop()
 
 
 def _ended_without_the_sink(
@@ -550,7 +410,12 @@ def _ended_without_the_sink(
     ],
 )
 def test_a_function_that_does_not_write_its_last_batch(
-    flow: Flow, spark_eos_session: SparkSession, how: str, delivery: str, number: int
+    flow: Flow,
+    queries: Queries,
+    spark_eos_session: SparkSession,
+    how: str,
+    delivery: str,
+    number: int,
 ) -> None:
     flow.produce(range(4))
     options = {
@@ -559,7 +424,7 @@ def test_a_function_that_does_not_write_its_last_batch(
         "progress_topic": f"progress-{flow.name}",
         "progress_partitions": 3,
     }
-    cause = _ended_without_the_sink(spark_eos_session, options, flow.source, how)
+    cause = queries.ask(_ended_without_the_sink, options, flow.source, how)
     words = f"UnsupportedPipelineError: .* batch {number} is not written: .* Call the sink once"
     assert re.match(words, cause), cause
     # The next start has no gap.
@@ -567,24 +432,13 @@ def test_a_function_that_does_not_write_its_last_batch(
     assert sorted(flow.values()) == ["0", "1", "2", "3"]
 
 
-@pytest.mark.slow
-def test_a_function_on_connect_that_does_not_write_its_last_batch(
-    connect_service: ConnectService, flow: Flow
-) -> None:
-    flow.produce(range(4))
-    ask = connect_service.queries.ask
-    cause = ask(_ended_without_the_sink, flow.options(), flow.source, "it is left out")
-    assert "batch 1 is not written" in cause
-
-
 def test_a_query_stopped_in_a_batch_says_so_briefly(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    """What Spark's own stream thread must read is short: see `spark_eos._spark.stopping`."""
+    """What Spark's own stream thread must read is short: see `as_query_stopped_error`."""
     errors: list[BaseException] = []
-    sink = ExactlyOnceSink(**flow.options())
 
-    def batch(frame: DataFrame, batch_id: int) -> None:
+    def batch(sink: ExactlyOnceSink, frame: DataFrame, batch_id: int) -> None:
         try:
             sink(frame, batch_id)
         except BaseException as error:
@@ -592,13 +446,10 @@ def test_a_query_stopped_in_a_batch_says_so_briefly(
             raise
 
     flow.produce(range(10))
-    frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
-    slow = frame.mapInArrow(_slowly, frame.schema)
-    query = sink.write(slow).foreachBatch(batch).start()
-    until(flow.members, lambda: "the batch's member")
-    jobs = spark_eos_session.sparkContext.statusTracker()
-    until(lambda: jobs.getJobIdsForGroup(str(query.runId)), lambda: "the batch's job")
-    query.stop()
+    with running(spark_eos_session, flow, _slow, function=batch) as query:
+        until(flow.members, lambda: "the batch's member")
+        jobs = spark_eos_session.sparkContext.statusTracker()
+        until(lambda: jobs.getJobIdsForGroup(str(query.runId)), lambda: "the batch's job")
     assert query.exception() is None
     (error,) = errors
     assert isinstance(error, QueryStoppedError)

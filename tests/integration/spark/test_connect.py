@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_eos import ExactlyOnceSink
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._spark.connect_files import SparkFiles, own_checkpoint
 from spark_eos._spark.failed_query import cause_of
+from spark_eos._spark.spark_files import SparkFiles, own_checkpoint
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 from support import groups
 from support.apis import Api, Queries, RunningQuery, started
@@ -112,28 +112,6 @@ def test_stopped_before_its_job_it_joins_first_and_then_leaves(
 
 
 @pytest.mark.slow
-def test_stopped_between_batches(api: Api, connect_service: ConnectService, flow: Flow) -> None:
-    flow.produce(range(10))
-    query = api.start(flow, available_now=False)
-    until(lambda: flow.committed() == {0: 5, 1: 5}, lambda: "a batch")
-    until(query.reports, lambda: "its report")
-    (sink,) = connect_service.server.sinks()
-    query.stop()
-    until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
-    until(lambda: not lives(sink), lambda: "the sink's process to end", timeout=5)
-    assert sorted(map(int, flow.values())) == list(range(10))
-
-
-@pytest.mark.slow
-def test_a_failed_task_is_retried_by_a_further_round(api: Api, flow: Flow, tmp_path: Path) -> None:
-    flow.produce(["a", "b", "fail", "c"])
-    query = api.start(flow, "failing", arguments={"tripped": str(tmp_path / "tripped")})
-    query.replay()
-    assert sorted(flow.values()) == ["a", "b", "c", "fail"]
-    assert query.reports()[0]["attempts"] == 2
-
-
-@pytest.mark.slow
 def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
     api: Api, new_flow: Callable[..., Flow]
 ) -> None:
@@ -159,27 +137,6 @@ def test_an_error_reaches_the_client_with_its_words(api: Api, flow: Flow) -> Non
     assert f"{flow.source}-0" in error
     _is_cause_alone(cause_of(error), "OffsetGapError: ")
     until(lambda: flow.members() == [], lambda: "the members to leave")
-
-
-@pytest.mark.slow
-def test_a_row_that_can_not_be_written_is_named_to_the_client(api: Api, flow: Flow) -> None:
-    flow.produce(["x" * 5_000], partition=1)
-    error = api.start(flow, kafka={**flow.kafka, "message.max.bytes": 2_000}).error()
-    assert error is not None
-    assert f"source {flow.source}-1 offset 0" in error
-    _is_cause_alone(cause_of(error), f"WriteError: batch 0 of group {flow.group_id!r}: ")
-    assert flow.values() == []
-
-
-@pytest.mark.slow
-def test_a_checkpoint_on_another_file_system(
-    api: Api, connect_service: ConnectService, flow: Flow
-) -> None:
-    flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"
-    flow.produce(range(20))
-    api.start(flow, max_offsets=10, on_batch=None).replay()
-    assert sorted(map(int, flow.values())) == list(range(20))
-    assert (connect_service.files / flow.name / "check point" / "commits" / "1").exists()
 
 
 def _without_write(session: SparkSession, options: dict[str, Any], source: str) -> str:

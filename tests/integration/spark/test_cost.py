@@ -2,8 +2,7 @@
 
 import gc
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support.flow import Flow
 from support.proxy import KafkaProxy
-from support.queries import relay, run_available
+from support.queries import run_available
 
 
 def _fetch_waits(flow: Flow, proxy: KafkaProxy) -> set[int]:
@@ -44,57 +43,6 @@ def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
     # It asks while the next fetch waits at the end of the topic.
     assert _fetch_waits(proxied_flow, proxy) == {1}
     assert proxy.count(ListOffsetsRequest, "consumer-") < 20
-
-
-@pytest.mark.slow
-def test_of_many_partitions_fewer_records_are_polled_at_once(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    """Spark keeps what the last poll of each has brought."""
-
-    def polled(partitions: int, own: dict[str, str]) -> str:
-        flow.broker.add_partitions(flow.source, partitions)
-        with closing(ExactlyOnceSink(**flow.options())) as sink:
-            frame = sink.read(spark_eos_session, subscribe=flow.source, options=own)
-        leaf = frame._jdf.queryExecution().analyzed().collectLeaves().apply(0)
-        return str(leaf.extraOptions().get("kafka.max.poll.records"))
-
-    assert polled(50, {}) == "5000"
-    assert polled(300, {}) == "833"
-    flow.recreate(flow.source)
-    assert polled(51, {"kafka.max.poll.records": "9"}) == "9"
-
-
-@pytest.mark.slow
-def test_the_users_own_source_settings_come_first(
-    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
-) -> None:
-    proxied_flow.produce(range(10))
-    own = {"kafka.fetch.max.wait.ms": "7", "kafka.max.poll.records": "2"}
-    run_available(spark_eos_session, proxied_flow, read={"options": own})
-    assert _fetch_waits(proxied_flow, proxy) == {7}
-    assert proxy.count(ListOffsetsRequest, "consumer-") >= 10
-
-
-@pytest.mark.slow
-def test_small_batches_take_no_more_tasks_than_can_run_at_a_time(
-    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
-) -> None:
-    flow = new_flow(partitions=6)
-    for partition in range(6):
-        numbers = range(1_000 * partition, 1_000 * partition + 1_000)
-        flow.produce(numbers, partition=partition, key=b"%d" % partition)
-    cores = spark_eos_session.sparkContext.defaultParallelism
-    assert cores < 6
-    # More than go in one task.
-    reports = run_available(
-        spark_eos_session, flow, relay, read={"options": {"maxOffsetsPerTrigger": "1200"}}
-    )
-    assert [r.transactions for r in reports] == [cores] * 5
-    assert sorted(map(int, flow.values())) == list(range(6_000))
-    for partition in range(6):
-        written = [int(m.value() or b"") for m in flow.written() if m.key() == b"%d" % partition]
-        assert written == list(range(1_000 * partition, 1_000 * partition + 1_000))
 
 
 @pytest.mark.slow
@@ -142,15 +90,11 @@ def test_columns_may_change_from_batch_to_batch(
 ) -> None:
     """In a function of the user's own that calls the sink."""
     flow.produce(range(4), key=b"key")
-    sink = ExactlyOnceSink(**flow.options())
 
-    def batch(frame: DataFrame, batch_id: int) -> None:
+    def batch(sink: ExactlyOnceSink, frame: DataFrame, batch_id: int) -> None:
         sink(frame.select("source", "value", *(["key"] if batch_id else [])), batch_id)
 
-    frame = sink.read(
-        spark_eos_session, subscribe=flow.source, options={"maxOffsetsPerTrigger": "2"}
-    )
-    sink.write(frame).foreachBatch(batch).trigger(availableNow=True).start().awaitTermination()
-    sink.close()
+    read = {"options": {"maxOffsetsPerTrigger": "2"}}
+    run_available(spark_eos_session, flow, read=read, function=batch)
     keys = [m.key() for m in flow.written()]
     assert sorted(key or b"" for key in keys) == [b"", b"", b"key", b"key"]

@@ -1,17 +1,14 @@
 """Tasks whose rows end although Spark has more: it fails or is stopped while it makes them."""
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos import ExactlyOnceSink
 from support.flow import Flow
-from support.queries import run_available, until
-from support.sinks import arguments
+from support.queries import run_available, running, until
 
 _COPIES = 3
 _MARK = "has come to the third record"
@@ -69,11 +66,10 @@ def test_a_task_that_fails_in_sparks_jvm_leaves_no_record_half_written(
 def test_a_query_that_is_stopped_leaves_no_record_half_written(
     flow: Flow, session: SparkSession, records: list[str]
 ) -> None:
-    with closing(ExactlyOnceSink(**arguments(**flow.options()))) as sink:
-        frame = sink.read(session, subscribe=flow.source)
-        frame = frame.withColumn("value", F.expr(_slow("CAST(value AS STRING)")))
-        query = sink.write(_copied(frame)).start()
+    def slow(frame: DataFrame) -> DataFrame:
+        return _copied(frame.withColumn("value", F.expr(_slow("CAST(value AS STRING)"))))
+
+    with running(session, flow, slow):
         until(flow.open_transactions, lambda: "rows")
-        query.stop()
     run_available(session, flow, _copied)
     _written_once(flow, records)

@@ -116,10 +116,3 @@ def test_what_was_deleted_of_an_added_partition_ends_the_query_or_is_reported(
     assert report.lost == (LostRecords(flow.source, 2, 0, 3),)
     assert sorted(flow.values()) == ["0", "1", "13", "14", "2", "3"]
     assert flow.committed() == {0: 4, 1: 0, 2: 5}
-
-
-def test_the_option_of_sparks_source_is_the_sinks(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    with pytest.raises(ValueError, match="use fail_on_data_loss"):
-        run_available(spark_eos_session, flow, read={"options": {"failOnDataLoss": "false"}})

@@ -4,11 +4,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import grpc
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from confluent_kafka import KafkaException
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -100,18 +98,6 @@ def test_what_is_no_rows_fault_is_raised(spark_eos_session: SparkSession) -> Non
     class RegistryError(Exception):
         """What a client of a registry raises."""
 
-    def unreachable(_row: dict[str, Any]) -> dict[str, Any]:
-        raise ConnectionRefusedError("the registry is away")
-
-    def no_broker(_row: dict[str, Any]) -> dict[str, Any]:
-        # As a library would: the class by its module, not one that comes along with the function.
-        import confluent_kafka
-
-        raise confluent_kafka.KafkaException("no broker answers")
-
-    def no_broker_either(_row: dict[str, Any]) -> dict[str, Any]:
-        raise KafkaException("no broker answers")
-
     def own(_row: dict[str, Any]) -> dict[str, Any]:
         raise RegistryError("the registry is away")
 
@@ -126,38 +112,10 @@ def test_what_is_no_rows_fault_is_raised(spark_eos_session: SparkSession) -> Non
 
     frame = spark_eos_session.createDataFrame([("a",), ("b",)], "value string")
     _failing(frame, wrapped, "RuntimeError: no schema")
-    _failing(frame, unreachable, "ConnectionRefusedError.*the registry is away")
-    _failing(frame, no_broker, "no broker answers")
-    _failing(frame, no_broker_either, "no broker answers")
     _failing(frame, own, r"RegistryError.*name it: guarded\(\.\.\., row_errors=\[.*RegistryError\]")
     named = guarded(frame, own, "value string", row_errors=[RegistryError], errors="column")
     assert [row.error.message for row in named.collect()] == ["the registry is away"] * 2
     _failing(frame, fewer, "it must make one of each", kind="arrow")
-
-
-def called(_row: dict[str, Any]) -> dict[str, Any]:
-    """Calls a gRPC service that is down, whose error is of no kind that spark-eos knows."""
-    with grpc.insecure_channel("127.0.0.1:1") as channel:
-        answer = channel.unary_unary("/prices.Prices/Get")(b"x", timeout=20)
-        return {"value": answer.decode()}
-
-
-@pytest.mark.slow
-@pytest.mark.proves("row-becomes-dead-letter")
-def test_a_service_that_is_down_makes_no_dead_letters(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    letters = letter_topic(flow)
-    flow.produce(range(4), partition=0)
-    with pytest.raises(StreamingQueryException, match=r"127\.0\.0\.1:1"):
-        run_available(
-            spark_eos_session,
-            flow,
-            lambda frame: guarded(frame, called, "value string"),
-            dead_letter_topic=letters,
-        )
-    assert flow.written(letters) == []
-    assert sum(flow.committed().values()) == 0
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import tenacity
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, QueryFailedError, run
 from spark_eos._jars.jar_sets import spark_kafka_jars
@@ -71,19 +70,6 @@ def _ended(command: list[str], environment: dict[str, str]) -> "subprocess.Compl
         env=environment,
         stdin=subprocess.DEVNULL,
     )
-
-
-@pytest.mark.slow
-def test_under_pytest_it_is_raised(flow: Flow, spark_eos_session: SparkSession) -> None:
-    flow.produce(range(4))
-    sink = ExactlyOnceSink(**arguments(**flow.options()))
-    rows = sink.read(spark_eos_session, subscribe=flow.source).select("source", "key", "value")
-    query = sink.write(rows.withColumn("partition", F.lit(99))).start()
-    with pytest.raises(QueryFailedError, match=r"^WriteError: batch 0 .*Unknown partition") as why:
-        run(query)
-    assert "Logical Plan" not in str(why.value)
-    assert "Logical Plan" in str(why.value.__context__)
-    sink.close()
 
 
 def test_a_function_that_raises_is_the_cause(flow: Flow, spark_eos_session: SparkSession) -> None:

@@ -72,6 +72,7 @@ PLAIN: dict[str, Made] = {
         *WRITTEN, F.when(F.col("value") == "30", "three").alias("error")
     ),
     "column": lambda frame: _numbers(frame, errors="column").select(*WRITTEN, "error"),
+    "column, staged": lambda frame: _numbers(frame, errors="column").drop("source"),
 }
 
 
@@ -113,7 +114,11 @@ def _on_connect(
     return ""
 
 
-def _check(flow: Flow, letters: str, bad: list[bytes], name: str) -> None:
+def _progress(flow: Flow) -> dict[str, Any]:
+    return {"progress_topic": f"progress-{flow.name}", "progress_partitions": 3}
+
+
+def _check(flow: Flow, letters: str, bad: list[bytes | None], name: str) -> None:
     values = sorted(flow.values())
     good = {"as json": ['{"v":"10","extra":1}', '{"v":"30","extra":1}'], "own error": ["10"]}
     assert values == good.get(name, ["10", "30"])
@@ -121,7 +126,7 @@ def _check(flow: Flow, letters: str, bad: list[bytes], name: str) -> None:
 
 
 @pytest.mark.proves("row-becomes-dead-letter")
-@pytest.mark.parametrize("name", [*SQL, *PLAIN])
+@pytest.mark.parametrize("name", [*SQL, *PLAIN][:-1])
 def test_a_stream(flow: Flow, spark_eos_session: SparkSession, name: str) -> None:
     letters = letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
@@ -171,12 +176,8 @@ def test_where_no_dead_letter_is_made_the_query_ends(
 ) -> None:
     letters = letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
-    given = {
-        **flow.options(),
-        "progress_topic": f"progress-{flow.name}",
-        "progress_partitions": 3,
-        **({"dead_letter_topic": letters} if options else {}),
-    }
+    letters_too = {"dead_letter_topic": letters} if options else {}
+    given = {**flow.options(), **_progress(flow), **letters_too}
     with pytest.raises(StreamingQueryException) as ended:
         _run(spark_eos_session, given, flow.source, made, in_function=in_function)
     cause = cause_of(str(ended.value))
@@ -222,14 +223,23 @@ def test_who_looks_at_an_error_may_leave_it_out(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("in_function", [False, True])
-def test_on_connect(connect_service: ConnectService, flow: Flow, in_function: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(
+    ("name", "in_function", "letter"),
+    [("selected", False, b"no"), ("selected", True, b"no"), ("column, staged", False, None)],
+)
+def test_on_connect(
+    connect_service: ConnectService,
+    flow: Flow,
+    name: str,
+    in_function: bool,  # noqa: FBT001
+    letter: bytes | None,
+) -> None:
     letters = letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
-    options = {**flow.options(), "dead_letter_topic": letters}
+    options = {**flow.options(), **_progress(flow), "dead_letter_topic": letters}
     ask = connect_service.queries.ask
-    assert ask(_on_connect, options, flow.source, "selected", in_function) == ""
-    _check(flow, letters, [b"no"], "selected")
+    assert ask(_on_connect, options, flow.source, name, in_function) == ""
+    _check(flow, letters, [letter], name)
 
 
 @pytest.mark.slow

@@ -14,12 +14,21 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.flow import Flow
-from support.holding import SMALL_BATCHES, produce_with_hold, until_held
+from support.holding import (
+    LONG_TRANSACTIONS,
+    SMALL_BATCHES,
+    hold_written_once,
+    produce_with_hold,
+    until_held,
+)
 from support.members import started
 from support.queries import QueryProcess, run_available, slot_holders, until
 
 # A Spark for each test.
 pytestmark = pytest.mark.slow
+
+# Spark's is that another query has logged the same batch.
+_ENDS = ("FencedByNewerRunError", "CONCURRENT_STREAM_LOG_UPDATE")
 
 
 def _held_query(flow: Flow, tmp_path: Path, name: str, **settings: Any) -> QueryProcess:
@@ -198,3 +207,48 @@ def test_sparks_retry_does_not_hide_what_went_wrong(flow: Flow, tmp_path: Path) 
     )
     assert re.search(reason, query.output())
     assert flow.written() == []
+
+
+@pytest.mark.proves("second-run")
+def test_of_two_runs_on_one_checkpoint_at_most_one_goes_on(
+    flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
+) -> None:
+    settings: dict[str, Any] = {"available_now": False, "max_offsets": 20}
+    produced = 0
+
+    def produce() -> None:
+        nonlocal produced
+        flow.produce(range(produced, produced + 20))
+        produced += 20
+
+    with QueryProcess(flow, tmp_path / "older.log", **settings) as older:
+        produce()
+        older.until(older.reports, "the first batch", 120)
+        with QueryProcess(flow, tmp_path / "newer.log", **settings) as newer:
+
+            def ended() -> list[QueryProcess]:
+                produce()
+                return [query for query in (older, newer) if query.process.poll() is not None]
+
+            for query in until(ended, lambda: f"an end {newer.output()[-4000:]}", 240):
+                assert query.wait() > 0
+                assert any(error in query.output() for error in _ENDS), query.output()[-4000:]
+    run_available(spark_eos_session, flow)
+    assert sorted(map(int, flow.values())) == list(range(produced))
+    assert flow.committed() == {0: produced // 2, 1: produced // 2}
+    assert flow.open_transactions() == []
+
+
+@pytest.mark.proves("second-run")
+def test_a_run_whose_batch_was_written_by_another_in_the_meantime(
+    flow: Flow, tmp_path: Path
+) -> None:
+    expected = produce_with_hold(flow)
+    with _held_query(flow, tmp_path, "older", **LONG_TRANSACTIONS) as older:
+        until_held(older)
+        with QueryProcess(flow, tmp_path / "newer.log") as newer:
+            assert newer.wait(180) == 0, newer.output()
+        (tmp_path / "go").touch()
+        assert older.wait(180) > 0
+    assert any(error in older.output() for error in _ENDS), older.output()[-4000:]
+    hold_written_once(flow, expected)

@@ -7,11 +7,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._spark import batch_job
-from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.testing import process_available
 from support.flow import Flow
 from support.holding import HeldRows
 from support.manual_members import drop_members
@@ -81,25 +80,28 @@ def test_a_function_of_the_users_own_sees_the_columns_of_the_query(
     flow: Flow, spark_eos_session: SparkSession, arrived: list[list[str]]
 ) -> None:
     flow.produce(range(6))
-    sink = ExactlyOnceSink(**flow.options())
-    frame = sink.read(spark_eos_session, subscribe=flow.source)
-    frame = frame.select("key", F.lit(1).alias("a.`number`"), "source", "value")
-    frame = frame.withMetadata("source", {"of": "the user"})
+    schemas: list[T.StructType] = []
     seen: list[object] = []
 
-    def batch(rows: DataFrame, batch_id: int) -> None:
-        seen.append(rows.schema == frame.schema)
+    def transform(frame: DataFrame) -> DataFrame:
+        frame = frame.select("key", F.lit(1).alias("a.`number`"), "source", "value")
+        made = frame.withMetadata("source", {"of": "the user"})
+        schemas.append(made.schema)
+        return made
+
+    def batch(sink: ExactlyOnceSink, rows: DataFrame, batch_id: int) -> None:
+        seen.append(rows.schema == schemas[0])
         seen.append(sorted(tuple(row.source) for row in rows.collect()))
         sink(rows.where("source.offset < 2"), batch_id)
 
-    process_available(sink.write(frame).foreachBatch(batch), timeout=240)
+    run_available(spark_eos_session, flow, transform, function=batch)
     assert seen == [
         True,
         [(flow.source, partition, offset) for partition in range(2) for offset in range(3)],
     ]
     assert sorted(flow.values()) == ["0", "1", "2", "3"]
     assert flow.committed() == {0: 3, 1: 3}
-    assert arrived == [frame.columns]
+    assert arrived == [schemas[0].names]
 
 
 @pytest.mark.slow
@@ -128,30 +130,3 @@ def test_a_query_with_such_a_column_of_its_own_keeps_the_struct(
     run_available(spark_eos_session, flow, lambda frame: frame.selectExpr(*columns))
     assert sorted(map(int, flow.values())) == list(range(4))
     assert arrived == [["source", "value", name]]
-
-
-def test_such_columns_do_not_stand_for_a_source(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    names = [f"source.{name} AS __source_{name}" for name in ("topic", "partition", "offset")]
-
-    def without(frame: DataFrame) -> DataFrame:
-        return frame.selectExpr("value", *names)
-
-    with pytest.raises(UnsupportedPipelineError, match="there is no `source` column"):
-        run_available(spark_eos_session, flow, without, delivery="direct")
-
-
-@pytest.mark.slow
-def test_options_that_are_set_before_and_after_reach_the_query(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    flow.produce(range(4))
-    sink = ExactlyOnceSink(**flow.options())
-    writer = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
-    name = f"named-{flow.name}"
-    query = writer.queryName(name).outputMode("append").trigger(availableNow=True).start()
-    assert query.name == name
-    assert query.awaitTermination(240)
-    sink.close()
-    assert sorted(map(int, flow.values())) == list(range(4))

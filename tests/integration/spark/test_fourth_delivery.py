@@ -12,9 +12,10 @@ from spark_eos._batch.task_report import JobOutcome
 from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._progress.delivery import PlannedBatch, ProgressOf
 from spark_eos._progress.direct import DirectProgress
+from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.deliveries import DELIVERIES
-from spark_eos._spark.delivery import Batches, SinkQuery
-from spark_eos._spark.direct import DirectDelivery, NarrowBatches
+from spark_eos._spark.delivery import SinkQuery
+from spark_eos._spark.direct import DirectDelivery
 from spark_eos._spark.runtime import QueryRuntime
 from support.flow import Flow
 from support.queries import run_available
@@ -42,8 +43,8 @@ class _ToyDelivery(DirectDelivery):
     name = TOY
     why = "a test wants it"
 
-    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, Batches]:
-        return _ToyProgress, NarrowBatches(runtime, query.jobs(runtime))
+    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
+        return _ToyProgress, BatchJobs(query.settings, runtime)
 
 
 @pytest.fixture(autouse=True)

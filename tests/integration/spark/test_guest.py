@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import kafka
 import pytest
@@ -132,27 +131,10 @@ def test_only_our_connections_log_nothing(caplog: pytest.LogCaptureFixture) -> N
     with _records(caplog) as theirs, pytest.raises(KafkaError):
         kafka.KafkaAdminClient(bootstrap_servers="127.0.0.1:1", bootstrap_timeout_ms=1_500)
     assert any("Connect" in text or "Bootstrap" in text for text in theirs), theirs
-
-
-@pytest.mark.slow
-def test_what_our_connections_log_can_be_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    # What ours log can be asked for.
     with caplog.at_level(logging.INFO, "kafka"), _records(caplog) as ours:
         _ask_nobody()
     assert any(text.startswith("kafka.net.manager: Bootstrap") for text in ours), ours
-
-
-@pytest.mark.parametrize(
-    "name", ["format", "toTable", "foreach", "partitionBy", "clusterBy", "nothing"]
-)
-def test_what_the_writer_does_not_have(
-    flow: Flow, spark_eos_session: SparkSession, name: str
-) -> None:
-    sink = ExactlyOnceSink(**flow.options())
-    writer: Any = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
-    words = "no attribute 'nothing'" if name == "nothing" else f"has no {name}: "
-    with pytest.raises(AttributeError, match=words):
-        getattr(writer, name)
-    sink.close()
 
 
 def test_the_writers_choices_reach_spark(

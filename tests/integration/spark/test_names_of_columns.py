@@ -7,16 +7,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos import ExactlyOnceSink, guarded
+from spark_eos import guarded
 from spark_eos._spark.names import known_name, with_known_names
 from spark_eos.errors import UnsupportedPipelineError
-from support.apis import started
-from support.connect_server import ConnectService
 from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.pipelines import viewed
 from support.queries import run_available
-from support.sinks import arguments
 
 SQL = """
     SELECT struct(source.topic AS Topic, source.partition AS PARTITION, source.offset AS Offset)
@@ -61,32 +58,10 @@ def test_an_error_in_capitals_makes_a_dead_letter(
 ) -> None:
     letters = letter_topic(flow)
     flow.produce(["good", "bad"], partition=0)
-    sink = ExactlyOnceSink(**arguments(**flow.options(), dead_letter_topic=letters))
-    frame = sink.read(spark_eos_session, subscribe=flow.source)
-    _run(sink, frame, in_function=in_function)
-    assert flow.values() == ["good"]
-    assert [m.value() for m in flow.written(letters)] == [b"bad"]
-
-
-def _run(sink: ExactlyOnceSink, frame: DataFrame, *, in_function: bool) -> None:
-    writer = sink.write(frame if in_function else _judged(frame))
+    how: dict[str, Any] = {"transform": _judged}
     if in_function:
-        writer = writer.foreachBatch(lambda rows, batch_id: sink(_judged(rows), batch_id))
-    assert started(writer.trigger(availableNow=True)).awaitTermination(240)
-    sink.close()
-
-
-def _on_connect(session: SparkSession, options: dict[str, Any], source: str) -> None:
-    sink = ExactlyOnceSink(**arguments(**options))
-    _run(sink, sink.read(session, subscribe=source), in_function=False)
-
-
-@pytest.mark.slow
-def test_on_connect(connect_service: ConnectService, flow: Flow) -> None:
-    letters = letter_topic(flow)
-    flow.produce(["good", "bad"], partition=0)
-    options = {**flow.options(), "dead_letter_topic": letters}
-    connect_service.queries.ask(_on_connect, options, flow.source)
+        how = {"function": lambda sink, rows, number: sink(_judged(rows), number)}
+    run_available(spark_eos_session, flow, **how, dead_letter_topic=letters)
     assert flow.values() == ["good"]
     assert [m.value() for m in flow.written(letters)] == [b"bad"]
 

@@ -5,10 +5,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -16,11 +14,9 @@ from pyspark.sql import functions as F
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.columns import SOURCES_OWN
-from spark_eos._spark.narrow_plan import check_stream, explained
-from spark_eos._spark.target_column import with_own_topic_marked
-from spark_eos.testing import process_available
+from spark_eos._spark.narrow_plan import check_stream, explained, with_own_topic_marked
 from support.flow import Flow
-from support.queries import relay, run_available, until
+from support.queries import Function, relay, run_available, until
 
 _EVEN, _ODD = "source.offset % 2 = 0", "source.offset % 2 = 1"
 
@@ -126,24 +122,17 @@ NARROW: list[Callable[[DataFrame], DataFrame]] = [
 ]
 
 
-def _written_by(
-    spark: SparkSession,
-    flow: Flow,
-    rows_of_a_batch: int,
-    function: Callable[[ExactlyOnceSink, DataFrame, int], None],
-) -> None:
+def _written_by(spark: SparkSession, flow: Flow, rows_of_a_batch: int, function: Function) -> None:
     """Runs a query whose batches a function is to write."""
-    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
-    options = {"maxOffsetsPerTrigger": str(rows_of_a_batch)}
-    frame = sink.read(spark, subscribe=flow.source, options=options).select("source", "value")
-
-    def batch(rows: DataFrame, batch_id: int) -> None:
-        function(sink, rows, batch_id)
-
-    try:
-        process_available(sink.write(frame).foreachBatch(batch), timeout=240)
-    finally:
-        sink.close()
+    read = {"options": {"maxOffsetsPerTrigger": str(rows_of_a_batch)}}
+    run_available(
+        spark,
+        flow,
+        lambda frame: frame.select("source", "value"),
+        read=read,
+        function=function,
+        delivery="direct",
+    )
 
 
 def _refusal(write: Callable[[], None], flow: Flow) -> str:
@@ -336,21 +325,6 @@ def test_the_sources_topic_is_known_by_sql_too(spark_eos_session: SparkSession, 
     assert with_own_topic_marked(chosen).schema["topic"].metadata == {}
 
 
-@pytest.mark.slow
-def test_a_query_of_sql_goes_on_after_its_checkpoints_loss(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    def upper(frame: DataFrame) -> DataFrame:
-        return _by_sql(frame, _UPPER)
-
-    flow.produce(["a", "b"])
-    run_available(spark_eos_session, flow, upper, delivery="direct")
-    flow.produce(["c", "d"])
-    elsewhere = f"{flow.checkpoint}-lost"
-    run_available(spark_eos_session, flow, upper, checkpoint_location=elsewhere)
-    assert sorted(flow.values()) == ["A", "B", "C", "D"]
-
-
 # What is read -------------------------------------------------------------------------------------
 
 
@@ -365,82 +339,6 @@ def _own(spark: SparkSession, flow: Flow, **options: str) -> DataFrame:
     }
     frame = spark.readStream.format("kafka").options(**chosen).load()
     return frame.withColumn("source", F.struct("topic", "partition", "offset"))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"kafka.isolation.level": "read_uncommitted"}, "'kafka.isolation.level' is 'read_uncom"),
-        ({"minPartitions": "4"}, "'minPartitions'"),
-        ({"MAXRECORDSPERPARTITION": "4"}, "'maxRecordsPerPartition'"),
-        ({"failOnDataLoss": "FALSE"}, r"'failOnDataLoss'.*sink\.read"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_source_options(
-    flow: Flow, spark_eos_session: SparkSession, options: dict[str, str], words: str
-) -> None:
-    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
-    with pytest.raises(errors.UnsupportedPipelineError, match=words):
-        sink.write(relay(_own(spark_eos_session, flow, **options)))
-
-
-def test_a_source_that_is_not_kafkas(flow: Flow, spark_eos_session: SparkSession) -> None:
-    rate = spark_eos_session.readStream.format("rate").load()
-    source = F.struct(
-        F.lit(flow.source).alias("topic"),
-        F.lit(0).alias("partition"),
-        F.col("value").alias("offset"),
-    )
-    frame = rate.select(source.alias("source"), F.lit("x").alias("value"))
-    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
-    with pytest.raises(errors.UnsupportedPipelineError, match=r"from 'rate.*sink\.read"):
-        sink.write(frame)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("twice", ["one DataFrame", "two of one topic", "a pattern beside it"])
-def test_a_topic_that_is_read_twice(
-    flow: Flow, spark_eos_session: SparkSession, twice: str
-) -> None:
-    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
-    one = relay(sink.read(spark_eos_session, subscribe=flow.source))
-    other = {
-        "one DataFrame": lambda: one.where("source.offset > 3"),
-        "two of one topic": lambda: relay(
-            sink.read(spark_eos_session, subscribe=f"{flow.target},{flow.source}")
-        ),
-        "a pattern beside it": lambda: relay(
-            sink.read(spark_eos_session, subscribePattern=f"{flow.target}.*")
-        ),
-    }[twice]()
-    with pytest.raises(errors.UnsupportedPipelineError, match="more than once"):
-        sink.write(one.union(other))
-
-
-@pytest.mark.slow
-def test_aborted_records_of_the_source(flow: Flow, spark_eos_session: SparkSession) -> None:
-    producer = Producer({**flow.kafka, "transactional.id": f"aborting-{flow.name}"})
-    producer.init_transactions(60)
-    for value, end in (("a", producer.abort_transaction), ("c", producer.commit_transaction)):
-        producer.begin_transaction()
-        for _ in range(5):
-            producer.produce(flow.source, value, partition=0)
-        producer.flush(60)
-        end(20)
-    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
-    frame = _own(spark_eos_session, flow, **{"kafka.isolation.level": "read_committed"})
-    process_available(sink.write(relay(frame)), timeout=240)
-    sink.close()
-    assert flow.values() == ["c"] * 5
-
-    reader: Any = spark_eos_session.readStream.format("kafka").option("subscribe", flow.source)
-    uncommitted = reader.option("kafka.bootstrap.servers", flow.bootstrap_servers).load()
-    uncommitted = uncommitted.withColumn("source", F.struct("topic", "partition", "offset"))
-    with pytest.raises(
-        errors.UnsupportedPipelineError, match=r"'kafka\.isolation\.level' is missing"
-    ):
-        sink.write(relay(uncommitted))
 
 
 # One sink, one query ------------------------------------------------------------------------------

@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_eos import ExactlyOnceSink
 from support.flow import Flow
-from support.queries import relay, until
+from support.queries import running, until
 
 
 @pytest.mark.proves("partitions-added")
@@ -16,12 +15,12 @@ def test_a_topic_that_a_running_query_finds_is_read_from_its_beginning(
 ) -> None:
     flow = new_flow()
     flow.produce(["before the start"] * 2)
-    sink = ExactlyOnceSink(**flow.options())
-    frame = sink.read(
-        spark_eos_session, subscribePattern=f"in-{flow.name}.*", starting_offsets="latest"
-    )
-    query = sink.write(relay(frame)).start()
-    try:
+    read = {
+        "subscribe": None,
+        "subscribePattern": f"in-{flow.name}.*",
+        "starting_offsets": "latest",
+    }
+    with running(spark_eos_session, flow, read=read) as query:
         until(lambda: flow.committed() == {0: 1, 1: 1}, lambda: "the first batch")
         added = new_flow(name=f"{flow.name}-added")
         added.produce(range(10))
@@ -29,8 +28,5 @@ def test_a_topic_that_a_running_query_finds_is_read_from_its_beginning(
         flow.produce(range(10, 20))
         added.produce(range(20, 30))
         until(lambda: len(flow.values()) >= 30, lambda: f"rows of both: {query.status}")
-    finally:
-        query.stop()
-        sink.close()
     assert sorted(map(int, flow.values())) == list(range(30))
     assert flow.open_transactions() == []

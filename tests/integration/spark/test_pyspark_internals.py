@@ -1,8 +1,4 @@
-"""Each name that `spark_eos._pyspark_internals` uses of PySpark: a move fails by its name.
-
-The tests look names up in a real Spark, without the adapter, so that all that has moved is told at
-once; what the adapter makes of them follows. Of Connect, a real server's client is asked.
-"""
+"""What `spark_eos._pyspark_internals` makes of PySpark's internals: a move fails by its name."""
 
 import importlib
 import inspect
@@ -21,65 +17,6 @@ from spark_eos import _pyspark_internals as internals
 from support.apis import connect_queries
 from support.connect_server import ConnectService
 
-# What each object of Java's has to have.
-METHODS = {
-    "SparkSession": "cloneSession sessionState sharedState",
-    "SessionState": "newHadoopConf",
-    "SharedState": "activeStreamingQueries",
-    "active queries": "get",
-    "StreamExecution": "analyzedPlan getClass getLatestExecutionContext lastExecution runId",
-    "MicroBatchExecutionContext": "batchId endOffsets startOffsets",
-    "StreamProgress": "valuesIterator",
-    "Offset": "json",
-    "IncrementalExecution": "toRdd",
-    "QueryExecution": "analyzed executedPlan toRdd",
-    "SparkPlanInfo": "children nodeName simpleString",
-    "RDD": "getNumPartitions id toDebugString",
-    "LogicalPlan": "collectLeaves",
-    "leaves": "apply size",
-    "StreamingRelation": "dataSource getClass isStreaming",
-    "DataSource": "className",
-    "StreamingRelationV2": "extraOptions isStreaming sourceName",
-    "options": "get",
-    "observation's future": "isCompleted",
-    "SparkContext": "isStopped statusTracker",
-    "SparkStatusTracker": "getExecutorInfos",
-    "log4j's logger": "getLevel",
-    "FileSystem": "create delete exists listStatus open rename",
-}
-CLASSES = {
-    "java.util.UUID": "fromString",
-    "org.apache.commons.io.IOUtils": "toString",
-    "org.apache.hadoop.fs.Path": "getFileSystem",
-    "org.apache.logging.log4j.LogManager": "getRootLogger",
-    "org.apache.parquet.hadoop.ParquetFileReader": "readFooters",
-    "org.apache.spark.sql.api.python.PythonSQLUtils": "explainString",
-    "org.apache.spark.sql.classic.SparkSession": "clearActiveSession getActiveSession "
-    "setActiveSession",
-    "org.apache.spark.sql.execution.SparkPlanInfo": "fromSparkPlan",
-}
-# Of PySpark itself: the object, and what it has to have.
-ATTRIBUTES = {
-    "context": "_gateway _jsc _jvm _python_includes _active_spark_context",
-    "session": "_jsparkSession",
-    "frame": "_jdf",
-    "observation": "_jo",
-    "gateway": "proc shutdown",
-}
-# Messages of Connect's protocol, and their fields.
-MESSAGES = {
-    "relations_pb2.Relation": "common",
-    "relations_pb2.Read": "data_source is_streaming",
-    "relations_pb2.Read.DataSource": "format options",
-    "relations_pb2.SQL": "query",
-    "relations_pb2.CachedRemoteRelation": "relation_id",
-}
-
-
-def _pairs(table: dict[str, str]) -> list[Any]:
-    found = [(owner, name) for owner, names in table.items() for name in names.split()]
-    return [pytest.param(*pair, id=".".join(pair)) for pair in found]
-
 
 class _Batch:
     """A query of two streams, and what its first batch meets."""
@@ -90,8 +27,6 @@ class _Batch:
         files = spark.readStream.text(str(directory / "in"))
         rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
         self.frame = rates.select(F.col("value").cast("string")).union(files)
-        self.observation = Observation("of a test")
-        self.java: dict[str, Any] = {}
         self.query_id = self.run_id = ""
         self.relations: list[internals.StreamSource] = []
         self.running: tuple[int, list[str], list[str]] = (-1, [], [])
@@ -103,10 +38,9 @@ class _Batch:
         assert self.query.awaitTermination(120)
 
     def _look(self, frame: DataFrame, _batch_id: int) -> None:
-        if self.java:
+        if self.query_id:
             return
-        session, context = frame.sparkSession, frame.sparkSession.sparkContext
-        self._names(session, context, frame)
+        session = frame.sparkSession
         self.query_id = internals.query_of_thread(session)
         execution = internals.Execution.of(session, self.query_id)
         assert execution is not None
@@ -117,75 +51,10 @@ class _Batch:
         self.rows = execution.batch_rows()
         self.plan_and_lineage = internals.PlanReader(session).plan_and_lineage(frame)
 
-    def _names(self, session: Any, context: Any, frame: Any) -> None:
-        java = self.java
-        jvm = context._jvm
-        java["SparkSession"] = session._jsparkSession
-        java["SessionState"] = java["SparkSession"].sessionState()
-        java["SharedState"] = java["SparkSession"].sharedState()
-        java["active queries"] = java["SharedState"].activeStreamingQueries()
-        query_id = jvm.java.util.UUID.fromString(context.getLocalProperty("sql.streaming.queryId"))
-        java["StreamExecution"] = execution = java["active queries"].get(query_id)
-        java["MicroBatchExecutionContext"] = running = execution.getLatestExecutionContext()
-        java["StreamProgress"] = running.endOffsets()
-        java["Offset"] = running.endOffsets().valuesIterator().next()
-        java["IncrementalExecution"] = execution.lastExecution()
-        java["RDD"] = execution.lastExecution().toRdd()
-        java["QueryExecution"] = frame._jdf.queryExecution()
-        plan = java["QueryExecution"].executedPlan()
-        info = jvm.org.apache.spark.sql.execution.SparkPlanInfo
-        java["SparkPlanInfo"] = info.fromSparkPlan(plan)
-        java["LogicalPlan"] = execution.analyzedPlan()
-        java["leaves"] = leaves = java["LogicalPlan"].collectLeaves()
-        for leaf in map(leaves.apply, range(leaves.size())):
-            java[leaf.getClass().getSimpleName()] = leaf
-        java["DataSource"] = java["StreamingRelation"].dataSource()
-        java["options"] = java["StreamingRelationV2"].extraOptions()
-        frame.observe(self.observation, F.count(F.lit(1)).alias("rows")).collect()
-        observed: Any = self.observation._jo
-        java["observation's future"] = observed.future()
-        java["SparkContext"] = context._jsc.sc()
-        java["SparkStatusTracker"] = java["SparkContext"].statusTracker()
-        java["log4j's logger"] = jvm.org.apache.logging.log4j.LogManager.getRootLogger()
-        path = jvm.org.apache.hadoop.fs.Path("/")
-        java["FileSystem"] = path.getFileSystem(java["SessionState"].newHadoopConf())
-
 
 @pytest.fixture(scope="module")
 def batch(spark_eos_session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> _Batch:
     return _Batch(spark_eos_session, tmp_path_factory.mktemp("internals"))
-
-
-@pytest.mark.parametrize(("owner", "name"), _pairs(METHODS))
-def test_the_method(batch: _Batch, owner: str, name: str) -> None:
-    assert owner in batch.java, f"Spark has moved {owner}"
-    assert name in dir(batch.java[owner]), f"Spark has moved {owner}.{name}"
-
-
-@pytest.mark.parametrize(("name", "method"), _pairs(CLASSES))
-def test_the_class(spark_eos_session: SparkSession, name: str, method: str) -> None:
-    found: Any = spark_eos_session.sparkContext._jvm
-    for part in name.split("."):
-        found = getattr(found, part)
-    assert type(found).__name__ == "JavaClass", f"Spark has no {name} any more"
-    made = found("/") if name.endswith(".Path") else found
-    assert method in dir(made), f"Spark has no {name}.{method} any more"
-
-
-@pytest.mark.parametrize(("owner", "name"), _pairs(ATTRIBUTES))
-def test_the_attribute(spark_eos_session: SparkSession, owner: str, name: str) -> None:
-    observation = Observation()
-    frame = spark_eos_session.range(1)
-    frame.observe(observation, F.count(F.lit(1)).alias("rows")).collect()
-    context = spark_eos_session.sparkContext
-    found = {
-        "context": context,
-        "session": spark_eos_session,
-        "frame": frame,
-        "observation": observation,
-        "gateway": getattr(context, "_gateway", None),
-    }
-    assert hasattr(found[owner], name), f"PySpark has moved {owner}.{name}"
 
 
 @pytest.mark.parametrize(
@@ -198,19 +67,6 @@ def test_the_attribute(spark_eos_session: SparkSession, owner: str, name: str) -
 def test_the_environments_variable(module: str, variable: str) -> None:
     source = inspect.getsource(importlib.import_module(module))
     assert f'os.environ["{variable}"]' in source
-
-
-@pytest.mark.parametrize(("message", "name"), _pairs(MESSAGES))
-def test_connects_message(message: str, name: str) -> None:
-    module, *parts = message.split(".")
-    found: Any = importlib.import_module(f"pyspark.sql.connect.proto.{module}")
-    for part in parts:
-        found = getattr(found, part, None)
-        assert found is not None, f"PySpark has moved {message}"
-    assert name in found.DESCRIPTOR.fields_by_name, f"PySpark has moved {message}.{name}"
-
-
-# What the adapter makes of them ---------------------------------------------------------------
 
 
 def test_the_query_of_a_batch(batch: _Batch) -> None:

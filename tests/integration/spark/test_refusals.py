@@ -17,13 +17,12 @@ from pyspark.sql import functions as F
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.classic import ClassicRuntime
-from spark_eos.testing import EmbeddedKafka, process_available
+from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.apis import Queries
 from support.flow import Flow
 from support.foreign_consumer import foreign_consumer
 from support.mirroring import MirroredFlow
-from support.pipelines import viewed
 from support.queries import relay, run_available
 from support.sinks import arguments
 from support.writers import Writer
@@ -47,6 +46,7 @@ def refused(
     assert flow.written() == []
 
 
+FLAT = [f"source.{name} AS __source_{name}" for name in ("topic", "partition", "offset")]
 REFUSED: list[tuple[Callable[[DataFrame], DataFrame], str]] = [
     (lambda f: f.select("source", "key"), "no `value` column"),
     (lambda f: f.select("key", "value"), "no `source` column"),
@@ -71,6 +71,8 @@ REFUSED: list[tuple[Callable[[DataFrame], DataFrame], str]] = [
         "more than one `value`",
     ),
     (lambda f: f.select("value", F.lit("x").alias("source")), "`source` is string"),
+    # What the sink itself makes of the column is none of the user's.
+    (lambda f: f.selectExpr("value", *FLAT), "no `source` column"),
     (
         lambda f: f.select(
             "value", F.struct("source.*", F.lit(0).cast("long").alias("offset")).alias("source")
@@ -112,18 +114,6 @@ def test_pipelines(
         _write(spark_eos_session, refused, transform)
 
 
-@pytest.mark.slow
-def test_pipelines_of_sql(refused: Flow, spark_eos_session: SparkSession) -> None:
-    sink = ExactlyOnceSink(**arguments(**{**refused.options(), "delivery": "direct"}))
-    frame = sink.read(spark_eos_session, subscribe=refused.source)
-    for transform, words in REFUSED:
-        # Spark itself refuses a view with two columns of one name.
-        if "more than one" not in words and "`VALUE`" not in words:
-            with pytest.raises(errors.UnsupportedPipelineError, match=words):
-                sink.write(viewed(transform(frame)))
-    sink.close()
-
-
 @pytest.mark.parametrize("hint", ["merge", "shuffle_hash", "shuffle_replicate_nl"])
 def test_a_join_that_shuffles_has_a_cure(
     refused: Flow, spark_eos_session: SparkSession, hint: str
@@ -141,58 +131,13 @@ def test_a_join_that_shuffles_has_a_cure(
     assert "a sort" not in str(failure.value)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("delivery", ["direct", "auto", "staged"])
-@pytest.mark.parametrize("topic", ["the default's", None])
-def test_the_sources_topic_passed_on(
-    refused: Flow, spark_eos_session: SparkSession, delivery: str, topic: str | None
-) -> None:
-    """The schema has a `topic` column, and the plan shows whose it is."""
-    options = {"delivery": delivery, **({"topic": None} if topic is None else {})}
-    for transform in (lambda f: f.where("offset >= 0"), viewed):
-        writer = _write(spark_eos_session, refused, transform, **options)
-        with pytest.raises(errors.UnsupportedPipelineError, match=r"`topic`.*source.*drop\("):
-            writer.start()
-
-
-@pytest.mark.slow
-def test_a_topic_of_the_rows_own_may_have_the_sources_name(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    flow.produce(["a"])
-    run_available(
-        spark_eos_session,
-        flow,
-        lambda f: f.select(
-            "source", "value", F.regexp_replace("topic", "^in", "out").alias("topic")
-        ),
-        topic=None,
-    )
-    assert flow.values() == ["a"]
-
-
-@pytest.mark.slow
-def test_a_broadcast_join_is_narrow(flow: Flow, spark_eos_session: SparkSession) -> None:
-    flow.produce(["a", "b"])
-    names = spark_eos_session.createDataFrame([("a", "alpha")], "letter string, name string")
-    joined = F.broadcast(names)
-    run_available(
-        spark_eos_session,
-        flow,
-        lambda f: f.join(joined, F.col("value").cast("string") == F.col("letter")).select(
-            "source", F.col("name").alias("value")
-        ),
-    )
-    assert flow.values() == ["alpha"]
-
-
 def test_no_topic_anywhere(refused: Flow, spark_eos_session: SparkSession) -> None:
     with pytest.raises(errors.UnsupportedPipelineError, match="no target topic"):
         _write(spark_eos_session, refused, relay, topic=None)
 
 
-@pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition", "MINPARTITIONS"])
-def test_source_options_that_split_partitions(
+@pytest.mark.parametrize("option", ["maxRecordsPerPartition", "MINPARTITIONS", "failOnDataLoss"])
+def test_source_options_that_the_sink_sets_or_that_split_partitions(
     refused: Flow, spark_eos_session: SparkSession, option: str
 ) -> None:
     sink = ExactlyOnceSink(**refused.options(), delivery="direct")
@@ -333,20 +278,6 @@ def test_transaction_version_below_2(tmp_path: Path, spark_eos_session: SparkSes
             _write(spark_eos_session, flow, relay)
 
 
-@pytest.mark.slow
-def test_a_broker_that_can_not_be_reached(refused: Flow, spark_eos_session: SparkSession) -> None:
-    sink = ExactlyOnceSink(
-        **arguments(
-            **{**refused.options(), "kafka": {"bootstrap.servers": "127.0.0.1:1"}},
-            connect_timeout_ms=1_000,
-        )
-    )
-    with pytest.raises(
-        errors.DeadlineExceededError, match=r"^no broker of .*127\.0\.0\.1:1.*connect_timeout_ms"
-    ):
-        sink.read(spark_eos_session, subscribe=refused.source)
-
-
 @pytest.mark.proves("offsets-set-back")
 def test_a_group_offset_behind_the_checkpoint(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(20))
@@ -419,30 +350,24 @@ def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSess
 
 def test_two_calls_for_one_batch(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
-    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
-    frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
 
-    def twice(batch: DataFrame, batch_id: int) -> None:
+    def twice(sink: ExactlyOnceSink, batch: DataFrame, batch_id: int) -> None:
         sink(batch.where("source.offset = 0"), batch_id)
         with pytest.raises(errors.UnsupportedPipelineError, match="a second time"):
             sink(batch, batch_id - 1)
         sink(batch.where("source.offset > 0"), batch_id)
 
-    writer = sink.write(frame).foreachBatch(twice)
     with pytest.raises(StreamingQueryException, match=r"called a second time for batch 0.*explode"):
-        writer.trigger(availableNow=True).start().awaitTermination()
-    sink.close()
+        run_available(spark_eos_session, flow, function=twice)
     assert flow.members() == []
 
 
 @pytest.mark.slow
 def test_two_calls_for_one_batch_at_a_time(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
-    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
-    frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
     refused: list[str] = []
 
-    def twice(batch: DataFrame, batch_id: int) -> None:
+    def twice(sink: ExactlyOnceSink, batch: DataFrame, batch_id: int) -> None:
         def write(rows: DataFrame) -> None:
             try:
                 sink(rows, batch_id)
@@ -457,8 +382,7 @@ def test_two_calls_for_one_batch_at_a_time(flow: Flow, spark_eos_session: SparkS
         for thread in threads:
             thread.join()
 
-    process_available(sink.write(frame).foreachBatch(twice), timeout=120)
-    sink.close()
+    run_available(spark_eos_session, flow, function=twice)
     (text,) = refused
     assert "called a second time for batch 0" in text
     assert len(flow.values()) == 2

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from contextlib import closing
 from copy import copy
 from typing import Any
 
@@ -12,24 +11,16 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos import ExactlyOnceSink
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from support import groups, staging
-from support.apis import Api, Queries
 from support.flow import Flow
 from support.members import deadline
-from support.queries import relay, run_available
+from support.queries import relay, run_available, running
 
 Pipeline = Callable[[DataFrame], DataFrame]
 _QUERY = re.compile(r"moved_from='([0-9a-f]{8})'")
-
-
-@pytest.fixture(scope="module")
-def api(queries: Queries) -> Api:
-    """Starts queries on each API in turn."""
-    return Api(queries)
 
 
 def _copied(flow: Flow) -> str:
@@ -105,20 +96,16 @@ def test_the_running_query_whose_group_it_is_goes_on(
     spark_eos_session: SparkSession, flow: Flow, pipeline: Pipeline, said: str
 ) -> None:
     flow.produce(map(staging.record, range(10)))
-    with closing(ExactlyOnceSink(**flow.options())) as sink:
-        query = sink.write(pipeline(sink.read(spark_eos_session, subscribe=flow.source))).start()
-        try:
-            query.processAllAvailable()
-            before = flow.members()
-            copied = copy(flow)
-            other = _copied(copied)
-            with pytest.raises(StreamingQueryException, match=said):
-                run_available(spark_eos_session, copied, pipeline, topic=other)
-            assert flow.members() == before
-            flow.produce(map(staging.record, range(10, 20)))
-            query.processAllAvailable()
-        finally:
-            query.stop()
+    with running(spark_eos_session, flow, pipeline) as query:
+        query.processAllAvailable()
+        before = flow.members()
+        copied = copy(flow)
+        other = _copied(copied)
+        with pytest.raises(StreamingQueryException, match=said):
+            run_available(spark_eos_session, copied, pipeline, topic=other)
+        assert flow.members() == before
+        flow.produce(map(staging.record, range(10, 20)))
+        query.processAllAvailable()
     assert len(flow.values()) == 20
 
 
@@ -146,20 +133,6 @@ def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(
     with pytest.raises(StreamingQueryException, match=r"no longer has|delivery='direct'"):
         run_available(spark_eos_session, flow, pipeline, topic=other)
     assert flow.values(other) == []
-
-
-@pytest.mark.slow
-def test_a_group_of_its_own_writes_everything(api: Api, flow: Flow) -> None:
-    flow.produce(range(30))
-    api.start(flow).replay()
-    other = _copied(flow)
-    error = api.start(flow, topic=other).error()
-    assert error is not None
-    assert "ConfigurationError" in error
-    assert f"writes to '{flow.target}'" in error
-    flow.checkpoint += "-again"
-    api.start(flow, topic=other, group_id=f"{flow.group_id}-b").replay()
-    assert sorted(map(int, flow.values(other))) == list(range(30))
 
 
 @pytest.mark.proves("group-reused")
@@ -258,17 +231,9 @@ def test_offsets_without_an_owner_refuse_nothing(
     for number, texts in enumerate([older, dict.fromkeys(found, "")]):
         groups.set_offsets(flow.bootstrap_servers, flow.group_id, offsets, texts)
         caplog.clear()
-        assert (
-            sum(
-                r.rows_written
-                for r in run_available(
-                    spark_eos_session,
-                    flow,
-                    topic=_copied(flow) if number == 0 else f"other-{flow.name}",
-                )
-            )
-            == 0
-        )
+        topic = _copied(flow) if number == 0 else f"other-{flow.name}"
+        reports = run_available(spark_eos_session, flow, topic=topic)
+        assert sum(report.rows_written for report in reports) == 0
         assert ("the group has offsets of another query." in caplog.text) == (number == 0)
         flow.checkpoint += "-next"
 

@@ -28,36 +28,6 @@ def _fails(
 
 
 @pytest.mark.slow
-def test_larger_than_the_topic_allows(flow: Flow, spark_eos_session: SparkSession) -> None:
-    small = f"small-{flow.name}"
-    flow.broker.create_topic(small, 1, {"max.message.bytes": "10000"})
-    # Random enough not to be compressed, and in company that is small enough.
-    flow.produce(["x" * 100, "y" * 20_000, "z" * 100], partition=0)
-    _fails(
-        spark_eos_session,
-        flow,
-        lambda f: f.select("source", "value", F.lit(small).alias("topic")),
-        rf"source {flow.source}-0 offset 1, for topic '{small}'.*max\.message\.bytes",
-    )
-    assert flow.values(small) == []
-
-
-@pytest.mark.slow
-def test_larger_than_the_client_allows(flow: Flow, spark_eos_session: SparkSession) -> None:
-    flow.produce(["small"], partition=0)
-
-    def grow(frame: DataFrame) -> DataFrame:
-        return frame.select("source", F.repeat(F.lit("x"), 2_000_000).alias("value"))
-
-    _fails(
-        spark_eos_session,
-        flow,
-        grow,
-        rf"source {flow.source}-0 offset 0, for topic '{flow.target}'.*message\.max\.bytes",
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason", "written", "options"),
     [
@@ -87,41 +57,6 @@ def test_for_a_topic_that_does_not_exist(
     )
 
 
-@pytest.mark.slow
-def test_for_a_topic_that_the_query_reads(flow: Flow, spark_eos_session: SparkSession) -> None:
-    flow.produce(["good"], partition=0)
-    _fails(
-        spark_eos_session,
-        flow,
-        # A column of the plan's own: the source's is refused before.
-        lambda f: f.withColumn("topic", F.trim("topic")),
-        rf"source {flow.source}-0 offset 0: the row is for '{flow.source}', a topic that the",
-    )
-
-
-@pytest.mark.slow
-def test_for_a_partition_that_does_not_exist(flow: Flow, spark_eos_session: SparkSession) -> None:
-    flow.produce(["good", "bad"], partition=0)
-    partition = F.when(F.col("value") == F.lit(b"bad"), 17).alias("partition")
-    _fails(
-        spark_eos_session,
-        flow,
-        lambda f: f.select("source", "value", partition),
-        rf"source {flow.source}-0 offset 1, for topic '{flow.target}': .*[Pp]artition",
-    )
-
-
-@pytest.mark.slow
-def test_out_of_offset_order(flow: Flow, spark_eos_session: SparkSession) -> None:
-    flow.produce(["first", "second"], partition=0)
-
-    def reverse(frame: DataFrame) -> DataFrame:
-        chosen = frame.select("source", "value")
-        return chosen.mapInArrow(lambda batches: (b.take([1, 0]) for b in batches), chosen.schema)
-
-    _fails(spark_eos_session, flow, reverse, "not in offset order")
-
-
 @pytest.mark.proves("function-raises")
 def test_the_users_own_error_is_the_reason(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["good"], partition=0)
@@ -131,16 +66,6 @@ def test_the_users_own_error_is_the_reason(flow: Flow, spark_eos_session: SparkS
         return frame.select("source", boom("value").alias("value"))
 
     _fails(spark_eos_session, flow, raising, "ZeroDivisionError")
-
-
-@pytest.mark.slow
-def test_a_worker_directory_that_can_not_be_used(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    flow.produce(range(2))
-    with pytest.raises(StreamingQueryException, match="worker_directory /proc/nowhere"):
-        run_available(spark_eos_session, flow, worker_directory="/proc/nowhere")
-    assert flow.written() == []
 
 
 @pytest.mark.parametrize("delivery", ["direct", "mirrored"])
@@ -172,3 +97,13 @@ def test_an_exception_of_a_python_function(
     assert "ValueError: no thirteen here" in told.partition("WriteError: ")[2]
     # The other partition's task may have ended before the job did.
     assert flow.values() in ([], ["a"])
+
+
+def test_what_a_row_holds_moves_no_cursor(flow: Flow, spark_eos_session: SparkSession) -> None:
+    def routed(frame: DataFrame) -> DataFrame:
+        return frame.select("source", "value", F.col("value").cast("string").alias("topic"))
+
+    flow.produce(["\x1b[2J\x9b\a\r\u202epayments"], partition=0)
+    with pytest.raises(StreamingQueryException, match="payments") as caught:
+        run_available(spark_eos_session, flow, routed, max_block_ms=1_000)
+    assert {one for one in str(caught.value) if not one.isprintable()} <= {"\n", "\t"}

@@ -14,7 +14,6 @@ from confluent_kafka.schema_registry import (
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -140,28 +139,6 @@ def test_an_error_that_is_there_stays(spark: SparkSession, subjects: Subjects) -
         registry.decode(numbers, subject=subject, errors="column")
 
 
-@pytest.mark.slow
-def test_bad_records_end_the_query_if_they_are_to(spark: SparkSession, subjects: Subjects) -> None:
-    good = subjects.write(ORDER, {"id": "o1", "amount": 0.5})
-    registry = SchemaRegistry({"url": subjects.url})
-    source = "struct<topic: string, partition: int, offset: bigint>"
-    frame = frame_of(
-        spark,
-        [(("in", 3, 41), good), (("in", 3, 42), b"oops")],
-        f"source {source}, value binary",
-    )
-    subject = f"{subjects.topic}-value"
-    made = registry.decode(frame, "VALUE", subject=subject, errors="raise")
-    assert made.columns == ["source", "value"]
-    with pytest.raises(PythonException, match=r"SchemaError: in-3, offset 42: the value begins"):
-        registry.decode(frame, subject=subject, errors="raise").collect()
-    nothing = frame.select(
-        F.struct(F.lit("a").alias("id"), F.lit(None).cast("double").alias("amount")).alias("value")
-    )
-    with pytest.raises(PythonException, match="SchemaError: amount is null"):
-        registry.encode(nothing, subject=subject, errors="raise").collect()
-
-
 def test_nothing_is_registered_unless_asked(spark: SparkSession, subjects: Subjects) -> None:
     registry = SchemaRegistry({"url": subjects.url})
     frame = frame_of(spark, [("o1", 0.5)], "id string, amount double")
@@ -256,26 +233,6 @@ def test_a_restart_has_the_columns_that_the_query_has_begun_with(
 ) -> None:
     _pinned(spark, subjects, str(tmp_path / "check point"), caplog)
     assert (tmp_path / "check point" / "spark-eos" / "schemas").is_dir()
-
-
-@pytest.mark.slow
-def test_decode_and_encode_are_pinned_each_for_itself(
-    spark: SparkSession, subjects: Subjects, tmp_path: Path
-) -> None:
-    subject = subjects.register("value", ORDER)
-    pinned = str(tmp_path)
-    registry = SchemaRegistry({"url": subjects.url})
-    value = F.struct(F.lit("o1").alias("id"), F.lit(0.5).cast("double").alias("amount"))
-    frame = spark.range(1).select(value.alias("value"))
-    (first,) = registry.encode(frame, subject=subject, pinned=pinned).collect()
-    newer = json.loads(ORDER)
-    newer["fields"].append({"name": "more", "type": "int", "default": 0})
-    subjects.register("value", json.dumps(newer))
-    read = registry.decode(frame_of(spark, [bytes(first.value)]), subject=subject, pinned=pinned)
-    (row,) = read.collect()
-    assert row.value.asDict() == {"id": "o1", "amount": 0.5, "more": 0}
-    (again,) = registry.encode(frame, subject=subject, pinned=pinned).collect()
-    assert again.value == first.value
 
 
 def test_a_pins_id_is_looked_up_in_the_registry_that_is_there(

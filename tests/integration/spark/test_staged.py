@@ -12,17 +12,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink, errors
-from spark_eos.testing import process_available
+from spark_eos._spark import staged_copies
 from support import staging
-from support.apis import started
+from support.apis import ReportFile, started
 from support.connect_server import ConnectService
 from support.flow import Flow
-from support.queries import run_available, until
+from support.queries import run_available
 from support.sinks import arguments
 from support.staging import record, run_staged, staged_files
 
 _RECORDS = 100
-_BATCH = 30
 
 
 def _produced(flow: Flow, numbers: Any = range(_RECORDS)) -> None:
@@ -65,134 +64,18 @@ def test_counts_by_window(flow: Flow, spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_totals_that_are_updated(flow: Flow, spark: SparkSession) -> None:
-    _produced(flow)
-    written = run_staged(spark, flow, staging.totals, "update")
-    # Each batch has five more records of each customer, and writes each customer once.
-    each = Counter((row["customer"], row["count"]) for row in written.rows)
-    assert set(each.values()) == {1}
-    assert max(row["count"] for row in written.rows) == _RECORDS // 5
-    assert len(each) == 5 * len(written.reports)
-
-
-@pytest.mark.slow
-def test_state_of_the_users_own(flow: Flow, spark: SparkSession) -> None:
-    _produced(flow)
-    written = run_staged(spark, flow, staging.running_counts, "update")
-    each = Counter((row["customer"], row["count"]) for row in written.rows)
-    assert each == Counter({(f"c{c}", n): 1 for c in range(5) for n in (10, 20)})
-
-
-@pytest.mark.slow
-def test_streams_that_are_joined(
-    flow: Flow, spark: SparkSession, new_flow: Callable[..., Flow]
-) -> None:
-    other = new_flow()
-    for numbers in (range(60), range(60, _RECORDS)):
-        _produced(flow, numbers)
-        _produced(other, [*numbers, 1_000 + numbers[0]])
-        sink = ExactlyOnceSink(**flow.options())
-        frames = [sink.read(spark, subscribe=one.source) for one in (flow, other)]
-        process_available(sink.write(staging.joined_streams(*frames)), timeout=240)
-        sink.close()
-    rows = [json.loads(value) for value in flow.values()]
-    assert Counter(row["n"] for row in rows) == Counter(range(_RECORDS))
-
-
-@pytest.mark.slow
-def test_rows_that_are_made_up(flow: Flow, spark: SparkSession) -> None:
-    sink = ExactlyOnceSink(**flow.options())
-    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
-    rows = frame.select(F.col("value").cast("string").alias("value"))
-    query = sink.write(rows).start()
-    try:
-        until(lambda: len(flow.values()) >= 30, lambda: "three batches")
-    finally:
-        query.stop()
-        sink.close()
-    found = sorted(map(int, flow.values()))
-    assert found == list(range(len(found)))
-
-
-@pytest.mark.slow
-def test_all_totals_in_order(flow: Flow, spark: SparkSession) -> None:
-    flow.produce(map(record, [*range(_RECORDS), 0, 5, 1]))
-    written = run_staged(spark, flow, staging.ranking, "complete", max_offsets=1_000)
-    (report,) = written.reports
-    assert report.rows_written == 5
-    counts = {row["customer"]: row["count"] for row in written.rows}
-    assert counts == {"c0": 22, "c1": 21, "c2": 20, "c3": 20, "c4": 20}
-
-
-@pytest.mark.slow
-def test_duplicates_are_dropped(flow: Flow, spark: SparkSession) -> None:
-    _produced(flow)
-    written = run_staged(spark, flow, staging.deduplicated)
-    assert Counter(row["key"] for row in written.rows) == Counter(range(20))
-
-
-@pytest.mark.slow
-def test_a_limit(flow: Flow, spark: SparkSession) -> None:
-    _produced(flow)
-    written = run_staged(spark, flow, staging.limited)
-    assert len(written.rows) == 12
-    assert len({row["n"] for row in written.rows}) == 12
-    # Batches without rows need a staged commit, and no transaction.
-    assert [report.transactions > 0 for report in written.reports][1:] == [False] * (
-        len(written.reports) - 1
-    )
-
-
-@pytest.mark.slow
-def test_source_partitions_that_are_split(flow: Flow, spark: SparkSession) -> None:
-    _produced(flow)
-    reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
-    options = {"subscribe": flow.source, "minPartitions": "7", "startingOffsets": "earliest"}
-    options |= {
-        "kafka.bootstrap.servers": flow.bootstrap_servers,
-        "kafka.isolation.level": "read_committed",
-    }
-    frame = spark.readStream.format("kafka").options(**options).load().select("value")
-    process_available(sink.write(frame), timeout=240)
-    sink.close()
-    assert sorted(flow.values()) == sorted(map(record, range(_RECORDS)))
-    assert {report.delivery for report in reports} == {"staged"}
-
-
-@pytest.mark.slow
-def test_sources_that_are_not_kafkas(flow: Flow, spark: SparkSession, tmp_path: Any) -> None:
-    directory = tmp_path / "files"
-    spark.range(50).select(F.col("id").cast("string").alias("value")).write.text(str(directory))
-    sink = ExactlyOnceSink(**flow.options())
-    frame = spark.readStream.format("text").schema("value string").load(str(directory))
-    process_available(sink.write(frame), timeout=240)
-    spark.range(50, 60).select(F.col("id").cast("string").alias("value")).write.mode("append").text(
-        str(directory)
-    )
-    process_available(sink.write(frame), timeout=240)
-    sink.close()
-    assert sorted(map(int, flow.values())) == list(range(60))
-
-
-@pytest.mark.slow
 def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
-    reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
-    read = {"maxOffsetsPerTrigger": "40"}
-    frame = sink.read(spark, subscribe=flow.source, options=read).select("source", "key", "value")
 
-    def both(rows: DataFrame, batch_id: int) -> None:
+    def both(sink: ExactlyOnceSink, rows: DataFrame, batch_id: int) -> None:
         other = rows.withColumn("value", F.lit(b"again"))
         sink(rows.union(other), batch_id)
 
-    process_available(sink.write(frame).foreachBatch(both), timeout=240)
-    assert {report.delivery for report in reports} == {"staged"}
+    read = {"options": {"maxOffsetsPerTrigger": "40"}}
+    reports = run_available(spark, flow, read=read, function=both)
     # It keeps its delivery when it is started again, also where a batch could be written directly.
     _produced(flow, range(_RECORDS, _RECORDS + 5))
-    process_available(sink.write(frame).foreachBatch(both), timeout=240)
-    sink.close()
+    reports += run_available(spark, flow, read=read, function=both)
     assert {report.delivery for report in reports} == {"staged"}
     found = Counter(flow.values())
     assert found == Counter({**{record(n): 1 for n in range(105)}, "again": 105})
@@ -229,25 +112,6 @@ def test_files_are_there_once_all_tasks_are_done(flow: Flow, spark: SparkSession
     copies = Path(flow.checkpoint) / "spark-eos" / "staged"
     assert [*copies.iterdir()]
     assert not [*copies.glob("*/part-*")]
-
-
-@pytest.mark.slow
-def test_a_narrow_pipeline_is_written_directly_unless_it_is_to_be_staged(
-    flow: Flow, spark: SparkSession
-) -> None:
-    _produced(flow)
-    columns = ["source", "key", "value"]
-
-    def narrow(frame: DataFrame) -> DataFrame:
-        return frame.select(*columns)
-
-    direct = run_staged(spark, flow, narrow)
-    assert {report.delivery for report in direct.reports} == {"direct"}
-    flow.checkpoint += "-staged"
-    options: dict[str, Any] = {"group_id": f"{flow.group_id}-staged", "delivery": "staged"}
-    staged = run_staged(spark, flow, narrow, **options)
-    assert {report.delivery for report in staged.reports} == {"staged"}
-    assert Counter(row["n"] for row in staged.rows) == Counter([*range(_RECORDS)] * 2)
 
 
 @pytest.mark.proves("other-delivery")
@@ -324,13 +188,9 @@ def test_a_query_does_not_begin_anew_in_another_progress_topic(
 
 def test_direct_refuses_what_must_be_staged(flow: Flow, spark: SparkSession) -> None:
     with pytest.raises(errors.UnsupportedPipelineError, match="a shuffle"):
-        run_staged(spark, flow, _with_source, delivery="direct")
-    with pytest.raises(errors.ConfigurationError, match="'direct', 'mirrored' or 'staged'"):
-        run_staged(spark, flow, _with_source, delivery="exactly")
-
-
-def _with_source(frame: DataFrame) -> DataFrame:
-    return frame.select("source", "value").repartition(2)
+        run_staged(
+            spark, flow, lambda f: f.select("source", "value").repartition(2), delivery="direct"
+        )
 
 
 def _staged_on_connect(
@@ -348,28 +208,6 @@ def _staged_on_connect(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transform", ["totals", "both_branches"])
-def test_on_spark_connect(connect_service: ConnectService, flow: Flow, transform: str) -> None:
-    mode = "update" if transform == "totals" else "append"
-    for first in (0, _RECORDS):
-        _produced(flow, range(first, first + _RECORDS))
-        told = connect_service.queries.ask(
-            _staged_on_connect, flow.options(), flow.source, mode, transform
-        )
-        assert told == ["staged"]
-    rows = [json.loads(value) for value in flow.values()]
-    if transform == "totals":
-        each = Counter((row["customer"], row["count"]) for row in rows)
-        assert set(each.values()) == {1}
-        assert max(row["count"] for row in rows) == 2 * _RECORDS // 5
-    else:
-        both = [*range(2 * _RECORDS), *(-n for n in range(2 * _RECORDS))]
-        assert Counter(row["n"] for row in rows) == Counter(both)
-    assert len(list(staged_files(flow))) == 1
-    assert flow.open_transactions() == []
-
-
-@pytest.mark.slow
 def test_on_spark_connect_with_a_checkpoint_on_another_file_system(
     connect_service: ConnectService, flow: Flow
 ) -> None:
@@ -384,3 +222,59 @@ def test_on_spark_connect_with_a_checkpoint_on_another_file_system(
     copies = connect_service.files / flow.name / "check point" / "spark-eos" / "staged"
     with_rows = {path.parent.name for path in copies.glob("*/part-*.parquet")}
     assert len(with_rows) == 1
+
+
+def _let_sessions_idle(_: BatchReport) -> None:
+    """Makes each batch find that the session that reads copies was idle for long."""
+    staged_copies._SESSION_IDLE = 0.0  # type: ignore[misc]
+
+
+def _totals_on_connect(
+    session: SparkSession, options: dict[str, Any], source: str, reports: Path
+) -> None:
+    sink = ExactlyOnceSink(
+        **arguments(**options, on_batch=[ReportFile(reports), _let_sessions_idle])
+    )
+    frame = sink.read(session, subscribe=source, options={"maxOffsetsPerTrigger": "30"})
+    writer = sink.write(staging.totals(frame)).outputMode("update")
+    query = started(writer.trigger(availableNow=True))
+    assert query.awaitTermination(240)
+
+
+@pytest.mark.slow
+def test_batches_are_staged_where_sessions_end(
+    connect_service: ConnectService, flow: Flow, tmp_path: Path
+) -> None:
+    reports = tmp_path / "reports"
+    for first in (0, 90):
+        flow.produce(map(record, range(first, first + 90)))
+        connect_service.queries.ask(_totals_on_connect, flow.options(), flow.source, reports)
+    found = [json.loads(value) for value in flow.values()]
+    each = Counter((row["customer"], row["count"]) for row in found)
+    assert set(each.values()) == {1}
+    assert set(each) == {(f"c{c}", n) for c in range(5) for n in range(6, 37, 6)}
+    assert {report["delivery"] for report in ReportFile(reports).reports()} == {"staged"}
+    left = (Path(flow.checkpoint) / "spark-eos" / "staged").iterdir()
+    assert {path.name.partition("-")[0] for path in left} == {"5"}
+
+
+def _behind_a_view(session: SparkSession, options: dict[str, Any], source: str) -> str:
+    read = {
+        "kafka.bootstrap.servers": options["kafka"]["bootstrap.servers"],
+        "subscribe": source,
+    }
+    session.readStream.format("kafka").options(**read).load().createOrReplaceTempView("hidden")
+    sink = ExactlyOnceSink(**arguments(**options))
+    hidden = session.table("hidden").select("value")
+    seen = sink.read(session, subscribe=source).select("value")
+    for frame in (hidden, session.sql("select value from hidden"), seen.union(hidden)):
+        with pytest.raises(errors.UnsupportedPipelineError) as failure:
+            sink.write(frame.repartition(2))
+    return str(failure.value)
+
+
+@pytest.mark.slow
+def test_a_stream_that_the_client_does_not_see(connect_service: ConnectService, flow: Flow) -> None:
+    """It may read uncommitted records, which only the options of its source tell."""
+    error = connect_service.queries.ask(_behind_a_view, flow.options(), flow.source)
+    assert "not through a view or SQL" in error

@@ -1,7 +1,10 @@
 """Queries with staged delivery that die, wake up, or find something else than they left."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,13 +13,16 @@ import pytest
 
 from support.flow import Flow
 from support.queries import QueryProcess
-from support.staged_main import POINTS
-from support.staging import record
+from support.staged_main import HALFWAY, POINTS
+from support.staging import record, totals_of
 
 # A Spark for each run.
 pytestmark = pytest.mark.slow
 
 _RECORDS = 90
+_SLOWLY: dict[str, Any] = {"pipeline": "slowly", "mode": "append"}
+# Mounts of its own, which end with it.
+_UNSHARED = ["unshare", "--user", "--map-root-user", "--mount"]
 
 
 def _query(flow: Flow, tmp_path: Path, name: str, **settings: Any) -> QueryProcess:
@@ -44,8 +50,8 @@ def _ended_with(flow: Flow, tmp_path: Path, words: str, **settings: Any) -> None
     assert Counter(flow.values()) == before
 
 
-def _rows(flow: Flow) -> list[dict[str, Any]]:
-    return [json.loads(value) for value in flow.values()]
+def _copies(flow: Flow) -> Path:
+    return Path(flow.checkpoint) / "spark-eos" / "staged"
 
 
 def _each_total_once(flow: Flow, records: int = _RECORDS) -> None:
@@ -53,10 +59,13 @@ def _each_total_once(flow: Flow, records: int = _RECORDS) -> None:
 
     The totals are equal in each attempt of a batch, but what is random beside them is not.
     """
-    found = Counter((row["customer"], row["count"]) for row in _rows(flow))
-    assert set(found.values()) == {1}
     counts = range(6, records // 5 + 1, 6)
-    assert set(found) == {(f"c{c}", n) for c in range(5) for n in counts}
+    assert totals_of(flow) == Counter((f"c{c}", n) for c in range(5) for n in counts)
+    assert flow.open_transactions() == []
+
+
+def _each_once(flow: Flow, expected: range = range(_RECORDS), field: str = "n") -> None:
+    assert Counter(json.loads(value)[field] for value in flow.values()) == Counter(expected)
     assert flow.open_transactions() == []
 
 
@@ -82,12 +91,11 @@ def test_killed_at_every_point_whatever_the_query_does(
 ) -> None:
     """With another number of shuffle partitions in each run, which may change what is where."""
     flow.produce(map(record, range(_RECORDS)))
-    chosen = {"pipeline": pipeline, "mode": "append"}
+    chosen = {**_SLOWLY, "pipeline": pipeline}
     for number, point in enumerate(POINTS):
         _killed(flow, tmp_path, point, number // 2, shuffle_partitions=2 + number, **chosen)
     _finished(flow, tmp_path, **chosen)
-    assert Counter(row[field] for row in _rows(flow)) == Counter(expected)
-    assert flow.open_transactions() == []
+    _each_once(flow, expected, field)
 
 
 @pytest.mark.proves("staged-killed-when-staged")
@@ -95,7 +103,7 @@ def test_a_batch_that_was_staged_is_written_from_its_copy(flow: Flow, tmp_path: 
     """Also where its rows have been written and the end of the batch is not committed."""
     flow.produce(map(record, range(_RECORDS)))
     _killed(flow, tmp_path, "staged-commit", 1)
-    (copy,) = (Path(flow.checkpoint) / "spark-eos" / "staged").glob("1-*")
+    (copy,) = _copies(flow).glob("1-*")
     files = sorted(path.name for path in copy.glob("part-*"))
     _killed(flow, tmp_path, "written", 1)
     written = Counter(flow.values())
@@ -115,32 +123,28 @@ def test_a_lost_checkpoint_is_refused(flow: Flow, tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("staged-checkpoint-older")
-def test_an_older_checkpoint_is_refused(flow: Flow, tmp_path: Path) -> None:
-    """One of two batches earlier, and one whose last batch Spark plans anew."""
+@pytest.mark.parametrize(
+    ("batches", "options", "words"),
+    [
+        # It has batch 0 only, so that batch 1 is next, as at the time.
+        (2, {}, "has staged batch 2 last, and the query is at batch 1"),
+        # Its next batch is planned anew.
+        (1, {"max_offsets": 1_000}, "from other source offsets"),
+    ],
+)
+def test_an_older_checkpoint_is_refused(
+    flow: Flow, tmp_path: Path, batches: int, options: dict[str, Any], words: str
+) -> None:
     flow.produce(map(record, range(30)))
     _finished(flow, tmp_path)
     older = tmp_path / "older"
     shutil.copytree(flow.checkpoint, older)
-    flow.produce(map(record, range(30, 90)))
+    flow.produce(map(record, range(30, 30 + 30 * batches)))
     _finished(flow, tmp_path, "further")
+    flow.produce(map(record, range(30 + 30 * batches, _RECORDS)))
     shutil.rmtree(flow.checkpoint)
     shutil.copytree(older, flow.checkpoint)
-    # It has batch 0 only, so that batch 1 is next, as at the time.
-    _ended_with(flow, tmp_path, "has staged batch 2 last, and the query is at batch 1")
-
-
-@pytest.mark.proves("staged-checkpoint-older")
-def test_a_batch_that_is_planned_anew_is_refused(flow: Flow, tmp_path: Path) -> None:
-    flow.produce(map(record, range(30)))
-    _finished(flow, tmp_path)
-    older = tmp_path / "older"
-    shutil.copytree(flow.checkpoint, older)
-    flow.produce(map(record, range(30, 60)))
-    _finished(flow, tmp_path, "further")
-    flow.produce(map(record, range(60, 90)))
-    shutil.rmtree(flow.checkpoint)
-    shutil.copytree(older, flow.checkpoint)
-    _ended_with(flow, tmp_path, "from other source offsets", max_offsets=1_000)
+    _ended_with(flow, tmp_path, words, **options)
 
 
 @pytest.mark.proves("staged-file-damaged", case="removed]")
@@ -149,7 +153,7 @@ def test_a_batch_that_is_planned_anew_is_refused(flow: Flow, tmp_path: Path) -> 
 def test_a_damaged_copy_is_noticed(flow: Flow, tmp_path: Path, how: str) -> None:
     flow.produce(map(record, range(_RECORDS)))
     _killed(flow, tmp_path, "staged-commit", 1)
-    (copy,) = (Path(flow.checkpoint) / "spark-eos" / "staged").glob("1-*")
+    (copy,) = _copies(flow).glob("1-*")
     file = max(copy.glob("part-*"), key=lambda path: path.stat().st_size)
     kept = file.read_bytes()
     if how == "removed":
@@ -164,3 +168,86 @@ def test_a_damaged_copy_is_noticed(flow: Flow, tmp_path: Path, how: str) -> None
     file.write_bytes(kept)
     _finished(flow, tmp_path)
     _each_total_once(flow)
+
+
+@pytest.mark.proves("staged-killed-while-staging")
+def test_a_copy_that_is_half_written(flow: Flow, tmp_path: Path) -> None:
+    """Its driver is killed; the batch is staged anew, and the half is swept."""
+    flow.produce(map(record, range(_RECORDS)))
+    _killed(flow, tmp_path, HALFWAY, 1, **_SLOWLY)
+    (half,) = _copies(flow).glob("1-*")
+    assert any(half.glob("_temporary/**/part-*.parquet"))
+    assert not (half / "_SUCCESS").exists()
+    _finished(flow, tmp_path, **_SLOWLY)
+    _each_once(flow)
+    assert not half.exists()
+
+
+@pytest.mark.proves("staged-disk-full")
+def test_a_disk_that_is_full(flow: Flow, tmp_path: Path) -> None:
+    """Room for a few files and not for a whole copy; with more room the query goes on."""
+    flow.produce(map(record, range(30)))
+    _finished(flow, tmp_path, **_SLOWLY)
+    before = Counter(flow.values())
+    flow.produce(map(record, range(30, _RECORDS)))
+    small = f'mount -t tmpfs -o size=16k tmpfs {_copies(flow)} && exec "$0" "$@"'
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*_UNSHARED, "true"], check=False).returncode
+    ):
+        pytest.skip("users may not mount anything here")
+    with _query(
+        flow, tmp_path, "full", through=[*_UNSHARED, "sh", "-c", small], **_SLOWLY
+    ) as query:
+        assert query.wait(120) > 0, query.output()
+        assert "No space left on device" in query.output(), query.output()[-4000:]
+    assert Counter(flow.values()) == before
+    assert flow.open_transactions() == []
+    _finished(flow, tmp_path, **_SLOWLY)
+    _each_once(flow)
+
+
+@pytest.mark.proves("staged-killed-while-writing", "staged-progress-topic-grows")
+@pytest.mark.parametrize("point", ["staged", "staged-commit", "written"])
+def test_progress_partitions_that_are_added_to_a_batch_that_was_begun(
+    flow: Flow, tmp_path: Path, point: str
+) -> None:
+    """Its copy has fewer files than there are partitions now."""
+    flow.produce(map(record, range(_RECORDS)))
+    topic = f"progress-{flow.name}"
+    settings = {**_SLOWLY, "progress_topic": topic, "progress_partitions": 3}
+    _killed(flow, tmp_path, point, 1, **settings)
+    flow.broker.add_partitions(topic, 6)
+    _finished(flow, tmp_path, **settings)
+    _each_once(flow)
+
+
+@pytest.mark.proves("staged-driver-frozen")
+@pytest.mark.parametrize(
+    ("point", "records", "error"),
+    [
+        pytest.param("staged", 60, "FencedByNewerRunError", id="before its copy counts"),
+        # Its successor has written that copy, which is what counts for both, and has gone.
+        pytest.param(
+            "staged-commit", 60, "CONCURRENT_STREAM_LOG_UPDATE", id="before its copy is written"
+        ),
+        # Its successor has staged the next batch, too.
+        pytest.param("staged", 90, "PATH_NOT_FOUND", id="and its copy is swept"),
+    ],
+)
+def test_a_driver_that_wakes_up_beside_its_successor(
+    flow: Flow, tmp_path: Path, point: str, records: int, error: str
+) -> None:
+    flow.produce(map(record, range(records)))
+    with _query(flow, tmp_path, "older", kill=[point, 1, "SIGSTOP"]) as older:
+        older.until(lambda: _stopped(older.process.pid), f"the point {point!r}", 120)
+        _finished(flow, tmp_path, "newer")
+        os.killpg(older.process.pid, signal.SIGCONT)
+        assert older.wait(120) > 0, older.output()
+    assert error in older.output(), older.output()[-4000:]
+    _each_total_once(flow, records)
+
+
+def _stopped(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return "\nState:\tT" in status

@@ -3,27 +3,23 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._run.run import Run
 from spark_eos._spark import classic
 from spark_eos._spark.classic import ClassicRuntime
-from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos.errors import OffsetsLostError, SparkEosError, WriteError
-from spark_eos.testing import process_available
 from support import groups, staging
 from support.flow import Flow
 from support.members import started
-from support.sinks import arguments
-from support.staging import Written, record, run_staged
+from support.staging import Written, failing_once_staged, record, run_staged
 
 _BATCH = 30
 
@@ -44,19 +40,6 @@ def _run(
     return run_staged(spark, flow, transform, max_offsets=_BATCH, **_options(flow))
 
 
-@contextmanager
-def _broken() -> Iterator[None]:
-    """Batches fail once the staged commit names their copy."""
-
-    def run(*_: Any) -> Any:
-        raise RuntimeError("out of order")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "_write_rows", run)
-        with pytest.raises(Exception, match="out of order"):
-            yield
-
-
 def _numbers(flow: Flow) -> Counter[int]:
     return Counter(row["n"] for row in map(json.loads, flow.values()))
 
@@ -66,21 +49,6 @@ def _set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
     topic = _options(flow)["progress_topic"]
     wanted = {TopicPartition(topic, index): offset for index, offset in offsets.items()}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, wanted)
-
-
-@pytest.mark.slow
-def test_progress_partitions_that_are_added_in_a_batch_that_fails(
-    flow: Flow, spark: SparkSession
-) -> None:
-    _produced(flow, range(1))
-    _run(spark, flow)
-    flow.broker.add_partitions(_options(flow)["progress_topic"], 5)
-    _produced(flow, range(1, 3))
-    with _broken():
-        _run(spark, flow)
-    written = _run(spark, flow)
-    assert _numbers(flow) == Counter(range(3 * _BATCH))
-    assert [len(report.partitions) for report in written.reports] == [5, 5]
 
 
 @pytest.mark.slow
@@ -129,7 +97,7 @@ def test_a_ledger_that_is_lost_within_a_batch_is_refused(flow: Flow, spark: Spar
     _produced(flow, range(1))
     _run(spark, flow)
     _produced(flow, range(1, 2))
-    with _broken():
+    with failing_once_staged():
         _run(spark, flow)
     _lose_ledger(flow)
     with pytest.raises(Exception, match=OffsetsLostError.__name__):
@@ -139,7 +107,7 @@ def test_a_ledger_that_is_lost_within_a_batch_is_refused(flow: Flow, spark: Spar
 
 def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Path) -> None:
     _produced(flow, range(1))
-    with _broken():
+    with failing_once_staged():
         _run(spark, flow)
 
     def without_key(frame: DataFrame) -> DataFrame:
@@ -153,30 +121,6 @@ def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Pat
     _run(spark, flow, without_key)
     assert _numbers(flow) == Counter(range(_BATCH))
     assert None not in {message.key() for message in flow.written()}
-
-
-@pytest.mark.slow
-def test_copies_are_read_with_the_querys_settings(
-    flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as credentials of the checkpoint's file system."""
-    seen: list[str | None] = []
-    session = StagedCopies._session
-
-    def noting(self: StagedCopies) -> SparkSession:
-        found = session(self)
-        seen.append(found.conf.get("fs.test.token", None))
-        return found
-
-    monkeypatch.setattr(StagedCopies, "_session", noting)
-    spark.conf.set("fs.test.token", "secret")
-    try:
-        _produced(flow, range(1))
-        _run(spark, flow)
-    finally:
-        spark.conf.unset("fs.test.token")
-    assert set(seen) == {"secret"}
-    assert _numbers(flow) == Counter(range(_BATCH))
 
 
 @pytest.mark.parametrize("most_files", [classic._MOST_FILES, 0])
@@ -239,37 +183,3 @@ def test_rows_that_are_not_written_are_named_although_a_newer_run_has_the_group(
         with pytest.raises(Exception, match=f"{error.__name__}: offsets 5 to 8") as ended:
             _run(spark, flow)
     assert "FencedByNewerRunError" not in str(ended.value)
-
-
-@pytest.mark.slow
-def test_a_function_that_leaves_the_position_out(flow: Flow, spark: SparkSession) -> None:
-    _produced(flow, range(1))
-    reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**arguments(**flow.options(), **_options(flow), on_batch=reports.append))
-    frame = sink.read(spark, subscribe=flow.source).select("source", "key", "value")
-
-    def values(rows: DataFrame, batch_id: int) -> None:
-        sink(rows.select("value"), batch_id)
-
-    process_available(sink.write(frame).foreachBatch(values), timeout=240)
-    sink.close()
-    assert {report.delivery for report in reports} == {"staged"}
-    assert _numbers(flow) == Counter(range(_BATCH))
-
-
-@pytest.mark.slow
-def test_a_staged_batch_is_not_written_directly_without_its_note(
-    flow: Flow, spark: SparkSession
-) -> None:
-    _produced(flow, range(1))
-
-    def narrow(frame: DataFrame) -> DataFrame:
-        return frame.select("source", "key", "value")
-
-    with _broken():
-        run_staged(spark, flow, narrow, delivery="staged", **_options(flow))
-    shutil.rmtree(Path(flow.checkpoint) / "spark-eos" / "marker")
-    with pytest.raises(Exception, match="has written with delivery='staged'"):
-        run_staged(spark, flow, narrow)
-    run_staged(spark, flow, narrow, delivery="staged", **_options(flow))
-    assert _numbers(flow) == Counter(range(_BATCH))

@@ -3,8 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,12 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
-from spark_eos._kafka.offsets import all_group_offsets
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._run.run import Run
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.testing import EmbeddedKafka
 from support import staging
 from support.flow import Flow
-from support.members import deadline
 from support.planting import remove
-from support.staging import Written, record, run_staged, totals_of
+from support.staging import Written, failing_once_staged, record, run_staged, totals_of
 
 _BATCH = 30
 
@@ -42,37 +37,8 @@ def _run(
     return run_staged(spark, flow, transform, mode, max_offsets=_BATCH, **place, **options)
 
 
-@contextmanager
-def _staged_only() -> Iterator[None]:
-    """Batches fail once the staged commit names their copy."""
-
-    def run(*_: Any) -> Any:
-        raise RuntimeError("out of order")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "_write_rows", run)
-        with pytest.raises(Exception, match="out of order"):
-            yield
-
-
 def _totals(*counts: int) -> Counter[tuple[str, int]]:
     return Counter((f"c{customer}", count) for customer in range(5) for count in counts)
-
-
-@pytest.mark.slow
-def test_a_transactional_source_leaves_no_lag(flow: Flow, spark: SparkSession) -> None:
-    """Behind its last rows are markers, and rows of an aborted transaction."""
-    flow.produce_in_transaction([record(n) for n in range(4)])
-    for _ in range(2):
-        flow.produce_in_transaction([record(9)], commit=False)
-        _run(spark, flow, staging.repartitioned, "append")
-        with flow.connections() as connections:
-            shown = all_group_offsets(connections, flow.group_id, deadline(), positions=True)
-        ends = {
-            index: shown[TopicPartition(flow.source, index)].offset
-            for index in range(flow.partitions)
-        }
-        assert ends == dict(enumerate(flow.ends()))
 
 
 @pytest.mark.proves("staged-records-deleted")
@@ -82,7 +48,7 @@ def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
     _produced(flow, 0)
     _run(spark, flow)
     _produced(flow, 1)
-    with _staged_only():
+    with failing_once_staged():
         _run(spark, flow)
     for partition in range(flow.partitions):
         remove(flow, flow.source, partition, _BATCH)
@@ -108,23 +74,6 @@ def test_losses_that_nothing_would_tell_are_refused(flow: Flow, spark: SparkSess
     frame = other.read(spark, subscribe=flow.source)
     with pytest.raises(UnsupportedPipelineError, match="skipped silently"):
         sink.write(staging.repartitioned(frame))
-
-
-@pytest.mark.slow
-def test_records_deleted_before_they_were_staged(flow: Flow, spark: SparkSession) -> None:
-    _produced(flow, 0)
-    _run(spark, flow)
-    _produced(flow, 1)
-    for partition in range(flow.partitions):
-        remove(flow, flow.source, partition, 20)
-    with pytest.raises(Exception, match="RecordsLostError: batch 1 of group") as failure:
-        _run(spark, flow)
-    assert f"{flow.source}-0 offsets 15 to 19" in str(failure.value)
-    written = _run(spark, flow, staging.totals, fail_on_data_loss=False)
-    lost = [LostRecords(flow.source, partition, 15, 20) for partition in range(flow.partitions)]
-    assert written.reports[0].lost == tuple(lost)
-    last = {c: max(n for name, n in totals_of(flow) if name == c) for c, _ in totals_of(flow)}
-    assert sum(last.values()) == _BATCH + 2 * 10
 
 
 @pytest.mark.proves("staged-source-compacted")
@@ -156,7 +105,7 @@ def test_a_source_that_is_compacted_between_a_copy_and_its_repetition(
             assert producer.flush(60) == 0
 
         produce(range(_BATCH))
-        with _staged_only():
+        with failing_once_staged():
             _run(spark, flow)
         time.sleep(0.1)
         # Cleaned is what is not in the last segment.

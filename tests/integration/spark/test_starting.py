@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from spark_eos import ExactlyOnceSink
 from support.flow import Flow
 from support.pages import readmes_query
-from support.queries import relay, run_available
 
 _SINK = """
 from pyspark.sql import SparkSession
@@ -97,14 +96,6 @@ def test_workers_whose_python_lacks_packages(tmp_path: Path, other_python: str) 
 
 
 @pytest.mark.slow
-def test_a_machine_without_java(tmp_path: Path) -> None:
-    code = _SINK.format(builder=_OURS, master="local[1]")
-    told = _last_line(_run(tmp_path, code, JAVA_HOME=str(tmp_path)))
-    assert told.startswith("spark_eos._jars.java.JavaError: JAVA_HOME is ")
-    assert "Java 17 or newer" in told
-
-
-@pytest.mark.slow
 def test_executors_without_the_package(flow: Flow, tmp_path: Path, other_python: str) -> None:
     """Executors of a cluster: only tasks see their Python, and the first one says what is wrong."""
     # It has all packages but ours, which is installed by a link that only the driver follows.
@@ -144,16 +135,6 @@ _QUERY = """
 rows = sink.read(spark, subscribe="{source}").select("source", "value")
 sink.write(rows).trigger(availableNow=True).start().awaitTermination()
 """
-
-
-@pytest.mark.slow
-def test_a_session_that_is_there_is_taken(flow: Flow, spark_eos_session: object) -> None:
-    from spark_eos import session_builder
-
-    flow.produce(["a"])
-    assert session_builder().getOrCreate() is spark_eos_session
-    run_available(session_builder().getOrCreate(), flow, relay)
-    assert flow.values() == ["a"]
 
 
 def _outcome_of_start(session: SparkSession, options: dict[str, Any], source: str) -> str:

@@ -33,22 +33,22 @@ def _schema(source: T.StructType | None, error: T.DataType | None = None) -> T.S
 @pytest.mark.parametrize(
     ("source", "error", "errors", "chosen"),
     [
-        (None, None, None, "_Raised"),
-        (PLACE, None, None, "_Raised"),
-        (CARRYING, None, None, "_InSource"),
-        (CARRYING, STRING, None, "_InSource"),
-        (CARRYING, OURS, None, "_InColumn"),
-        (None, OURS, None, "_InColumn"),
-        (None, STRING, None, "_Raised"),
-        (CARRYING, None, "column", "_InColumn"),
-        (CARRYING, OURS, "raise", "_Raised"),
+        (None, None, None, None),
+        (PLACE, None, None, None),
+        (CARRYING, None, None, "source"),
+        (CARRYING, STRING, None, "source"),
+        (CARRYING, OURS, None, "error"),
+        (None, OURS, None, "error"),
+        (None, STRING, None, None),
+        (CARRYING, None, "column", "error"),
+        (CARRYING, OURS, "raise", None),
     ],
 )
 def test_what_is_chosen(
-    source: T.StructType | None, error: T.DataType | None, errors: str | None, chosen: str
+    source: T.StructType | None, error: T.DataType | None, errors: str | None, chosen: str | None
 ) -> None:
     found = RowErrors.of(_schema(source, error), errors, WriteError)
-    assert type(found).__name__ == chosen
+    assert found._place == chosen
 
 
 def test_what_can_not_be_chosen() -> None:

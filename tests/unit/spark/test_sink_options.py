@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 
 from spark_eos import DeadLetters, ExactlyOnceSink, Transactions, errors
+from spark_eos._client.settings import ClientSettings
 from spark_eos._spark.writer import ExactlyOnceWriter
 from spark_eos.options import FLAT, GROUPS, flat_options, grouped
 from support.sinks import arguments
+
+_OTHER = {"bootstrap.servers": "b:1"}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,12 @@ from support.sinks import arguments
         ({"kafka": {"bootstrap.servers": "a:1", "no.such.setting": "1"}}, "no.such.setting"),
         ({"kafka": {"bootstrap.servers": "a:1", "linger.ms": "soon"}}, "linger.ms"),
         ({"kafka": {"bootstrap.servers": "a:1", "sasl.password": "s"}}, "PLAINTEXT"),
+        ({"asynchronous_progress": "false"}, "asynchronous_progress"),
+        ({"delivery": "exactly"}, "'direct', 'mirrored' or 'staged'"),
+        ({"delivery": "mirrored"}, "give its client settings as source_kafka"),
+        ({"delivery": "direct", "source_kafka": _OTHER}, "use delivery='mirrored'"),
+        ({"source_kafka": {}}, "source_kafka: kafka needs 'bootstrap.servers'"),
+        ({"source_kafka": {**_OTHER, "group.id": "g"}}, "source_kafka: "),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -44,11 +53,21 @@ def test_options(options: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("trigger", ["continuous", "realTime"])
 def test_a_trigger_without_batches(trigger: str) -> None:
-    writer: Any = ExactlyOnceWriter
+    writer: Any = ExactlyOnceWriter.__new__(ExactlyOnceWriter)
     with pytest.raises(
         errors.ConfigurationError, match=rf"trigger\({trigger}='1 second'\) can't be used"
     ):
-        writer(None).trigger(**{trigger: "1 second"})
+        writer.trigger(**{trigger: "1 second"})
+
+
+@pytest.mark.parametrize(
+    "name", ["format", "toTable", "foreach", "partitionBy", "clusterBy", "nothing"]
+)
+def test_what_the_writer_does_not_have(name: str) -> None:
+    writer: Any = ExactlyOnceWriter.__new__(ExactlyOnceWriter)
+    words = "no attribute 'nothing'" if name == "nothing" else f"has no {name}: "
+    with pytest.raises(AttributeError, match=words):
+        getattr(writer, name)
 
 
 @pytest.mark.parametrize("argument", ["transactions", "dead_letters", "limits"])
@@ -81,3 +100,10 @@ def test_flat_options_become_value_objects() -> None:
         "transactions": Transactions(max_records=5),
         "dead_letters": DeadLetters("dlq"),
     }
+
+
+@pytest.mark.parametrize(("partitions", "records"), [(50, "5000"), (300, "833")])
+def test_of_many_partitions_fewer_records_are_polled_at_once(partitions: int, records: str) -> None:
+    """Spark keeps what the last poll of each has brought."""
+    options = ClientSettings(_OTHER).for_spark_source(partitions)
+    assert options["kafka.max.poll.records"] == records

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from spark_eos._spark.stopping import as_query_stopped_error
+from spark_eos._spark.classic import as_query_stopped_error
 
 # As Spark 4.2 looks for it in the error's text, with a simpler loop.
 _SPARK_LOOKS_FOR = re.compile(

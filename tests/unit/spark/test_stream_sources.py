@@ -12,7 +12,8 @@ from spark_eos._spark.stream_sources import (
 )
 from spark_eos.errors import UnsupportedPipelineError
 
-_SAFE = {"kafka.isolation.level": "read_committed", "subscribe": "orders"}
+_LEVEL = "kafka.isolation.level"
+_SAFE = {_LEVEL: "read_committed", "subscribe": "orders"}
 
 
 @pytest.mark.parametrize("check", [check_sources, check_staged_sources])
@@ -24,6 +25,21 @@ def test_deleted_records_may_be_skipped_only_where_they_are_reported(check: obje
         check([StreamSource("kafka", skipping)])
     with pytest.raises(UnsupportedPipelineError, match="read_committed"):
         check([StreamSource("kafka", {"subscribe": "orders"})])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([{**_SAFE, _LEVEL: "read_uncommitted"}], "is 'read_uncommitted'"),
+        ([{**_SAFE, "minpartitions": "4"}], "'minPartitions'"),
+        ([{**_SAFE, "maxrecordsperpartition": "4"}], "'maxRecordsPerPartition'"),
+        ([_SAFE, {**_SAFE, "subscribe": "payments,orders"}], "'orders' more than once"),
+        ([_SAFE, {_LEVEL: "read_committed", "subscribepattern": "pay.*"}], "more than once"),
+    ],
+)
+def test_what_a_direct_query_may_not_read(given: list[dict[str, str]], words: str) -> None:
+    with pytest.raises(UnsupportedPipelineError, match=words):
+        check_sources([StreamSource("kafka", options) for options in given])
 
 
 def test_the_topics_that_sink_read_reads() -> None:

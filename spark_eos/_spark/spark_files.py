@@ -1,4 +1,4 @@
-"""A checkpoint's files without a JVM: by path on this host, else through Spark Connect."""
+"""A checkpoint's files: through the JVM, by path on this host, or through Spark Connect."""
 
 import json
 import re
@@ -8,6 +8,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos import _pyspark_internals as internals
 from spark_eos._driver.checkpoint_files import ArrowFiles, local_directory
 from spark_eos._driver.checkpoint_marker import Files
 from spark_eos.errors import CheckpointError
@@ -26,6 +27,64 @@ def literal_path(path: str) -> str:
     return _GLOB.sub(r"\\\g<0>", path)
 
 
+class HadoopFiles:
+    """A checkpoint's files on any file system that Spark knows, read as Spark itself reads them."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self.location = location
+        java = internals.java_packages(spark)
+        self._path = java.org.apache.hadoop.fs.Path
+        self._io = java.org.apache.commons.io.IOUtils
+        self._base = self._path(location)
+        self._fs = self._base.getFileSystem(internals.hadoop_configuration(spark))
+
+    def read(self, path: str) -> str | None:
+        full = self._path(self._base, path)
+        if not self._fs.exists(full):
+            return None
+        stream = self._fs.open(full)
+        try:
+            return str(self._io.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, path: str, text: str) -> None:
+        """See `Files`; it is there at once or not at all."""
+        self._create(f"{path}/part-0.txt", f"{text}\n")
+
+    def copy_file(self, source: str, target: str) -> None:
+        text = self.read(source)
+        if text is None:
+            raise CheckpointError(f"checkpoint_location {self.location!r}: {source} is gone")
+        self._create(target, text)
+
+    def _create(self, path: str, text: str) -> None:
+        target = self._path(self._base, path)
+        # Hidden, so that nobody reads it.
+        aside = self._path(target.getParent(), f".{target.getName()}.aside")
+        stream = self._fs.create(aside)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+        if not self._fs.rename(aside, target):
+            raise CheckpointError(
+                f"checkpoint_location {self.location!r}: {path} can't be created there; "
+                "look whether the file exists, and who may write in its directory"
+            )
+
+    def delete(self, path: str) -> None:
+        self._fs.delete(self._path(self._base, path), True)  # noqa: FBT003 - recursively
+
+    def names(self, path: str) -> list[str]:
+        full = self._path(self._base, path)
+        if not self._fs.exists(full):
+            return []
+        # Not those that are hidden.
+        found = [status.getPath().getName() for status in self._fs.listStatus(full)]
+        return sorted(name for name in found if not name.startswith((".", "_")))
+
+
 class SparkFiles:
     """Files on any file system that Spark knows; each read is a Spark job."""
 
@@ -36,18 +95,15 @@ class SparkFiles:
         self._base = literal_path(self._plain)
 
     def read(self, path: str) -> str | None:
-        """A file's text, or None if the file does not exist."""
         found = self._rows(path, "content")
         return bytes(found[0].content).decode() if found else None
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory, of files and of directories that hold files."""
         within = f"/{path}/"
         found = self._rows(f"{path}/*", "path")
         return sorted({row.path.rpartition(within)[2].partition("/")[0] for row in found})
 
     def write(self, path: str, text: str) -> None:
-        """Creates a directory with one file of one line."""
         self._write([(text,)], path)
 
     def _write(self, lines: list[tuple[str]], path: str) -> None:
@@ -56,10 +112,7 @@ class SparkFiles:
         writer.text(f"{self._plain}/{path}")
 
     def delete(self, path: str) -> None:
-        """Replaces a directory, if it exists, with one that has no content.
-
-        Spark's API deletes nothing but what it overwrites.
-        """
+        """Leaves a directory without content: Spark's API deletes only what it overwrites."""
         if self._rows(f"{path}/*", "path"):
             # Without a line the file is empty, and Spark lists no empty file.
             self._write([], path)
@@ -76,7 +129,6 @@ class SparkFiles:
 
 
 def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, StreamingQuery]:
-    """The files of an active query's checkpoint, and the query."""
     # If the location may be on this host, its files are read without a Spark job.
     places: list[Files] = [] if local_directory(location) is None else [ArrowFiles(location)]
     others = []
