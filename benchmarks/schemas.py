@@ -191,9 +191,9 @@ def main(formats: tuple[str, ...], batches: int, rounds: int) -> None:
 
 def _measured(contest: Contest, batches: int, rounds: int) -> Table:
     own = format_of(contest.schema)
-    decoder = own.decoder(contest.schema, contest.schema)
-    resolving = own.decoder(contest.schema, contest.wider)
-    encoder = own.encoder(contest.schema, own.spark_type(contest.schema))
+    decoder = own.decoder(own)
+    resolving = format_of(contest.wider).decoder(own)
+    encoder = own.encoder(own.kind.spark)
     column = pa.array(contest.records, pa.binary())
 
     def decode(of: Any = decoder) -> pa.Array:

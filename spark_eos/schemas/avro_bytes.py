@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from spark_eos.schemas.formats import BadValueError
+from spark_eos.schemas.kinds import BadValueError
 
 _Skip = Callable[[bytes, int], int]
 # Where a value ends that begins at a place; raises ValueError or IndexError if it is none.

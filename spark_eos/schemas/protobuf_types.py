@@ -8,8 +8,9 @@ from google.protobuf.descriptor import FieldDescriptor as F
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Kind, Time, Unsigned, Wrapper
-from spark_eos.schemas.protobuf_nested import Field, List, Map, Message
+from spark_eos.schemas.kinds import Kind
+from spark_eos.schemas.nested import List
+from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Map, Message, Time, Unsigned, Wrapper
 
 _TIMES: Final[dict[str, tuple[T.DataType, tuple[int, int]]]] = {
     "google.protobuf.Timestamp": (T.TimestampType(), (-62_135_596_800, 253_402_300_799)),
@@ -51,10 +52,7 @@ def message_kind(descriptor: Any, path: str = "", within: Sequence[str] = ()) ->
         )
     dot, inner = f"{path}." if path else "", (*within, full)
     make = message_factory.GetMessageClass(descriptor)
-    fields = [
-        Field(field, _field_kind(field, dot + field.name, inner), make.HasField)
-        for field in descriptor.fields
-    ]
+    fields = [(field, _field_kind(field, dot + field.name, inner)) for field in descriptor.fields]
     groups = [[field.name for field in one.fields] for one in descriptor.oneofs]
     return Message(make, fields, [group for group in groups if len(group) > 1])
 

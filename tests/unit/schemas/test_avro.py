@@ -9,18 +9,16 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from spark_eos._pyspark_internals import arrow_schema
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.avro import Avro
-from spark_eos.schemas.formats import CodecResult, Schema
+from spark_eos.schemas.formats import Schema, format_of
+from spark_eos.schemas.kinds import CodecResult
+from support.schema_codecs import column, decoder, read, spark_type, write
 
-FORMAT = Avro()
 DAY = datetime.date(2026, 2, 28)
 MOMENT = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=datetime.timezone.utc)
 LOCAL = MOMENT.replace(tzinfo=None)
@@ -49,21 +47,12 @@ def payload(text: Any, value: Any) -> bytes:
 
 def decoded(payloads: list[bytes], writer: Any, reader: Any = None) -> CodecResult:
     """What payloads hold."""
-    own = schema(writer)
-    decoder = FORMAT.decoder(own, own if reader is None else schema(reader))
-    return decoder(pa.array(payloads, pa.binary()))
-
-
-def column(values: list[Any], kind: T.DataType) -> pa.Array:
-    """Values as Spark hands them over."""
-    return pa.array(values, arrow_schema(T.StructType([T.StructField("c", kind)])).field(0).type)
+    return read(payloads, schema(writer), None if reader is None else schema(reader))
 
 
 def encoded(values: list[Any], text: Any, kind: T.DataType | None = None) -> CodecResult:
     """What a schema's encoder makes of values."""
-    own = schema(text)
-    kind = kind or FORMAT.spark_type(own)
-    return FORMAT.encoder(own, kind)(column(values, kind))
+    return write(values, schema(text), kind)
 
 
 def fixed(size: int, **more: Any) -> dict[str, Any]:
@@ -160,7 +149,7 @@ def test_each_type_is_read_and_written(name: str) -> None:
     made = decoded(records, _once(text))
     assert made.errors == {}
     assert made.array.to_pylist() == [{"f": seen, "nullable": None}]
-    assert FORMAT.spark_type(schema(_once(text)))["f"].dataType.simpleString() == spark  # type: ignore[index]
+    assert spark_type(schema(_once(text)))["f"].dataType.simpleString() == spark
     back = encoded(made.array.to_pylist(), _once(text))
     assert back.errors == {}
     assert back.array.to_pylist() == records
@@ -426,21 +415,19 @@ def test_references_are_found_by_their_names() -> None:
     line = record(("when", logical("int", "date")), ("sum", "bytes", "\u00ff"), name="shop.Line")
     order = record(("lines", {"type": "array", "items": "Line"}), name="shop.Order")
     own = schema(order, line)
-    assert FORMAT.record_name(own) == "shop.Order"
+    assert format_of(own).name == "shop.Order"
     value = {"lines": [{"when": DAY, "sum": b"x"}]}
-    kind = FORMAT.spark_type(own)
-    made = FORMAT.encoder(own, kind)(column([value], kind))
+    made = write([value], own)
     assert made.errors == {}
-    assert FORMAT.decoder(own, own)(made.array).array.to_pylist() == [value]
+    assert decoder(own)(made.array).array.to_pylist() == [value]
 
 
 def test_references_without_a_namespace_are_found_by_a_union() -> None:
     own = schema(["Order", "Refund"], record(("n", "int")), record(("s", "string"), name="Refund"))
-    kind = FORMAT.spark_type(own)
     values = [{"Order": {"n": 1}, "Refund": None}, {"Order": None, "Refund": {"s": "x"}}]
-    made = FORMAT.encoder(own, kind)(column(values, kind))
+    made = write(values, own)
     assert made.errors == {}
-    assert FORMAT.decoder(own, own)(made.array).array.to_pylist() == values
+    assert decoder(own)(made.array).array.to_pylist() == values
 
 
 MEMBERS: dict[str, tuple[Any, Any]] = {
@@ -459,7 +446,7 @@ MEMBERS: dict[str, tuple[Any, Any]] = {
 def test_unions_are_written_wherever_they_are(name: str) -> None:
     kind, value = MEMBERS[name]
     union = ["null", kind, "double", fixed(5)]
-    (own,) = FORMAT.spark_type(schema(union)).names[:1]  # type: ignore[attr-defined]
+    (own,) = spark_type(schema(union)).names[:1]
     one = {own: value, "double": None, "F5": None}
     for around, whole in (
         (["null", record(("at", union), name="D")], {"at": one}),
@@ -495,7 +482,7 @@ def test_unions_are_written_wherever_they_are(name: str) -> None:
 )
 def test_invalid_logical_types_are_ignored(kind: Any, spark: str, given: Any) -> None:
     text = record(("f", kind))
-    assert FORMAT.spark_type(schema(text)).simpleString() == f"struct<f:{spark}>"
+    assert spark_type(schema(text)).simpleString() == f"struct<f:{spark}>"
     made = encoded([{"f": given}], text)
     plain = record(("f", _plain(kind) if kind["type"] == "fixed" else kind["type"]))
     assert made.array.to_pylist() == [payload(plain, {"f": given})]
@@ -579,7 +566,7 @@ def test_no_error_quotes_what_is_read() -> None:
 )
 def test_what_spark_has_no_column_for_is_refused_by_its_field(text: Any, words: str) -> None:
     with pytest.raises(SchemaError, match=words):
-        FORMAT.spark_type(schema(text))
+        spark_type(schema(text))
 
 
 def test_a_reader_may_leave_out_what_spark_has_no_column_for() -> None:
@@ -656,7 +643,15 @@ def test_columns_that_do_not_fit_are_refused_before_any_row(
     columns: T.StructType, text: Any, words: str
 ) -> None:
     with pytest.raises(SchemaError, match=words):
-        FORMAT.encoder(schema(text), columns)
+        write([], schema(text), columns)
+
+
+def test_nulls_without_a_type_fit_what_may_be_null() -> None:
+    inner = record(("n", "int"), name="I")
+    kinds = {"r": inner, "a": LONGS, "m": {"type": "map", "values": "int"}}
+    text = record(*((name, ["null", kind]) for name, kind in kinds.items()))
+    made = encoded([dict.fromkeys(kinds)], text, struct(**dict.fromkeys(kinds, T.NullType())))
+    assert (made.array.to_pylist(), made.errors) == ([bytes(3)], {})
 
 
 def test_narrower_columns_and_those_with_defaults_fit() -> None:
@@ -717,8 +712,8 @@ def test_a_slice_of_nested_columns_is_written_as_a_whole_one() -> None:
         for n in range(6)
     ]
     own = schema(text)
-    kind = FORMAT.spark_type(own)
-    encoder, whole = FORMAT.encoder(own, kind), column(values, kind)
+    kind = spark_type(own)
+    encoder, whole = format_of(own).encoder(kind), column(values, kind)
     assert encoder(whole[2:5]).array.to_pylist() == encoder(whole).array.to_pylist()[2:5]
     bad = column([{**values[2], "a": [DAY, None]}, *values[3:]], kind)
     assert encoder(bad[1:]).errors == {}

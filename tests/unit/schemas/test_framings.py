@@ -15,7 +15,7 @@ from spark_eos.errors import SchemaError
 from spark_eos.schemas.client import Client
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import header_of, prefix_of
-from spark_eos.schemas.rows import Decoding, Encoding, Member
+from spark_eos.schemas.rows import Decoding, Encoding, Member, Target
 from support.registry_answers import StubRegistry, stub_registry
 
 TEXTS = {
@@ -41,18 +41,14 @@ def registry() -> Iterator[StubRegistry]:
 def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str) -> None:
     number, guid = registry.add("orders-value", TEXTS[kind], kind)
     own = Schema(kind, TEXTS[kind], message="Order" if kind == "PROTOBUF" else None)
-    column = format_of(own).spark_type(own)
+    column, prefix = format_of(own).kind.spark, format_of(own).prefix
     member, errors = Member(None, own, "Order"), RowErrors.of(T.StructType(), "column", SchemaError)
     others = [T.StructField("headers", HEADERS), *errors.fields]
-    encoding = Encoding(
-        "value",
-        [member],
-        [prefix_of(number)],
-        [header_of(guid) if framing == "header" else None],
-        T.StructType([T.StructField("value", T.BinaryType()), *others]),
-        errors,
-        [column],
-    )
+    in_header = framing == "header"
+    sent = (header_of(guid) if in_header else prefix_of(number)) + prefix
+    target = Target(None, own, column, sent, in_header)
+    whole = T.StructType([T.StructField("value", T.BinaryType()), *others])
+    encoding = Encoding("value", [target], whole, errors)
     decoded = T.StructType([T.StructField("value", column), *others])
     values: list[Any] = [{"id": "o1"}, None, {"id": "zoë"}]
     headers: list[Any] = [[{"key": "a", "value": b"1"}], None, None]
@@ -62,13 +58,14 @@ def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str
         ["value", "headers"],
     )
     (written,) = encoding(iter([batch]))
-    indexes = SchemaId("PROTOBUF", 0, None, [1]).id_to_bytes()[5:] if kind == "PROTOBUF" else b""
-    sent = (header_of(guid) if framing == "header" else prefix_of(number)) + indexes
+    assert prefix == (
+        SchemaId("PROTOBUF", 0, None, [1]).id_to_bytes()[5:] if kind == "PROTOBUF" else b""
+    )
     for row, found in enumerate(written.to_pylist()):
         own_headers = [h["value"] for h in found["headers"] or () if h["key"] != "a"]
         if values[row] is None:
             assert (found["value"], found["headers"]) == (None, None)
-        elif framing == "header":
+        elif in_header:
             assert own_headers == [sent]
         else:
             assert found["value"].startswith(sent)

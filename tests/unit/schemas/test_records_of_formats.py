@@ -22,7 +22,7 @@ def test_a_schema_is_parsed_once_for_many_batches(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def names() -> list[str]:
-        found = format_of(own).records(own, pa.array([b"\x00"] * 3, pa.binary()))
+        found = format_of(own).records(pa.array([b"\x00"] * 3, pa.binary()))
         assert [rows.tolist() for rows in found.values()] == [[0, 1, 2]]
         return [*found]
 
