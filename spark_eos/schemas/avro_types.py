@@ -30,11 +30,7 @@ _LOGICAL: Final = {
 
 
 def kind_of(schema: Any, named: dict[str, Any], path: str = "", within: Sequence[str] = ()) -> Kind:
-    """How values of a schema, as fastavro parses it, are a column.
-
-    Raises:
-        SchemaError: a type that Spark has no column for; names the field.
-    """
+    """How values of a schema, as fastavro parses it, are a column; refuses what Spark lacks."""
     if isinstance(schema, list):
         return _union(schema, named, path, within)
     if isinstance(schema, str) and schema not in PRIMITIVES:

@@ -113,12 +113,7 @@ _FORMATS: Final = {
 # A worker asks for the names of each batch's records.
 @lru_cache(maxsize=1000)
 def format_of(schema: Schema) -> Any:
-    """A schema by its `Format`.
-
-    Raises:
-        SchemaError: spark-eos does not have it, or the schema can't be used.
-        ConfigurationError: a package is missing.
-    """
+    """A schema by its `Format`; without the format's packages, ConfigurationError."""
     try:
         module, _, name = _FORMATS[schema.kind].partition(":")
     except KeyError:

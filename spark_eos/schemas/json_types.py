@@ -61,11 +61,7 @@ class Resolver:
 
 
 def column_of(schema: Any, resolver: Resolver, path: str, within: Sequence[str]) -> Column:
-    """What values of a schema become.
-
-    Raises:
-        SchemaError: Spark has no type for one; names the field.
-    """
+    """What values of a schema become; refuses types that Spark has none for."""
     where = path or "the schema"
     if not isinstance(schema, dict):
         raise SchemaError(f"{where}: its schema is {json.dumps(schema)}, which tells no type")

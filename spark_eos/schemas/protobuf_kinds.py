@@ -95,10 +95,7 @@ class Enum(Kind):
 class Time(Kind):
     """google.protobuf.Timestamp or Duration; parts of a microsecond are cut off.
 
-    Args:
-        spark: The column's type.
-        make: Makes such a message.
-        limits: The least and the greatest number of seconds that Protobuf allows.
+    ``limits``: the least and the greatest number of seconds that Protobuf allows.
     """
 
     def __init__(self, spark: T.DataType, make: Any, limits: tuple[int, int]) -> None:
@@ -159,13 +156,7 @@ class Wrapper(Kind):
 
 
 class Message(Record):
-    """A struct.
-
-    Args:
-        make: Makes such a message.
-        fields: Its fields, and their types as columns.
-        groups: The names of the fields of each oneof.
-    """
+    """A struct; ``groups``: the names of the fields of each oneof."""
 
     def __init__(
         self, make: Any, fields: Sequence[tuple[Any, Kind]], groups: Sequence[Sequence[str]]

@@ -39,11 +39,7 @@ _NAMES: Final = {
 
 
 def message_kind(descriptor: Any, path: str = "", within: Sequence[str] = ()) -> Message:
-    """How messages are a column.
-
-    Raises:
-        SchemaError: a message contains itself; names the field.
-    """
+    """How messages are a column; refuses those that contain themselves."""
     full = descriptor.full_name
     if full in within:
         raise SchemaError(
@@ -92,9 +88,6 @@ def check_readable(
     """Refuses messages whose fields another message would lose, or have other values of.
 
     Protobuf itself drops what has another type on the wire, and cuts off what is too long.
-
-    Raises:
-        SchemaError: names the field.
     """
     pair = (writer.full_name, reader.full_name)
     if pair in seen:

@@ -90,15 +90,7 @@ class _Mapping:
 
 
 class Decoding(_Mapping):
-    """Replaces a binary column by what its records hold.
-
-    Args:
-        client: Knows the schemas that have written the records.
-        column: The column's name.
-        members: What it becomes.
-        whole: All columns of the result.
-        errors: What becomes of bad records.
-    """
+    """Replaces a binary column by what its records hold; ``whole``: all columns of the result."""
 
     def __init__(
         self,
@@ -189,14 +181,7 @@ class Decoding(_Mapping):
 
 
 class Encoding(_Mapping):
-    """Replaces a column by records, each with its schema's id.
-
-    Args:
-        column: The column's name.
-        targets: What it holds.
-        whole: All columns of the result.
-        errors: What becomes of rows that can't be written.
-    """
+    """Replaces a column by records, each with its schema's id."""
 
     def __init__(
         self, column: str, targets: Sequence[Target], whole: T.StructType, errors: RowErrors

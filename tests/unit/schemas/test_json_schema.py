@@ -292,24 +292,24 @@ def test_what_is_no_schema_is_refused(text: str) -> None:
         spark_type(Schema("JSON", text))
 
 
+def test_columns_that_do_not_fit_are_refused_at_once() -> None:
+    kind = T.StructType([T.StructField("amount", T.DoubleType())])
+    with pytest.raises(SchemaError, match="lacks the field 'id'"):
+        write([], schema(ORDER), kind)
+
+
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("text", "payload"),
     [
-        ({"id": T.DecimalType(3, 0)}, r"id is decimal\(3,0\), and its schema needs bigint"),
-        ({"id": T.LongType(), "x": T.IntegerType()}, "a field 'x' that its schema lacks"),
-        ({"amount": T.DoubleType()}, "lacks the field 'id'"),
-        (
-            {"items": T.ArrayType(T.StructType([T.StructField("d", T.IntegerType())]))},
-            r"items\[\].d is int, and its schema needs string",
-        ),
+        ({"items": STRING}, b'"abc"'),
+        ({"properties": {"a": STRING}}, b"[]"),
+        ({"additionalProperties": STRING}, b"[]"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused_at_once(
-    kind: dict[str, T.DataType], words: str
-) -> None:
-    made = T.StructType([T.StructField(name, one) for name, one in kind.items()])
-    with pytest.raises(SchemaError, match=words):
-        write([], schema(ORDER), made)
+def test_json_of_another_kind_than_its_column_is_an_error(text: Any, payload: bytes) -> None:
+    made = decoded([payload], text)
+    assert made.errors.keys() == {0}
+    assert made.array.to_pylist() == [None]
 
 
 def test_a_value_that_does_not_fit_costs_its_row() -> None:
