@@ -113,11 +113,16 @@ class Decoding(_Mapping):
         places: list[np.ndarray] = []
         schemas = self._client.schemas(group.key for group in found.groups)
         for group, record in self._by_record(found.groups, schemas):
-            decoder, member, fault = self._decoder(group.key, schemas[group.key], record)
-            if decoder is None:
-                errors |= {int(row): fault for row in group.rows}
+            schema = schemas[group.key]
+            if schema is None:
+                # Not kept: the next batch asks again.
+                url = self._client.url
+                text = f"schema id {group.key} is not known to the registry {url}"
+                errors |= dict.fromkeys(group.rows.tolist(), text)
                 continue
-            made = decoder(group.payloads)
+            make = partial(self._decoder, schema, record)
+            decode, member = self._once((group.key, record), make)
+            made = decode(group.payloads)
             for row, text in made.errors.items():
                 errors[int(group.rows[row])] = f"schema id {group.key}: {text}"
             parts.append(_as_member(made.array, member, kind))
@@ -140,26 +145,13 @@ class Decoding(_Mapping):
             if not names:
                 yield group, None
 
-    def _decoder(
-        self, key: SchemaKey, schema: Schema | None, record: str | None
-    ) -> tuple[Codec | None, str | None, str]:
-        """How to read what a schema has written, and into which member; or why not."""
-        if schema is None:
-            # Not kept: the next batch asks again.
-            return None, None, f"schema id {key} is not known to the registry {self._client.url}"
-        found: tuple[Codec | None, str | None, str] = self._once(
-            (key, record), partial(self._made, schema, key, record)
-        )
-        return found
-
-    def _made(
-        self, schema: Schema, key: SchemaKey, record: str | None
-    ) -> tuple[Codec | None, str | None, str]:
+    def _decoder(self, schema: Schema, record: str | None) -> tuple[Codec, str | None]:
+        """How to read what a schema has written, and into which member."""
         try:
             member = self._member(schema, record)
-            return format_of(member.schema).decoder(format_of(schema)), member.name, ""
+            return format_of(member.schema).decoder(format_of(schema)), member.name
         except SchemaError as error:
-            return None, None, f"schema id {key}: {error.text}"
+            return partial(_refuse_all, error.text), None
 
     def _member(self, schema: Schema, record: str | None) -> Member:
         kinds = {member.schema.kind for member in self._members}
@@ -227,6 +219,11 @@ class Encoding(_Mapping):
         for part, own in zip(members, filled, strict=True):
             rows = np.flatnonzero(own)
             yield rows, part.take(pa.array(rows))
+
+
+def _refuse_all(text: str, payloads: pa.Array) -> CodecResult:
+    rows = len(payloads)
+    return CodecResult(pa.nulls(rows), dict.fromkeys(range(rows), text))
 
 
 def _encoder(target: Target) -> Codec:
