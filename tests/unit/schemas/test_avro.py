@@ -136,12 +136,6 @@ def test_a_schema_need_not_be_a_record(text: Any, values: list[Any]) -> None:
 
 # Writer, value, reader, and what is read.
 EVOLVED: dict[str, tuple[Any, Any, Any, Any]] = {
-    "an added field": (
-        record(("id", "int")),
-        {"id": 1},
-        record(("id", "int"), ("more", "string", "none")),
-        {"id": 1, "more": "none"},
-    ),
     "a default of bytes": (
         record(("id", "int")),
         {"id": 1},
@@ -172,12 +166,6 @@ EVOLVED: dict[str, tuple[Any, Any, Any, Any]] = {
         record(("new", record(("m", "long", 7), ("n", "long"), name="I"), {"n": 3}), ("kept", "I")),
         {"new": {"m": 7, "n": 3}, "kept": {"m": 7, "n": 2}},
     ),
-    "a removed field": (
-        record(("id", "int"), ("x", "string")),
-        {"id": 1, "x": "y"},
-        record(("id", "int")),
-        {"id": 1},
-    ),
     "a renamed field": (
         record(("id", "int")),
         {"id": 1},
@@ -193,7 +181,6 @@ EVOLVED: dict[str, tuple[Any, Any, Any, Any]] = {
         record(("a", "long"), ("b", "double"), ("c", "bytes"), ("d", "double")),
         {"a": 1, "b": 0.5, "c": b"s", "d": 2.0},
     ),
-    "into a union": (record(("a", "int")), {"a": 1}, record(("a", ["null", "long"])), {"a": 1}),
     "into a union of several": (
         record(("a", "int")),
         {"a": 1},
@@ -443,23 +430,8 @@ def test_items_of_no_bytes_have_a_limit(items: Any) -> None:
         assert [row["n"] for row in made.array.to_pylist()[3:]] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ({"a": "secret"}, record(("a", enum("A")))),
-        ({"a": "secret"}, record(("a", fixed(16, logicalType="uuid")))),
-        (
-            {"a": datetime.datetime(9999, 1, 1, tzinfo=datetime.timezone.utc)},
-            record(("a", logical("long", "timestamp-nanos"))),
-        ),
-    ],
-)
-def test_no_error_quotes_a_value(value: Any, text: Any) -> None:
-    (told,) = encoded([value], text).errors.values()
-    assert not re.search("secret|9999|253", told)
-
-
-def test_no_error_quotes_what_is_read() -> None:
+def test_no_error_quotes_a_value() -> None:
+    late = datetime.datetime(9999, 1, 1, tzinfo=datetime.timezone.utc)
     writer = record(("n", "long"), ("e", enum("A", "secret")))
     texts = [
         *decoded([b"\xf2\xc0\x01" + b"\x02\x02"], writer).errors.values(),
@@ -469,8 +441,14 @@ def test_no_error_quotes_what_is_read() -> None:
         ).errors.values(),
         *decoded([b"\x80\x80\x80\x80\x40"], record(("n", "int"))).errors.values(),
     ]
-    assert len(texts) == 4
-    assert not any(re.search("secret|12345|17179869184", one) for one in texts)
+    for kind, value in (
+        (enum("A"), "secret"),
+        (fixed(16, logicalType="uuid"), "secret"),
+        (logical("long", "timestamp-nanos"), late),
+    ):
+        texts += encoded([{"a": value}], record(("a", kind))).errors.values()
+    assert len(texts) == 7
+    assert not any(re.search("secret|12345|17179869184|9999|253", one) for one in texts)
 
 
 @pytest.mark.parametrize(

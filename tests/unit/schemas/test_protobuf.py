@@ -348,21 +348,10 @@ def test_rows_that_do_not_fit_have_errors() -> None:
     assert made.array.is_valid().to_pylist() == [True] + [False] * (len(rows) - 1)
 
 
-@pytest.mark.parametrize(
-    ("columns", "text"),
-    [
-        ({"i": T.LongType()}, "i is bigint, and its schema needs int"),
-        (
-            {"ul": T.DecimalType(3, 1)},
-            r"ul is decimal\(3,1\), and its schema needs decimal\(20,0\)",
-        ),
-    ],
-)
-def test_columns_are_checked_when_the_frame_is_made(
-    columns: dict[str, T.DataType], text: str
-) -> None:
+def test_columns_are_checked_when_the_frame_is_made() -> None:
+    text = r"ul is decimal\(3,1\), and its schema needs decimal\(20,0\)"
     with pytest.raises(SchemaError, match=text):
-        write([], CHECKED, _struct(columns))
+        write([], CHECKED, _struct({"ul": T.DecimalType(3, 1)}))
 
 
 def test_narrower_columns_fit() -> None:
@@ -372,10 +361,7 @@ def test_narrower_columns_fit() -> None:
     assert made.errors == {1: "the record: a value does not fit its type (ValueError)"}
 
 
-CHECKED = schema(
-    """message A { int32 i = 1; double d = 2; uint64 ul = 3; map<string, int32> m = 4;
-    repeated B ls = 5; } message B { int32 n = 1; }"""
-)
+CHECKED = schema("message A { int32 i = 1; double d = 2; uint64 ul = 3; }")
 
 
 def _struct(columns: dict[str, T.DataType]) -> T.StructType:
