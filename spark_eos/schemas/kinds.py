@@ -164,6 +164,8 @@ class Kind:
                     f"{where} has a field {field.name!r} that its schema lacks; that has "
                     f"{', '.join(self._fields)}"
                 )
+            if kind.names.count(field.name) > 1:
+                raise SchemaError(f"{where} has more than one field {field.name!r}")
             self._fields[field.name].check(field.dataType, dot + field.name)
         for name in self._required:
             if name not in kind.names and not self._fields[name].nullable:

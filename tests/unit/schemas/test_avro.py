@@ -546,6 +546,11 @@ def struct(**fields: T.DataType) -> T.StructType:
             "t is timestamp, and its schema needs timestamp_ntz",
         ),
         (struct(n=T.NullType()), record(("n", "int")), "n is void"),
+        (
+            T.StructType([*struct(n=INT), *struct(n=INT)]),
+            record(("n", "int")),
+            "the column has more than one field 'n'",
+        ),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_before_any_row(
