@@ -184,9 +184,9 @@ def schemas(rounds: int, scale: float) -> Iterator[Measured]:
 
 def _measured(name: str, contest: Contest, batches: int, rounds: int) -> Iterator[Measured]:
     own = format_of(contest.schema)
-    decoder = own.decoder(contest.schema, contest.schema)
-    resolving = own.decoder(contest.schema, contest.wider)
-    encoder = own.encoder(contest.schema, own.spark_type(contest.schema))
+    decoder = own.decoder(own)
+    resolving = format_of(contest.wider).decoder(own)
+    encoder = own.encoder(own.kind.spark)
     column = pa.array(contest.records, pa.binary())
 
     def decode(of: Any = decoder) -> pa.Array:

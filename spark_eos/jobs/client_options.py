@@ -9,11 +9,18 @@ import click
 from click.core import ParameterSource
 
 
+def decorated(
+    command: Callable[..., None], options: Sequence[Callable[..., Any]]
+) -> Callable[..., None]:
+    """Adds click options to a command, in the order in which help shows them."""
+    return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
 def _settings_of(
-    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
-    """Settings of the form key=value; for click."""
-    settings = {}
+    """Settings of the form key=value, over those of the file; for click."""
+    settings: dict[str, str] = dict(context.meta.get(f"{parameter.name}_config", {}))
     for text in values:
         name, equals, value = text.partition("=")
         if not name.strip() or not equals:
@@ -22,18 +29,16 @@ def _settings_of(
     return settings
 
 
-def _file_settings(
-    _context: click.Context, _parameter: click.Parameter, file: Path | None
-) -> dict[str, str]:
-    """Settings of a file's lines; for click."""
-    settings: dict[str, str] = {}
+def _keep_file(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
+    """Keeps the settings of a file's lines for `_settings_of`; for click."""
     if file is None:
-        return settings
+        return
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise click.BadParameter(f"{str(file)!r} can't be read: {why}") from None
+    settings = context.meta[str(parameter.name)] = {}
     for number, line in enumerate(lines, 1):
         name, equals, value = line.partition("=")
         if not line.strip() or line.lstrip().startswith("#"):
@@ -42,7 +47,6 @@ def _file_settings(
             # Not quoted: the line may hold a secret.
             raise click.BadParameter(f"line {number} of {str(file)!r} is not of the form key=value")
         settings[name.strip()] = value.strip()
-    return settings
 
 
 def setting_options(
@@ -50,20 +54,8 @@ def setting_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Adds ``--NAME`` and ``--NAME-config`` to a click command, which receives them as one mapping.
 
-    Args:
-        name: The first option's name, without dashes before it.
-        setting: Its help.
-        file: Help of the second, a file of such settings, which the first overrides.
-
-    Example:
-        >>> @click.command()
-        ... @setting_options("registry", "A setting.", "A file of settings.")
-        ... def show(registry):
-        ...     print(registry)
-        >>> show(["--registry", "url=http://localhost:8081"], standalone_mode=False)
-        {'url': 'http://localhost:8081'}
+    ``setting`` and ``file``: the help of either; the first overrides the second.
     """
-    argument = name.replace("-", "_")
     options = (
         click.option(
             f"--{name}", multiple=True, callback=_settings_of, metavar="KEY=VALUE", help=setting
@@ -71,21 +63,14 @@ def setting_options(
         click.option(
             f"--{name}-config",
             type=click.Path(path_type=Path),
-            callback=_file_settings,
+            callback=_keep_file,
+            is_eager=True,
+            expose_value=False,
             metavar="FILE",
             help=file,
         ),
     )
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def with_settings(**given: Any) -> None:
-            of_file = given.pop(f"{argument}_config")
-            command(**{**given, argument: {**of_file, **given[argument]}})
-
-        return decorated(with_settings, options)
-
-    return decorate
+    return functools.partial(decorated, options=options)
 
 
 bootstrap_servers_option: Final = click.option(
@@ -110,19 +95,7 @@ _source_kafka_options: Final = setting_options(
 
 
 def client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds a client's options to a click command, which receives them as ``kafka``.
-
-    They are ``--bootstrap-servers``, ``--kafka`` and ``--kafka-config``; every command that
-    connects to a cluster has them.
-
-    Example:
-        >>> @click.command()
-        ... @client_options
-        ... def show(kafka):
-        ...     print(kafka)
-        >>> show(["--bootstrap-servers", "a:9092", "--kafka", "acks=all"], standalone_mode=False)
-        {'acks': 'all', 'bootstrap.servers': 'a:9092'}
-    """
+    """Adds ``--bootstrap-servers``, ``--kafka`` and ``--kafka-config``, received as ``kafka``."""
 
     @functools.wraps(command)
     def with_servers(*, bootstrap_servers: str, kafka: Mapping[str, str], **rest: Any) -> None:
@@ -132,55 +105,25 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def source_client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of a client of the source cluster, received as ``source_kafka``.
+    """Adds the same for the source cluster, received as ``source_kafka``: None if it is no other.
 
-    They are ``--source-bootstrap-servers``, ``--source-kafka`` and ``--source-kafka-config``.
-    Without the first, ``source_kafka`` is None and the others are a usage error.
-
-    Example:
-        >>> @click.command()
-        ... @source_client_options
-        ... def show(source_kafka):
-        ...     print(source_kafka)
-        >>> show(["--source-bootstrap-servers", "b:9092"], standalone_mode=False)
-        {'bootstrap.servers': 'b:9092'}
-        >>> show([], standalone_mode=False)
-        None
+    Without ``--source-bootstrap-servers`` the others are a usage error.
     """
 
     @functools.wraps(command)
     def with_servers(
         *, source_bootstrap_servers: str | None, source_kafka: Mapping[str, str], **rest: Any
     ) -> None:
-        found = None
         if source_bootstrap_servers is not None:
-            found = {**source_kafka, "bootstrap.servers": source_bootstrap_servers}
-        else:
-            _refuse_without_servers()
-        command(source_kafka=found, **rest)
+            servers = {"bootstrap.servers": source_bootstrap_servers}
+            command(source_kafka={**source_kafka, **servers}, **rest)
+            return
+        context = click.get_current_context()
+        for name in ("source_kafka", "source_kafka_config"):
+            # Not by their values: a file may have no settings.
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                option = "--" + name.replace("_", "-")
+                raise click.UsageError(f"{option} needs --source-bootstrap-servers.")
+        command(source_kafka=None, **rest)
 
     return _source_bootstrap_servers_option(_source_kafka_options(with_servers))
-
-
-def _refuse_without_servers() -> None:
-    context = click.get_current_context()
-    for name in ("source_kafka", "source_kafka_config"):
-        # Not by their values: a file may have no settings.
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            option = "--" + name.replace("_", "-")
-            raise click.UsageError(f"{option} needs --source-bootstrap-servers.")
-
-
-def decorated(
-    command: Callable[..., None], options: Sequence[Callable[..., Any]]
-) -> Callable[..., None]:
-    """Adds click options to a command, in the order in which help shows them.
-
-    Example:
-        >>> @click.command()
-        ... @functools.partial(decorated, options=[click.option("--a"), click.option("--b")])
-        ... def show(a, b): ...
-        >>> [parameter.name for parameter in show.params]
-        ['a', 'b']
-    """
-    return functools.reduce(lambda inner, option: option(inner), reversed(options), command)

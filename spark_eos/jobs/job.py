@@ -27,22 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class JobMetrics:
-    """Prometheus metrics of a job's query: of its batches and, in classic Spark, of its lag.
-
-    Args:
-        port: The port to serve them on.
-        address: The address to serve them on.
-
-    Raises:
-        click.UsageError: The extra ``metrics`` is not installed.
-
-    Example:
-        ::
-
-            metrics = JobMetrics(9464, "127.0.0.1")
-            sink = ExactlyOnceSink(..., on_batch=metrics)
-            metrics.listen(spark)
-    """
+    """Prometheus metrics of a job's query: of its batches and, in classic Spark, of its lag."""
 
     def __init__(self, port: int, address: str) -> None:
         try:
@@ -55,10 +40,8 @@ class JobMetrics:
         self._listener: BatchListener | None = None
 
     def listen(self, spark: SparkSession) -> None:
-        """Takes the lag, and signs of life, from Spark's progress.
-
-        Not with Spark Connect, which runs the batches, and these metrics, in another process.
-        """
+        """Takes the lag, and signs of life, from Spark's progress."""
+        # Connect runs the batches, and these metrics, in another process.
         if not is_connect(spark):
             self._listener = BatchListener(self._metrics.on_progress, self._metrics.on_idle)
             spark.streams.addListener(self._listener)
@@ -119,47 +102,35 @@ def run_job(
         else JobMetrics(options.metrics_port, options.metrics_address)
     )
     with StopSignals() as signals:
-        _run(options, transform, session, signals, metrics, include_headers=include_headers)
-
-
-def _run(
-    options: JobOptions,
-    transform: Callable[[DataFrame], DataFrame],
-    session: Callable[[], SparkSession],
-    signals: StopSignals,
-    metrics: JobMetrics | None,
-    *,
-    include_headers: bool,
-) -> None:
-    try:
-        sink = ExactlyOnceSink(
-            kafka=options.kafka,
-            source_kafka=options.source_kafka,
-            group_id=options.group_id,
-            topic=options.target,
-            checkpoint_location=options.checkpoint_location,
-            on_batch=metrics,
-            **options.sink,
-        )
-    except ConfigurationError as error:
-        raise click.UsageError(str(error)) from error
-    spark = session()
-    signals.install()  # again: Spark has installed a handler of its own
-    if metrics is not None:
-        metrics.listen(spark)
-    try:
-        frame = sink.read(
-            spark,
-            subscribe=options.source,
-            starting_offsets=options.starting_offsets,
-            include_headers=include_headers,
-            options=options.source_options,
-        )
-        signals.waiting = True
-        query = sink.write(transform(frame)).trigger(**options.trigger).start()
-    except SparkEosError as error:
-        raise click.ClickException(str(error)) from error
-    _wait(query, sink, signals)
+        try:
+            sink = ExactlyOnceSink(
+                kafka=options.kafka,
+                source_kafka=options.source_kafka,
+                group_id=options.group_id,
+                topic=options.target,
+                checkpoint_location=options.checkpoint_location,
+                on_batch=metrics,
+                **options.sink,
+            )
+        except ConfigurationError as error:
+            raise click.UsageError(str(error)) from error
+        spark = session()
+        signals.install()  # again: Spark has installed a handler of its own
+        if metrics is not None:
+            metrics.listen(spark)
+        try:
+            frame = sink.read(
+                spark,
+                subscribe=options.source,
+                starting_offsets=options.starting_offsets,
+                include_headers=include_headers,
+                options=options.source_options,
+            )
+            signals.waiting = True
+            query = sink.write(transform(frame)).trigger(**options.trigger).start()
+        except SparkEosError as error:
+            raise click.ClickException(str(error)) from error
+        _wait(query, sink, signals)
 
 
 def _wait(query: StreamingQuery, sink: ExactlyOnceSink, signals: StopSignals) -> None:

@@ -66,6 +66,10 @@ class JobOptions:
     sink: Mapping[str, Any] = field(default_factory=dict)
 
 
+# What is made of other options.
+_MADE: Final = {"trigger", "source_options", "sink"}
+
+
 def _interval(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> str | None:
@@ -189,20 +193,10 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_options(
         *,
-        group_id: str,
-        source: str,
-        target: str,
-        checkpoint_location: str,
         moved_from: str | None,
         available_now: bool,
         trigger: str | None,
-        starting_offsets: str,
         max_offsets_per_trigger: int | None,
-        log_format: str,
-        metrics_port: int | None,
-        metrics_address: str,
-        kafka: Mapping[str, str],
-        source_kafka: Mapping[str, str] | None,
         **rest: Any,
     ) -> None:
         if available_now and trigger is not None:
@@ -212,23 +206,15 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             sink = grouped({name: rest.pop(name) for name in FLAT}, _command_line_name)
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from error
+        own = {one.name for one in dataclasses.fields(JobOptions)} - _MADE
         options = JobOptions(
-            kafka=kafka,
-            group_id=group_id,
-            source=source,
-            target=target,
-            checkpoint_location=checkpoint_location,
+            **{name: rest.pop(name) for name in own},
             trigger=(
                 {"availableNow": True}
                 if available_now
                 else {"processingTime": trigger or "1 second"}
             ),
-            starting_offsets=starting_offsets,
             source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
-            log_format=log_format,
-            metrics_port=metrics_port,
-            metrics_address=metrics_address,
-            source_kafka=source_kafka,
             sink=sink if moved_from is None else {**sink, "moved_from": moved_from},
         )
         command(options=options, **rest)

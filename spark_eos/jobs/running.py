@@ -133,12 +133,7 @@ def _is_default(handler: Any) -> bool:
 
 
 def wait(query: StreamingQuery, signals: StopSignals) -> None:
-    """Waits until the query ends; after a signal, stops it.
-
-    Raises:
-        pyspark.errors.StreamingQueryException: The query has failed, without a signal.
-        py4j.protocol.Py4JError: The JVM has ended, without a signal; or ConnectionError.
-    """
+    """Waits until the query ends; after a signal, stops it. Without one, raises its failure."""
     try:
         # A signal during a call to the JVM is noticed when that returns.
         while signals.status is None and not query.awaitTermination(_POLL_SECONDS):

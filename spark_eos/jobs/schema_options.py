@@ -1,7 +1,7 @@
 """The command-line options of jobs that read and write records with schemas of a registry."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,13 +23,6 @@ class Recoding:
         source: The registry of the source's records.
         target: The registry of the target's records.
         subjects: For each column, its subject in either.
-
-    Example:
-        ::
-
-            registry = SchemaRegistry({"url": "http://localhost:8081"})
-            recoding = Recoding(registry, registry, {"value": ("orders-value", "copy-value")})
-            rows = recoding(frame, errors="raise")
     """
 
     source: SchemaRegistry
@@ -37,43 +30,26 @@ class Recoding:
     subjects: Mapping[str, tuple[str, str]]
 
     def __call__(self, frame: DataFrame, *, errors: str) -> DataFrame:
-        """The frame with its columns written anew.
-
-        Args:
-            frame: The rows.
-            errors: As for `SchemaRegistry.decode`.
-
-        Returns:
-            The same columns; and ``error``, unless ``errors`` is ``raise``.
-
-        Raises:
-            SchemaError: There is no such subject, or the schemas do not fit each other.
-            RegistryError: A registry can't be reached, or refuses.
-        """
+        """The frame with its columns written anew; ``errors`` as for `SchemaRegistry.decode`."""
         for column, (source, target) in self.subjects.items():
             frame = self.source.decode(frame, column, subject=source, errors=errors)
             frame = self.target.encode(frame, column, subject=target, errors=errors)
         return frame
 
 
-def _subjects() -> tuple[Callable[..., Any], ...]:
-    made = [
-        (
-            click.option(
-                f"--{column}-subject",
-                metavar="SUBJECT",
-                help=f"Write {column}s with this subject's latest schema; without it, they are "
-                "copied as they are.",
-            ),
-            click.option(
-                f"--source-{column}-subject",
-                metavar="SUBJECT",
-                help=f"Subject to read {column}s with, if its name differs from that.",
-            ),
+def _subject_options() -> Iterator[Callable[..., Any]]:
+    for column in _COLUMNS:
+        yield click.option(
+            f"--{column}-subject",
+            metavar="SUBJECT",
+            help=f"Write {column}s with this subject's latest schema; without it, they are "
+            "copied as they are.",
         )
-        for column in _COLUMNS
-    ]
-    return tuple(option for pair in made for option in pair)
+        yield click.option(
+            f"--source-{column}-subject",
+            metavar="SUBJECT",
+            help=f"Subject to read {column}s with, if its name differs from that.",
+        )
 
 
 _own_registry: Final = setting_options(
@@ -90,23 +66,9 @@ _source_registry: Final = setting_options(
 
 
 def schema_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds options of schemas to a click command, which receives them as ``recoding``.
+    """Adds options of schemas, which a click command receives as ``recoding``.
 
     That is a `Recoding`, or None if no subject is given.
-
-    Example:
-        >>> @click.command()
-        ... @schema_options
-        ... def show(recoding):
-        ...     print(recoding and recoding.subjects)
-        >>> show(
-        ...     "--schema-registry url=http://localhost:8081 --value-subject copy-value "
-        ...     "--source-value-subject orders-value".split(),
-        ...     standalone_mode=False,
-        ... )
-        {'value': ('orders-value', 'copy-value')}
-        >>> show([], standalone_mode=False)
-        None
     """
 
     @functools.wraps(command)
@@ -116,22 +78,16 @@ def schema_options(command: Callable[..., None]) -> Callable[..., None]:
         source_schema_registry: Mapping[str, str],
         **rest: Any,
     ) -> None:
-        subjects = _given_subjects(rest)
+        subjects = {}
+        for column in _COLUMNS:
+            target, source = rest.pop(f"{column}_subject"), rest.pop(f"source_{column}_subject")
+            if target is not None:
+                subjects[column] = (target if source is None else source, target)
+            elif source is not None:
+                raise click.UsageError(f"--source-{column}-subject needs --{column}-subject.")
         command(recoding=_recoding(schema_registry, source_schema_registry, subjects), **rest)
 
-    return _own_registry(_source_registry(decorated(with_recoding, _subjects())))
-
-
-def _given_subjects(rest: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """The subjects of columns, taken out of a command's arguments."""
-    found = {}
-    for column in _COLUMNS:
-        target, source = rest.pop(f"{column}_subject"), rest.pop(f"source_{column}_subject")
-        if target is not None:
-            found[column] = (target if source is None else source, target)
-        elif source is not None:
-            raise click.UsageError(f"--source-{column}-subject needs --{column}-subject.")
-    return found
+    return _own_registry(_source_registry(decorated(with_recoding, [*_subject_options()])))
 
 
 def _recoding(

@@ -6,25 +6,20 @@ records are read and written at twice the speed.
 
 import json
 import re
-from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import Any, Final
 
 import fastavro
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException
-from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.avro_bytes import Checker
 from spark_eos.schemas.avro_changes import check_changes, exact_first
 from spark_eos.schemas.avro_types import kind_of, tag_of, without_invalid
-from spark_eos.schemas.formats import CodecResult, Decoder, Schema, bisect_failures, said
-from spark_eos.schemas.kinds import Kind
+from spark_eos.schemas.formats import Format, Schema
+from spark_eos.schemas.kinds import Kind, said
 
 _VALUE: Final = "value"
 # Without a namespace, which would be that of what it wraps.
@@ -47,74 +42,42 @@ _JSON: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
-class Avro:
-    """The format of that name."""
-
-    def spark_type(self, schema: Schema) -> T.DataType:
-        """The column that values of a schema become; all its parts may be null."""
-        return _parsed(schema).kind.spark
-
-    def record_name(self, schema: Schema) -> str:
-        """A record's full name; else the type's."""
-        top = _parsed(schema).top
-        return str(top.get("name", top["type"]) if isinstance(top, dict) else top)
-
-    def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
-        """All payloads are of the one record."""
-        return {self.record_name(schema): np.arange(len(payloads))}
-
-    def decoder(self, writer: Schema, reader: Schema) -> Decoder:
-        """Reads what one schema has written as another one has it, by Avro's own rules."""
-        return _Decoder(_parsed(writer), _parsed(reader))
-
-    def encoder(self, schema: Schema, kind: T.DataType) -> "_Encoder":
-        """Writes columns of a type; checks first that they fit."""
-        parsed = _parsed(schema)
-        parsed.kind.check(kind, "")
-        return _Encoder(parsed)
-
-
-class _Parsed:
-    """A schema as fastavro takes it.
+class Avro(Format):
+    """The format of that name.
 
     Attributes:
-        schema: What it was made of.
-        top: The schema.
+        top: The schema, as fastavro takes it.
         named: The records, enums and fixed in it, by their full names.
+        is_record: Whether it is a record at its top.
     """
 
     def __init__(self, schema: Schema) -> None:
-        self.schema = schema
+        self._texts = [*(text for _, text in schema.references), schema.text]
+        self.top: Any = None
+        self.named: dict[str, Any] = {}
         try:
-            self.top: Any = None
-            self.named: dict[str, Any] = {}
-            for text in _texts(schema):
+            for text in self._texts:
                 self.top = fastavro.parse_schema(_loaded(text), named_schemas=self.named)
         except (ValueError, TypeError, KeyError, SchemaParseException) as error:
             raise SchemaError(f"the Avro schema can't be used: {error}") from error
+        is_name = not isinstance(self.top, dict)
+        self.name = str(self.top if is_name else self.top.get("name", self.top["type"]))
+        self.is_record = not is_name and self.top["type"] == "record"
 
-    @cached_property
-    def kind(self) -> Kind:
-        """Its types as columns; a writer's may be such that Spark has none."""
+    def _kind(self) -> Kind:
         try:
             return kind_of(self.top, self.named)
         except KeyError as error:
             raise SchemaError(f"the Avro schema can't be used: it lacks {error}") from error
 
-    @property
-    def is_record(self) -> bool:
-        """Whether it is a record at its top."""
-        return isinstance(self.top, dict) and self.top["type"] == "record"
-
     def plain(self, *, wrapped: bool) -> Any:
         """The schema without logical types.
 
-        Args:
-            wrapped: Whether as the one field of a record, which Avro writes as that field. Only
-                records can be parsed once for all.
+        ``wrapped``: as the one field of a record, which Avro writes as that field. Only records can
+        be parsed once for all.
         """
         named: dict[str, Any] = {}
-        *others, own = map(_loaded, _texts(self.schema))
+        *others, own = map(_loaded, self._texts)
         for other in others:
             fastavro.parse_schema(other, named_schemas=named)
         if wrapped:
@@ -124,13 +87,57 @@ class _Parsed:
             _make_plain(one, named)
         return plain
 
+    def _reader(self, writer: "Avro") -> Callable[[bytes], Any]:
+        changed = (writer.top, writer.named) != (self.top, self.named)
+        if changed:
+            check_changes(writer.top, self.top, writer.named, self.named)
+        tagged = self.kind.tagged
+        wrapped = not (writer.is_record and self.is_record)
+        written, resolved = writer.plain(wrapped=wrapped), self.plain(wrapped=wrapped)
+        checker = Checker(written)
+        check, check_first = checker.check, checker.check_first
+        if changed:
+            for union in _unions([*resolved["__named_schemas"].values()]):
+                union[:] = exact_first(union)
+        # Resolving takes as long as reading; but mostly fields come and go, and none changes.
+        added = None if tagged else _added_fields(written, resolved)
+        reader = resolved if added is None else None
 
-# A worker asks for the name of each batch's records.
-_parsed: Final = lru_cache(maxsize=1000)(_Parsed)
+        def read(payload: bytes) -> Any:
+            if check_first:
+                check_first(payload)
+            stream = BytesIO(payload)
+            # Its arguments by position: keywords take it a tenth longer.
+            value = _read(stream, written, reader, False, False, "strict", tagged)  # noqa: FBT003
+            check(payload, stream.tell())
+            if added:
+                value = {**value, **added}
+            return value[_VALUE] if wrapped else value
 
+        return read
 
-def _texts(schema: Schema) -> list[str]:
-    return [*(text for _, text in schema.references), schema.text]
+    def _writer(self) -> Callable[[Any], bytes]:
+        wrapped = not self.is_record
+        schema = self.plain(wrapped=wrapped)
+
+        def write(value: Any) -> bytes:
+            stream = BytesIO()
+            _write(stream, schema, {_VALUE: value} if wrapped else value)
+            return stream.getvalue()
+
+        return write
+
+    def _unread(self, error: Exception) -> str:
+        if isinstance(error, SchemaResolutionError):
+            text = str(error).replace(_WRAPPER, _VALUE)
+            text = re.sub(r"^.*(?= not found in reader symbol list)", "a symbol", text)
+            return f"it does not resolve against the reader's schema: {text[:300]}"
+        if isinstance(error, EOFError | IndexError):
+            return "it is truncated, or not of its schema"
+        return f"it is not of its schema: {said(error)}"
+
+    def _unwritten(self, error: Exception) -> str:
+        return said(error)
 
 
 def _loaded(text: str) -> Any:
@@ -212,54 +219,6 @@ def _holds_tags(value: Any) -> bool:
     return isinstance(value, tuple) or any(map(_holds_tags, inner))
 
 
-class _Decoder:
-    """Reads payloads that one schema has written, as another one has them."""
-
-    def __init__(self, writer: _Parsed, reader: _Parsed) -> None:
-        changed = (writer.top, writer.named) != (reader.top, reader.named)
-        if changed:
-            check_changes(writer.top, reader.top, writer.named, reader.named)
-        self._kind = reader.kind
-        self._wrapped = not (writer.is_record and reader.is_record)
-        self._writer = writer.plain(wrapped=self._wrapped)
-        checker = Checker(self._writer)
-        self._check, self._check_first = checker.check, checker.check_first
-        resolved = reader.plain(wrapped=self._wrapped)
-        if changed:
-            for union in _unions([*resolved["__named_schemas"].values()]):
-                union[:] = exact_first(union)
-        # Resolving takes as long as reading; but mostly fields come and go, and none changes.
-        self._added = None if self._kind.tagged else _added_fields(self._writer, resolved)
-        self._reader = resolved if self._added is None else None
-
-    def __call__(self, payloads: pa.Array) -> CodecResult:
-        values: list[Any] = []
-        errors: dict[int, str] = {}
-        read, writer, reader, wrapped = _read, self._writer, self._reader, self._wrapped
-        tagged, as_raw, added = self._kind.tagged, self._kind.raw_of, self._added
-        check, check_first = self._check, self._check_first
-        for row, payload in enumerate(payloads.to_pylist()):
-            stream = BytesIO(payload)
-            try:
-                if check_first:
-                    check_first(payload)
-                # Its arguments by position: keywords take it a tenth longer.
-                value = read(stream, writer, reader, False, False, "strict", tagged)  # noqa: FBT003
-                check(payload, stream.tell())
-                if wrapped or tagged or added:
-                    value = {**value, **added} if added else value
-                    value = value[_VALUE] if wrapped else value
-                    value = as_raw(value) if tagged else value
-            except Exception as error:  # noqa: BLE001 - whatever bytes lead to
-                errors[row], value = _told(error), None
-            values.append(value)
-        made = bisect_failures(self._array, values, self._kind.arrow)
-        return CodecResult(made.array, made.errors | errors)
-
-    def _array(self, values: list[Any]) -> pa.Array:
-        return self._kind.from_wire(pa.array(values, self._kind.raw))
-
-
 def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:
     """Fields that a record's reader has beyond its writer; None if other parts differ, too."""
     one, other = writer["__named_schemas"], reader["__named_schemas"]
@@ -277,49 +236,3 @@ def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:
             return None
         added[name] = field["default"]
     return added
-
-
-def _told(error: Exception) -> str:
-    if isinstance(error, SchemaResolutionError):
-        text = str(error).replace(_WRAPPER, _VALUE)
-        text = re.sub(r"^.*(?= not found in reader symbol list)", "a symbol", text)
-        return f"it does not resolve against the reader's schema: {text[:300]}"
-    if isinstance(error, EOFError | IndexError):
-        return "it is truncated, or not of its schema"
-    return f"it is not of its schema: {said(error)}"
-
-
-class _Encoder:
-    """Writes values as one schema has them."""
-
-    prefix = b""
-
-    def __init__(self, schema: _Parsed) -> None:
-        self._kind = schema.kind
-        self._wrapped = not schema.is_record
-        self._schema = schema.plain(wrapped=self._wrapped)
-
-    def __call__(self, values: pa.Array) -> CodecResult:
-        raw = bisect_failures(self._kind.to_wire, values, self._kind.raw)
-        errors = raw.errors
-        for rows, text in self._kind.faults(values, ""):
-            errors |= {row: text for row in rows.tolist() if row not in errors}
-        stream = BytesIO()
-        ends = [0]
-        schema, wrapped, written_of = self._schema, self._wrapped, self._kind.written
-        converted = self._kind.converted
-        for row, found in enumerate(raw.array.to_pylist()):
-            if found is not None and row not in errors:
-                try:
-                    value = written_of(found) if converted else found
-                    _write(stream, schema, {_VALUE: value} if wrapped else value)
-                except Exception as error:  # noqa: BLE001 - whatever a value leads to
-                    errors[row] = said(error)
-                    stream.seek(ends[-1])
-                    stream.truncate()
-            ends.append(stream.tell())
-        buffers = [None, pa.array(ends, pa.int32()).buffers()[1], pa.py_buffer(stream.getvalue())]
-        whole = pa.Array.from_buffers(pa.binary(), len(values), buffers)
-        written = np.array(values.is_valid())
-        written[[*errors]] = False
-        return CodecResult(pc.if_else(pa.array(written), whole, None), errors)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from spark_eos.schemas.formats import BadValueError
+from spark_eos.schemas.kinds import BadValueError
 
 _Skip = Callable[[bytes, int], int]
 # Where a value ends that begins at a place; raises ValueError or IndexError if it is none.
@@ -59,16 +59,27 @@ class Checker:
         self._left = _EMPTY
         self._skip(payload, 0)
 
-    def _empty_items(self, data: bytes, at: int) -> int:
-        while True:
-            count, at = _number(data, at)
-            if not count:
-                return at
-            if count < 0:
-                count, at = -count, _long(data, at)
-            self._left -= count
-            if self._left < 0:
-                raise BadValueError(f"it has more than {_EMPTY} items of no bytes")
+    def _blocks(self, item: _Skip, *, empty: bool = False) -> _Skip:
+        """Skips an array or a map; ``empty``: whether its items have no bytes."""
+        self._empties = self._empties or empty
+
+        def skip(data: bytes, at: int) -> int:
+            while True:
+                count, at = _number(data, at)
+                if not count:
+                    return at
+                if count < 0:
+                    # The block's size follows.
+                    count, at = -count, _long(data, at)
+                if empty:
+                    self._left -= count
+                    if self._left < 0:
+                        raise BadValueError(f"it has more than {_EMPTY} items of no bytes")
+                    continue
+                for _ in range(count):
+                    at = item(data, at)
+
+        return skip
 
     def _is_empty(self, schema: Any, within: Sequence[str] = ()) -> bool:
         """Whether a value takes no bytes."""
@@ -99,11 +110,10 @@ class Checker:
         elif name == "fixed":
             made = _fixed(schema["size"])
         elif name == "array":
-            empty = self._is_empty(schema["items"])
-            made = self._empty_items if empty else _blocks(self._skip_of(schema["items"]))
-            self._empties = self._empties or empty
+            item = schema["items"]
+            made = self._blocks(self._skip_of(item), empty=self._is_empty(item))
         elif name == "map":
-            made = _blocks(_record([_text, self._skip_of(schema["values"])]))
+            made = self._blocks(_record([_text, self._skip_of(schema["values"])]))
         else:
             made = self._skip_of(name)
         if "name" in schema:
@@ -186,22 +196,5 @@ def _union(members: Sequence[_Skip]) -> _Skip:
         if not 0 <= index < len(members):
             raise BadValueError(f"the index of a union or an enum is {index}")
         return members[index](data, begin)
-
-    return skip
-
-
-def _blocks(item: _Skip) -> _Skip:
-    def skip(data: bytes, at: int) -> int:
-        while True:
-            if not data[at]:
-                return at + 1
-            count, at = _number(data, at)
-            if not count:
-                return at
-            if count < 0:
-                # The block's size follows.
-                count, at = -count, _long(data, at)
-            for _ in range(count):
-                at = item(data, at)
 
     return skip

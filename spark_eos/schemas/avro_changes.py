@@ -24,13 +24,10 @@ def exact_first(members: list[Any]) -> list[Any]:
     """A reader's union in an order in which a number is read as its own type, where there is one.
 
     fastavro takes the first member that a value may be read as.
-
-    Example:
-        >>> exact_first(["null", "double", "long"])
-        ['null', 'long', 'double']
     """
-    numbers = iter(sorted(filter(_is_number, members), key=lambda one: _NUMBERS.index(_kind(one))))
-    return [next(numbers) if _is_number(one) else one for one in members]
+    own = [one for one in members if _kind(one) in _NUMBERS]
+    numbers = iter(sorted(own, key=lambda one: _NUMBERS.index(_kind(one))))
+    return [next(numbers) if _kind(one) in _NUMBERS else one for one in members]
 
 
 def check_changes(
@@ -42,9 +39,6 @@ def check_changes(
     microseconds; and a record, enum or fixed does not tell which member of a new union it is.
 
     ``written`` and ``named``: the writer's and the reader's named types.
-
-    Raises:
-        SchemaError: so it is; with the field.
     """
     _Changes(written, named).check("the value", writer, reader)
 
@@ -66,7 +60,6 @@ class _Changes:
             if len(possible) > 1 and _is_named(member) and not isinstance(writer, list):
                 raise SchemaError(f"{where} is a union, and what has written it has none there")
             fitting = [other for other in possible if _fits(member, other)]
-            # fastavro takes the first.
             if any(_same(member, other) for other in fitting) and not _same(member, fitting[0]):
                 raise SchemaError(
                     f"{where} is a union, of which {_said(member)} would be read as "
@@ -108,10 +101,6 @@ def _resolved(schema: Any, named: Mapping[str, Any]) -> Any:
 def _kind(schema: Any) -> str:
     found: Any = schema["type"] if isinstance(schema, dict) else schema
     return str(found)
-
-
-def _is_number(schema: Any) -> bool:
-    return _kind(schema) in _NUMBERS
 
 
 def _is_named(schema: Any) -> bool:

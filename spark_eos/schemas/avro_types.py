@@ -4,19 +4,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
+from pyspark.sql import types as T
+
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.kinds import (
-    PRIMITIVES,
-    UNITS,
-    Date,
-    Decimal,
-    Enum,
-    Fixed,
-    FixedUuid,
-    Kind,
-    Timestamp,
-)
-from spark_eos.schemas.nested import List, Map, Record, Union
+from spark_eos.schemas.avro_kinds import UNITS, Decimal, Enum, Fixed, FixedUuid, Timestamp, Union
+from spark_eos.schemas.kinds import PRIMITIVES, Kind
+from spark_eos.schemas.nested import List, Map, Record
 
 # With the types that they may be of, and a fixed's size; decimals depend on more.
 _LOGICAL: Final = {
@@ -36,11 +30,7 @@ _LOGICAL: Final = {
 
 
 def kind_of(schema: Any, named: dict[str, Any], path: str = "", within: Sequence[str] = ()) -> Kind:
-    """How values of a schema, as fastavro parses it, are a column.
-
-    Raises:
-        SchemaError: a type that Spark has no column for; names the field.
-    """
+    """How values of a schema, as fastavro parses it, are a column; refuses what Spark lacks."""
     if isinstance(schema, list):
         return _union(schema, named, path, within)
     if isinstance(schema, str) and schema not in PRIMITIVES:
@@ -50,13 +40,14 @@ def kind_of(schema: Any, named: dict[str, Any], path: str = "", within: Sequence
     name = schema["type"]
     if isinstance(name, list | dict):
         return kind_of(name, named, path, within)
-    if (logical := _logical(schema, path or "the schema")) is not None:
-        return logical
-    if name in PRIMITIVES:
+    found = _logical(schema, path or "the schema")
+    if found is None and name in PRIMITIVES:
         return Kind(*PRIMITIVES[name])
-    return {"array": _array, "map": _map, "enum": _enum, "fixed": _fixed, "record": _record}[name](
-        schema, named, path, within
-    )
+    if found is None:
+        found = _KINDS[name](schema, named, path, within)
+    # A record, enum or fixed; or a default in a union's member.
+    found.untag = "name" in schema or name in {"array", "map"}
+    return found
 
 
 def _array(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
@@ -64,15 +55,8 @@ def _array(schema: Any, named: dict[str, Any], path: str, within: Sequence[str])
 
 
 def _map(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
-    return Map(kind_of(schema["values"], named, f"{path}{{}}", within))
-
-
-def _enum(schema: Any, *_: Any) -> Kind:
-    return Enum(schema)
-
-
-def _fixed(schema: Any, *_: Any) -> Kind:
-    return Fixed(schema)
+    value = kind_of(schema["values"], named, f"{path}{{}}", within)
+    return Map(Kind(*PRIMITIVES["string"]), value)
 
 
 def _record(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
@@ -83,8 +67,18 @@ def _record(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]
             "schema= a reader's schema without that field"
         )
     dot, inner = f"{path}." if path else "", (*within, full)
-    names = [(field["name"], field["type"], "default" in field) for field in schema["fields"]]
-    return Record([(name, kind_of(t, named, dot + name, inner), d) for name, t, d in names])
+    parts = ((field["name"], field["type"]) for field in schema["fields"])
+    fields = {name: kind_of(kind, named, dot + name, inner) for name, kind in parts}
+    return Record(fields, [field["name"] for field in schema["fields"] if "default" not in field])
+
+
+_KINDS: Final = {
+    "array": _array,
+    "map": _map,
+    "record": _record,
+    "enum": lambda schema, *_: Enum(schema["symbols"]),
+    "fixed": lambda schema, *_: Fixed(schema["size"]),
+}
 
 
 def _logical(schema: Any, where: str) -> Kind | None:
@@ -101,7 +95,7 @@ def _logical(schema: Any, where: str) -> Kind | None:
     if logical == "uuid" and base == "fixed":
         return FixedUuid()
     if logical == "date":
-        return Date()
+        return Kind(T.DateType(), pa.int32())
     family, _, unit = (logical or "").rpartition("-")
     if family in {"timestamp", "local-timestamp"}:
         return Timestamp(unit, local=family != "timestamp")

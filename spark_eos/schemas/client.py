@@ -54,16 +54,7 @@ _asked_twice: TTLCache[tuple[str, SchemaKey], bool] = TTLCache(10_000, ttl=60)
 
 @dataclass(frozen=True)
 class Registered:
-    """A schema as a subject has it.
-
-    Attributes:
-        registry: The registry's address.
-        subject: The subject.
-        version: Its version there.
-        number: Its id.
-        guid: Its GUID; None if the registry has no such ids.
-        schema: The schema.
-    """
+    """A schema as a subject has it, with its id and, if the registry has such, its GUID."""
 
     registry: str
     subject: str
@@ -76,12 +67,7 @@ class Registered:
 class Client:
     """Asks a registry; picklable. Questions have connections of their own: there are few.
 
-    Args:
-        settings: As of ``confluent_kafka.schema_registry.SchemaRegistryClient``.
-        max_wait: Seconds to wait for a registry that is away.
-
-    Raises:
-        ConfigurationError: a setting is unknown or can't be used, or a package is missing.
+    Settings are those of ``confluent_kafka.schema_registry.SchemaRegistryClient``.
     """
 
     def __init__(self, settings: Mapping[str, Any], max_wait: float) -> None:
@@ -135,11 +121,7 @@ class Client:
             self._asked(ask, lambda: f"schema id {keys[0]}")
 
     def version(self, subject: str, version: int | None) -> Registered:
-        """A version of a subject; the latest one if None.
-
-        Raises:
-            SchemaError: there is no such subject or version.
-        """
+        """A version of a subject; the latest one if None."""
 
         def ask(client: Any) -> Registered:
             if version is None:
@@ -156,12 +138,8 @@ class Client:
         return found
 
     def registered(self, subject: str, schema: Schema, *, register: bool) -> Registered:
-        """A schema as a subject has it.
-
-        Raises:
-            SchemaError: the subject does not have it, or does not take it.
-        """
-        text = self._text(schema)
+        """A schema as a subject has it, or as it gets it now."""
+        text = _confluent("schema_registry").Schema(schema.text, schema.kind)
 
         def ask(client: Any) -> Registered:
             if register:
@@ -175,9 +153,6 @@ class Client:
                 "register=True registers it"
             )
         return found
-
-    def _text(self, schema: Schema) -> Any:
-        return _confluent("schema_registry").Schema(schema.text, schema.kind)
 
     def _by_key(self, client: Any, key: SchemaKey) -> Schema | None:
         is_id = isinstance(key, int)
@@ -250,14 +225,12 @@ class Client:
             raise
         except Exception as error:  # noqa: BLE001 - of clients for HTTP and for tokens
             failure = error
+        waited = f", for {self._max_wait:g} s (max_wait)" if _may_pass(failure) else ""
         # Not from it: its traceback may show what the settings hold.
         raise RegistryError(
             f"schema registry {self.url}, asked for {what()}: {type(failure).__name__}: "
-            f"{self._clean(failure)}{self._waited(failure)}{_hint(failure)}"
+            f"{self._clean(failure)}{waited}{_hint(failure)}"
         ) from None
-
-    def _waited(self, failure: Exception) -> str:
-        return f", for {self._max_wait:g} s (max_wait)" if _may_pass(failure) else ""
 
     def _say(self, state: tenacity.RetryCallState) -> None:
         if state.attempt_number != 2 or state.outcome is None:

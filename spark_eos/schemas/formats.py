@@ -1,19 +1,21 @@
 """What each format of schemas has to know: its types as columns, and how to read and write rows.
 
-A format is one module with one class; nothing else asks which format a schema has.
+A format is one class; nothing else asks which format a schema has.
 """
 
 import importlib
-import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, cast
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.errors import ConfigurationError, PrintableError, SchemaError
+from spark_eos.errors import ConfigurationError, SchemaError
+from spark_eos.schemas.kinds import CodecResult, Kind, bisect_failures, each, typed
 
 
 @dataclass(frozen=True)
@@ -34,60 +36,71 @@ class Schema:
     message: str | None = None
 
 
-class CodecResult(NamedTuple):
-    """An array with one value for each row, null for those with an error; and errors by row."""
-
-    array: pa.Array
-    errors: dict[int, str]
+Codec = Callable[[pa.Array], CodecResult]
 
 
-Decoder = Callable[[pa.Array], CodecResult]
-"""Makes values of payloads: binary, without nulls, without magic byte and id."""
-
-
-class Encoder(Protocol):
-    """Makes payloads of values; a null becomes a null.
+class Format(ABC):
+    """A schema of one format, parsed. Whatever is wrong with it raises `SchemaError`.
 
     Attributes:
+        name: The full name of the record that it describes, which tells schemas apart.
         prefix: Bytes between schema id and payload, such as Protobuf's message indexes.
     """
 
-    prefix: bytes
+    name: str
+    prefix = b""
+    _bad_record: tuple[type[Exception], ...] = (Exception,)
+    _bad_value: tuple[type[Exception], ...] = (Exception,)
 
-    def __call__(self, values: pa.Array) -> CodecResult:
-        """Payloads, binary."""
+    @cached_property
+    def kind(self) -> Kind:
+        """Its types as columns; a writer's may be such that Spark has none."""
+        return self._kind()
 
+    def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
+        """The rows of each record's full name, among payloads that the schema has written."""
+        return {self.name: np.arange(len(payloads))}
 
-class BadValueError(PrintableError, ValueError):
-    """What is wrong with a value, in words that do not quote it."""
+    def decoder(self, writer: Any) -> Codec:
+        """Makes values of what a schema of the same format has written: payloads, without nulls."""
+        read = self._reader(writer)
 
+        def decode(payloads: pa.Array) -> CodecResult:
+            values, errors = each(payloads.to_pylist(), read, self._bad_record, self._unread)
+            made = bisect_failures(self.kind.array, values, self.kind.arrow)
+            return CodecResult(made.array, made.errors | errors)
 
-def said(error: Exception) -> str:
-    """What an error says, if that quotes no value of a row: libraries' errors mostly do."""
-    if isinstance(error, BadValueError | json.JSONDecodeError | RecursionError):
-        return str(error)
-    if isinstance(error, UnicodeError):
-        return "a text is no UTF-8"
-    return f"a value does not fit its type ({type(error).__name__})"
+        return decode
 
+    def encoder(self, kind: T.DataType) -> Codec:
+        """Makes payloads of columns of a type, which is checked first; a null becomes a null."""
+        self.kind.check(kind, "")
+        write = self._writer()
 
-class Format(Protocol):
-    """One format of schemas. All methods raise `SchemaError`, with the field at fault."""
+        def encode(array: pa.Array) -> CodecResult:
+            values, faults = self.kind.values(typed(array, self.kind.arrow), "")
+            made, errors = each(values, write, self._bad_value, self._unwritten)
+            return CodecResult(pa.array(made, pa.binary()), errors | faults)
 
-    def spark_type(self, schema: Schema) -> T.DataType:
-        """The column that values of a schema become; all its parts may be null."""
+        return encode
 
-    def record_name(self, schema: Schema) -> str:
-        """The full name of the record that a schema describes, which tells schemas apart."""
+    @abstractmethod
+    def _kind(self) -> Kind: ...
 
-    def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
-        """The rows of each record's full name, among payloads that a schema has written."""
+    @abstractmethod
+    def _reader(self, writer: Any) -> Callable[[bytes], Any]:
+        """Reads a payload that another schema has written, by the format's own rules."""
 
-    def decoder(self, writer: Schema, reader: Schema) -> Decoder:
-        """Reads what one schema has written as another one has it; for a worker."""
+    @abstractmethod
+    def _writer(self) -> Callable[[Any], bytes]: ...
 
-    def encoder(self, schema: Schema, kind: T.DataType) -> Encoder:
-        """Writes columns of a type; checks first that they fit. For the driver and workers."""
+    @abstractmethod
+    def _unread(self, error: Any) -> str:
+        """What is wrong with a record."""
+
+    @abstractmethod
+    def _unwritten(self, error: Any) -> str:
+        """What is wrong with a value."""
 
 
 _FORMATS: Final = {
@@ -97,13 +110,10 @@ _FORMATS: Final = {
 }
 
 
-def format_of(schema: Schema) -> Format:
-    """The format of a schema.
-
-    Raises:
-        SchemaError: spark-eos does not have it.
-        ConfigurationError: a package is missing.
-    """
+# A worker asks for the names of each batch's records.
+@lru_cache(maxsize=1000)
+def format_of(schema: Schema) -> Any:
+    """A schema by its `Format`; without the format's packages, ConfigurationError."""
     try:
         module, _, name = _FORMATS[schema.kind].partition(":")
     except KeyError:
@@ -111,42 +121,9 @@ def format_of(schema: Schema) -> Format:
             f"the schema is of the format {schema.kind!r}; spark-eos has {', '.join(_FORMATS)}"
         ) from None
     try:
-        return cast("Format", getattr(importlib.import_module(module), name)())
+        made = getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise ConfigurationError(
             f"{error}: install spark-eos[schemas], on Spark's executors too"
         ) from error
-
-
-def bisect_failures(
-    function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType
-) -> CodecResult:
-    """Makes an array of rows; if that fails, of each half, until the rows at fault are alone."""
-    made = _bisected(function, rows)
-    return CodecResult(_typed(made.array, empty), made.errors)
-
-
-def _bisected(function: Callable[[Any], pa.Array], rows: Any) -> CodecResult:
-    try:
-        return CodecResult(function(rows), {})
-    except (pa.ArrowException, ArithmeticError, TypeError, ValueError, LookupError) as error:
-        if not len(rows):
-            raise
-        if len(rows) == 1:
-            return CodecResult(pa.nulls(1), {0: said(error)})
-        middle = len(rows) // 2
-        first = _bisected(function, _part(rows, 0, middle))
-        second = _bisected(function, _part(rows, middle, len(rows)))
-        errors = first.errors | {middle + row: text for row, text in second.errors.items()}
-        one, other = _typed(first.array, second.array.type), second.array
-        return CodecResult(pa.concat_arrays([one, _typed(other, one.type)]), errors)
-
-
-def _part(rows: Any, begin: int, end: int) -> Any:
-    """Some of the rows; a slice of an array would still hold the items of the others."""
-    return rows.take(pa.array(range(begin, end))) if isinstance(rows, pa.Array) else rows[begin:end]
-
-
-def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Rows that all have failed have no type yet: they get that of the others."""
-    return pa.nulls(len(array), kind) if pa.types.is_null(array.type) else array
+    return made(schema)

@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 SchemaKey = int | uuid.UUID
 """A schema's id, or its GUID."""
 
-_ID: Final = 0
-_GUID: Final = 1
-_ID_LENGTH: Final = 5
-_GUID_LENGTH: Final = 17
+# How long an id is with the byte before it, which says whether it is a GUID.
+_LENGTHS: Final = {b"\x00": 5, b"\x01": 17}
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class Group(NamedTuple):
@@ -44,104 +43,53 @@ class Framed(NamedTuple):
 
 
 def header_name(column: str) -> str:
-    """The header with the schema id of a column's records.
-
-    Example:
-        >>> header_name("key"), header_name("value")
-        ('__key_schema_id', '__value_schema_id')
-    """
+    """The header with the schema id of a column's records."""
     return "__key_schema_id" if column == "key" else "__value_schema_id"
 
 
 def prefix_of(number: int) -> bytes:
-    r"""What precedes a payload.
-
-    Example:
-        >>> prefix_of(7)
-        b'\x00\x00\x00\x00\x07'
-    """
-    return struct.pack(">bI", _ID, number)
+    """What precedes a payload."""
+    return struct.pack(">bI", 0, number)
 
 
 def header_of(guid: str) -> bytes:
-    r"""The value of a header with a schema's GUID.
-
-    Example:
-        >>> header_of("00000000-0000-0000-0000-000000000007")[:2]
-        b'\x01\x00'
-    """
-    return bytes([_GUID]) + uuid.UUID(guid).bytes
+    """The value of a header with a schema's GUID."""
+    return b"\x01" + uuid.UUID(guid).bytes
 
 
 def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
     """Groups a batch's records by schema; an id in a header comes before one in the value."""
-    found = _headers_with_id(headers, header_name(column))
+    name = header_name(column)
+    in_headers = _headers_with_id(headers, name)
     errors: dict[int, str] = {}
-    groups: list[Group] = []
-    in_headers: dict[tuple[SchemaKey, bytes], list[int]] = defaultdict(list)
-    valid = np.asarray(values.is_valid())
-    for row, header in found.items():
-        key, length = _parsed(header)
-        if not valid[row]:
+    groups: dict[bytes, tuple[list[int], list[bytes]]] = defaultdict(lambda: ([], []))
+    for row, value in enumerate(values.to_pylist()):
+        if value is None:
             continue
-        if key is None:
-            errors[row] = (
-                f"header {header_name(column)} holds no schema id, but {len(header)} bytes"
-            )
+        header = in_headers.get(row)
+        first = value if header is None else header
+        length = _LENGTHS.get(first[:1], 0)
+        if 0 < length <= len(first):
+            # As it is before a payload: id, Protobuf's message indexes, message.
+            whole = value if header is None else header + value
+            rows, payloads = groups[whole[:length]]
+            rows.append(row)
+            payloads.append(whole[length:])
+        elif header is None:
+            errors[row] = _fault(value)
         else:
-            in_headers[key, header[length:]].append(row)
-        valid[row] = False
-    for (key, rest), rows in in_headers.items():
-        taken = values.take(pa.array(rows))
-        # As it is before a payload: id, Protobuf's message indexes, message.
-        payloads = pc.binary_join_element_wise(rest, taken, b"") if rest else taken
-        groups.append(Group(key, np.array(rows), payloads))
-    _by_prefix(values, valid, groups, errors)
-    return Framed(groups, errors)
-
-
-def _by_prefix(
-    values: pa.Array, valid: np.ndarray, groups: list[Group], errors: dict[int, str]
-) -> None:
-    offsets, data = _buffers(values)
-    lengths = np.diff(offsets)
-    starts = offsets[:-1]
-    filled = valid & (lengths > 0)
-    magic = np.full(len(values), -1)
-    magic[filled] = data[starts[filled]]
-    for first, length in ((_ID, _ID_LENGTH), (_GUID, _GUID_LENGTH)):
-        rows = np.flatnonzero(valid & (magic == first) & (lengths >= length))
-        if not len(rows):
-            continue
-        # The bytes of all ids, one row each.
-        ids = np.ascontiguousarray(data[starts[rows, None] + np.arange(1, length)])
-        ids = ids.view(f"V{length - 1}").ravel()
-        whole, inverse = np.unique(ids, return_inverse=True)
-        for number, raw in enumerate(whole):
-            own = rows if len(whole) == 1 else rows[inverse == number]
-            taken = values if len(own) == len(values) else values.take(pa.array(own))
-            # Arrow's binary_slice fails on some arrays with values that have nothing left.
-            payloads = pa.array([value[length:] for value in taken.to_pylist()], pa.binary())
-            groups.append(Group(_key(raw.tobytes()), own, payloads))
-        valid[rows] = False
-    for row in np.flatnonzero(valid):
-        errors[int(row)] = _fault(values[int(row)].as_py())
-
-
-def _buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """A binary array's offsets and bytes."""
-    width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
-    _, offsets, data = values.buffers()
-    begin, end = values.offset, values.offset + len(values) + 1
-    # Arrays without rows or bytes may lack a buffer.
-    found = np.zeros(1, width) if offsets is None else np.frombuffer(offsets, width)[begin:end]
-    return found, np.frombuffer(data or b"", np.uint8)
+            errors[row] = f"header {name} holds no schema id, but {len(header)} bytes"
+    made = [
+        Group(_key(prefix[1:]), np.array(rows), pa.array(payloads, pa.binary()))
+        for prefix, (rows, payloads) in groups.items()
+    ]
+    return Framed(made, errors)
 
 
 def _fault(value: bytes) -> str:
     if not value:
         return "the value is empty: it has no schema id"
-    if value[0] in {_ID, _GUID}:
+    if value[:1] in _LENGTHS:
         return f"the value ends within its schema id, after {len(value)} bytes"
     return (
         f"the value begins with byte 0x{value[0]:02x}, so not with the id of a schema (0x00 or "
@@ -149,14 +97,8 @@ def _fault(value: bytes) -> str:
     )
 
 
-def _parsed(raw: bytes) -> tuple[SchemaKey | None, int]:
-    """The id or GUID that bytes begin with, None if with neither; and how many bytes it takes."""
-    length = {_ID: _ID_LENGTH, _GUID: _GUID_LENGTH}.get(raw[0], 0) if raw else 0
-    return (_key(raw[1:length]), length) if 0 < length <= len(raw) else (None, 0)
-
-
 def _key(raw: bytes) -> SchemaKey:
-    return int.from_bytes(raw, "big") if len(raw) < _ID_LENGTH else uuid.UUID(bytes=raw)
+    return int.from_bytes(raw, "big") if len(raw) < 5 else uuid.UUID(bytes=raw)
 
 
 def _headers_with_id(headers: pa.Array | None, name: str) -> dict[int, bytes]:
@@ -174,9 +116,6 @@ def _headers_with_id(headers: pa.Array | None, name: str) -> dict[int, bytes]:
         if value is not None:
             found.setdefault(row, value)
     return found
-
-
-HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def with_header(headers: pa.Array | None, name: str, values: list[bytes | None]) -> pa.Array:

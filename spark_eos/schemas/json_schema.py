@@ -6,51 +6,23 @@ serializer.
 
 import json
 import re
+from collections.abc import Callable
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Final, NoReturn
+from urllib.parse import urljoin
 
 import jsonschema_rs
-import numpy as np
-import pyarrow as pa
-from pyspark.sql import types as T
 
-from spark_eos.schemas.formats import (
-    BadValueError,
-    CodecResult,
-    Decoder,
-    Schema,
-    bisect_failures,
-    said,
-)
-from spark_eos.schemas.json_types import Document, document_of, shape_validator
+from spark_eos.errors import SchemaError
+from spark_eos.schemas.formats import Format, Schema
+from spark_eos.schemas.json_types import Column, Resolver, column_of
+from spark_eos.schemas.kinds import BadValueError, Kind, said
 
-
-class JsonSchema:
-    """The format ``JSON``."""
-
-    def spark_type(self, schema: Schema) -> T.DataType:
-        """The column that values of a schema become; all its parts may be null."""
-        return document_of(schema).column().kind.spark
-
-    def record_name(self, schema: Schema) -> str:
-        """The title, which Confluent's serializers take for it; else the id."""
-        top = document_of(schema).top
-        return str(top.get("title") or top.get("$id", "object")) if isinstance(top, dict) else ""
-
-    def records(self, schema: Schema, payloads: pa.Array) -> dict[str, np.ndarray]:
-        """The rows of each record's full name, among payloads that a schema has written."""
-        return {self.record_name(schema): np.arange(len(payloads))}
-
-    def decoder(self, writer: Schema, reader: Schema) -> Decoder:
-        """Reads what is of the writer's schema, and has the reader's types."""
-        return _Decoder(writer, reader)
-
-    def encoder(self, schema: Schema, kind: T.DataType) -> "_Encoder":
-        """Writes columns of a type; checks first that they fit."""
-        document = document_of(schema)
-        made = _Encoder(document)
-        made.kind.check(kind, "")
-        return made
+# Where a schema without an id is. Nothing is read from there.
+_ROOT: Final = "file:///"
+# What a value is called in errors, which don't show it.
+_MASK: Final = "the value"
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -82,73 +54,81 @@ _ROUNDED: Final = re.compile(rb"\d{16}(\.|[eE]-)|\d[eE]\+?\d")
 _write: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
-class _Decoder:
-    """Reads payloads that one schema has written, as another one has them."""
-
-    def __init__(self, writer: Schema, reader: Schema) -> None:
-        column = document_of(reader).column()
-        self._kind = column.kind
-        # The writer's own may leave open what the columns' types are inferred from.
-        self._validators = [document_of(writer).validator(), shape_validator(column.shape)]
-
-    def __call__(self, payloads: pa.Array) -> CodecResult:
-        values: list[Any] = []
-        errors: dict[int, str] = {}
-        checks = [validator.validate for validator in self._validators]
-        for row, payload in enumerate(payloads.to_pylist()):
-            try:
-                value = _parse(payload.decode())
-                for check in checks:
-                    check(value)
-                if _ROUNDED.search(payload):
-                    value = _parse_exactly(payload.decode())
-            except jsonschema_rs.ValidationError as error:
-                errors[row], value = _told(error), None
-            except (ValueError, RecursionError) as error:
-                errors[row], value = f"it is no JSON: {said(error)}", None
-            values.append(value)
-        made = bisect_failures(self._array, values, self._kind.arrow)
-        return CodecResult(made.array, made.errors | errors)
-
-    def _array(self, values: list[Any]) -> pa.Array:
-        return self._kind.from_wire(pa.array(values, self._kind.raw))
-
-
-def _told(error: jsonschema_rs.ValidationError) -> str:
-    steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path)
-    path = "".join(steps).removeprefix(".")
-    return f"{path or 'the record'}: {error.message[:300]}"
-
-
-class _Encoder:
-    """Writes values as one schema has them.
+class JsonSchema(Format):
+    """The format ``JSON``. Schemas that one refers to are not fetched.
 
     Attributes:
-        kind: The schema's types.
+        validate: Raises what is wrong with a value; formats are not its concern, as Confluent's.
     """
 
-    prefix = b""
+    _bad_record = (jsonschema_rs.ValidationError, ValueError, RecursionError)
+    _bad_value = (jsonschema_rs.ValidationError, ValueError)
 
-    def __init__(self, document: Document) -> None:
-        self.kind = document.column().kind
-        self._validator = document.validator()
+    def __init__(self, schema: Schema) -> None:
+        try:
+            self._top: Any = json.loads(schema.text)
+            own = self._top.get("$id", "") if isinstance(self._top, dict) else ""
+            self._root = urljoin(_ROOT, own) if isinstance(own, str) else _ROOT
+            # Names are relative to the schema's own id, if it has one.
+            found = {
+                urljoin(base, name): json.loads(text)
+                for name, text in schema.references
+                for base in (_ROOT, self._root)
+            }
+            whole = jsonschema_rs.Registry([*found.items(), (self._root, self._top)])
+            self._resolver = Resolver(whole.resolver(self._root), {**found, self._root: self._top})
+            self.validate = jsonschema_rs.validator_for(
+                self._top,
+                registry=jsonschema_rs.Registry([*found.items()]),
+                base_uri=self._root,
+                offline=True,
+                validate_formats=False,
+                mask=_MASK,
+            ).validate
+        except (ValueError, TypeError, jsonschema_rs.ReferencingError) as error:
+            message = getattr(error, "message", error)
+            raise SchemaError(f"the JSON Schema can't be used: {message}") from error
+        # Confluent's serializers take the title for it.
+        top = self._top if isinstance(self._top, dict) else {"$id": ""}
+        self.name = str(top.get("title") or top.get("$id", "object"))
 
-    def __call__(self, values: pa.Array) -> CodecResult:
-        raw = bisect_failures(self.kind.to_wire, values, self.kind.raw)
-        errors = raw.errors
-        made: list[bytes | None] = []
-        check, to_write = self._validator.validate, self.kind.to_write
-        converted = self.kind.converted
-        for row, found in enumerate(raw.array.to_pylist()):
-            written = None
-            if found is not None:
-                value = to_write(found) if converted else found
-                try:
-                    check(value)
-                    written = _write(value).encode()
-                except jsonschema_rs.ValidationError as error:
-                    errors[row] = _told(error)
-                except ValueError as error:
-                    errors[row] = said(error)
-            made.append(written)
-        return CodecResult(pa.array(made, pa.binary()), errors)
+    @cached_property
+    def _column(self) -> Column:
+        return column_of(self._top, self._resolver, "", (self._root,))
+
+    def _kind(self) -> Kind:
+        return self._column.kind
+
+    def _reader(self, writer: "JsonSchema") -> Callable[[bytes], Any]:
+        validate = writer.validate
+        # The writer's own may leave open what the columns' types are inferred from.
+        shape = jsonschema_rs.validator_for(self._column.shape, validate_formats=True, mask=_MASK)
+        validate_shape = shape.validate
+
+        def read(payload: bytes) -> Any:
+            value = _parse(payload.decode())
+            validate(value)
+            validate_shape(value)
+            return _parse_exactly(payload.decode()) if _ROUNDED.search(payload) else value
+
+        return read
+
+    def _writer(self) -> Callable[[Any], bytes]:
+        validate = self.validate
+
+        def write(value: Any) -> bytes:
+            validate(value)
+            return _write(value).encode()
+
+        return write
+
+    def _unread(self, error: Exception) -> str:
+        is_json = isinstance(error, jsonschema_rs.ValidationError)
+        return self._unwritten(error) if is_json else f"it is no JSON: {said(error)}"
+
+    def _unwritten(self, error: Exception) -> str:
+        if not isinstance(error, jsonschema_rs.ValidationError):
+            return said(error)
+        steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path)
+        path = "".join(steps).removeprefix(".")
+        return f"{path or 'the record'}: {error.message[:300]}"

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -12,14 +11,9 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.formats import BadValueError, Schema
-from spark_eos.schemas.kinds import PRIMITIVES, Kind
+from spark_eos.schemas.kinds import PRIMITIVES, BadValueError, Kind
 from spark_eos.schemas.nested import List, Map, Record
 
-# Where a schema without an id is. Nothing is read from there.
-_ROOT: Final = "file:///"
-# What a value is called in errors, which don't show it.
-_MASK: Final = "the value"
 _REMEDY: Final = "Give schema= a reader's schema without that field"
 _COMBINING: Final = ("oneOf", "anyOf", "allOf")
 _NESTING: Final = {"properties", "items"}
@@ -42,71 +36,7 @@ class Column(NamedTuple):
     shape: dict[str, Any]
 
 
-class Document:
-    """A schema with those that it refers to, none of which is fetched.
-
-    Attributes:
-        top: The schema.
-
-    Raises:
-        SchemaError: it is no JSON Schema.
-    """
-
-    def __init__(self, schema: Schema) -> None:
-        try:
-            self.top: Any = json.loads(schema.text)
-            self._root = _root_of(self.top)
-            named = [(name, json.loads(text)) for name, text in schema.references]
-            # Names are relative to the schema's own id, if it has one.
-            found = {where: one for name, one in named for where in _places(name, self._root)}
-            self._registry = jsonschema_rs.Registry(list(found.items()))
-            whole = jsonschema_rs.Registry([*found.items(), (self._root, self.top)])
-            documents = {**found, self._root: self.top}
-            self._resolver = _Resolver(whole.resolver(self._root), documents)
-            self.validator()
-        except (ValueError, TypeError, jsonschema_rs.ReferencingError) as error:
-            message = getattr(error, "message", error)
-            raise SchemaError(f"the JSON Schema can't be used: {message}") from error
-
-    def validator(self) -> Any:
-        """Tells records that are not of the schema; formats are not its concern, as Confluent's."""
-        return jsonschema_rs.validator_for(
-            self.top,
-            registry=self._registry,
-            base_uri=self._root,
-            offline=True,
-            validate_formats=False,
-            mask=_MASK,
-        )
-
-    def column(self) -> Column:
-        """What values of the schema become.
-
-        Raises:
-            SchemaError: Spark has no type for one; names the field.
-        """
-        return _column(self.top, self._resolver, "", (self._root,))
-
-
-# A worker asks for the name of each batch's records.
-document_of: Final = lru_cache(maxsize=1000)(Document)
-
-
-def shape_validator(shape: dict[str, Any]) -> Any:
-    """Tells values that are not of a column's types."""
-    return jsonschema_rs.validator_for(shape, validate_formats=True, mask=_MASK)
-
-
-def _root_of(top: Any) -> str:
-    own = top.get("$id", "") if isinstance(top, dict) else ""
-    return urljoin(_ROOT, own) if isinstance(own, str) else _ROOT
-
-
-def _places(name: str, root: str) -> set[str]:
-    return {urljoin(_ROOT, name), urljoin(root, name)}
-
-
-class _Resolver:
+class Resolver:
     """Follows references from a place in one of the documents, by address.
 
     jsonschema-rs knows the place; but what it has there, it sorts by name.
@@ -116,7 +46,7 @@ class _Resolver:
         self._resolver = resolver
         self._documents = documents
 
-    def lookup(self, reference: str) -> tuple[Any, "_Resolver", str]:
+    def lookup(self, reference: str) -> tuple[Any, "Resolver", str]:
         """A schema, the place from where its own references count, and its address."""
         found = self._resolver.lookup(reference)
         address = urljoin(found.resolver.base_uri, reference)
@@ -127,10 +57,11 @@ class _Resolver:
             for step in fragment.split("/")[1:]:
                 name = unquote(step).replace("~1", "/").replace("~0", "~")
                 contents = contents[int(name) if isinstance(contents, list) else name]
-        return contents, _Resolver(found.resolver, self._documents), address
+        return contents, Resolver(found.resolver, self._documents), address
 
 
-def _column(schema: Any, resolver: _Resolver, path: str, within: Sequence[str]) -> Column:
+def column_of(schema: Any, resolver: Resolver, path: str, within: Sequence[str]) -> Column:
+    """What values of a schema become; refuses types that Spark has none for."""
     where = path or "the schema"
     if not isinstance(schema, dict):
         raise SchemaError(f"{where}: its schema is {json.dumps(schema)}, which tells no type")
@@ -157,6 +88,8 @@ def _column(schema: Any, resolver: _Resolver, path: str, within: Sequence[str]) 
         made = _scalar(schema, name)
     else:
         raise SchemaError(f"{where}: JSON Schema has no type {name!r}")
+    # The schema itself judges them.
+    made.kind.nulls_are_faults = False
     return _nullable(made) if nullable else made
 
 
@@ -168,7 +101,7 @@ def _nullable(column: Column) -> Column:
     )
 
 
-def _referred(reference: str, resolver: _Resolver, path: str, within: Sequence[str]) -> Column:
+def _referred(reference: str, resolver: Resolver, path: str, within: Sequence[str]) -> Column:
     try:
         found, own, address = resolver.lookup(reference)
     except jsonschema_rs.ReferencingError:
@@ -180,11 +113,11 @@ def _referred(reference: str, resolver: _Resolver, path: str, within: Sequence[s
         raise SchemaError(
             f"{path}: {reference} contains itself, and Spark has no recursive columns. {_REMEDY}"
         )
-    return _column(found, own, path, (*within, address))
+    return column_of(found, own, path, (*within, address))
 
 
 def _combined(
-    schema: Mapping[str, Any], resolver: _Resolver, path: str, within: Sequence[str]
+    schema: Mapping[str, Any], resolver: Resolver, path: str, within: Sequence[str]
 ) -> Column:
     """The one type that is combined with null."""
     word, *more = (word for word in _COMBINING if word in schema)
@@ -195,7 +128,7 @@ def _combined(
         raise SchemaError(
             f"{path or 'the schema'}: {word} is only read as one type or null. {_REMEDY}"
         )
-    made = _column(others[0], resolver, path, within)
+    made = column_of(others[0], resolver, path, within)
     return _nullable(made) if len(others) < len(branches) else made
 
 
@@ -232,23 +165,23 @@ def _scalar(schema: Mapping[str, Any], name: str) -> Column:
 
 
 def _array(
-    schema: Mapping[str, Any], resolver: _Resolver, path: str, within: Sequence[str]
+    schema: Mapping[str, Any], resolver: Resolver, path: str, within: Sequence[str]
 ) -> Column:
     items = schema.get("items")
     if not isinstance(items, dict) or "prefixItems" in schema:
         raise SchemaError(f"{path or 'the schema'}: an array needs items of one type. {_REMEDY}")
-    item = _column(items, resolver, f"{path}[]", within)
+    item = column_of(items, resolver, f"{path}[]", within)
     return Column(List(item.kind), {"type": "array", "items": item.shape})
 
 
 def _object(
-    schema: Mapping[str, Any], resolver: _Resolver, path: str, within: Sequence[str]
+    schema: Mapping[str, Any], resolver: Resolver, path: str, within: Sequence[str]
 ) -> Column:
     properties = schema.get("properties")
     if properties:
         dot = f"{path}." if path else ""
         parts = properties.items()
-        made = {name: _column(one, resolver, dot + name, within) for name, one in parts}
+        made = {name: column_of(one, resolver, dot + name, within) for name, one in parts}
         required = [name for name in schema.get("required", ()) if name in made]
         shape = {
             "type": "object",
@@ -262,29 +195,31 @@ def _object(
             f"{path or 'the schema'}: an object needs properties, or additionalProperties of one "
             f"type. {_REMEDY}"
         )
-    value = _column(values, resolver, f"{path}{{}}", within)
-    return Column(Map(value.kind), {"type": "object", "additionalProperties": value.shape})
+    value = column_of(values, resolver, f"{path}{{}}", within)
+    return Column(
+        Map(Kind(*PRIMITIVES["string"]), value.kind),
+        {"type": "object", "additionalProperties": value.shape},
+    )
 
 
 class Object(Record):
     """A struct, in whose records a null may be written as null, or be left out."""
 
     def __init__(self, properties: Mapping[str, Kind], required: Sequence[str]) -> None:
-        fields = [(name, kind, name not in required) for name, kind in properties.items()]
-        super().__init__(fields)
-        self._left_out = {n for n, kind, optional in fields if optional and not kind.nullable}
-        self._nulls = [n for n, kind, optional in fields if kind.nullable and not optional]
-        self.converted = bool(self._converted or self._left_out or self._nulls)
+        super().__init__(properties, required)
+        names = {name for name, kind in properties.items() if kind.nullable}
+        self._nulls = [name for name in required if name in names]
+        self._left_out = properties.keys() - names - {*required}
 
-    def to_write(self, value: Any) -> Any:
-        """A dictionary, with nulls where the schema has them, and else without."""
-        if value is None:
-            return None
-        made = super().to_write(value)
+    def _parts(self, records: Sequence[Any], name: str) -> list[Any]:
+        return [one.get(name) for one in records]
+
+    def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
+        made = super()._record(names, parts)
         for name in self._nulls:
             made.setdefault(name)
         left_out = self._left_out
-        if not left_out or None not in made.values():
+        if not left_out or None not in parts:
             return made
         return {name: one for name, one in made.items() if one is not None or name not in left_out}
 
@@ -292,32 +227,26 @@ class Object(Record):
 class Date(Kind):
     """A date as JSON has it."""
 
-    plain = False
-
     def __init__(self) -> None:
         super().__init__(T.DateType(), pa.string())
 
-    def to_wire(self, array: pa.Array) -> pa.Array:
-        """Texts."""
+    def _to_wire(self, array: pa.Array) -> pa.Array:
         return _of_four_digits(array.cast(pa.string()), len("2026-01-01"))
 
 
 class DateTime(Kind):
     """A date with time and zone as JSON has it."""
 
-    plain = False
-
     def __init__(self) -> None:
         super().__init__(T.TimestampType(), pa.string())
 
-    def from_wire(self, array: pa.Array) -> pa.Array:
-        """Timestamps, rounded down to microseconds."""
-        # RFC 3339 allows small letters, too.
-        micros = pc.replace_substring_regex(pc.utf8_upper(array), r"(\.\d{6})\d+", r"\1")
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        # RFC 3339 allows small letters, too. Rounded down to microseconds.
+        texts = pc.utf8_upper(pa.array(values, pa.string()))
+        micros = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
         return micros.cast(pa.timestamp("us", "UTC")).cast(self.arrow)
 
-    def to_wire(self, array: pa.Array) -> pa.Array:
-        """Texts in UTC."""
+    def _to_wire(self, array: pa.Array) -> pa.Array:
         texts = array.cast(pa.timestamp("us", "UTC")).cast(pa.string())
         texts = pc.replace_substring(texts, " ", "T")
         return _of_four_digits(texts, len("2026-01-01T00:00:00.000000Z"))

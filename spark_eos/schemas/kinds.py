@@ -1,23 +1,14 @@
-"""Avro's types as columns: the Spark type of each, and how Arrow arrays go there and back.
+"""Types of schemas as columns, in all formats: Arrow arrays of what records hold, and back."""
 
-Arrays come in two forms. The raw one holds what fastavro reads and writes without logical types:
-integers and bytes. The other one is Spark's.
-"""
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-import uuid
-from collections.abc import Iterator
-from typing import Any, Final, cast
-
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from spark_eos.errors import SchemaError
-from spark_eos.schemas.columns import Column
-from spark_eos.schemas.formats import BadValueError
-
-Faults = Iterator[tuple[np.ndarray, str]]
+from spark_eos._pyspark_internals import arrow_schema
+from spark_eos.errors import PrintableError, SchemaError
 
 PRIMITIVES: Final[dict[str, tuple[T.DataType, pa.DataType]]] = {
     "null": (T.NullType(), pa.null()),
@@ -29,168 +20,213 @@ PRIMITIVES: Final[dict[str, tuple[T.DataType, pa.DataType]]] = {
     "bytes": (T.BinaryType(), pa.binary()),
     "string": (T.StringType(), pa.string()),
 }
-# Microseconds for each unit, as a fraction.
-UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
+# Without loss.
+_WIDER: Final[dict[type[T.DataType], tuple[type[T.DataType], ...]]] = {
+    T.IntegerType: (T.ByteType, T.ShortType),
+    T.LongType: (T.ByteType, T.ShortType, T.IntegerType),
+    T.FloatType: (T.ByteType, T.ShortType),
+    T.DoubleType: (T.ByteType, T.ShortType, T.IntegerType, T.FloatType),
+}
 
 
-class Kind(Column):
+class BadValueError(PrintableError, ValueError):
+    """What is wrong with a value, in words that do not quote it."""
+
+
+def said(error: Exception) -> str:
+    """What an error says, if that quotes no value of a row: libraries' errors mostly do."""
+    if isinstance(error, BadValueError | json.JSONDecodeError | RecursionError):
+        return str(error)
+    if isinstance(error, UnicodeError):
+        return "a text is no UTF-8"
+    return f"a value does not fit its type ({type(error).__name__})"
+
+
+class CodecResult(NamedTuple):
+    """An array with one value for each row, null for those with an error; and errors by row."""
+
+    array: pa.Array
+    errors: dict[int, str]
+
+
+class Written(NamedTuple):
+    """What the rows of a column are written from, None for nulls and faults; and faults by row.
+
+    All faults are there once the values have been passed over.
+    """
+
+    values: Iterable[Any]
+    faults: dict[int, str]
+
+
+class Kind:
     """Values of one type, as they are.
 
+    Args:
+        spark: The column's type.
+        raw: The Arrow type of the values in records, if it is a single value's.
+        items: The kinds of an array's items, or of a map's keys and values.
+        fields: Those of a struct's fields, by name.
+        required: The fields that a column must have.
+
     Attributes:
-        plain: Whether both forms are the same.
-        tagged: Whether there is a union in it, whose values fastavro tags.
-        converted: Whether values are not written as Arrow has them in Python.
+        spark: The column's type.
+        arrow: Its Arrow type.
+        nullable: Whether a null may be written.
+        nulls_are_faults: Whether they are found here where they may not be written.
+        tagged: Whether there is a union of Avro in it, whose values fastavro tags.
+        untag: Whether values may be tagged though it is no union itself.
         tag: What fastavro calls the member of a union that it is; None if fastavro can tell.
     """
 
-    plain = True
+    nullable = False
+    nulls_are_faults = True
     tagged = False
-    converted = False
+    untag = False
     tag: str | None = None
 
-    def __init__(self, spark: T.DataType, raw: pa.DataType, **parts: Any) -> None:
-        super().__init__(spark, raw, **parts)
+    def __init__(
+        self,
+        spark: T.DataType,
+        raw: pa.DataType | None = None,
+        *,
+        items: Sequence["Kind"] = (),
+        fields: Mapping[str, "Kind"] | None = None,
+        required: Sequence[str] = (),
+    ) -> None:
+        self.spark = spark
+        self.arrow = arrow_schema(T.StructType([T.StructField("one", spark)])).field(0).type
         self.nullable = isinstance(spark, T.NullType)
+        self._raw = raw
+        self._items = items
+        self._fields = fields or {}
+        self._required = required
 
-    def from_wire(self, array: pa.Array) -> pa.Array:
-        """The column of a raw array."""
-        return array if array.type == self.arrow else array.cast(self.arrow)
+    def array(self, values: Sequence[Any]) -> pa.Array:
+        """The column of values; raises what `bisect_failures` takes."""
+        if self.untag:
+            values = [one[1] if type(one) is tuple else one for one in values]
+        return self._array(values)
 
-    def to_wire(self, array: pa.Array) -> pa.Array:
-        """The raw array of a column."""
-        return array if array.type == self.raw else array.cast(self.raw)
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        made = pa.array(values, self._raw)
+        return made if self._raw == self.arrow else made.cast(self.arrow)
 
-    def faults(self, array: pa.Array, path: str) -> Faults:  # noqa: ARG002
-        """Yields rows with values that can't be written, and why."""
-        yield from ()
+    def values(self, array: pa.Array, path: str) -> Written:
+        """What the values of a column are written as."""
+        made = bisect_failures(self._to_wire, array, self._raw)
+        return Written(made.array.to_pylist(), located(path, made.errors))
 
-    def raw_of(self, value: Any) -> Any:
-        """What fastavro has read, with unions as dictionaries of their members."""
-        # Tagged with its name, if the writer has a union where the reader has none.
-        return value[1] if isinstance(value, tuple) else value
+    def _to_wire(self, array: pa.Array) -> pa.Array:
+        return array if array.type == self._raw else array.cast(self._raw)
 
-    def written(self, value: Any) -> Any:
-        """What fastavro writes, tagged where it is a member of a union."""
-        found = self.to_write(value)
-        return found if found is None or self.tag is None else (self.tag, found)
-
-    def to_write(self, value: Any) -> Any:
-        """A value itself: maps as dictionaries, and the members of unions tagged."""
-        return value
-
-
-class Date(Kind):
-    plain = False
-
-    def __init__(self) -> None:
-        super().__init__(T.DateType(), pa.int32())
-
-
-class Timestamp(Kind):
-    plain = False
-
-    def __init__(self, unit: str, *, local: bool) -> None:
-        super().__init__(T.TimestampNTZType() if local else T.TimestampType(), pa.int64())
-        self._micros, self._own = UNITS[unit]
-
-    def from_wire(self, array: pa.Array) -> pa.Array:
-        return _times(array, self._micros, self._own).cast(self.arrow)
-
-    def to_wire(self, array: pa.Array) -> pa.Array:
-        # Rounded down to milliseconds, as the sink's own timestamps.
-        return _times(array.cast(pa.int64()), self._own, self._micros)
-
-
-def _times(array: pa.Array, factor: int, divisor: int) -> pa.Array:
-    """Integers times a fraction, rounded down."""
-    if factor != 1:
-        array = pc.multiply_checked(array, factor)
-    if divisor == 1:
-        return array
-    # Arrow's own division rounds towards zero.
-    found = np.floor_divide(np.asarray(array.fill_null(0)), divisor)
-    return pa.array(found, mask=np.asarray(array.is_null()))
-
-
-class Decimal(Kind):
-    plain = False
-
-    def __init__(self, precision: int, scale: int, size: int | None) -> None:
-        super().__init__(T.DecimalType(precision, scale), pa.binary())
-        self._size = size
-
-    def from_wire(self, array: pa.Array) -> pa.Array:
-        limit = 10**self.spark.precision  # type: ignore[attr-defined]
-        numbers = []
-        for raw in array.to_pylist():
-            number = int.from_bytes(raw or b"", "big", signed=True)
-            if abs(number) >= limit:
-                raise BadValueError(f"a number has more digits than {self.spark.simpleString()}")
-            numbers.append(number.to_bytes(16, "little", signed=True))
-        buffers = [_validity(array), pa.py_buffer(b"".join(numbers))]
-        return pa.Array.from_buffers(self.arrow, len(array), buffers)
-
-    def to_wire(self, array: pa.Array) -> pa.Array:
-        numbers = array.cast(self.arrow)
-        numbers = memoryview(numbers.buffers()[1] or b"")[16 * numbers.offset :]
-        made = []
-        for row, is_null in enumerate(array.is_null().to_pylist()):
-            number = int.from_bytes(numbers[16 * row : 16 * row + 16], "little", signed=True)
-            # As fastavro, and so Confluent's serializer, has it.
-            size = self._size or (number.bit_length() + 8) // 8
-            made.append(None if is_null else number.to_bytes(size, "big", signed=True))
-        return pa.array(made, pa.binary())
+    def inner_values(self, array: pa.Array, path: str) -> Written:
+        """As `values`, of a column within another: a null may be a fault, and members have tags."""
+        array = typed(array, self.arrow)
+        found, faults = self.values(array, path)
+        values = [*found]
+        if array.null_count and not self.nullable and self.nulls_are_faults:
+            text = f"{path} is null, which its schema does not allow"
+            faults |= {row: text for row, one in enumerate(array.is_null().to_pylist()) if one}
+        if self.tag is not None:
+            values = [one if one is None else (self.tag, one) for one in values]
+        return Written(values, faults)
 
     def check(self, kind: T.DataType, path: str) -> None:
-        super().check(kind, path)
-        given, own = (cast("T.DecimalType", one) for one in (kind, self.spark))
-        more = given.precision - given.scale > own.precision - own.scale
-        if more or given.scale > own.scale:
-            raise SchemaError(
-                f"{path} is {kind.simpleString()}, which may not fit the schema's "
-                f"{self.spark.simpleString()}: cast it"
-            )
+        """Refuses a column of a type that can't be written, with the field's name."""
+        if isinstance(kind, T.NullType) and self.nullable:
+            return
+        wider = _WIDER.get(type(self.spark), ())
+        if type(kind) is not type(self.spark) and not isinstance(kind, wider):
+            self.refuse(kind, path)
+        if isinstance(kind, T.StructType):
+            self._check_fields(kind, path)
+        items: list[T.DataType] = []
+        if isinstance(kind, T.ArrayType):
+            items, path = [kind.elementType], f"{path}[]"
+        elif isinstance(kind, T.MapType):
+            items, path = [kind.keyType, kind.valueType], f"{path}{{}}"
+        for own, item in zip(self._items, items, strict=True):
+            own.check(item, path)
+
+    def refuse(self, kind: T.DataType, path: str) -> None:
+        """Raises what `check` does."""
+        raise SchemaError(
+            f"{path or 'the column'} is {kind.simpleString()}, and its schema needs "
+            f"{self.spark.simpleString()}"
+        )
+
+    def _check_fields(self, kind: T.StructType, path: str) -> None:
+        where, dot = path or "the column", f"{path}." if path else ""
+        for field in kind:
+            if field.name not in self._fields:
+                raise SchemaError(
+                    f"{where} has a field {field.name!r} that its schema lacks; that has "
+                    f"{', '.join(self._fields)}"
+                )
+            if kind.names.count(field.name) > 1:
+                raise SchemaError(f"{where} has more than one field {field.name!r}")
+            self._fields[field.name].check(field.dataType, dot + field.name)
+        for name in self._required:
+            if name not in kind.names and not self._fields[name].nullable:
+                raise SchemaError(
+                    f"{where} lacks the field {name!r}, for which its schema has no default"
+                )
 
 
-def _validity(array: pa.Array) -> pa.Buffer:
-    return array.is_valid().buffers()[1]
+def located(path: str, errors: Mapping[int, str]) -> dict[int, str]:
+    """Errors with the field's name."""
+    return {row: f"{path}: {text}" if path else text for row, text in errors.items()}
 
 
-class FixedUuid(Kind):
-    plain = False
-
-    def __init__(self) -> None:
-        super().__init__(T.StringType(), pa.binary())
-
-    def from_wire(self, array: pa.Array) -> pa.Array:
-        found = (raw and str(uuid.UUID(bytes=raw)) for raw in array.to_pylist())
-        return pa.array(list(found), self.arrow)
-
-    def to_wire(self, array: pa.Array) -> pa.Array:
-        try:
-            found = [text and uuid.UUID(text).bytes for text in array.to_pylist()]
-        except ValueError:
-            raise BadValueError("a text is no UUID") from None
-        return pa.array(found, pa.binary())
+def refused(array: pa.Array, values: Sequence[Any], text: str) -> Written:
+    """The values of a column, with a fault for each that is None and not null there."""
+    rows = enumerate(zip(values, array.is_valid().to_pylist(), strict=True))
+    return Written(values, {row: text for row, (one, valid) in rows if valid and one is None})
 
 
-class Enum(Kind):
-    def __init__(self, schema: Any) -> None:
-        super().__init__(T.StringType(), pa.string())
-        self._symbols = pa.array(schema["symbols"], pa.string())
+def each(
+    rows: Iterable[Any],
+    function: Callable[[Any], Any],
+    bad: tuple[type[Exception], ...],
+    told: Callable[[Any], str] = said,
+) -> tuple[list[Any], dict[int, str]]:
+    """What a function makes of each row, None of a null and a bad one; and errors by row."""
+    made, errors = [], {}
+    for row, one in enumerate(rows):
+        found = None
+        if one is not None:
+            try:
+                found = function(one)
+            except bad as error:
+                errors[row] = told(error)
+        made.append(found)
+    return made, errors
 
-    def faults(self, array: pa.Array, path: str) -> Faults:
-        known = pc.is_in(array.cast(pa.string()), self._symbols)
-        bad = np.flatnonzero(np.asarray(pc.and_(array.is_valid(), pc.invert(known))))
-        yield bad, f"{path} is none of {', '.join(self._symbols.to_pylist())}"
+
+def bisect_failures(
+    function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType
+) -> CodecResult:
+    """Makes an array of rows; if that fails, of each half, until the rows at fault are alone."""
+    made = _bisected(function, rows)
+    return CodecResult(typed(made.array, empty), made.errors)
 
 
-class Fixed(Kind):
-    def __init__(self, schema: Any) -> None:
-        super().__init__(T.BinaryType(), pa.binary())
-        self._size = schema["size"]
+def _bisected(function: Callable[[Any], pa.Array], rows: Any) -> CodecResult:
+    try:
+        return CodecResult(function(rows), {})
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError, LookupError) as error:
+        if not len(rows):
+            raise
+        if len(rows) == 1:
+            return CodecResult(pa.nulls(1), {0: said(error)})
+        middle = len(rows) // 2
+        first, second = _bisected(function, rows[:middle]), _bisected(function, rows[middle:])
+        errors = first.errors | {middle + row: text for row, text in second.errors.items()}
+        one, other = typed(first.array, second.array.type), second.array
+        return CodecResult(pa.concat_arrays([one, typed(other, one.type)]), errors)
 
-    def faults(self, array: pa.Array, path: str) -> Faults:
-        other = pc.not_equal(pc.binary_length(array), self._size)
-        bad = np.flatnonzero(np.asarray(other.fill_null(False)))  # noqa: FBT003
-        yield bad, f"{path} does not have {self._size} bytes"
+
+def typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Rows that all are null, without a type, get one."""
+    return pa.nulls(len(array), kind) if pa.types.is_null(array.type) else array

@@ -1,208 +1,160 @@
-"""Arrays, maps, records and unions of Avro, and those of JSON, as columns."""
+"""Arrays, maps and structs, in all formats."""
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from spark_eos.schemas.kinds import PRIMITIVES, Faults, Kind
+from spark_eos.schemas.kinds import Kind, Written, said
+
+# What messages raise if a value does not fit.
+REFUSED: Final = (TypeError, ValueError, OverflowError)
 
 
 class List(Kind):
+    """Lists of items of one kind."""
+
     def __init__(self, item: Kind) -> None:
-        super().__init__(T.ArrayType(item.spark), pa.list_(item.raw), items=[item])
-        self.plain, self.tagged, self.converted = item.plain, item.tagged, item.converted
+        super().__init__(T.ArrayType(item.spark), items=[item])
+        self.tagged = item.tagged
         self._item = item
 
-    def from_wire(self, array: pa.Array) -> pa.Array:
-        return _with_child(array, self.arrow, self._item.from_wire(array.values))
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        items = self._item.array([*chain.from_iterable(filter(None, values))])
+        return _with_lengths(values, self.arrow, items)
 
-    def to_wire(self, array: pa.Array) -> pa.Array:
-        child = self._item.to_wire(array.values)
-        return _with_child(array, pa.list_(child.type), child)
-
-    def faults(self, array: pa.Array, path: str) -> Faults:
-        yield from _item_faults(array, array.values, self._item, f"{path}[]")
-
-    def raw_of(self, value: Any) -> Any:
-        found = super().raw_of(value)
-        return found and [self._item.raw_of(one) for one in found]
-
-    def to_write(self, value: Any) -> Any:
-        return value and [self._item.written(one) for one in value]
+    def values(self, array: pa.Array, path: str) -> Written:
+        """A list for each row."""
+        items = array.values.slice(*_extent(array))
+        return _by_row(array, self._item.inner_values(items, f"{path}[]"))
 
 
 class Map(Kind):
-    converted = True
+    """Dictionaries."""
 
-    def __init__(self, item: Kind) -> None:
-        spark, raw = T.MapType(T.StringType(), item.spark), pa.map_(pa.string(), item.raw)
-        super().__init__(spark, raw, items=[Kind(*PRIMITIVES["string"]), item])
-        self.plain, self.tagged = item.plain, item.tagged
-        self._item = item
+    def __init__(self, key: Kind, value: Kind) -> None:
+        super().__init__(T.MapType(key.spark, value.spark), items=[key, value])
+        self.tagged = value.tagged
+        self._key = key
+        self._value = value
 
-    def from_wire(self, array: pa.Array) -> pa.Array:
-        return _with_items(array, self.arrow, self._item.from_wire(array.items))
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        pairs = [*chain.from_iterable(one.items() for one in filter(None, values))]
+        columns = [
+            self._key.array([key for key, _ in pairs]),
+            self._value.array([value for _, value in pairs]),
+        ]
+        fields = [self.arrow.key_field, self.arrow.item_field]
+        entries = pa.StructArray.from_arrays(columns, fields=fields)
+        return _with_lengths(values, self.arrow, entries)
 
-    def to_wire(self, array: pa.Array) -> pa.Array:
-        child = self._item.to_wire(array.items)
-        return _with_items(array, pa.map_(array.type.key_type, child.type), child)
-
-    def faults(self, array: pa.Array, path: str) -> Faults:
-        yield from _item_faults(array, array.items, self._item, f"{path}{{}}")
-
-    def raw_of(self, value: Any) -> Any:
-        found = super().raw_of(value)
-        return found and {key: self._item.raw_of(one) for key, one in found.items()}
-
-    def to_write(self, value: Any) -> Any:
-        # Arrow has maps as pairs.
-        return None if value is None else {key: self._item.written(one) for key, one in value}
-
-
-def _with_child(array: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
-    """A list, or a map, with another child; the same slice of the same rows."""
-    own = array.buffers()[:2]
-    return pa.Array.from_buffers(kind, len(array), own, offset=array.offset, children=[child])
+    def values(self, array: pa.Array, path: str) -> Written:
+        """A dictionary for each row."""
+        own, path = _extent(array), f"{path}{{}}"
+        keys = self._key.inner_values(array.keys.slice(*own), path)
+        items = self._value.inner_values(array.items.slice(*own), path)
+        pairs = [*zip(keys.values, items.values, strict=True)]
+        found, faults = _by_row(array, Written(pairs, keys.faults | items.faults))
+        return Written([None if one is None else dict(one) for one in found], faults)
 
 
-def _with_items(array: pa.Array, kind: pa.DataType, items: pa.Array) -> pa.Array:
-    entries = pa.StructArray.from_arrays(
-        [array.keys, items], fields=[kind.key_field, kind.item_field]
-    )
-    return _with_child(array, kind, entries)
+def _with_lengths(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> pa.Array:
+    """A list, or a map, for each of some containers; ``items`` are those of all."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([0 if one is None else len(one) for one in values], out=offsets[1:])
+    valid = pa.array([one is not None for one in values], pa.bool_()).buffers()[1]
+    own = [valid, pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(values), own, children=[items])
 
 
-def _item_faults(array: pa.Array, items: pa.Array, kind: Kind, path: str) -> Faults:
-    """What is wrong with the items of lists or maps, by row of those."""
-    offsets = np.asarray(array.offsets)
-    begin, end = (int(offsets[0]), int(offsets[-1])) if len(array) else (0, 0)
-    own = items.slice(begin, end - begin)
-    rows = np.repeat(np.arange(len(array)), np.diff(offsets)) if len(array) else offsets[:0]
-    yield from ((rows[found], text) for found, text in _null_faults(own, None, kind, path))
+def _extent(array: pa.Array) -> tuple[int, int]:
+    """Where the items of lists or maps begin, and how many there are."""
+    if not len(array):
+        return 0, 0
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return first, last - first
 
 
-def _null_faults(array: pa.Array, within: pa.Array | None, kind: Kind, path: str) -> Faults:
-    """What is wrong with values within valid ones, first of all nulls that may not be."""
-    if array.null_count and not kind.nullable:
-        missing = array.is_null() if within is None else pc.and_(array.is_null(), within)
-        yield (
-            np.flatnonzero(np.asarray(missing)),
-            f"{path} is null, which its schema does not allow",
-        )
-    yield from kind.faults(array, path)
+def _by_row(array: pa.Array, items: Written) -> Written:
+    """The items of each list or map of an array."""
+    offsets = np.asarray(array.offsets) if len(array) else np.zeros(1, np.int32)
+    bounds = (offsets - offsets[0]).tolist()
+    whole: Any = items.values
+    spans = zip(array.is_valid().to_pylist(), bounds[:-1], bounds[1:], strict=True)
+    values = [whole[begin:end] if is_valid else None for is_valid, begin, end in spans]
+    faults = {}
+    for item, text in sorted(items.faults.items()):
+        row = bisect_right(bounds, item) - 1
+        # Not within a null, which may have items, too.
+        if values[row] is not None:
+            values[row], faults[row] = None, text
+    return Written(values, faults)
 
 
 class Record(Kind):
-    def __init__(self, fields: Sequence[tuple[str, Kind, bool]]) -> None:
-        self._fields = {name: kind for name, kind, _ in fields}
-        kinds = self._fields.items()
-        super().__init__(
-            T.StructType([T.StructField(name, kind.spark) for name, kind in kinds]),
-            pa.struct([(name, kind.raw) for name, kind in kinds]),
-            fields=self._fields,
-            required=[name for name, _, default in fields if not default],
-        )
-        self.plain = all(kind.plain for _, kind in kinds)
-        self.tagged = any(kind.tagged for _, kind in kinds)
-        self._converted = [name for name, kind in kinds if kind.converted]
-        self.converted = bool(self._converted)
+    """Dictionaries with one kind for each name."""
 
-    def from_wire(self, array: pa.Array) -> pa.Array:
-        if self.plain and array.type == self.arrow:
-            return array
-        parts = zip(self._fields.values(), array.flatten(), strict=True)
-        return _struct(array, [kind.from_wire(part) for kind, part in parts], [*self.arrow])
+    def __init__(self, fields: Mapping[str, Kind], required: Sequence[str] = ()) -> None:
+        struct = T.StructType([T.StructField(name, kind.spark) for name, kind in fields.items()])
+        super().__init__(struct, fields=fields, required=required)
+        self.tagged = any(kind.tagged for kind in fields.values())
+        self._empty: Any = dict.fromkeys(fields)
 
-    def to_wire(self, array: pa.Array) -> pa.Array:
-        names = [field.name for field in array.type]
-        parts = zip(names, array.flatten(), strict=True)
-        children = [self._fields[name].to_wire(part) for name, part in parts]
-        pairs = zip(names, children, strict=True)
-        return _struct(array, children, [pa.field(name, one.type) for name, one in pairs])
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        if not self._fields:
+            return pa.array([None if one is None else {} for one in values], self.arrow)
+        records = [self._empty if one is None else one for one in values]
+        children = [kind.array(self._parts(records, n)) for n, kind in self._fields.items()]
+        is_null = pa.array([one is None for one in values], pa.bool_())
+        return pa.StructArray.from_arrays(children, fields=[*self.arrow], mask=is_null)
 
-    def faults(self, array: pa.Array, path: str) -> Faults:
+    def _parts(self, records: Sequence[Any], name: str) -> list[Any]:
+        return [*map(itemgetter(name), records)]
+
+    def values(self, array: pa.Array, path: str) -> Written:
+        """A record for each row."""
         dot = f"{path}." if path else ""
-        valid = array.is_valid()
-        for field, part in zip(array.type, array.flatten(), strict=True):
-            yield from _null_faults(part, valid, self._fields[field.name], dot + field.name)
+        arrays = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+        parts = [self._fields[n].inner_values(one, dot + n) for n, one in arrays.items()]
+        faults = self._faults(array, path)
+        for part in parts:
+            faults = part.faults | faults
+        valid = array.is_valid().to_pylist()
+        faults = {row: text for row, text in faults.items() if valid[row]}
+        rows = zip(*(part.values for part in parts), strict=True) if parts else repeat(())
+        return Written(self._records([*arrays], valid, rows, faults, path), faults)
 
-    def raw_of(self, value: Any) -> Any:
-        record = super().raw_of(value)
-        # All fields: the writer may have unions where the reader has none.
-        return record and {n: kind.raw_of(record[n]) for n, kind in self._fields.items()}
+    def _records(
+        self,
+        names: list[str],
+        valid: list[bool],
+        rows: Iterator[tuple[Any, ...]],
+        faults: dict[int, str],
+        path: str,
+    ) -> Iterator[Any]:
+        """Yields records one by one: to keep all of a batch takes time and memory."""
+        for row, (is_valid, parts) in enumerate(zip(valid, rows, strict=False)):
+            made = None
+            if is_valid and row not in faults:
+                try:
+                    made = self._record(names, parts)
+                except REFUSED as error:
+                    faults[row] = f"{path or 'the record'}: {said(error)}"
+            yield made
 
-    def to_write(self, value: Any) -> Any:
-        for name in self._converted if value is not None else ():
-            if name in value:
-                value[name] = self._fields[name].written(value[name])
-        return value
+    def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
+        return dict(zip(names, parts, strict=True))
 
-
-def _struct(array: pa.Array, children: list[pa.Array], fields: list[pa.Field]) -> pa.Array:
-    if not fields:
-        return array
-    return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
-
-
-_MEMBERS: Final[dict[type, tuple[str, ...]]] = {
-    bool: ("boolean",),
-    int: ("int", "long", "double", "float"),
-    float: ("double", "float"),
-    str: ("string",),
-    bytes: ("bytes",),
-    list: ("array",),
-    dict: ("map",),
-}
+    def _faults(self, array: pa.Array, path: str) -> dict[int, str]:  # noqa: ARG002
+        """What is wrong with the fields together."""
+        return {}
 
 
-class Union(Kind):
-    """One member of a struct for each type; the others are null."""
-
-    plain = False
-    tagged = True
-    converted = True
-
-    def __init__(self, members: dict[str, tuple[str, Kind]]) -> None:
-        self._members = members
-        self._by_tag = {tag: name for name, (tag, _) in members.items()}
-        super().__init__(
-            T.StructType([T.StructField(name, kind.spark) for name, (_, kind) in members.items()]),
-            pa.struct([(name, kind.raw) for name, (_, kind) in members.items()]),
-            fields={name: kind for name, (_, kind) in members.items()},
-        )
-        self._struct = Record([(name, kind, True) for name, (_, kind) in members.items()])
-        for tag, kind in members.values():
-            kind.nullable, kind.tag = True, tag
-
-    def from_wire(self, array: pa.Array) -> pa.Array:
-        return self._struct.from_wire(array)
-
-    def to_wire(self, array: pa.Array) -> pa.Array:
-        return self._struct.to_wire(array)
-
-    def faults(self, array: pa.Array, path: str) -> Faults:
-        members = array.flatten()
-        found = sum(np.asarray(part.is_valid()).astype(int) for part in members)
-        wrong = np.asarray(array.is_valid()) & (found != 1)
-        yield np.flatnonzero(wrong), f"{path} must have exactly one member that is not null"
-        yield from self._struct.faults(array, path)
-
-    def raw_of(self, value: Any) -> Any:
-        if value is None:
-            return None
-        if isinstance(value, tuple):
-            name, value = self._by_tag[value[0]], value[1]
-        else:
-            tags = (tag for tag in _MEMBERS[type(value)] if tag in self._by_tag)
-            name = self._by_tag[next(tags)]
-        return {name: self._members[name][1].raw_of(value)}
-
-    def to_write(self, value: Any) -> Any:
-        if value is None:
-            return None
-        ((name, one),) = ((name, one) for name, one in value.items() if one is not None)
-        return self._members[name][1].written(one)
+def filled(arrays: Iterable[pa.Array], rows: int) -> np.ndarray:
+    """How many of some columns are not null, in each of some rows."""
+    return sum((np.asarray(one.is_valid()) for one in arrays), np.zeros(rows, int))

@@ -22,9 +22,7 @@ _NAME: Final = re.compile(rf"({DECODE}|{ENCODE})-([1-9]\d*)")
 class Pins:
     """The pinned versions of subjects, each in a numbered directory: the last one counts.
 
-    Args:
-        files: Those of the checkpoint.
-        role: `DECODE` or `ENCODE`; a subject may have a pin of each.
+    ``role``: `DECODE` or `ENCODE`; a subject may have a pin of each.
     """
 
     def __init__(self, files: Files, role: str) -> None:
@@ -32,12 +30,7 @@ class Pins:
         self._role = role
 
     def read(self, subject: str) -> Registered | None:
-        """The pinned version of a subject.
-
-        Raises:
-            CheckpointError: it can't be read, or it is not this subject's.
-            FormatVersionError: another version of spark-eos has written it.
-        """
+        """The pinned version of a subject, None if there is none; raises CheckpointError."""
         found = self._last(subject)
         if found is not None:
             return _parsed(*found, self._role, subject)

@@ -38,12 +38,7 @@ File = Any
 
 
 def file_of(schema: Schema) -> Any:
-    """The descriptor of a schema's file, in a pool with all that it imports.
-
-    Raises:
-        SchemaError: it can't be compiled.
-        ConfigurationError: protoc is not installed, or does not run.
-    """
+    """The descriptor of a schema's file, in a pool with all that it imports."""
     return _file(schema.text, schema.references)
 
 

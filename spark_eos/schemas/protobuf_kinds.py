@@ -1,7 +1,8 @@
-"""Protobuf's single values as columns: lists of what messages hold, as Arrow arrays and back."""
+"""Protobuf's types as columns: messages, and the single values in them."""
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -10,8 +11,10 @@ from google.protobuf.descriptor import FieldDescriptor as F
 from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import types as T
 
-from spark_eos.schemas.columns import Column
-from spark_eos.schemas.formats import BadValueError, said
+from spark_eos.errors import SchemaError
+from spark_eos.schemas import nested
+from spark_eos.schemas.kinds import BadValueError, Kind, Written, each, located, refused
+from spark_eos.schemas.nested import REFUSED, Record, filled
 
 _INTEGRAL: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _INT: Final = (T.IntegerType(), pa.int32())
@@ -33,21 +36,8 @@ SCALARS: Final[dict[int, tuple[T.DataType, pa.DataType]]] = {
     F.TYPE_STRING: (T.StringType(), pa.string()),
     F.TYPE_BYTES: (T.BinaryType(), pa.binary()),
 }
-# What messages raise if a value does not fit.
-REFUSED: Final = (TypeError, ValueError, OverflowError)
 _MICROS: Final = 1_000_000
 _NUMBER: Final = re.compile(r"-?\d+")
-
-
-class Fault:
-    """What stands for a value that can't be written: a message that is to hold it is refused.
-
-    Attributes:
-        text: Why.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.text = text
 
 
 def check_known(messages: Sequence[Any]) -> None:
@@ -63,25 +53,11 @@ def check_known(messages: Sequence[Any]) -> None:
                 )
 
 
-class Kind(Column):
-    """Values of one type, as they are."""
-
-    def array(self, values: Sequence[Any]) -> pa.Array:
-        """The column of values; raises ValueError, ArrowException or OverflowError."""
-        made = pa.array(values, self.raw)
-        return made if self.raw == self.arrow else made.cast(self.arrow)
-
-    def values(self, array: pa.Array, path: str) -> list[Any]:  # noqa: ARG002
-        """What a message is made of; `Fault` where that can't be, None where it is null."""
-        found: list[Any] = array.to_pylist()
-        return found
-
-
 class Unsigned(Kind):
     """Integers below 2^64, which Spark has as decimals."""
 
-    def values(self, array: pa.Array, path: str) -> list[Any]:  # noqa: ARG002
-        return [one if one is None else int(one) for one in array.to_pylist()]
+    def values(self, array: pa.Array, path: str) -> Written:  # noqa: ARG002
+        return Written([one if one is None else int(one) for one in array.to_pylist()], {})
 
     def check(self, kind: T.DataType, path: str) -> None:
         if isinstance(kind, _INTEGRAL):
@@ -100,32 +76,26 @@ class Enum(Kind):
         self._numbers = {one.name: one.number for one in descriptor.values}
         self._closed = descriptor.is_closed
 
-    def array(self, values: Sequence[Any]) -> pa.Array:
-        coded = pa.array(values, self.raw).dictionary_encode()
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        coded = pa.array(values, pa.int32()).dictionary_encode()
         names = [self._names.get(one, str(one)) for one in coded.dictionary.to_pylist()]
         return pa.array(names, self.arrow).take(coded.indices)
 
-    def values(self, array: pa.Array, path: str) -> list[Any]:
+    def values(self, array: pa.Array, path: str) -> Written:
         coded = array.cast(pa.string()).dictionary_encode()
-        found = [self._number(one, path) for one in coded.dictionary.to_pylist()]
-        return [None if one is None else found[one] for one in coded.indices.to_pylist()]
+        numbers = [self._number(one) for one in coded.dictionary.to_pylist()]
+        found = [None if one is None else numbers[one] for one in coded.indices.to_pylist()]
+        return refused(array, found, f"{path} is none of {', '.join(self._numbers)}")
 
-    def _number(self, name: str, path: str) -> Any:
-        number = self._numbers.get(name)
-        if number is None and not self._closed and _NUMBER.fullmatch(name):
-            number = int(name)
-        if number is None:
-            return Fault(f"{path} is none of {', '.join(self._numbers)}")
-        return number
+    def _number(self, name: str) -> int | None:
+        is_number = not self._closed and _NUMBER.fullmatch(name)
+        return self._numbers.get(name, int(name) if is_number else None)
 
 
 class Time(Kind):
     """google.protobuf.Timestamp or Duration; parts of a microsecond are cut off.
 
-    Args:
-        spark: The column's type.
-        make: Makes such a message.
-        limits: The least and the greatest number of seconds that Protobuf allows.
+    ``limits``: the least and the greatest number of seconds that Protobuf allows.
     """
 
     def __init__(self, spark: T.DataType, make: Any, limits: tuple[int, int]) -> None:
@@ -133,7 +103,7 @@ class Time(Kind):
         self._make = make
         self._limits = limits
 
-    def array(self, values: Sequence[Any]) -> pa.Array:
+    def _array(self, values: Sequence[Any]) -> pa.Array:
         check_known(values)
         is_null = np.array([one is None for one in values], bool)
         seconds = np.array([0 if one is None else one.seconds for one in values], np.int64)
@@ -149,20 +119,18 @@ class Time(Kind):
             micros = seconds * _MICROS + np.sign(nanos) * (np.abs(nanos) // 1_000)
         return pa.array(micros, mask=is_null).cast(self.arrow)
 
-    def values(self, array: pa.Array, path: str) -> list[Any]:
-        return [
-            None if one is None else self._message(one, path)
-            for one in array.cast(pa.int64()).to_pylist()
-        ]
+    def values(self, array: pa.Array, path: str) -> Written:
+        made, errors = each(array.cast(pa.int64()).to_pylist(), self._message, REFUSED)
+        return Written(made, located(path, errors))
 
-    def _message(self, micros: int, path: str) -> Any:
+    def _message(self, micros: int) -> Any:
         seconds, rest = divmod(micros, _MICROS)
         if seconds < 0 and rest and isinstance(self.spark, T.DayTimeIntervalType):
             # Both have the same sign.
             seconds, rest = seconds + 1, rest - _MICROS
         least, greatest = self._limits
         if not least <= seconds <= greatest:
-            return Fault(f"{path}: microseconds are beyond what Protobuf allows")
+            raise BadValueError("microseconds are beyond what Protobuf allows")
         return self._make(seconds=seconds, nanos=rest * 1_000)
 
 
@@ -170,38 +138,70 @@ class Wrapper(Kind):
     """google.protobuf.Int64Value and its like: a value that may be null."""
 
     def __init__(self, inner: Kind, make: Any) -> None:
-        super().__init__(inner.spark, inner.raw)
+        super().__init__(inner.spark)
         self._inner = inner
         self._make = make
 
-    def array(self, values: Sequence[Any]) -> pa.Array:
+    def _array(self, values: Sequence[Any]) -> pa.Array:
         check_known(values)
         return self._inner.array([None if one is None else one.value for one in values])
 
-    def values(self, array: pa.Array, path: str) -> list[Any]:
-        return [self._message(one, path) for one in self._inner.values(array, path)]
-
-    def _message(self, value: Any, path: str) -> Any:
-        try:
-            return None if value is None else self._make(value=value)
-        except REFUSED as error:
-            return Fault(f"{path}: {said(error)}")
+    def values(self, array: pa.Array, path: str) -> Written:
+        found, faults = self._inner.values(array, path)
+        made, errors = each(found, lambda value: self._make(value=value), REFUSED)
+        return Written(made, faults | located(path, errors))
 
     def check(self, kind: T.DataType, path: str) -> None:
         self._inner.check(kind, path)
 
 
-def offsets_of(array: pa.Array) -> tuple[list[int], tuple[int, int]]:
-    """Offsets of lists or maps within their own items; and where those begin, and how many."""
-    if not len(array):
-        return [0], (0, 0)
-    offsets = np.asarray(array.offsets)
-    begin = int(offsets[0])
-    found: list[int] = (offsets - begin).tolist()
-    return found, (begin, found[-1])
+class Message(Record):
+    """A struct; ``groups``: the names of the fields of each oneof."""
+
+    def __init__(
+        self, make: Any, fields: Sequence[tuple[Any, Kind]], groups: Sequence[Sequence[str]]
+    ) -> None:
+        for field, kind in fields:
+            kind.nullable = field.has_presence and not field.is_required
+        super().__init__(
+            {field.name: kind for field, kind in fields},
+            [field.name for field, _ in fields if field.is_required],
+        )
+        self._make, self._empty = make, make()
+        self._groups = groups
+        self._may_lack = {
+            field.name for field, kind in fields if kind.nullable and not field.has_default_value
+        }
+
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        check_known(values)
+        return super()._array(values)
+
+    def _parts(self, records: Sequence[Any], name: str) -> list[Any]:
+        if name not in self._may_lack:
+            return [*map(attrgetter(name), records)]
+        # Of the class: a message's own attribute may be a field.
+        has = self._make.HasField
+        return [getattr(one, name) if has(one, name) else None for one in records]
+
+    def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
+        return self._make(**dict(zip(names, parts, strict=True)))
+
+    def _faults(self, array: pa.Array, path: str) -> dict[int, str]:
+        """Where more than one field of a oneof has a value."""
+        arrays = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+        faults: dict[int, str] = {}
+        for group in self._groups:
+            own = [arrays[name] for name in group if name in arrays]
+            text = f"at most one of {', '.join(group)} may have a value"
+            rows = np.flatnonzero(filled(own, len(array)) > 1).tolist()
+            faults |= located(path, dict.fromkeys(rows, text))
+        return faults
 
 
-def valid_rows(array: pa.Array) -> list[bool]:
-    """Which rows are not null."""
-    found: list[bool] = array.is_valid().to_pylist()
-    return found
+class Map(nested.Map):
+    def check(self, kind: T.DataType, path: str) -> None:
+        super().check(kind, path)
+        if "CopyFrom" in getattr(self._value.spark, "names", ()):
+            # The one method by which Protobuf fills in a map is a field then.
+            raise SchemaError(f"{path}{{}}: messages with a field 'CopyFrom' can't be put in a map")

@@ -8,8 +8,9 @@ from google.protobuf.descriptor import FieldDescriptor as F
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Kind, Time, Unsigned, Wrapper
-from spark_eos.schemas.protobuf_nested import Field, List, Map, Message
+from spark_eos.schemas.kinds import Kind
+from spark_eos.schemas.nested import List
+from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Map, Message, Time, Unsigned, Wrapper
 
 _TIMES: Final[dict[str, tuple[T.DataType, tuple[int, int]]]] = {
     "google.protobuf.Timestamp": (T.TimestampType(), (-62_135_596_800, 253_402_300_799)),
@@ -38,11 +39,7 @@ _NAMES: Final = {
 
 
 def message_kind(descriptor: Any, path: str = "", within: Sequence[str] = ()) -> Message:
-    """How messages are a column.
-
-    Raises:
-        SchemaError: a message contains itself; names the field.
-    """
+    """How messages are a column; refuses those that contain themselves."""
     full = descriptor.full_name
     if full in within:
         raise SchemaError(
@@ -51,10 +48,7 @@ def message_kind(descriptor: Any, path: str = "", within: Sequence[str] = ()) ->
         )
     dot, inner = f"{path}." if path else "", (*within, full)
     make = message_factory.GetMessageClass(descriptor)
-    fields = [
-        Field(field, _field_kind(field, dot + field.name, inner), make.HasField)
-        for field in descriptor.fields
-    ]
+    fields = [(field, _field_kind(field, dot + field.name, inner)) for field in descriptor.fields]
     groups = [[field.name for field in one.fields] for one in descriptor.oneofs]
     return Message(make, fields, [group for group in groups if len(group) > 1])
 
@@ -94,9 +88,6 @@ def check_readable(
     """Refuses messages whose fields another message would lose, or have other values of.
 
     Protobuf itself drops what has another type on the wire, and cuts off what is too long.
-
-    Raises:
-        SchemaError: names the field.
     """
     pair = (writer.full_name, reader.full_name)
     if pair in seen:

@@ -21,7 +21,7 @@ from spark_eos.schemas.client import Client, Registered
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import header_of, prefix_of
 from spark_eos.schemas.pins import DECODE, ENCODE, Pins
-from spark_eos.schemas.rows import HEADERS, Decoding, Encoding, Member
+from spark_eos.schemas.rows import HEADERS, Decoding, Encoding, Member, Target
 
 Given = TypeVar("Given")
 
@@ -152,7 +152,7 @@ class SchemaRegistry:
                 raise ConfigurationError("decode needs subject=, or the reader's schema=")
             members.append(_member(name, found, message))
         _check_told_apart(members)
-        types = [format_of(member.schema).spark_type(member.schema) for member in members]
+        types = [format_of(member.schema).kind.spark for member in members]
         frame = with_own_topic_marked(frame)
         made = T.StructField(column, _column_type(members, types))
         whole = _with_fields(frame, made, *of_rows.fields)
@@ -218,7 +218,7 @@ class SchemaRegistry:
             raise ConfigurationError(f"framing is {framing!r}; it must be 'prefix' or 'header'")
         if register and schema is None:
             raise ConfigurationError("register=True registers schema=, which is not given")
-        members, types, prefixes, headers = [], [], [], []
+        targets = []
         for name, own, given in _named(subject, schema):
             if own is None:
                 raise ConfigurationError(f"encode needs a subject= for {name!r}")
@@ -227,21 +227,23 @@ class SchemaRegistry:
                 if given is None
                 else self._client.registered(own, Schema(kind, given), register=register)
             )
-            members.append(_member(name, found.schema, message))
-            types.append(_part(frame.schema[column], name))
+            member = _member(name, found.schema, message)
+            part, as_format = _part(frame.schema[column], name), format_of(member.schema)
             try:
-                format_of(found.schema).encoder(members[-1].schema, types[-1])
+                as_format.encoder(part)
             except SchemaError as error:
                 what = f"subject {own!r}, version {found.version}"
                 raise SchemaError(f"`{column}`: {error.text} ({what})") from None
-            prefixes.append(prefix_of(found.number))
-            headers.append(_header(found) if framing == "header" else None)
+            prefix = _header(found) if framing == "header" else prefix_of(found.number)
+            targets.append(
+                Target(name, member.schema, part, prefix + as_format.prefix, framing == "header")
+            )
         added = [*of_rows.fields]
         if framing == "header" and HEADERS not in frame.columns:
             added = [_HEADERS_FIELD, *added]
         frame = with_own_topic_marked(frame)
         whole = _with_fields(frame, T.StructField(column, T.BinaryType()), *added)
-        encoding = Encoding(column, members, prefixes, headers, whole, of_rows, types)
+        encoding = Encoding(column, targets, whole, of_rows)
         return frame.mapInArrow(encoding, whole)
 
     def _chosen(
@@ -333,7 +335,7 @@ def _member(name: str | None, schema: Schema, message: str | Mapping[str, str] |
     if isinstance(message, Mapping):
         message = message.get(name or "")
     schema = replace(schema, message=message)
-    record = format_of(schema).record_name(schema)
+    record = format_of(schema).name
     if message not in {None, record}:
         raise ConfigurationError(f"message is {message!r}, and the schema is of {record}")
     return Member(name, schema, record)

@@ -15,14 +15,9 @@ from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.row_errors import RowError, RowErrors
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.client import Client
-from spark_eos.schemas.formats import CodecResult, Decoder, Encoder, Schema, format_of
-from spark_eos.schemas.framing import (
-    Group,
-    SchemaKey,
-    framed,
-    header_name,
-    with_header,
-)
+from spark_eos.schemas.formats import Codec, Schema, format_of
+from spark_eos.schemas.framing import Group, SchemaKey, framed, header_name, with_header
+from spark_eos.schemas.kinds import CodecResult
 
 HEADERS: Final = "headers"
 _CLASS: Final = f"{SchemaError.__module__}.{SchemaError.__qualname__}"
@@ -45,14 +40,29 @@ class Member(NamedTuple):
     record: str
 
 
+class Target(NamedTuple):
+    """A part of the column that is written.
+
+    Attributes:
+        name: As of a `Member`.
+        schema: What its records are written by.
+        kind: The part's type.
+        prefix: What precedes its payloads, or is the value of the header.
+        in_header: Whether it is that.
+    """
+
+    name: str | None
+    schema: Schema
+    kind: T.DataType
+    prefix: bytes
+    in_header: bool
+
+
 class _Mapping:
     """What decoding and encoding share: each batch keeps its rows, in order."""
 
-    def __init__(
-        self, column: str, members: Sequence[Member], whole: T.StructType, errors: RowErrors
-    ) -> None:
+    def __init__(self, column: str, whole: T.StructType, errors: RowErrors) -> None:
         self._column = column
-        self._members = list(members)
         self._whole = whole
         self._errors = errors
         self._identity = uuid.uuid4().hex
@@ -80,15 +90,7 @@ class _Mapping:
 
 
 class Decoding(_Mapping):
-    """Replaces a binary column by what its records hold.
-
-    Args:
-        client: Knows the schemas that have written the records.
-        column: The column's name.
-        members: What it becomes.
-        whole: All columns of the result.
-        errors: What becomes of bad records.
-    """
+    """Replaces a binary column by what its records hold; ``whole``: all columns of the result."""
 
     def __init__(
         self,
@@ -98,8 +100,9 @@ class Decoding(_Mapping):
         whole: T.StructType,
         errors: RowErrors,
     ) -> None:
-        super().__init__(column, members, whole, errors)
+        super().__init__(column, whole, errors)
         self._client = client
+        self._members = list(members)
 
     def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> CodecResult:
         values = columns[self._column]
@@ -110,11 +113,16 @@ class Decoding(_Mapping):
         places: list[np.ndarray] = []
         schemas = self._client.schemas(group.key for group in found.groups)
         for group, record in self._by_record(found.groups, schemas):
-            decoder, member, fault = self._decoder(group.key, schemas[group.key], record)
-            if decoder is None:
-                errors |= {int(row): fault for row in group.rows}
+            schema = schemas[group.key]
+            if schema is None:
+                # Not kept: the next batch asks again.
+                url = self._client.url
+                text = f"schema id {group.key} is not known to the registry {url}"
+                errors |= dict.fromkeys(group.rows.tolist(), text)
                 continue
-            made = decoder(group.payloads)
+            make = partial(self._decoder, schema, record)
+            decode, member = self._once((group.key, record), make)
+            made = decode(group.payloads)
             for row, text in made.errors.items():
                 errors[int(group.rows[row])] = f"schema id {group.key}: {text}"
             parts.append(_as_member(made.array, member, kind))
@@ -128,7 +136,7 @@ class Decoding(_Mapping):
         for group in groups:
             schema = None if self._members[0].name is None else schemas[group.key]
             try:
-                names = schema and format_of(schema).records(schema, group.payloads)
+                names = schema and format_of(schema).records(group.payloads)
             except SchemaError:
                 names = None  # Making a decoder fails, too.
             for record, rows in (names or {}).items():
@@ -137,26 +145,13 @@ class Decoding(_Mapping):
             if not names:
                 yield group, None
 
-    def _decoder(
-        self, key: SchemaKey, schema: Schema | None, record: str | None
-    ) -> tuple[Decoder | None, str | None, str]:
-        """How to read what a schema has written, and into which member; or why not."""
-        if schema is None:
-            # Not kept: the next batch asks again.
-            return None, None, f"schema id {key} is not known to the registry {self._client.url}"
-        found: tuple[Decoder | None, str | None, str] = self._once(
-            (key, record), partial(self._made, schema, key, record)
-        )
-        return found
-
-    def _made(
-        self, schema: Schema, key: SchemaKey, record: str | None
-    ) -> tuple[Decoder | None, str | None, str]:
+    def _decoder(self, schema: Schema, record: str | None) -> tuple[Codec, str | None]:
+        """How to read what a schema has written, and into which member."""
         try:
             member = self._member(schema, record)
-            return format_of(schema).decoder(schema, member.schema), member.name, ""
+            return format_of(member.schema).decoder(format_of(schema)), member.name
         except SchemaError as error:
-            return None, None, f"schema id {key}: {error.text}"
+            return partial(_refuse_all, error.text), None
 
     def _member(self, schema: Schema, record: str | None) -> Member:
         kinds = {member.schema.kind for member in self._members}
@@ -167,7 +162,7 @@ class Decoding(_Mapping):
         if self._members[0].name is None:
             return self._members[0]
         if record is None:
-            record = format_of(schema).record_name(schema)
+            record = format_of(schema).name
         for member in self._members:
             if member.record == record:
                 return member
@@ -178,32 +173,13 @@ class Decoding(_Mapping):
 
 
 class Encoding(_Mapping):
-    """Replaces a column by records, each with its schema's id.
-
-    Args:
-        column: The column's name.
-        members: What it holds.
-        prefixes: What precedes the payloads of each member; empty if headers have it.
-        headers: The value of the header of each member; None if payloads have ids.
-        whole: All columns of the result.
-        errors: What becomes of rows that can't be written.
-        kinds: The type of each member.
-    """
+    """Replaces a column by records, each with its schema's id."""
 
     def __init__(
-        self,
-        column: str,
-        members: Sequence[Member],
-        prefixes: Sequence[bytes],
-        headers: Sequence[bytes | None],
-        whole: T.StructType,
-        errors: RowErrors,
-        kinds: Sequence[T.DataType],
+        self, column: str, targets: Sequence[Target], whole: T.StructType, errors: RowErrors
     ) -> None:
-        super().__init__(column, members, whole, errors)
-        self._prefixes = list(prefixes)
-        self._headers = list(headers)
-        self._kinds = list(kinds)
+        super().__init__(column, whole, errors)
+        self._targets = list(targets)
 
     def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> CodecResult:
         values = columns[self._column]
@@ -212,35 +188,30 @@ class Encoding(_Mapping):
         places: list[np.ndarray] = []
         ids: list[bytes | None] = [None] * len(values)
         for number, (rows, own) in enumerate(self._parts(values, errors)):
-            encoder: Encoder = self._once(number, partial(self._encoder, number))
-            made = encoder(own)
-            errors |= {int(rows[row]): text for row, text in made.errors.items()}
-            header = self._headers[number]
-            if header is None:
-                prefix = self._prefixes[number] + encoder.prefix
-                made = made._replace(array=pc.binary_join_element_wise(prefix, made.array, b""))
+            target = self._targets[number]
+            encode: Codec = self._once(number, partial(_encoder, target))
+            array, faults = encode(own)
+            errors |= {int(rows[row]): text for row, text in faults.items()}
+            if target.in_header:
+                for row in rows[np.asarray(array.is_valid())]:
+                    ids[row] = target.prefix
             else:
-                for row in rows[np.asarray(made.array.is_valid())]:
-                    ids[row] = header + encoder.prefix
-            parts.append(made.array.cast(kind))
+                array = pc.binary_join_element_wise(target.prefix, array, b"")
+            parts.append(array.cast(kind))
             places.append(rows)
         if HEADERS in self._whole.names:
             name = header_name(self._column)
             columns[HEADERS] = with_header(columns.get(HEADERS), name, ids)
         return CodecResult(_placed(parts, places, len(values), kind), errors)
 
-    def _encoder(self, number: int) -> Encoder:
-        schema = self._members[number].schema
-        return format_of(schema).encoder(schema, self._kinds[number])
-
     def _parts(
         self, values: pa.Array, errors: dict[int, str]
     ) -> Iterator[tuple[np.ndarray, pa.Array]]:
         """Yields the rows of each member, and their values."""
-        if self._members[0].name is None:
+        if self._targets[0].name is None:
             yield np.arange(len(values)), values
             return
-        members = [values.flatten()[values.type.get_field_index(m.name)] for m in self._members]
+        members = [values.flatten()[values.type.get_field_index(t.name)] for t in self._targets]
         filled = np.array([np.asarray(part.is_valid()) for part in members])
         for row in np.flatnonzero(np.asarray(values.is_valid()) & (filled.sum(axis=0) != 1)):
             errors[int(row)] = f"{self._column} must have exactly one member that is not null"
@@ -248,6 +219,16 @@ class Encoding(_Mapping):
         for part, own in zip(members, filled, strict=True):
             rows = np.flatnonzero(own)
             yield rows, part.take(pa.array(rows))
+
+
+def _refuse_all(text: str, payloads: pa.Array) -> CodecResult:
+    rows = len(payloads)
+    return CodecResult(pa.nulls(rows), dict.fromkeys(range(rows), text))
+
+
+def _encoder(target: Target) -> Codec:
+    made: Codec = format_of(target.schema).encoder(target.kind)
+    return made
 
 
 def _as_member(array: pa.Array, name: str | None, kind: pa.DataType) -> pa.Array:

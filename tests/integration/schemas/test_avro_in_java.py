@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 import pyspark
 import pytest
 from py4j.java_gateway import JavaGateway
 
 from spark_eos._jars.java import find_java
-from spark_eos.schemas.avro import Avro
 from spark_eos.schemas.formats import Schema
+from support.schema_codecs import read, write
 
 SEEDS = range(1000)
 # What is refused in one union; the last in another schema's.
@@ -150,8 +149,8 @@ def test_random_schemas_are_resolved_as_in_java(jvm: Any) -> None:
         payload = stream.getvalue()
         expected = _in_java(jvm, writer, reader, payload)
         own = Schema("AVRO", reader)
-        read = Avro().decoder(Schema("AVRO", writer), own)(pa.array([payload], pa.binary()))
-        assert read.errors == {}, (seed, writer, reader)
-        written = Avro().encoder(own, Avro().spark_type(own))(read.array)
+        found = read([payload], Schema("AVRO", writer), own)
+        assert found.errors == {}, (seed, writer, reader)
+        written = write(found.array, own)
         assert written.errors == {}, (seed, writer, reader)
         assert written.array.to_pylist() == [expected], (seed, writer, reader, payload)

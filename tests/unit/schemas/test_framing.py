@@ -1,21 +1,42 @@
-"""Where records have their schema's id: as Confluent's own serializers put it."""
+"""Where records have their schema's id, and what each format makes of them, without Spark."""
 
+import json
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
+import fastavro
+import jsonschema_rs
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry.serde import SchemaId
+from pyspark.sql import types as T
 
-from spark_eos.schemas.framing import framed, header_name, header_of, prefix_of, with_header
+from spark_eos._pyspark_internals import arrow_schema
+from spark_eos._spark.row_errors import RowErrors
+from spark_eos.errors import SchemaError
+from spark_eos.schemas import protobuf
+from spark_eos.schemas.client import Client
+from spark_eos.schemas.formats import Schema, format_of
+from spark_eos.schemas.framing import (
+    HEADERS_TYPE,
+    framed,
+    header_name,
+    header_of,
+    prefix_of,
+    with_header,
+)
+from spark_eos.schemas.rows import Decoding, Encoding, Member, Target
+from support.registry_answers import StubRegistry, stub_registry
 
 GUID = uuid.UUID("d17bb2d3-4c1a-4b4c-9b0f-7c6f2f9d7a10")
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def _found(values: list[bytes | None], headers: Any = None) -> tuple[dict[Any, Any], list[int]]:
     """Rows and payloads by schema, and rows with errors."""
-    made = framed(pa.array(values, pa.binary()), headers and pa.array(headers, HEADERS), "value")
+    made = framed(
+        pa.array(values, pa.binary()), headers and pa.array(headers, HEADERS_TYPE), "value"
+    )
     groups: dict[Any, Any] = {}
     for group in made.groups:
         pairs = zip(group.rows.tolist(), group.payloads.to_pylist(), strict=True)
@@ -80,17 +101,6 @@ def test_an_id_in_a_header_comes_first_and_the_first_of_them() -> None:
     assert errors == [4]
 
 
-def test_slices_and_large_binaries_are_read_alike() -> None:
-    values = [b"no", prefix_of(1) + b"a", prefix_of(2) + b"b", None]
-    for kind in (pa.binary(), pa.large_binary()):
-        for array in (pa.array(values, kind)[1:3], pa.array(values[1:3], kind)):
-            found = framed(array, None, "value")
-            assert [(g.key, g.payloads.to_pylist()) for g in found.groups] == [
-                (1, [b"a"]),
-                (2, [b"b"]),
-            ]
-
-
 def test_a_header_replaces_the_one_that_is_there() -> None:
     name = header_name("value")
     before: Any = [
@@ -99,7 +109,7 @@ def test_a_header_replaces_the_one_that_is_there() -> None:
         [],
         [{"key": name, "value": b"old"}],
     ]
-    made = with_header(pa.array(before, HEADERS), name, [b"new", b"new", None, None])
+    made = with_header(pa.array(before, HEADERS_TYPE), name, [b"new", b"new", None, None])
     assert made.to_pylist() == [
         [{"key": "a", "value": None}, {"key": name, "value": b"new"}],
         [{"key": name, "value": b"new"}],
@@ -113,5 +123,87 @@ def test_a_header_replaces_the_one_that_is_there() -> None:
 
 
 def test_headers_without_an_id_stay_as_they_are() -> None:
-    headers = pa.array([[{"key": "a", "value": b"b"}], None], HEADERS)
+    headers = pa.array([[{"key": "a", "value": b"b"}], None], HEADERS_TYPE)
     assert with_header(headers, header_name("value"), [None, None]) is headers
+
+
+TEXTS = {
+    "AVRO": json.dumps(
+        {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]}
+    ),
+    "JSON": json.dumps(
+        {"title": "Order", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+    ),
+    "PROTOBUF": 'syntax = "proto3"; message Unit {} message Order { string id = 1; }',
+}
+HEADERS_COLUMN = T.ArrayType(T.StructType().add("key", T.StringType()).add("value", T.BinaryType()))
+
+
+def _schema(kind: str) -> Schema:
+    return Schema(kind, TEXTS[kind], message="Order" if kind == "PROTOBUF" else None)
+
+
+@pytest.fixture
+def registry() -> Iterator[StubRegistry]:
+    with stub_registry() as found:
+        yield found
+
+
+@pytest.mark.parametrize("framing", ["prefix", "header"])
+@pytest.mark.parametrize("kind", TEXTS)
+def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str) -> None:
+    number, guid = registry.add("orders-value", TEXTS[kind], kind)
+    own = _schema(kind)
+    column, prefix = format_of(own).kind.spark, format_of(own).prefix
+    member, errors = Member(None, own, "Order"), RowErrors.of(T.StructType(), "column", SchemaError)
+    others = [T.StructField("headers", HEADERS_COLUMN), *errors.fields]
+    in_header = framing == "header"
+    sent = (header_of(guid) if in_header else prefix_of(number)) + prefix
+    target = Target(None, own, column, sent, in_header)
+    whole = T.StructType([T.StructField("value", T.BinaryType()), *others])
+    encoding = Encoding("value", [target], whole, errors)
+    decoded = T.StructType([T.StructField("value", column), *others])
+    values: list[Any] = [{"id": "o1"}, None, {"id": "zoë"}]
+    headers: list[Any] = [[{"key": "a", "value": b"1"}], None, None]
+    before = arrow_schema(decoded)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(values, before.field("value").type), pa.array(headers, before.field(1).type)],
+        ["value", "headers"],
+    )
+    (written,) = encoding(iter([batch]))
+    assert prefix == (
+        SchemaId("PROTOBUF", 0, None, [1]).id_to_bytes()[5:] if kind == "PROTOBUF" else b""
+    )
+    for row, found in enumerate(written.to_pylist()):
+        own_headers = [h["value"] for h in found["headers"] or () if h["key"] != "a"]
+        if values[row] is None:
+            assert (found["value"], found["headers"]) == (None, None)
+        elif in_header:
+            assert own_headers == [sent]
+        else:
+            assert found["value"].startswith(sent)
+            assert own_headers == []
+    decoding = Decoding(Client({"url": registry.url}, 1), "value", [member], decoded, errors)
+    (read,) = decoding(iter([written]))
+    assert read.column("value").to_pylist() == values
+    assert read.column("error").to_pylist() == [None] * 3
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_schema_is_parsed_once_for_many_batches(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names() -> list[str]:
+        found = format_of(own).records(pa.array([b"\x02\x02"] * 3, pa.binary()))
+        assert [rows.tolist() for rows in found.values()] == [[0, 1, 2]]
+        return [*found]
+
+    own = _schema(kind)
+    assert names() == ["Order"]
+    for module, name in (
+        (fastavro, "parse_schema"),
+        (jsonschema_rs, "Registry"),
+        (protobuf, "file_of"),
+    ):
+        monkeypatch.delattr(module, name)
+    assert names() == ["Order"]

@@ -1,0 +1,164 @@
+"""Avro's own types as columns: fastavro reads and writes them without logical types."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+
+from spark_eos.errors import SchemaError
+from spark_eos.schemas.kinds import BadValueError, Kind, Written, refused
+from spark_eos.schemas.nested import Record, filled
+
+# Microseconds for each unit, as a fraction.
+UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
+
+
+class Timestamp(Kind):
+    def __init__(self, unit: str, *, local: bool) -> None:
+        super().__init__(T.TimestampNTZType() if local else T.TimestampType(), pa.int64())
+        self._micros, self._own = UNITS[unit]
+
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        return _times(pa.array(values, pa.int64()), self._micros, self._own).cast(self.arrow)
+
+    def _to_wire(self, array: pa.Array) -> pa.Array:
+        # Rounded down to milliseconds, as the sink's own timestamps.
+        return _times(array.cast(pa.int64()), self._own, self._micros)
+
+
+def _times(array: pa.Array, factor: int, divisor: int) -> pa.Array:
+    """Integers times a fraction, rounded down."""
+    if factor != 1:
+        array = pc.multiply_checked(array, factor)
+    if divisor == 1:
+        return array
+    # Arrow's own division rounds towards zero.
+    found = np.floor_divide(np.asarray(array.fill_null(0)), divisor)
+    return pa.array(found, mask=np.asarray(array.is_null()))
+
+
+class Decimal(Kind):
+    def __init__(self, precision: int, scale: int, size: int | None) -> None:
+        super().__init__(T.DecimalType(precision, scale), pa.binary())
+        self._limit = 10**precision
+        self._size = size
+
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        numbers = []
+        for raw in values:
+            number = int.from_bytes(raw or b"", "big", signed=True)
+            if abs(number) >= self._limit:
+                raise BadValueError(f"a number has more digits than {self.spark.simpleString()}")
+            numbers.append(number.to_bytes(16, "little", signed=True))
+        valid = pa.array([raw is not None for raw in values], pa.bool_()).buffers()[1]
+        buffers = [valid, pa.py_buffer(b"".join(numbers))]
+        return pa.Array.from_buffers(self.arrow, len(values), buffers)
+
+    def _to_wire(self, array: pa.Array) -> pa.Array:
+        numbers = array.cast(self.arrow)
+        numbers = memoryview(numbers.buffers()[1] or b"")[16 * numbers.offset :]
+        made = []
+        for row, is_null in enumerate(array.is_null().to_pylist()):
+            number = int.from_bytes(numbers[16 * row : 16 * row + 16], "little", signed=True)
+            # As fastavro, and so Confluent's serializer, has it.
+            size = self._size or (number.bit_length() + 8) // 8
+            made.append(None if is_null else number.to_bytes(size, "big", signed=True))
+        return pa.array(made, pa.binary())
+
+    def check(self, kind: T.DataType, path: str) -> None:
+        super().check(kind, path)
+        given, own = (cast("T.DecimalType", one) for one in (kind, self.spark))
+        more = given.precision - given.scale > own.precision - own.scale
+        if more or given.scale > own.scale:
+            raise SchemaError(
+                f"{path} is {kind.simpleString()}, which may not fit the schema's "
+                f"{self.spark.simpleString()}: cast it"
+            )
+
+
+class FixedUuid(Kind):
+    def __init__(self) -> None:
+        super().__init__(T.StringType(), pa.binary())
+
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        return pa.array([raw and str(uuid.UUID(bytes=raw)) for raw in values], self.arrow)
+
+    def _to_wire(self, array: pa.Array) -> pa.Array:
+        try:
+            found = [text and uuid.UUID(text).bytes for text in array.to_pylist()]
+        except ValueError:
+            raise BadValueError("a text is no UUID") from None
+        return pa.array(found, pa.binary())
+
+
+class Enum(Kind):
+    def __init__(self, symbols: Sequence[str]) -> None:
+        super().__init__(T.StringType(), pa.string())
+        self._symbols = dict.fromkeys(symbols)
+
+    def values(self, array: pa.Array, path: str) -> Written:
+        known = self._symbols
+        found = [one if one in known else None for one in array.to_pylist()]
+        return refused(array, found, f"{path} is none of {', '.join(known)}")
+
+
+class Fixed(Kind):
+    def __init__(self, size: int) -> None:
+        super().__init__(T.BinaryType(), pa.binary())
+        self._size = size
+
+    def values(self, array: pa.Array, path: str) -> Written:
+        found = [
+            one if one is None or len(one) == self._size else None for one in array.to_pylist()
+        ]
+        return refused(array, found, f"{path} does not have {self._size} bytes")
+
+
+_MEMBERS: Final[dict[type, tuple[str, ...]]] = {
+    bool: ("boolean",),
+    int: ("int", "long", "double", "float"),
+    float: ("double", "float"),
+    str: ("string",),
+    bytes: ("bytes",),
+    list: ("array",),
+    dict: ("map",),
+}
+
+
+class Union(Record):
+    """A struct with one member for each type; all others are null."""
+
+    def __init__(self, members: Mapping[str, tuple[str, Kind]]) -> None:
+        super().__init__({name: kind for name, (_, kind) in members.items()})
+        self.tagged = True
+        self._by_tag = {tag: name for name, (tag, _) in members.items()}
+        self._by_type = {
+            kind: next(self._by_tag[tag] for tag in tags if tag in self._by_tag)
+            for kind, tags in _MEMBERS.items()
+            if not self._by_tag.keys().isdisjoint(tags)
+        }
+        for tag, kind in members.values():
+            kind.nullable, kind.tag = True, tag
+
+    def _array(self, values: Sequence[Any]) -> pa.Array:
+        return super()._array([None if one is None else self._member(one) for one in values])
+
+    def _member(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, tuple):
+            return {self._by_tag[value[0]]: value[1]}
+        return {self._by_type[type(value)]: value}
+
+    def _parts(self, records: Sequence[Any], name: str) -> list[Any]:
+        return [one.get(name) for one in records]
+
+    def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:  # noqa: ARG002
+        return next(one for one in parts if one is not None)
+
+    def _faults(self, array: pa.Array, path: str) -> dict[int, str]:
+        wrong = np.flatnonzero(filled(array.flatten(), len(array)) != 1)
+        text = f"{path} must have exactly one member that is not null"
+        return dict.fromkeys(wrong.tolist(), text)
