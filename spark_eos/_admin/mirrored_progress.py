@@ -76,7 +76,7 @@ def set_progress(
         }
         texts = replace(known, suspects=kept).texts(held.values())
         offsets = {held[source]: offset for source, offset in wanted.items()}
-        set_offsets(connections, group_id, offsets, {topic: info}, deadline, texts)
+        set_offsets(connections, group_id, offsets, ids, deadline, texts)
     return {source: pairs[source].offset if source in pairs else None for source in wanted}
 
 

@@ -16,7 +16,6 @@ from spark_eos._client.checks import check_prefix, check_text
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections, reached
 from spark_eos._kafka.deadline import Deadline
-from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, decorated
 
 # Columns for files and pipes.
@@ -75,17 +74,11 @@ _QUERY: Final = (
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of a cluster to a click command, which receives a `Cluster`.
-
-    A `SparkEosError` ends the command with its message and exit status 1, without a traceback.
-    """
+    """Adds the options of a cluster to a click command, which receives a `Cluster`."""
 
     @functools.wraps(command)
     def with_cluster(*, kafka: Mapping[str, str], timeout: float, **rest: Any) -> None:
-        try:
-            command(cluster=Cluster(ClientSettings(kafka), timeout, kafka), **rest)
-        except SparkEosError as error:
-            raise click.ClickException(str(error)) from error
+        command(cluster=Cluster(ClientSettings(kafka), timeout, kafka), **rest)
 
     return client_options(timeout_option(15, "How long to wait for the cluster.")(with_cluster))
 
