@@ -27,11 +27,10 @@ def set_progress(
     progress_topic: str | None = None,
     dry_run: bool = False,
 ) -> dict[TopicPartition, int | None]:
-    """Sets a mirrored query's progress while it is stopped, by source partition.
+    """Sets a stopped query's progress by source partition, and takes marks off these.
 
-    Takes marks of records that may not be written off these partitions. ``source_connections`` is
-    needed only for partitions that have no progress yet, ``progress_topic`` if no offset tells
-    of it.
+    ``source_connections`` is needed only for partitions without progress, ``progress_topic`` if no
+    offset tells of it.
     """
     if describe_group(connections, group_id, deadline).members:
         raise ConfigurationError(

@@ -157,17 +157,8 @@ def ask_status(
 ) -> Status:
     """Asks a cluster about a query, without joining, fencing or creating anything.
 
-    The requests are sent one after another, so a running query moves on between them.
-
-    It allows so many ``seconds`` to reach the cluster, and again for all calls together; ``limit``
-    is the name of the setting that says so, for error messages. The source's cluster is asked for
-    the lag of a mirrored query, and targets for whether they are held back. A broker that does not
-    answer while others do is passed over within seconds.
-
-    Raises:
-        UnknownGroupError: There is no such group; the text counts its open transactions, if any.
-        DeadlineExceededError: No answer in time.
-        KafkaResponseError: A broker refuses a request, for example for lack of authorization.
+    The requests are sent one after another, so a running query moves on between them. ``seconds``
+    are for reaching the cluster, and again for all else; ``limit`` is their setting's name.
     """
     with contextlib.ExitStack() as stack:
         connections = stack.enter_context(reached(client, seconds, limit))

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from spark_eos._cli.query import json_option, prefix_option
+from spark_eos._cli.query import group_option, json_option, prefix_option, topics_option
 from spark_eos._client.checks import check_prefix, check_text
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.acls import Acl, Principal, Purpose, acls_for, source_acls, without_implied
@@ -28,23 +28,9 @@ def _principal(
     metavar="TYPE:NAME",
     help="The client's principal on the brokers, such as User:alice.",
 )
-@click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group.")
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    required=True,
-    metavar="TOPIC",
-    help="Topic that the query reads; repeatable.",
-)
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    required=True,
-    metavar="TOPIC",
-    help="Topic that the query writes to; repeatable.",
-)
+@group_option
+@topics_option("--source", "sources", "Topic that the query reads; repeatable.", required=True)
+@topics_option("--target", "targets", "Topic that the query writes to; repeatable.", required=True)
 @click.option(
     "--progress-topic",
     metavar="TOPIC",

@@ -11,7 +11,7 @@ import click
 
 from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._admin.replay_plan import ReplayPlan, ReplayProgress, replay_progress
-from spark_eos._cli.query import Cluster, check_reached, cluster_options
+from spark_eos._cli.query import Cluster, check_reached, cluster_options, topics_option
 from spark_eos._client.checks import check_text
 from spark_eos._client.printable import counted
 from spark_eos.errors import WriteError
@@ -33,12 +33,10 @@ def topic_of(cluster: Cluster, name: str) -> DeadLetterTopic:
 @click.command()
 @cluster_options
 @TOPIC
-@click.option(
+@topics_option(
     "--source",
     "sources",
-    multiple=True,
-    metavar="TOPIC",
-    help="Replay letters of this source topic only, and to it; repeatable.  [default: ask]",
+    "Replay letters of this source topic only, and to it; repeatable.  [default: ask]",
 )
 @click.option(
     "--to", "target", metavar="TOPIC", help="Topic to write to.  [default: the letter's source]"

@@ -11,7 +11,7 @@ import click
 
 from spark_eos._admin.status import Status, ask_status
 from spark_eos._admin.status_tables import host
-from spark_eos._cli.query import Query, end_at, json_option, query_options, terminal
+from spark_eos._cli.query import Query, end_at, json_option, query_options, terminal, topics_option
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -22,12 +22,10 @@ from spark_eos.jobs.client_options import source_client_options
 @click.command()
 @query_options
 @source_client_options
-@click.option(
+@topics_option(
     "--target",
     "targets",
-    multiple=True,
-    metavar="TOPIC",
-    help="A topic that the query writes to, to see what holds back its readers; repeatable.",
+    "A topic that the query writes to, to see what holds back its readers; repeatable.",
 )
 @json_option
 @click.option(

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from spark_eos._cli.findings import as_json, verify_tables
-from spark_eos._cli.query import end_at, json_option, terminal, timeout_option
+from spark_eos._cli.query import end_at, json_option, terminal, timeout_option, topics_option
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, source_client_options
 from spark_eos.verify import Comparison, Findings, compare, verify
@@ -41,27 +41,12 @@ class _CannotJudgeError(click.ClickException):
 @click.command("verify")
 @client_options
 @source_client_options
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="TOPIC",
-    help="Input topic; repeatable.  [required without --expect]",
-)
-@click.option(
-    "--output",
-    "outputs",
-    multiple=True,
-    required=True,
-    metavar="TOPIC",
-    help="Output topic; repeatable.",
-)
-@click.option(
+@topics_option("--input", "inputs", "Input topic; repeatable.  [required without --expect]")
+@topics_option("--output", "outputs", "Output topic; repeatable.", required=True)
+@topics_option(
     "--dead-letter-topic",
     "dead_letter_topics",
-    multiple=True,
-    metavar="TOPIC",
-    help="Output topic that holds the query's dead letters; repeatable.",
+    "Output topic that holds the query's dead letters; repeatable.",
 )
 @click.option(
     "--position-header",
