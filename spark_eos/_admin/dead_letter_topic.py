@@ -135,5 +135,5 @@ class DeadLetterTopic(CommittedRecords):
         """One letter; None if there is no committed record at that offset."""
         with self.consumer() as consumer:
             message = next(self.messages(consumer, partition, offset), None)
-        found = message is not None and message.offset() == offset
-        return dead_letter(message) if found else None
+            found = message is not None and message.offset() == offset
+            return dead_letter(message) if found else None
