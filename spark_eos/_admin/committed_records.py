@@ -1,6 +1,6 @@
 """Reads the committed records of a topic, without a group."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
@@ -29,7 +29,9 @@ _OF_GROUP: Final = {
 class CommittedRecords:
     """The committed records of a topic; ``timeout`` is seconds, for each answer of the cluster."""
 
-    kind = "topic"  # in errors
+    # In errors: what it is, and which rights help.
+    kind = "topic"
+    advice = "To consume it takes Read on the topic"
 
     def __init__(self, settings: ClientSettings, name: str, timeout: float) -> None:
         self.settings = settings
@@ -37,26 +39,28 @@ class CommittedRecords:
         self.timeout = timeout
 
     @contextmanager
-    def consumer(self, group_id: str = "spark-eos") -> Iterator[Any]:
-        """A consumer that joins no group."""
+    def consumer(self) -> Iterator[Any]:
+        """A consumer that joins no group; librdkafka's errors become ours."""
         settings = {
             **self.settings.for_consumer(),
-            "group.id": group_id,
+            "group.id": "spark-eos",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
         }
-        with closing(Consumer(settings)) as consumer:
-            yield consumer
+        try:
+            with closing(Consumer(settings)) as consumer:
+                yield consumer
+        except KafkaException as error:
+            found = error.args[0]
+            if found.code() in DENIED:
+                text = f"{found.str()}. {self.advice}"
+                raise AuthorizationError(text, found.code(), ()) from error
+            raise SparkEosError(found.str()) from error
 
-    def partitions(self, consumer: Any) -> list[int]:
-        """The topic's partitions.
-
-        Raises:
-            TopicNotFoundError: The topic does not exist.
-        """
+    def _partitions(self, consumer: Any) -> list[int]:
         found = consumer.list_topics(self.name, self.timeout).topics[self.name]
         if found.error is not None and found.error.code() in DENIED:
             raise KafkaException(found.error)
@@ -65,23 +69,20 @@ class CommittedRecords:
         return sorted(found.partitions)
 
     def bounds(self, consumer: Any, only: int | None = None) -> dict[int, tuple[int, int]]:
-        """The first offset and the last stable one, by partition; raises as `partitions`."""
+        """The first offset and the last stable one, by partition."""
+        return {
+            partition: consumer.get_watermark_offsets(
+                TopicPartition(self.name, partition), self.timeout, cached=False
+            )
+            for partition in (self._partitions(consumer) if only is None else [only])
+        }
 
-        def ask(partition: int) -> tuple[int, int]:
-            asked = TopicPartition(self.name, partition)
-            low, high = consumer.get_watermark_offsets(asked, self.timeout, cached=False)
-            return low, high
-
-        return {p: ask(p) for p in (self.partitions(consumer) if only is None else [only])}
-
-    def messages(
-        self, consumer: Any, starts: Mapping[int, int], only: int | None = None
-    ) -> Iterator[Any]:
-        """Yields the messages from the starts, or the beginning, up to the ends of now."""
+    def messages(self, consumer: Any, only: int | None = None, offset: int = 0) -> Iterator[Any]:
+        """Yields the messages, or one partition's from an offset, up to the ends of now."""
         open_: dict[int, int] = {}
         assigned = []
         for partition, (low, high) in self.bounds(consumer, only).items():
-            start = max(low, starts.get(partition, low))
+            start = max(low, offset)
             if start < high:
                 open_[partition] = high
                 assigned.append(TopicPartition(self.name, partition, start))
@@ -111,15 +112,3 @@ class CommittedRecords:
         raise DeadlineExceededError(
             f"no record of {self.name} came within {self.timeout:g} s (--timeout)"
         )
-
-
-@contextmanager
-def as_our_errors(advice: str) -> Iterator[None]:
-    """Raises what librdkafka raises as an error of spark-eos; ``advice`` says which ACLs help."""
-    try:
-        yield
-    except KafkaException as error:
-        found = error.args[0]
-        if found.code() in DENIED:
-            raise AuthorizationError(f"{found.str()}. {advice}", found.code(), ()) from error
-        raise SparkEosError(found.str()) from error

@@ -1,11 +1,10 @@
 """Reads a dead-letter topic."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_eos._admin.committed_records import CommittedRecords, as_our_errors
+from spark_eos._admin.committed_records import CommittedRecords
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.header_values import MAX_OFFSET, MAX_PARTITION, header_number, topic_name
 from spark_eos._client.letter_headers import OTHER_FORMAT, Header, read_letter_headers
@@ -122,36 +121,19 @@ class DeadLetterTopic(CommittedRecords):
     """A dead-letter topic."""
 
     kind = "dead-letter topic"
-
-    def read(self) -> Iterator[DeadLetter]:
-        """Yields all committed letters, up to the ends of this moment; by partition in order.
-
-        Raises:
-            TopicNotFoundError: The topic does not exist.
-            DeadlineExceededError: The cluster does not answer in time.
-            SparkEosError: The topic can't be read.
-        """
-        with explained(), self.consumer() as consumer:
-            for message in self.messages(consumer, {}):
-                yield dead_letter(message)
-
-    def letter(self, partition: int, offset: int) -> DeadLetter | None:
-        """One letter; None if there is no committed record at that offset.
-
-        Raises:
-            SparkEosError: As `read`.
-        """
-        with explained(), self.consumer() as consumer:
-            for message in self.messages(consumer, {partition: offset}, only=partition):
-                return dead_letter(message) if message.offset() == offset else None
-        return None
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Raises what librdkafka raises as an error of spark-eos."""
-    with as_our_errors(
+    advice = (
         "`spark-eos acls --for replay` prints what is needed to replay; to list, count and "
         "show, Read on the dead-letter topic"
-    ):
-        yield
+    )
+
+    def read(self) -> Iterator[DeadLetter]:
+        """Yields all committed letters, up to the ends of this moment; by partition in order."""
+        with self.consumer() as consumer:
+            yield from map(dead_letter, self.messages(consumer))
+
+    def letter(self, partition: int, offset: int) -> DeadLetter | None:
+        """One letter; None if there is no committed record at that offset."""
+        with self.consumer() as consumer:
+            message = next(self.messages(consumer, partition, offset), None)
+            found = message is not None and message.offset() == offset
+            return dead_letter(message) if found else None

@@ -80,28 +80,7 @@ class StagedStatus:
 
 @dataclass(frozen=True)
 class GroupProgress:
-    """All committed offsets of a group.
-
-    Example:
-        >>> import uuid
-        >>> first, second, third = (TopicPartition("progress", index) for index in range(3))
-        >>> source = SourcePartition("9dZ", "orders", uuid.UUID(int=0), 3)
-        >>> text = KnownPartitions(sources={first: source}).texts([first])[first]
-        >>> (found,) = GroupProgress({first: CommittedOffset(120, text)}).mirrored
-        >>> print(found.source.topic_partition, found.offset)
-        orders-3 120
-        >>> batch = StagedBatch("5f1c", 7, "7-ab12cd34", 1_000, 2, "00d1e4a77b3c9f52")
-        >>> text = KnownPartitions(staged={first: batch}).texts([first])[first]
-        >>> found = GroupProgress(
-        ...     {
-        ...         first: CommittedOffset(7, text),
-        ...         second: CommittedOffset(8 << 32, ""),
-        ...         third: CommittedOffset(7 << 32 | 250, ""),
-        ...     }
-        ... ).staged
-        >>> (found.files_written, found.written)
-        (1, False)
-    """
+    """All committed offsets of a group."""
 
     committed: Mapping[TopicPartition, CommittedOffset]
 

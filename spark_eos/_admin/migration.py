@@ -4,12 +4,12 @@ Spark's own sink uses no consumer group: only the checkpoint records what a quer
 """
 
 from collections.abc import Mapping
+from uuid import UUID
 
 from spark_eos._batch.plan import Positions
 from spark_eos._client.error_codes import Code, code_names
 from spark_eos._driver.offset_log import FinishedBatches
 from spark_eos._kafka import cluster
-from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.groups import describe_group
@@ -23,8 +23,6 @@ from spark_eos.errors import (
     KafkaResponseError,
     TopicNotFoundError,
 )
-
-# Member id, epoch and instance id of a commit from outside the group.
 
 
 def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
@@ -56,9 +54,7 @@ def check_unused(
         )
     found = all_group_offsets(connections, group_id, deadline)
     committed = {partition: one.offset for partition, one in found.items()}
-    if committed == wanted:
-        return False
-    if committed:
+    if committed and committed != wanted:
         first = min(committed)
         raise ConfigurationError(
             f"group_id {group_id!r} has offsets already, such as "
@@ -66,13 +62,13 @@ def check_unused(
             "or this query has already run with it. Choose another group_id, or delete the group "
             "(kafka-consumer-groups.sh --delete)"
         )
-    return True
+    return committed != wanted
 
 
 def check_topics(
     connections: Connections, wanted: Positions, deadline: Deadline
-) -> dict[str, TopicInfo]:
-    """Looks up the source topics, and checks that the checkpoint's offsets lie within them."""
+) -> dict[str, UUID | None]:
+    """The ids of the source topics, in which the checkpoint's offsets have to lie."""
     names = {topic for topic, _ in wanted}
     found = cluster.topics(connections, names, deadline)
     starts = start_offsets(connections, found, deadline)
@@ -98,19 +94,18 @@ def check_topics(
                 "they were read. If you can do without them, set the group's offsets yourself "
                 "(kafka-consumer-groups.sh --reset-offsets)"
             )
-    return found
+    return {name: topic.topic_id for name, topic in found.items()}
 
 
 def set_offsets(
     connections: Connections,
     group_id: str,
     wanted: Positions,
-    topics: dict[str, TopicInfo],
+    ids: Mapping[str, UUID | None],
     deadline: Deadline,
-    texts: Mapping[TopicPartition, str] | None = None,
+    texts: Mapping[TopicPartition, str],
 ) -> None:
     """Commits offsets to a group without members; the broker refuses if it has any."""
-    ids = {name: topic.topic_id for name, topic in topics.items()}
     codes = commit_offsets(connections, group_id, None, wanted, ids, deadline, metadata=texts)
     bad = {code for code in codes.values() if code != Code.NONE}
     if bad:

@@ -27,11 +27,10 @@ def set_progress(
     progress_topic: str | None = None,
     dry_run: bool = False,
 ) -> dict[TopicPartition, int | None]:
-    """Sets a mirrored query's progress while it is stopped, by source partition.
+    """Sets a stopped query's progress by source partition, and takes marks off these.
 
-    Takes marks of records that may not be written off these partitions. ``source_connections`` is
-    needed only for partitions that have no progress yet, ``progress_topic`` if no offset tells
-    of it.
+    ``source_connections`` is needed only for partitions without progress, ``progress_topic`` if no
+    offset tells of it.
     """
     if describe_group(connections, group_id, deadline).members:
         raise ConfigurationError(
@@ -76,7 +75,7 @@ def set_progress(
         }
         texts = replace(known, suspects=kept).texts(held.values())
         offsets = {held[source]: offset for source, offset in wanted.items()}
-        set_offsets(connections, group_id, offsets, {topic: info}, deadline, texts)
+        set_offsets(connections, group_id, offsets, ids, deadline, texts)
     return {source: pairs[source].offset if source in pairs else None for source in wanted}
 
 

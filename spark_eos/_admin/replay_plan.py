@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter, explained
+from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter
 from spark_eos._batch.plan import PartitionPairs
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
@@ -44,20 +44,14 @@ class ReplayProgress:
     def __init__(self, connections: Connections, letters: DeadLetterTopic) -> None:
         self._connections = connections
         self._letters = letters
-        self._offsets: dict[str, dict[int, int]] = {}
-        self._by_hand: dict[str, bool] = {}
+        self._offsets: dict[str, dict[int, CommittedOffset]] = {}
         self._topics = cluster.topics(connections, [letters.name], self._deadline())
 
     def _deadline(self) -> Deadline:
         return Deadline(self._letters.timeout, "--timeout")
 
-    def offsets(self, home: str) -> Mapping[int, int]:
-        """The offset of the first letter that is not replayed yet, by partition, where it is known.
-
-        Raises:
-            AuthorizationError: The group may not be described.
-            FormatVersionError: They are of an earlier version's replay.
-        """
+    def offsets(self, home: str) -> Mapping[int, CommittedOffset]:
+        """The offset of the first letter that is not replayed yet, by partition if it is known."""
         if home not in self._offsets:
             if home:
                 self.offsets("")  # earlier versions had that group alone
@@ -73,8 +67,7 @@ class ReplayProgress:
                 self._connections, group, own, ids, self._deadline(), stable=False
             )
             _check_texts(group, found)
-            self._offsets[home] = {partition: one.offset for (_, partition), one in found.items()}
-            self._by_hand[home] = any(not has_text(one) for one in found.values())
+            self._offsets[home] = {partition: one for (_, partition), one in found.items()}
         return self._offsets[home]
 
     def now(self, home: str) -> dict[int, int]:
@@ -82,7 +75,8 @@ class ReplayProgress:
         self._offsets.pop(home, None)
         first = start_offsets(self._connections, [self._letters.name], self._deadline())
         found = {partition: offset for (_, partition), offset in first.items()}
-        return found | {p: max(at, found.get(p, 0)) for p, at in self.offsets(home).items()}
+        own = self.offsets(home).items()
+        return found | {p: max(one.offset, found.get(p, 0)) for p, one in own}
 
     def check_whole(self, home: str) -> None:
         """Refuses offsets past the topic's ends, and some that were set without the others."""
@@ -90,21 +84,17 @@ class ReplayProgress:
         group = replay_group(name, home)
         # Asked for after the offsets, which another replay may have moved on meanwhile.
         for partition, end in end_offsets(self._connections, [name], self._deadline()).items():
-            at = offsets.get(partition.partition, 0)
-            if end is not None and at > end.high_watermark:
+            own = offsets.get(partition.partition)
+            if own is not None and end is not None and own.offset > end.high_watermark:
                 command = PartitionPairs().how_to_set(group, {partition: end.high_watermark})
                 raise RecordsLostError(
                     f"{partition} ends at {end.high_watermark}, and group {group!r} has replayed "
-                    f"it up to {at}, so nothing is written: brokers have lost the last records, or "
-                    "the topic was created anew. Set the group's offset to the end, or to where it "
-                    f"is to begin ({command})"
+                    f"it up to {own.offset}, so nothing is written: brokers have lost the last "
+                    "records, or the topic was created anew. Set the group's offset to the end, or "
+                    f"to where it is to begin ({command})"
                 )
-        missing = [
-            partition
-            for partition in range(self._topics[name].partitions)
-            if partition not in offsets
-        ]
-        if missing and self._by_hand[home]:
+        missing = sorted({*range(self._topics[name].partitions)} - offsets.keys())
+        if missing and not all(map(has_text, offsets.values())):
             names = ", ".join(f"{name}:{partition}" for partition in missing[:_NAMED])
             more = ", ..." if len(missing) > _NAMED else ""
             first = TopicPartition(name, missing[0])
@@ -120,7 +110,8 @@ class ReplayProgress:
 
     def due(self, home: str, letter: DeadLetter) -> bool:
         """Whether no replay has written a letter, as far as is known."""
-        return letter.offset >= self.offsets(home).get(letter.partition, 0)
+        own = self.offsets(home).get(letter.partition)
+        return own is None or letter.offset >= own.offset
 
     def renew_others(self, homes: Collection[str]) -> None:
         """Commits the other homes' offsets anew, since brokers forget them by their age."""
@@ -200,10 +191,10 @@ class ReplayPlan:
         unknown: set[tuple[str, int]] = set()
         # Those of a topic that was cut may all seem to be replayed.
         wanted: set[str] = set()
-        with explained(), letters.consumer() as consumer:
+        with letters.consumer() as consumer:
             bounds = letters.bounds(consumer)
             self.ends = {partition: low for partition, (low, _) in bounds.items()}
-            for message in letters.messages(consumer, {}):
+            for message in letters.messages(consumer):
                 letter = dead_letter(message)
                 home = letter.home
                 if home is not None and self._wants(home):
@@ -252,8 +243,9 @@ class ReplayPlan:
         """The homes whose letters are to be written or passed over."""
         return sorted(self.letters.keys() | self.omitted.keys())
 
-    def ends_after(self, now: Mapping[int, int]) -> dict[int, int]:
-        """Where a replay ends whose next letters are there; others may have come further."""
+    def ends_after(self, progress: ReplayProgress, home: str) -> dict[int, int]:
+        """Where the replay of a home ends; another one may have come further meanwhile."""
+        now = progress.now(home)
         return {p: max(end, now.get(p, 0)) for p, end in self.ends.items()}
 
 

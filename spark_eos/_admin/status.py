@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from rich.console import Group, RenderableType
@@ -24,12 +24,11 @@ from spark_eos._kafka.blocked_partitions import BlockedPartition, held_back
 from spark_eos._kafka.connection import Connections, reached
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import EndOffsets, end_offsets
+from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
 from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import SparkEosError
-
-_Ends = Mapping[TopicPartition, EndOffsets | None]
 
 
 class UnknownGroupError(SparkEosError):
@@ -158,17 +157,8 @@ def ask_status(
 ) -> Status:
     """Asks a cluster about a query, without joining, fencing or creating anything.
 
-    The requests are sent one after another, so a running query moves on between them.
-
-    It allows so many ``seconds`` to reach the cluster, and again for all calls together; ``limit``
-    is the name of the setting that says so, for error messages. The source's cluster is asked for
-    the lag of a mirrored query, and targets for whether they are held back. A broker that does not
-    answer while others do is passed over within seconds.
-
-    Raises:
-        UnknownGroupError: There is no such group; the text counts its open transactions, if any.
-        DeadlineExceededError: No answer in time.
-        KafkaResponseError: A broker refuses a request, for example for lack of authorization.
+    The requests are sent one after another, so a running query moves on between them. ``seconds``
+    are for reaching the cluster, and again for all else; ``limit`` is their setting's name.
     """
     with contextlib.ExitStack() as stack:
         connections = stack.enter_context(reached(client, seconds, limit))
@@ -176,8 +166,7 @@ def ask_status(
         if source_client is not None:
             source = Connections(source_client, request_timeout=min(10.0, seconds))
             stack.enter_context(contextlib.closing(source))
-        deadline = Deadline(seconds, limit)
-        return _status(connections, group_id, prefix, deadline, source, targets)
+        return _status(connections, group_id, prefix, Deadline(seconds, limit), source, targets)
 
 
 def _status(
@@ -192,52 +181,53 @@ def _status(
     transactions = lingering_transactions(connections, prefix, group_id, deadline, silent)
     group = groups.describe_if_known(connections, group_id, deadline, silent)
     known = group is not groups.UNKNOWN
+    if known and group.state is None:
+        left = f"; open transactions of prefix {prefix!r} and this group: {len(transactions)}"
+        raise UnknownGroupError(
+            f"group {group_id!r} does not exist on {connections.bootstrap_servers}: no query has "
+            "run with this group_id, or its offsets have expired"
+            + (f"{left}, which spark-eos abort ends" if transactions else "")
+        )
     # Instance ids end in a number: the shorter ones have the lower numbers.
     members = sorted(
         group.members, key=lambda m: (len(m.instance_id or ""), m.instance_id or m.member_id)
     )
-    group = replace(group, members=tuple(members))
-    if known and group.state is None:
-        left = (
-            f"; open transactions of prefix {prefix!r} and this group: {len(transactions)}, which "
-            "spark-eos abort ends"
-            if transactions
-            else ""
-        )
-        raise UnknownGroupError(
-            f"group {group_id!r} does not exist on {connections.bootstrap_servers}: no query has "
-            f"run with this group_id, or its offsets have expired{left}"
-        )
     # Committed offsets first, so that none is newer than its partition's end.
     progress = GroupProgress.read(connections, group_id, deadline) if known else GroupProgress({})
-    mirrored = progress.mirrored
-    read = {topic for topic, _ in [*progress.committed, *_assigned(group)]}
+    assigned = {p: m.member_id for m in members for p in m.assigned or ()}
+    read = {topic for topic, _ in [*progress.committed, *assigned]}
     sources = read - progress.progress_topics
     ends = end_offsets(connections, sources | {*targets}, deadline, silent=silent)
     own = {one.producer_id for one in transactions}
     others = tuple(
         one for one in held_back(connections, ends, deadline, silent) if one.producer_id not in own
     )
-    mirrored_ends: _Ends = {}
+    partitions = [
+        _partition(one, progress.committed.get(one), ends.get(one), assigned.get(one))
+        for one in sorted({*progress.committed, *assigned, *ends})
+        if one.topic in sources
+    ]
+    there: Mapping[TopicPartition, EndOffsets | None] = {}
     silent_sources: tuple[str, ...] = ()
     if source_connections is not None:
-        there = SilentBrokers(source_connections)
-        mirrored_ends = end_offsets(
-            source_connections, {one.source.topic for one in mirrored}, deadline, silent=there
+        silent_there = SilentBrokers(source_connections)
+        topics = {one.source.topic for one in progress.mirrored}
+        there = end_offsets(source_connections, topics, deadline, silent=silent_there)
+        others += held_back(source_connections, there, deadline, silent_there)
+        silent_sources = silent_there.names
+    for one in progress.mirrored:
+        source, committed = one.source.topic_partition, progress.committed[one.progress]
+        partitions.append(
+            _partition(source, committed, there.get(source), assigned.get(one.progress))
         )
-        others += held_back(source_connections, mirrored_ends, deadline, there)
-        silent_sources = there.names
     features = cluster.features_of_brokers(silent, deadline)
     return Status(
         group_id=group_id,
         prefix=prefix,
         taken_at=time.time(),
-        group=group,
-        partitions=(
-            *_partitions(sources, ends, progress, group),
-            *_mirrored(mirrored_ends, mirrored, group),
-        ),
-        mirrored=mirrored,
+        group=replace(group, members=tuple(members)),
+        partitions=tuple(partitions),
+        mirrored=progress.mirrored,
         staged=progress.staged,
         foreign=progress.foreign,
         transactions=transactions,
@@ -247,41 +237,15 @@ def _status(
     )
 
 
-def _assigned(group: groups.DescribedGroup) -> dict[TopicPartition, str]:
-    """Member ids by partition."""
-    return {p: m.member_id for m in group.members for p in m.assigned or ()}
-
-
-def _partitions(
-    topics: Collection[str],
-    ends: _Ends,
-    progress: GroupProgress,
-    group: groups.DescribedGroup,
-) -> Iterator[PartitionStatus]:
-    members = _assigned(group)
-    for one in sorted(p for p in {*progress.committed, *members, *ends} if p.topic in topics):
-        known = progress.committed.get(one)
-        yield _partition(
-            one, None if known is None else known.offset, ends.get(one), members.get(one)
-        )
-
-
-def _mirrored(
-    ends: _Ends, mirrored: tuple[MirroredPartition, ...], group: groups.DescribedGroup
-) -> Iterator[PartitionStatus]:
-    members = _assigned(group)
-    for one in mirrored:
-        source = one.source.topic_partition
-        yield _partition(source, one.offset, ends.get(source), members.get(one.progress))
-
-
 def _partition(
-    partition: TopicPartition, committed: int | None, end: EndOffsets | None, member: str | None
+    partition: TopicPartition,
+    committed: CommittedOffset | None,
+    end: EndOffsets | None,
+    member: str | None,
 ) -> PartitionStatus:
     return PartitionStatus(
-        topic=partition.topic,
-        partition=partition.partition,
-        committed=committed,
+        *partition,
+        committed=committed.offset if committed else None,
         last_stable=end.last_stable if end else None,
         high_watermark=end.high_watermark if end else None,
         member=member,

@@ -1,6 +1,6 @@
 """The tables of which a query's status is made, for a terminal or a notebook."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from rich.console import Group, RenderableType
@@ -22,7 +22,7 @@ _NAMED = 20
 
 
 def host(member: DescribedMember) -> str:
-    """Returns the member's host, without the slash that Java puts before an address."""
+    """The member's host, without the slash that Java puts before an address."""
     return printable(member.client_host.removeprefix("/"))
 
 
@@ -34,18 +34,16 @@ def silent_brokers(names: Sequence[str]) -> Text:
 
 
 def transactions(found: Iterable[OpenTransaction], now: float) -> FittingTable:
-    """Returns a table of open transactions, with their ages at ``now`` (seconds since 1970)."""
-    table = FittingTable("transactional id", "state", "age>", "timeout>", "in")
-    for one in found:
-        age = one.age(now)
-        table.add(
-            one.transactional_id,
-            one.state,
-            None if age is None else duration(age),
-            duration(one.timeout_ms / 1000),
-            ranges(one.partitions),
-        )
-    return table
+    rows = (
+        (one.transactional_id, one.state, *_times(one, now), ranges(one.partitions))
+        for one in found
+    )
+    return FittingTable("transactional id", "state", "age>", "timeout>", "in", rows=rows)
+
+
+def _times(one: OpenTransaction, now: float) -> tuple[str | None, str]:
+    age = one.age(now)
+    return None if age is None else duration(age), duration(one.timeout_ms / 1000)
 
 
 def duration(seconds: float) -> str:
@@ -73,30 +71,23 @@ def ranges(partitions: Iterable[TopicPartition]) -> str:
 
 
 def members(found: Iterable[DescribedMember]) -> FittingTable:
-    table = FittingTable("member", "epoch>", "client id", "host", "assigned")
-    for member in found:
-        table.add(
-            member.instance_id or member.member_id,
-            member.epoch,
-            member.client_id,
-            host(member),
-            None if member.assigned is None else ranges(member.assigned) or "nothing",
+    rows = (
+        (
+            one.instance_id or one.member_id,
+            one.epoch,
+            one.client_id,
+            host(one),
+            None if one.assigned is None else ranges(one.assigned) or "nothing",
         )
-    return table
-
-
-def partitions(found: Iterable[PartitionStatus], names: dict[str, str]) -> FittingTable:
-    table = FittingTable(
-        "topic",
-        "partition>",
-        "committed>",
-        "stable end>",
-        "end>",
-        "lag>",
-        "member",
+        for one in found
     )
-    for one in found:
-        table.add(
+    return FittingTable("member", "epoch>", "client id", "host", "assigned", rows=rows)
+
+
+def partitions(found: Iterable[PartitionStatus], names: Mapping[str, str]) -> FittingTable:
+    columns = ("topic", "partition>", "committed>", "stable end>", "end>", "lag>", "member")
+    rows = (
+        (
             one.topic,
             one.partition,
             one.committed,
@@ -105,31 +96,27 @@ def partitions(found: Iterable[PartitionStatus], names: dict[str, str]) -> Fitti
             one.lag,
             None if one.member is None else names[one.member],
         )
-    return table
+        for one in found
+    )
+    return FittingTable(*columns, rows=rows)
 
 
 def progress_table(found: Iterable[MirroredPartition]) -> FittingTable:
-    """Returns a table of a mirrored query's source partitions."""
-    table = FittingTable(
-        "topic", "partition>", "next offset>", "progress topic", "progress>", "cluster"
+    columns = ("topic", "partition>", "next offset>", "progress topic", "progress>", "cluster")
+    rows = (
+        (one.source.topic, one.source.partition, one.offset, *one.progress, one.source.cluster)
+        for one in found
     )
-    for one in found:
-        source = one.source
-        table.add(source.topic, source.partition, one.offset, *one.progress, source.cluster)
-    return table
+    return FittingTable(*columns, rows=rows)
 
 
 def staged(found: StagedStatus) -> Group:
     batch = found.batch
-    table = FittingTable("progress topic", "batch>", "rows>", "files written>", "directory")
-    table.add(
-        found.topic,
-        batch.batch,
-        batch.rows,
-        f"{found.files_written:,} of {batch.files:,}",
-        batch.directory,
-    )
-    return Group(Text(f"Last staged batch of Spark's query {printable(batch.query)}"), table)
+    files = f"{found.files_written:,} of {batch.files:,}"
+    columns = ("progress topic", "batch>", "rows>", "files written>", "directory")
+    row = (found.topic, batch.batch, batch.rows, files, batch.directory)
+    title = Text(f"Last staged batch of Spark's query {printable(batch.query)}")
+    return Group(title, FittingTable(*columns, rows=[row]))
 
 
 def foreign(found: Sequence[TopicPartition]) -> Text:
@@ -138,45 +125,39 @@ def foreign(found: Sequence[TopicPartition]) -> Text:
     return Text(f"{what} with a text that is not spark-eos', set by another client: {names}")
 
 
-def held_back(found: Iterable[BlockedPartition], now: float) -> Group:
-    table = FittingTable(
-        "topic", "partition>", "stable end>", "end>", "held by", "producer id>", "age>", "timeout>"
-    )
-    hidden = set()
-    for one in found:
-        age = None if one.transaction is None else one.transaction.age(now)
-        table.add(
+def held_back(found: Sequence[BlockedPartition], now: float) -> Group:
+    columns = ("topic", "partition>", "stable end>", "end>")
+    rows = (
+        (
             one.topic,
             one.partition,
             one.last_stable,
             one.high_watermark,
-            None if one.transaction is None else one.transaction.transactional_id,
+            one.transaction and one.transaction.transactional_id,
             None if one.producer_id is None else str(one.producer_id),
-            None if age is None else duration(age),
-            None if one.transaction is None else duration(one.transaction.timeout_ms / 1000),
+            *((None, None) if one.transaction is None else _times(one.transaction, now)),
         )
-        if not one.may_read:
-            hidden.add(one.topic)
+        for one in found
+    )
     title = "Held back by other clients' open transactions: nobody reads past the stable end"
-    parts: list[RenderableType] = [Text(title, style="bold"), table]
-    if hidden:
-        names = ", ".join(sorted(hidden))
+    parts: list[RenderableType] = [
+        Text(title, style="bold"),
+        FittingTable(*columns, "held by", "producer id>", "age>", "timeout>", rows=rows),
+    ]
+    if hidden := sorted({one.topic for one in found if not one.may_read}):
+        names = ", ".join(hidden)
         parts.append(Text(f"To see which transactions these are, you need Read on: {names}"))
     return Group(*parts)
 
 
 def brokers(cluster: ClusterStatus) -> FittingTable:
-    table = FittingTable(
-        "broker>", "TxnOffsetCommit>", "ConsumerGroupHeartbeat>", "transaction.version>"
+    columns = ("broker>", "TxnOffsetCommit>", "ConsumerGroupHeartbeat>", "transaction.version>")
+    level = cluster.transaction_version
+    rows = (
+        (str(one.node_id), one.txn_offset_commit, one.consumer_group_heartbeat, level)
+        for one in cluster.brokers
     )
-    for one in cluster.brokers:
-        table.add(
-            str(one.node_id),
-            one.txn_offset_commit,
-            one.consumer_group_heartbeat,
-            cluster.transaction_version,
-        )
-    return table
+    return FittingTable(*columns, rows=rows)
 
 
 def verdict(cluster: ClusterStatus) -> Text:

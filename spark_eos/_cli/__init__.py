@@ -1,8 +1,11 @@
 """The command line: ``spark-eos``."""
 
 import importlib
+from typing import Any
 
 import click
+
+from spark_eos.errors import PrintableError
 
 # Each command's module is imported only when the command runs or prints its help.
 COMMANDS = {
@@ -22,7 +25,7 @@ COMMANDS = {
 }
 
 
-class _LazyGroup(click.Group):
+class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(COMMANDS)
 
@@ -33,8 +36,15 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ends with the text of an error of ours and exit status 1, without a traceback."""
+        try:
+            return super().invoke(ctx)
+        except PrintableError as error:
+            raise click.ClickException(str(error)) from error
 
-@click.group(cls=_LazyGroup)
+
+@click.group(cls=_Commands)
 @click.version_option(package_name="spark-eos", message="%(prog)s %(version)s")
 def main() -> None:
     """Exactly-once PySpark Structured Streaming from Kafka to Kafka.

@@ -55,7 +55,12 @@ def abort(*, query: Query, yes: bool) -> None:
             if not _agreed(f"End {counted(len(found), 'open transaction')}?"):
                 click.echo("Nothing was ended.")
                 raise SystemExit(1)
-            found = _unchanged(connections, query, found)
+            shown = found
+            # Those still open; the user has not agreed to end any that began since.
+            now = lingering_transactions(
+                connections, query.prefix, query.group_id, query.deadline()
+            )
+            found = tuple(one for one in now if any(one.same_as(other) for other in shown))
             if not found:
                 click.echo("They have ended in the meantime.")
                 return
@@ -89,29 +94,19 @@ def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
     return text
 
 
-def _unchanged(
-    connections: Connections, query: Query, shown: Sequence[OpenTransaction]
-) -> tuple[OpenTransaction, ...]:
-    """Returns those still open; the user has not agreed to end any that began since."""
-    now = lingering_transactions(connections, query.prefix, query.group_id, query.deadline())
-    return tuple(one for one in now if any(one.same_as(other) for other in shown))
-
-
 def _end(connections: Connections, query: Query, found: Sequence[OpenTransaction]) -> None:
-    failed = [one for one in found if not _ended(connections, query, one)]
+    failed = 0
+    for one in found:
+        name = printable(one.transactional_id)
+        try:
+            # The brokers allow the transaction's own timeout, so it can be sent again.
+            fence_producer(connections, one.transactional_id, one.timeout_ms, query.deadline())
+        except SparkEosError as error:
+            click.echo(f"{name}: {error!s}", err=True)
+            failed += 1
+        else:
+            click.echo(f"{name}: ended")
+    number = counted(len(found), "open transaction")
     if failed:
-        raise click.ClickException(
-            f"not ended: {len(failed)} of {counted(len(found), 'open transaction')}"
-        )
-    click.echo(f"Ended {counted(len(found), 'open transaction')}.")
-
-
-def _ended(connections: Connections, query: Query, one: OpenTransaction) -> bool:
-    try:
-        # The brokers allow the transaction's own timeout, so it can be sent again.
-        fence_producer(connections, one.transactional_id, one.timeout_ms, query.deadline())
-    except SparkEosError as error:
-        click.echo(f"{printable(one.transactional_id)}: {error!s}", err=True)
-        return False
-    click.echo(f"{printable(one.transactional_id)}: ended")
-    return True
+        raise click.ClickException(f"not ended: {failed} of {number}")
+    click.echo(f"Ended {number}.")

@@ -1,16 +1,22 @@
 """``spark-eos acls``."""
 
 import json
-from collections.abc import Iterator, Sequence
 
 import click
 
-from spark_eos._cli.query import json_option, prefix_option
+from spark_eos._cli.query import group_option, json_option, prefix_option, topics_option
 from spark_eos._client.checks import check_prefix, check_text
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.acls import Acl, Principal, Purpose, acls_for, source_acls, without_implied
-from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import bootstrap_servers_option
+
+
+def _principal(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> str | None:
+    if text is not None and ":" not in text:
+        raise click.BadParameter(f"{text!r} has no type; write it as User:{text}")
+    return text
 
 
 @click.command()
@@ -18,26 +24,13 @@ from spark_eos.jobs.client_options import bootstrap_servers_option
 @click.option(
     "--principal",
     required=True,
+    callback=_principal,
     metavar="TYPE:NAME",
     help="The client's principal on the brokers, such as User:alice.",
 )
-@click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group.")
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    required=True,
-    metavar="TOPIC",
-    help="Topic that the query reads; repeatable.",
-)
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    required=True,
-    metavar="TOPIC",
-    help="Topic that the query writes to; repeatable.",
-)
+@group_option
+@topics_option("--source", "sources", "Topic that the query reads; repeatable.", required=True)
+@topics_option("--target", "targets", "Topic that the query writes to; repeatable.", required=True)
 @click.option(
     "--progress-topic",
     metavar="TOPIC",
@@ -50,6 +43,7 @@ from spark_eos.jobs.client_options import bootstrap_servers_option
 )
 @click.option(
     "--source-principal",
+    callback=_principal,
     metavar="TYPE:NAME",
     help="The client's principal there.  [default: --principal]",
 )
@@ -95,20 +89,16 @@ def acls(
     Does not connect to the cluster. If an ACL is missing, the query stops with an error that names
     it.
     """
-    try:
-        check_text("--group-id", group_id)
-        check_prefix("--prefix", prefix)
-        for topic in (*sources, *targets):
-            check_text("a topic", topic)
-        if progress_topic is not None:
-            check_text("--progress-topic", progress_topic)
-        if dead_letter_topic is not None:
-            check_text("--dead-letter-topic", dead_letter_topic)
-    except SparkEosError as error:
-        raise click.ClickException(str(error)) from error
-    source_principal = source_principal or principal
-    _check_principal("--principal", principal)
-    _check_principal("--source-principal", source_principal)
+    check_prefix("--prefix", prefix)
+    named = [
+        ("--group-id", group_id),
+        *(("a topic", topic) for topic in (*sources, *targets)),
+        ("--progress-topic", progress_topic),
+        ("--dead-letter-topic", dead_letter_topic),
+    ]
+    for what, name in named:
+        if name is not None:
+            check_text(what, name)
     mirrored = source_bootstrap_servers is not None
     if mirrored and progress_topic is None:
         raise click.UsageError(
@@ -124,27 +114,17 @@ def acls(
     )
     granted = [(target, found)]
     if source_bootstrap_servers is not None:
-        there = Principal(source_principal, source_bootstrap_servers, command_config)
+        there = Principal(source_principal or principal, source_bootstrap_servers, command_config)
         read = (acl for purpose in wanted for acl in source_acls(purpose, sources))
         granted.append((there, without_implied(read)))
+    each = [(to, acl) for to, needed in granted for acl in needed]
     if json_:
-        click.echo(json.dumps([_document(*one) for one in _each(granted)], indent=2))
+        click.echo(json.dumps([_document(*one) for one in each], indent=2))
         return
-    for to, acl in _each(granted):
+    for to, acl in each:
         if acl.only_until is not None:
             click.echo(f"# Needed only until {acl.only_until}:")
         click.echo(to.command(acl))
-
-
-def _check_principal(option: str, principal: str) -> None:
-    if ":" not in principal:
-        raise click.BadParameter(
-            f"{principal!r} has no type; write it as User:{principal}", param_hint=option
-        )
-
-
-def _each(granted: Sequence[tuple[Principal, Sequence[Acl]]]) -> Iterator[tuple[Principal, Acl]]:
-    return ((principal, acl) for principal, acls in granted for acl in acls)
 
 
 def _document(principal: Principal, acl: Acl) -> dict[str, str]:

@@ -6,7 +6,7 @@ from spark_eos._admin import migration
 from spark_eos._cli.query import Query, connected, query_options
 from spark_eos._client.printable import counted
 from spark_eos._driver.checkpoint_files import ArrowFiles
-from spark_eos._driver.offset_log import FinishedBatches, OffsetLog
+from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._kafka.offset_metadata import KnownPartitions
 
 
@@ -33,26 +33,22 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
     finished = OffsetLog(ArrowFiles(checkpoint)).finished()
     migration.check_finished(finished, repeat_unfinished=repeat_unfinished)
     with connected(query) as connections:
-        topics = migration.check_topics(connections, finished.ends, query.deadline())
+        ids = migration.check_topics(connections, finished.ends, query.deadline())
         unset = migration.check_unused(
             connections, query.group_id, query.prefix, finished.ends, query.deadline()
         )
         for partition, offset in sorted(finished.ends.items()):
             click.echo(f"{partition}: {offset}")
         if unset and not dry_run:
-            ids = {name: topic.topic_id for name, topic in topics.items()}
             # So that partitions which are added before the first start count as new ones.
             texts = KnownPartitions().including(finished.ends, ids).texts(finished.ends)
             migration.set_offsets(
-                connections, query.group_id, finished.ends, topics, query.deadline(), texts
+                connections, query.group_id, finished.ends, ids, query.deadline(), texts
             )
-    click.echo(_outcome(query.group_id, finished, unset=unset, dry_run=dry_run))
-
-
-def _outcome(group_id: str, finished: FinishedBatches, *, unset: bool, dry_run: bool) -> str:
     where = "the start" if finished.last is None else f"the end of batch {finished.last}"
     partitions = counted(len(finished.ends), "partition")
     if not unset:
-        return f"Group {group_id} has these offsets already: {where}, {partitions}."
-    verb = "would continue" if dry_run else "continues"
-    return f"Group {group_id} {verb} from {where}, in {partitions}."
+        click.echo(f"Group {query.group_id} has these offsets already: {where}, {partitions}.")
+    else:
+        verb = "would continue" if dry_run else "continues"
+        click.echo(f"Group {query.group_id} {verb} from {where}, in {partitions}.")

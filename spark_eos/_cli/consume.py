@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from spark_eos._admin.committed_records import CommittedRecords, as_our_errors
+from spark_eos._admin.committed_records import CommittedRecords
 from spark_eos._cli.query import Cluster, check_reached, cluster_options, moment
 from spark_eos._client.checks import check_text
 from spark_eos._client.confluent_traps import headers_of
@@ -32,9 +32,8 @@ def consume(*, topic: str, cluster: Cluster, limit: int | None) -> None:
     check_text("TOPIC", topic)
     check_reached(cluster)
     records = CommittedRecords(cluster.client, topic, cluster.timeout)
-    denied = "To consume it takes Read on the topic"
-    with as_our_errors(denied), records.consumer() as consumer:
-        for message in islice(records.messages(consumer, {}), limit):
+    with records.consumer() as consumer:
+        for message in islice(records.messages(consumer), limit):
             click.echo(_line(message))
 
 

@@ -11,12 +11,9 @@ import click
 
 from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._admin.replay_plan import ReplayPlan, ReplayProgress, replay_progress
-from spark_eos._cli.query import Cluster, check_reached, cluster_options
+from spark_eos._cli.query import Cluster, check_reached, cluster_options, topics_option
 from spark_eos._client.checks import check_text
 from spark_eos._client.printable import counted
-from spark_eos._jars.ivy import DownloadError
-from spark_eos._jars.jar_sets import JarError
-from spark_eos._jars.java import JavaError
 from spark_eos.errors import WriteError
 
 TOPIC: Final = click.option(
@@ -36,12 +33,10 @@ def topic_of(cluster: Cluster, name: str) -> DeadLetterTopic:
 @click.command()
 @cluster_options
 @TOPIC
-@click.option(
+@topics_option(
     "--source",
     "sources",
-    multiple=True,
-    metavar="TOPIC",
-    help="Replay letters of this source topic only, and to it; repeatable.  [default: ask]",
+    "Replay letters of this source topic only, and to it; repeatable.  [default: ask]",
 )
 @click.option(
     "--to", "target", metavar="TOPIC", help="Topic to write to.  [default: the letter's source]"
@@ -145,28 +140,21 @@ def _write(
         ) from error
     # What a query says when it starts is of no use here.
     logging.getLogger("spark_eos").setLevel(logging.WARNING)
-    try:
-        with dead_letter_replay.local_spark() as spark:
-            for home in plan.homes:
-                to = target or home
-                written[home] = dead_letter_replay.replay(
-                    spark,
-                    cluster.kafka,
-                    cluster.timeout,
-                    topic,
-                    home,
-                    functools.partial(_ends, plan, progress, home),
-                    to,
-                    partitions[to],
-                    run,
-                )
-    except (JarError, DownloadError, JavaError) as error:
-        raise click.ClickException(str(error)) from error
+    with dead_letter_replay.local_spark() as spark:
+        for home in plan.homes:
+            to = target or home
+            written[home] = dead_letter_replay.replay(
+                spark,
+                cluster.kafka,
+                cluster.timeout,
+                topic,
+                home,
+                functools.partial(plan.ends_after, progress, home),
+                to,
+                partitions[to],
+                run,
+            )
     return written
-
-
-def _ends(plan: ReplayPlan, progress: ReplayProgress, home: str) -> dict[int, int]:
-    return plan.ends_after(progress.now(home))
 
 
 def _outcome(

@@ -15,12 +15,11 @@ from spark_eos._cli.query import Cluster, cluster_options, moment, terminal
 from spark_eos._client.printable import counted, printable
 from spark_eos._client.tables import FittingTable
 from spark_eos.errors import AuthorizationError, FormatVersionError
-from spark_eos.jobs.client_options import decorated
 
 _UNREADABLE: Final = "headers: can't be read, since a name is not UTF-8"
-_FILTERS: Final = (
-    click.option("--reason", metavar="REASON", help="Only letters with this reason."),
-    click.option("--group-id", metavar="GROUP", help="Only letters of this group's query."),
+_reason: Final = click.option("--reason", metavar="REASON", help="Only letters with this reason.")
+_group: Final = click.option(
+    "--group-id", metavar="GROUP", help="Only letters of this group's query."
 )
 
 
@@ -31,7 +30,7 @@ def _topic_options(command: Callable[..., None]) -> Callable[..., None]:
     def with_topic(*, cluster: Cluster, topic: str, **rest: Any) -> None:
         command(topic=topic_of(cluster, topic), **rest)
 
-    return cluster_options(decorated(with_topic, [TOPIC]))
+    return cluster_options(TOPIC(with_topic))
 
 
 @click.group("dead-letters")
@@ -41,7 +40,8 @@ def dead_letters() -> None:
 
 @dead_letters.command("list")
 @_topic_options
-@functools.partial(decorated, options=_FILTERS)
+@_reason
+@_group
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -72,7 +72,8 @@ def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, l
 
 @dead_letters.command()
 @_topic_options
-@functools.partial(decorated, options=_FILTERS)
+@_reason
+@_group
 def count(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None) -> None:
     """Count dead letters by group, reason and exception, and those left to replay."""
     found: Counter[tuple[str, str, str]] = Counter()

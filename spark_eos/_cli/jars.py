@@ -2,10 +2,8 @@
 
 import click
 
-from spark_eos._jars.ivy import DownloadError
-from spark_eos._jars.jar_sets import JarError, installed_pyspark, jar_set, spark_kafka_jars
-from spark_eos._jars.java import JavaError
-from spark_eos._jars.spark_image import ClassArchiveError, driver_options
+from spark_eos._jars.jar_sets import installed_pyspark, jar_set, spark_kafka_jars
+from spark_eos._jars.spark_image import driver_options
 
 
 @click.command()
@@ -27,10 +25,7 @@ def jars(pyspark: str | None, name: str | None) -> None:
     """  # noqa: D301 - click needs the character itself
     if name is not None and pyspark is not None:
         raise click.UsageError("--pyspark and --set both choose a set of jars: give only one.")
-    try:
-        files = jar_set(name) if name else spark_kafka_jars(pyspark or installed_pyspark())
-    except (JarError, DownloadError, JavaError) as error:
-        raise click.ClickException(str(error)) from error
+    files = jar_set(name) if name else spark_kafka_jars(pyspark or installed_pyspark())
     click.echo(",".join(map(str, files)))
 
 
@@ -46,7 +41,4 @@ def class_archive() -> None:
     Example: spark-submit --jars "$(spark-eos jars)" \\
                  --conf "spark.driver.defaultJavaOptions=$(spark-eos class-archive)" job.py
     """  # noqa: D301 - click needs the character itself
-    try:
-        click.echo(driver_options(make=True))
-    except (JavaError, ClassArchiveError) as error:
-        raise click.ClickException(str(error)) from error
+    click.echo(driver_options(make=True))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 from rich.console import Console
@@ -16,12 +16,12 @@ from spark_eos._client.checks import check_prefix, check_text
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections, reached
 from spark_eos._kafka.deadline import Deadline
-from spark_eos.errors import SparkEosError
-from spark_eos.jobs.client_options import client_options, decorated
+from spark_eos.jobs.client_options import client_options
 
 # Columns for files and pipes.
 _WIDTH: Final = 100
 _EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
+_Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,14 @@ prefix_option: Final = click.option(
 json_option: Final = click.option("--json", "json_", is_flag=True, help="Print one JSON document.")
 
 
-def timeout_option(
-    default: int, meaning: str
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def topics_option(name: str, argument: str, meaning: str, *, required: bool = False) -> _Option:
+    """An option that can be given for each of some topics."""
+    return click.option(
+        name, argument, multiple=True, required=required, metavar="TOPIC", help=meaning
+    )
+
+
+def timeout_option(default: int, meaning: str) -> _Option:
     """The option ``--timeout`` in seconds, with its help."""
     return click.option(
         "--timeout",
@@ -68,24 +73,17 @@ def timeout_option(
     )
 
 
-_QUERY: Final = (
-    click.option("--group-id", required=True, metavar="GROUP", help="The query's consumer group."),
-    prefix_option,
+group_option: Final = click.option(
+    "--group-id", required=True, metavar="GROUP", help="The query's consumer group."
 )
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of a cluster to a click command, which receives a `Cluster`.
-
-    A `SparkEosError` ends the command with its message and exit status 1, without a traceback.
-    """
+    """Adds the options of a cluster to a click command, which receives a `Cluster`."""
 
     @functools.wraps(command)
     def with_cluster(*, kafka: Mapping[str, str], timeout: float, **rest: Any) -> None:
-        try:
-            command(cluster=Cluster(ClientSettings(kafka), timeout, kafka), **rest)
-        except SparkEosError as error:
-            raise click.ClickException(str(error)) from error
+        command(cluster=Cluster(ClientSettings(kafka), timeout, kafka), **rest)
 
     return client_options(timeout_option(15, "How long to wait for the cluster.")(with_cluster))
 
@@ -101,7 +99,7 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
             query=Query(cluster.client, cluster.timeout, cluster.kafka, group_id, prefix), **rest
         )
 
-    return cluster_options(decorated(with_query, _QUERY))
+    return cluster_options(group_option(prefix_option(with_query)))
 
 
 def connected(cluster: Cluster) -> AbstractContextManager[Connections]:
@@ -130,12 +128,7 @@ def end_at(*signals: signal.Signals) -> None:
 
 
 def moment(milliseconds: int) -> datetime | None:
-    """The time of a record in UTC; None of a timestamp that Python has no date for.
-
-    Example:
-        >>> print(moment(1_000))
-        1970-01-01 00:00:01+00:00
-    """
+    """The time of a record in UTC; None of a timestamp that Python has no date for."""
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:

@@ -9,15 +9,7 @@ import click
 
 from spark_eos._cli.query import end_at
 from spark_eos._cli.topics import METAVAR, new_topics
-from spark_eos._jars.ivy import DownloadError
-from spark_eos._jars.jar_sets import JarError
-from spark_eos._jars.java import JavaError
-from spark_eos.testing import (
-    BrokerStartError,
-    EmbeddedKafka,
-    EmbeddedSchemaRegistry,
-    RegistryStartError,
-)
+from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
 from spark_eos.testing.embedded_server import EmbeddedServer
 
 _port_option: Final = click.option(
@@ -79,5 +71,3 @@ def _serve(server: EmbeddedServer, name: str, address: Callable[[], str]) -> Non
             raise click.ClickException(f"{name} ended unexpectedly. Its log:\n{server.log()}")
     except KeyboardInterrupt:
         click.echo("Stopped.", err=True)
-    except (BrokerStartError, RegistryStartError, JarError, DownloadError, JavaError) as error:
-        raise click.ClickException(str(error)) from error

@@ -1,15 +1,20 @@
 """``spark-eos status``."""
 
+import json
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import click
 
 from spark_eos._admin.status import Status, ask_status
-from spark_eos._cli.query import Query, end_at, json_option, query_options, terminal
-from spark_eos._cli.status_document import as_json
+from spark_eos._admin.status_tables import host
+from spark_eos._cli.query import Query, end_at, json_option, query_options, terminal, topics_option
 from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.open_transactions import OpenTransaction
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import source_client_options
 
@@ -17,12 +22,10 @@ from spark_eos.jobs.client_options import source_client_options
 @click.command()
 @query_options
 @source_client_options
-@click.option(
+@topics_option(
     "--target",
     "targets",
-    multiple=True,
-    metavar="TOPIC",
-    help="A topic that the query writes to, to see what holds back its readers; repeatable.",
+    "A topic that the query writes to, to see what holds back its readers; repeatable.",
 )
 @json_option
 @click.option(
@@ -92,3 +95,99 @@ def _show(found: Status, *, json_: bool, clear: bool) -> None:
     console.print(found)
     if clear and not console.is_terminal:
         console.print()
+
+
+def as_json(status: Status) -> str:
+    """The document. Its keys are public, also those that are names of fields: rename none.
+
+    Null means unknown; ``*_ms`` are milliseconds, times since 1970.
+    """
+    group, cluster, staged, now = status.group, status.cluster, status.staged, status.taken_at
+    document = {
+        "group": {
+            "id": status.group_id,
+            "state": group.state,
+            "epoch": group.epoch,
+            "assignment_epoch": group.assignment_epoch,
+        },
+        "members": [
+            {
+                "instance_id": member.instance_id,
+                "member_id": member.member_id,
+                "epoch": member.epoch,
+                "client_id": member.client_id,
+                "host": host(member),
+                "assigned": None if member.assigned is None else _named(member.assigned),
+            }
+            for member in group.members
+        ],
+        "partitions": [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "committed_offset": one.committed,
+                "last_stable_offset": one.last_stable,
+                "high_watermark": one.high_watermark,
+                "lag": one.lag,
+                "member_id": one.member,
+            }
+            for one in status.partitions
+        ],
+        "lag": status.lag,
+        # Null if nothing in the group's offsets tells, as with direct delivery.
+        "delivery": status.delivery,
+        "staged": staged
+        and {
+            "progress_topic": staged.topic,
+            "query_id": staged.batch.query,
+            "batch": staged.batch.batch,
+            "directory": staged.batch.directory,
+            "rows": staged.batch.rows,
+            "files": staged.batch.files,
+            "files_written": staged.files_written,
+            "written": staged.written,
+        },
+        # Whose text another client has written.
+        "foreign_offsets": _named(status.foreign),
+        "transactional_id_prefix": status.prefix,
+        "open_transactions": [_transaction(one, now) for one in status.transactions],
+        "held_back": [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "last_stable_offset": one.last_stable,
+                "high_watermark": one.high_watermark,
+                "producer_id": one.producer_id,
+                "transaction": one.transaction and _transaction(one.transaction, now),
+                "may_read": one.may_read,
+            }
+            for one in status.held_back
+        ],
+        # Null and missing is also what only these know.
+        "silent_brokers": list(status.silent),
+        "brokers": [
+            {
+                "id": broker.node_id,
+                "txn_offset_commit": broker.txn_offset_commit,
+                "consumer_group_heartbeat": broker.consumer_group_heartbeat,
+            }
+            for broker in cluster.brokers
+        ],
+        "transaction_version": cluster.transaction_version,
+        "offset_commit_version": cluster.offset_commit_version,
+        "commits_by_topic_id": cluster.offset_commit_version == 6,
+        "problem": cluster.problem,
+    }
+    return json.dumps(document, indent=2)
+
+
+def _transaction(transaction: OpenTransaction, now: float) -> dict[str, Any]:
+    age = transaction.age(now)
+    return asdict(transaction) | {
+        "age_seconds": None if age is None else round(age, 3),
+        "partitions": _named(transaction.partitions),
+    }
+
+
+def _named(found: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [partition._asdict() for partition in sorted(found)]

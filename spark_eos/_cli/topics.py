@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -63,31 +62,13 @@ def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None
             await_topic(connections, name, cluster.deadline(), Operation.DESCRIBE)
         found = _topics(connections, cluster.deadline())
     if json_:
-        click.echo(json.dumps([asdict(one) for one in found], indent=2))
+        click.echo(json.dumps(found, indent=2))
         return
-    table = FittingTable("topic", "partitions>", "replicas>", "offsets>")
-    for one in found:
-        offsets = "unknown" if one.offsets is None else f"{one.offsets:,}"
-        table.add(one.name, str(one.partitions), str(one.replicas), offsets)
-    terminal().print(table)
+    rows = ([*one.values()] for one in found)
+    terminal().print(FittingTable("topic", "partitions>", "replicas>", "offsets>", rows=rows))
 
 
-@dataclass(frozen=True)
-class _Topic:
-    """A topic.
-
-    ``replicas`` are copies of the partition that has the fewest. ``offsets`` go from its beginnings
-    to where readers of committed records get, markers of transactions among them; None if a
-    partition has no leader.
-    """
-
-    name: str
-    partitions: int
-    replicas: int
-    offsets: int | None
-
-
-def _topics(connections: Connections, deadline: Deadline) -> list[_Topic]:
+def _topics(connections: Connections, deadline: Deadline) -> list[dict[str, Any]]:
     """All topics that the client may describe, but Kafka's internal ones, by name."""
     found = connections.send(metadata_request(None), deadline).topics
     shown = {one.name: one.partitions for one in found if not one.is_internal and one.partitions}
@@ -101,11 +82,13 @@ def _topics(connections: Connections, deadline: Deadline) -> list[_Topic]:
         else:
             lengths[partition.topic] += end.last_stable - start
     return [
-        _Topic(
-            name,
-            len(partitions),
-            min(len(partition.replica_nodes) for partition in partitions),
-            None if name in unknown else lengths[name],
-        )
+        {
+            "name": name,
+            "partitions": len(partitions),
+            # Of the partition that has the fewest.
+            "replicas": min(len(partition.replica_nodes) for partition in partitions),
+            # Up to where readers of committed records get; null if a partition has no leader.
+            "offsets": None if name in unknown else lengths[name],
+        }
         for name, partitions in sorted(shown.items())
     ]

@@ -1,10 +1,12 @@
 """``spark-eos verify``."""
 
 import functools
+import inspect
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -17,14 +19,19 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from spark_eos._cli.query import end_at, json_option, terminal, timeout_option
-from spark_eos._cli.verify_document import as_json
-from spark_eos._cli.verify_tables import verify_tables
+from spark_eos._cli.findings import as_json, verify_tables
+from spark_eos._cli.query import end_at, json_option, terminal, timeout_option, topics_option
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, source_client_options
 from spark_eos.verify import Comparison, Findings, compare, verify
 from spark_eos.verify.verifier import ISOLATION_LEVELS
 from spark_eos.verify.watching import Watch
+
+# Options that say how outputs are matched with input.
+_OF_INPUT: Final = {
+    *("source_bootstrap_servers", "inputs", "dead_letter_topics", "position_header", "header"),
+    *("expect_header", "isolation_level", "at_most_once_each", "complete"),
+}
 
 
 class _CannotJudgeError(click.ClickException):
@@ -34,27 +41,12 @@ class _CannotJudgeError(click.ClickException):
 @click.command("verify")
 @client_options
 @source_client_options
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="TOPIC",
-    help="Input topic; repeatable.  [required without --expect]",
-)
-@click.option(
-    "--output",
-    "outputs",
-    multiple=True,
-    required=True,
-    metavar="TOPIC",
-    help="Output topic; repeatable.",
-)
-@click.option(
+@topics_option("--input", "inputs", "Input topic; repeatable.  [required without --expect]")
+@topics_option("--output", "outputs", "Output topic; repeatable.", required=True)
+@topics_option(
     "--dead-letter-topic",
     "dead_letter_topics",
-    multiple=True,
-    metavar="TOPIC",
-    help="Output topic that holds the query's dead letters; repeatable.",
+    "Output topic that holds the query's dead letters; repeatable.",
 )
 @click.option(
     "--position-header",
@@ -116,25 +108,7 @@ class _CannotJudgeError(click.ClickException):
 )
 @json_option
 def verify_command(
-    *,
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...],
-    dead_letter_topics: tuple[str, ...],
-    position_header: str | None,
-    header: str | None,
-    key: bool,
-    expect_header: str | None,
-    expect: str | None,
-    group_id: str | None,
-    prefix: str | None,
-    isolation_level: str,
-    at_most_once_each: bool,
-    complete: bool,
-    kafka: Mapping[str, str],
-    source_kafka: Mapping[str, str] | None,
-    timeout: float,
-    examples: int,
-    json_: bool,
+    *, inputs: tuple[str, ...], expect: str | None, json_: bool, **given: Any
 ) -> None:
     """Judge by input and output topics alone whether each record was written exactly once.
 
@@ -149,48 +123,18 @@ def verify_command(
     """
     end_at(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     call: Callable[..., Findings | Comparison]
-    if expect is None:
-        if not inputs:
-            raise click.UsageError("Missing option '--input'.")
-        call = functools.partial(
-            verify,
-            source_kafka=source_kafka,
-            inputs=inputs,
-            dead_letter_topics=dead_letter_topics,
-            position_header=position_header,
-            header=header,
-            expect_header=expect_header,
-            isolation_level=isolation_level,
-            at_most_once_each=at_most_once_each,
-            complete=complete,
-        )
-    else:
-        _refuse_with_expect(
-            {
-                "--source-bootstrap-servers": source_kafka is not None,
-                "--input": inputs,
-                "--dead-letter-topic": dead_letter_topics,
-                "--position-header": position_header is not None,
-                "--header": header is not None,
-                "--expect-header": expect_header is not None,
-                "--isolation-level": isolation_level != ISOLATION_LEVELS[0],
-                "--at-most-once-each": at_most_once_each,
-                "--complete": complete,
-            }
-        )
+    if expect is not None:
+        _refuse_with_expect()
+        ours = inspect.signature(compare).parameters
+        given = {name: value for name, value in given.items() if name in ours}
         call = functools.partial(compare, expect=expect)
+    elif inputs:
+        call = functools.partial(verify, inputs=inputs)
+    else:
+        raise click.UsageError("Missing option '--input'.")
     try:
         with _progress() as watch:
-            found = call(
-                kafka=kafka,
-                outputs=outputs,
-                key=key,
-                group_id=group_id,
-                prefix=prefix,
-                timeout=timeout,
-                examples=examples,
-                watch=watch,
-            )
+            found = call(watch=watch, **given)
     except (KeyboardInterrupt, SystemError) as error:
         # A signal within a C function of confluent-kafka arrives as the cause of a SystemError.
         if not any(isinstance(one, KeyboardInterrupt) for one in (error, error.__cause__)):
@@ -206,11 +150,14 @@ def verify_command(
     raise SystemExit(int(found.verdict))
 
 
-def _refuse_with_expect(given: Mapping[str, object]) -> None:
-    for option, value in given.items():
-        if value:
+def _refuse_with_expect() -> None:
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        nothing = (None, (), parameter.get_default(context))
+        if parameter.name in _OF_INPUT and context.params[parameter.name] not in nothing:
             raise click.UsageError(
-                f"{option} says how outputs are matched with input, which --expect does not do."
+                f"{parameter.opts[0]} says how outputs are matched with input, which --expect does "
+                "not do."
             )
 
 

@@ -18,6 +18,8 @@ from support.members import deadline, started
 from support.queries import until
 from support.writing import rows, transactions
 
+COMMAND = str(Path(sys.executable).with_name("spark-eos"))
+
 
 def run(command: str, flow: Flow, *more: str, answer: str | None = None) -> Result:
     """``spark-eos status`` or ``abort`` for the flow's group; it must not raise."""
@@ -58,7 +60,7 @@ def check_interrupted(arguments: Sequence[str], directory: Path, number: signal.
     """Interrupts ``spark-eos verify`` once it has a database below a new directory."""
     directory.mkdir()
     with subprocess.Popen(
-        [str(Path(sys.executable).with_name("spark-eos")), *arguments],
+        [COMMAND, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

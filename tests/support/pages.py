@@ -5,7 +5,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import ExactlyOnceSink
 from support.apis import patiently
@@ -66,6 +68,20 @@ def run_block(code: str, instead: Mapping[str, str], **names: Any) -> dict[str, 
     """Runs a block, with other words in place of those of the page; returns its names."""
     exec(compile(_with_words(code, instead), "a code block", "exec"), names)  # noqa: S102 - that is what it is for
     return names
+
+
+def end_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries of pages run for ever: here they end when they have read all there is."""
+
+    def await_termination(query: StreamingQuery, _timeout: float | None = None) -> bool:
+        try:
+            # Which raises what the query has failed with; one that is at its end it leaves alone.
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        return True
+
+    monkeypatch.setattr(StreamingQuery, "awaitTermination", await_termination)
 
 
 def _with_words(code: str, instead: Mapping[str, str]) -> str:

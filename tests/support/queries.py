@@ -87,6 +87,20 @@ def running(
             query.stop()
 
 
+def run_sparks_sink(
+    spark: SparkSession, servers: str, source: str, target: str, checkpoint: str, **options: str
+) -> None:
+    """Runs a query with Spark's own sink over all that is available."""
+    kafka = {"kafka.bootstrap.servers": servers}
+    stream = spark.readStream.format("kafka").options(**kafka, **options)
+    frame = stream.options(subscribe=source, startingOffsets="earliest").load()
+    writer = frame.select("key", "value").writeStream.format("kafka")
+    writer = writer.options(**kafka, topic=target, checkpointLocation=checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    query.stop()
+
+
 def spoken(
     session: SparkSession, settings: dict[str, Any], source: str, transform: Transform, **read: Any
 ) -> list[str]:

@@ -4,9 +4,7 @@ import os
 import pty
 import socket
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +12,7 @@ from spark_eos._kafka.list_offsets import end_offsets
 from spark_eos._worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.members import deadline, started
-from support.operating import document, one_open, run
-from support.proxy import KafkaProxy, broker_that_is_away
+from support.operating import COMMAND, document, one_open, run
 from support.writing import rows, transactions
 
 
@@ -83,15 +80,6 @@ def test_abort_refuses_to_guess_without_a_terminal(flow: Flow) -> None:
         assert flow.open_transactions() == []
 
 
-def test_a_broker_that_is_away_is_named(proxied_flow: Flow, proxy: KafkaProxy) -> None:
-    flow = proxied_flow
-    with one_open(flow), broker_that_is_away(proxy, silent=True) as port:
-        result = run("abort", flow, "--yes")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.endswith("Ended 1 open transaction.\n")
-    assert f"Broker 2 (127.0.0.1:{port}) does not answer" in " ".join(result.stdout.split())
-
-
 def test_a_running_query_writes_again_what_was_ended(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0))
@@ -128,7 +116,7 @@ def test_abort_leaves_alone_what_began_after_the_question(
 
 
 def test_abort_asks_on_a_terminal(flow: Flow) -> None:
-    command = [str(Path(sys.executable).with_name("spark-eos")), "abort"]
+    command = [COMMAND, "abort"]
     command += ["--bootstrap-servers", flow.bootstrap_servers, "--group-id", flow.group_id]
     with one_open(flow):
         ours, theirs = pty.openpty()

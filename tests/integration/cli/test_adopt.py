@@ -6,13 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 import kafka
-import pytest
 from click.testing import Result
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_stem
@@ -20,42 +17,7 @@ from support import groups
 from support.flow import Flow
 from support.members import started
 from support.operating import run
-from support.queries import Transform, run_available
-
-
-def _own_sink(spark: SparkSession, flow: Flow, transform: Transform) -> None:
-    """Runs a query with Spark's own sink over all that is available."""
-    frame = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", flow.bootstrap_servers)
-        .option("subscribe", flow.source)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "20")
-        .load()
-    )
-    query = (
-        transform(frame)
-        .writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", flow.bootstrap_servers)
-        .option("topic", flow.target)
-        .option("checkpointLocation", flow.checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-
-
-def _values(frame: DataFrame) -> DataFrame:
-    return frame.select("key", "value")
-
-
-def _values_but_none_of_bad(frame: DataFrame) -> DataFrame:
-    text = F.col("value").cast("string")
-    failing = F.when(text == "bad", F.raise_error(F.lit("bad"))).otherwise(text)
-    return frame.select("key", failing.alias("value"))
+from support.queries import run_available, run_sparks_sink
 
 
 def _adopt(flow: Flow, *more: str) -> Result:
@@ -90,7 +52,8 @@ def _checkpoint(flow: Flow, ends: Mapping[int, int], *, finished: bool = True) -
 
 def test_a_query_of_sparks_own_sink_goes_on(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(50))
-    _own_sink(spark_eos_session, flow, _values)
+    where = (flow.bootstrap_servers, flow.source, flow.target, flow.checkpoint)
+    run_sparks_sink(spark_eos_session, *where, maxOffsetsPerTrigger="20")
     assert len(flow.values()) == 50
     flow.produce(range(50, 80))
 
@@ -118,33 +81,15 @@ def test_a_query_of_sparks_own_sink_goes_on(flow: Flow, spark_eos_session: Spark
     assert flow.committed() == {0: 40, 1: 40, 2: 10}
 
 
-@pytest.mark.slow
-def test_a_batch_that_has_not_finished(flow: Flow, spark_eos_session: SparkSession) -> None:
-    flow.produce(range(20))
-    _own_sink(spark_eos_session, flow, _values)
-    flow.produce(["good"], partition=0)
-    flow.produce(["bad"], partition=1)
-    with pytest.raises(StreamingQueryException):
-        _own_sink(spark_eos_session, flow, _values_but_none_of_bad)
-    _refused(flow, "batch 1 of the checkpoint was begun and not finished")
-
-    # What the error says: the old query ends it.
-    _own_sink(spark_eos_session, flow, _values)
-    written = flow.values()
-    assert "bad" in written
-    assert _adopt(flow).exit_code == 0
-    flow.produce(["new"], partition=0)
-    flow.checkpoint += "-anew"
-    run_available(spark_eos_session, flow)
-    assert sorted(flow.values()) == sorted([*written, "new"])
-    assert flow.committed() == {0: 12, 1: 11}
-
-
 # Without Spark ------------------------------------------------------------------------------------
 
 
 def test_a_batch_that_has_not_finished_is_repeated_if_so_wanted(flow: Flow) -> None:
     flow.produce(range(20))
+    _checkpoint(flow, {0: 10, 1: 10}, finished=False)
+    _refused(flow, "batch 0 of the checkpoint was begun and not finished")
+    result = _adopt(flow, "--repeat-unfinished", "--dry-run")
+    assert result.output.splitlines()[-1].endswith("continue from the start, in 2 partitions.")
     _checkpoint(flow, {0: 10, 1: 10})
     (Path(flow.checkpoint) / "offsets" / "1").write_text(
         "v1\n{}\n" + json.dumps({flow.source: {0: 99, 1: 99}})
@@ -153,14 +98,6 @@ def test_a_batch_that_has_not_finished_is_repeated_if_so_wanted(flow: Flow) -> N
     result = _adopt(flow, "--repeat-unfinished")
     assert result.output.splitlines()[-1].endswith("from the end of batch 0, in 2 partitions.")
     assert flow.committed() == {0: 10, 1: 10}
-
-
-def test_the_first_batch_has_not_finished(flow: Flow) -> None:
-    _checkpoint(flow, {0: 10, 1: 10}, finished=False)
-    _refused(flow, "batch 0 of the checkpoint was begun")
-    result = _adopt(flow, "--repeat-unfinished")
-    assert result.output.splitlines()[-1].endswith("continues from the start, in 2 partitions.")
-    assert flow.committed() == {0: 0, 1: 0}
 
 
 def test_a_group_that_is_in_use(flow: Flow) -> None:

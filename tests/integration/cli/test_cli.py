@@ -11,8 +11,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from support.error_classes import without_address
-
-COMMAND = str(Path(sys.executable).with_name("spark-eos"))
+from support.operating import COMMAND
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -71,9 +70,17 @@ def test_jars_starts_without_pyspark_and_kafka_clients() -> None:
     assert not {"pyspark", "confluent_kafka", "kafka", "pyarrow"} & modules
 
 
-def _lists_topics(address: str) -> None:
+def _has_topics(address: str) -> None:
     assert address.startswith("127.0.0.1:")
-    assert AdminClient({"bootstrap.servers": address}).list_topics(timeout=60).brokers
+    topics = AdminClient({"bootstrap.servers": address}).list_topics(timeout=60).topics
+    found = {name: len(topic.partitions) for name, topic in topics.items()}
+    assert found == {"orders": 4, "prices": 1}
+    port = address.rpartition(":")[2]
+    second = run("broker", "--port", port)
+    assert second.returncode == 1
+    assert without_address(second.stderr) == (
+        f"Error: Port {port} of 127.0.0.1 is in use: choose another one, or none for a free one\n"
+    )
 
 
 def _lists_subjects(url: str) -> None:
@@ -83,18 +90,17 @@ def _lists_subjects(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("server", "works", "number"),
+    ("command", "works", "number"),
     [
-        ("broker", _lists_topics, signal.SIGINT),
-        ("broker", _lists_topics, signal.SIGTERM),
+        ("broker --topic orders:4 --topic prices", _has_topics, signal.SIGTERM),
         ("registry", _lists_subjects, signal.SIGINT),
     ],
 )
 def test_a_server_runs_until_it_is_interrupted(
-    server: str, works: Callable[[str], None], number: signal.Signals
+    command: str, works: Callable[[str], None], number: signal.Signals
 ) -> None:
     with subprocess.Popen(
-        [COMMAND, server],
+        [COMMAND, *command.split()],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -114,18 +120,6 @@ def test_a_server_runs_until_it_is_interrupted(
     assert "Traceback" not in err
     assert not directories.pop().exists()
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
-
-
-def test_broker_says_that_its_port_is_taken() -> None:
-    with subprocess.Popen([COMMAND, "broker"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        port = process.stdout.readline().strip().rpartition(":")[2]
-        result = run("broker", "--port", port)
-        process.send_signal(signal.SIGINT)
-    assert result.returncode == 1
-    assert without_address(result.stderr) == (
-        f"Error: Port {port} of 127.0.0.1 is in use: choose another one, or none for a free one\n"
-    )
 
 
 def child_processes(pid: int) -> list[int]:

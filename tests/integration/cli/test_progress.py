@@ -6,7 +6,7 @@ from click.testing import CliRunner, Result
 from spark_eos._cli import main
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import OffsetsLostError, WriteError
-from support.groups import delete_group, delete_offsets, set_offsets
+from support.groups import delete_offsets, set_offsets
 from support.mirroring import MirroredFlow, mirrored_run
 from support.operating import document, run
 from support.runs import Checkpoint, written_once
@@ -88,27 +88,16 @@ def test_progress_of_which_nothing_tells_is_set(written: MirroredFlow) -> None:
         runs.batch(12, 22)
     wanted = ["--set", f"{flow.source}:0=10", "--set", f"{flow.source}:1=20", *_source(flow)]
     assert "To begin with an offset, give --progress-topic" in _set(flow, *wanted).output
+    result = _set(flow, *wanted[2:], "--progress-topic", flow.progress)
+    assert result.exit_code == 1
+    assert f"set these, too: {flow.source}:0" in result.output
     assert _set(flow, *wanted, "--progress-topic", flow.progress).exit_code == 0
+    # With an empty checkpoint.
     with mirrored_run(flow) as runs:
         runs.batch(12, 22)
     written_once(flow, 12, 22)
     result = _set(flow, *wanted, "--progress-topic", "another")
     assert f"is in topic '{flow.progress}', not in 'another'" in result.output
-
-
-def test_progress_that_is_lost_is_set_for_all_of_a_topic(written: MirroredFlow) -> None:
-    flow = written
-    delete_group(flow.bootstrap_servers, flow.group_id)
-    more = [*_source(flow), "--progress-topic", flow.progress]
-    result = _set(flow, "--set", f"{flow.source}:0=10", *more)
-    assert result.exit_code == 1
-    assert f"set these, too: {flow.source}:1" in result.output
-    wanted = ["--set", f"{flow.source}:0=10", "--set", f"{flow.source}:1=20"]
-    assert _set(flow, *wanted, *more).exit_code == 0
-    # With an empty checkpoint.
-    with mirrored_run(flow) as runs:
-        runs.batch(12, 22)
-    written_once(flow, 12, 22)
 
 
 def test_a_mark_is_taken_off(mirrored_flow: MirroredFlow) -> None:

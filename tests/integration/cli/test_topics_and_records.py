@@ -1,16 +1,11 @@
 """``spark-eos topics`` and ``consume``, and the topics of ``broker``."""
 
 import json
-import signal
-import subprocess
-import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
 from spark_eos._cli import main
 from support.dead_letters import write_not_utf8
@@ -73,18 +68,6 @@ def test_a_topic_that_does_not_exist(flow: Flow) -> None:
     assert without_address(found.output) == "Error: topic 'nowhere' does not exist\n"
 
 
-@pytest.mark.parametrize(
-    "command", [["topics"], ["consume", "orders"], ["dead-letters", "list", "--topic", "orders"]]
-)
-def test_a_cluster_that_can_not_be_reached_is_named(command: list[str]) -> None:
-    options = ["--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"]
-    found = CliRunner().invoke(main, [*command, *options])
-    assert found.exit_code == 1
-    assert (
-        "no broker of bootstrap.servers='127.0.0.1:1' could be reached within 1 s" in found.output
-    )
-
-
 def test_topics_with_what_is_in_them(flow: Flow) -> None:
     with closing(Producer(flow.kafka)) as producer:
         for partition in (0, 1, 1):
@@ -110,25 +93,6 @@ def test_topics_are_created(flow: Flow) -> None:
     again = _run(flow, "topics", "--create", f"{one}:5", "--json")
     assert again.stderr == f"{one} exists; it stays as it is\n"
     assert {each["name"]: each for each in json.loads(again.stdout)}[one] == found[one]
-
-
-def test_a_broker_begins_with_topics() -> None:
-    with subprocess.Popen(
-        [
-            str(Path(sys.executable).with_name("spark-eos")),
-            *("broker", "--topic", "orders:4", "--topic", "prices"),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        topics = AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).topics
-        process.send_signal(signal.SIGINT)
-    assert {name: len(topic.partitions) for name, topic in topics.items()} == {
-        "orders": 4,
-        "prices": 1,
-    }
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """docs/deploying.md: its recipe for executors that have nothing installed, on a real cluster."""
 
 import re
+import shutil
 import subprocess
 import sys
 import venv
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,12 +49,6 @@ def _environment(bare_python: str) -> dict[str, str]:
     return {"PYSPARK_PYTHON": bare_python, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
 
-def _told(ended: "subprocess.CompletedProcess[str]") -> str:
-    """The script's own last line; spark-submit sends its stderr to stdout."""
-    print(ended.stdout, ended.stderr)
-    return ended.stdout.rstrip().splitlines()[-1]
-
-
 def test_packages_that_are_shipped(
     flow: Flow, cluster: Standalone, bare_python: str, script: Path
 ) -> None:
@@ -78,25 +72,18 @@ def test_packages_that_are_shipped(
     assert cluster.executors() == {"worker-0", "worker-1"}
 
 
-def test_executors_that_have_nothing(
-    flow: Flow, cluster: Standalone, bare_python: str, script: Path
+@pytest.mark.parametrize("shipped", [False, True], ids=["nothing", "spark-eos alone"])
+def test_executors_that_have(
+    flow: Flow, cluster: Standalone, bare_python: str, script: Path, *, shipped: bool
 ) -> None:
-    ended = cluster.submit(script, environment=_environment(bare_python))
+    package = shutil.make_archive(str(script.parent / "package"), "zip", ROOT, "spark_eos")
+    files = ["--py-files", package] if shipped else []
+    ended = cluster.submit(script, *files, environment=_environment(bare_python))
     assert ended.returncode == 1
-    assert _told(ended).startswith(
+    # The script's own last line; spark-submit sends its stderr to stdout.
+    told = ended.stdout.rstrip().splitlines()[-1]
+    assert told.startswith(
         "spark_eos.errors.QueryFailedError: ConfigurationError: the Python of Spark's executors has"
     )
-    assert flow.values() == []
-
-
-def test_py_files_alone(flow: Flow, cluster: Standalone, bare_python: str, script: Path) -> None:
-    package = script.parent / "spark_eos.zip"
-    with zipfile.ZipFile(package, "w") as archive:
-        for path in (ROOT / "spark_eos").rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                archive.write(path, path.relative_to(ROOT))
-    environment = _environment(bare_python)
-    ended = cluster.submit(script, "--py-files", str(package), environment=environment)
-    assert ended.returncode == 1
-    assert "the Python of Spark's executors has no module 'pyarrow'" in _told(ended)
+    assert not shipped or "no module 'pyarrow'" in told
     assert flow.values() == []

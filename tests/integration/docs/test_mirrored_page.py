@@ -1,17 +1,15 @@
 """docs/mirrored.md: its query and its commands do what the page says."""
 
 import shlex
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._cli import main
 from support.jobs import job
 from support.mirroring import MirroredFlow
-from support.pages import code_blocks, run_block
+from support.pages import code_blocks, end_queries, run_block
 
 (QUERY,) = code_blocks("mirrored", "python")
 
@@ -26,13 +24,7 @@ def test_the_query(
     flow = mirrored_flow
     flow.broker.create_topic(flow.source, flow.partitions)
     flow.produce(range(100), headers=[("h", b"1")])
-
-    def await_termination(query: StreamingQuery, _timeout: Any = None) -> bool:
-        query.processAllAvailable()
-        query.stop()
-        return True
-
-    monkeypatch.setattr(StreamingQuery, "awaitTermination", await_termination)
+    end_queries(monkeypatch)
     words = {
         "west:9092": flow.bootstrap_servers,
         "east:9092": flow.source_servers,

@@ -2,20 +2,18 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
 from spark_eos import QueryFailedError
 from spark_eos._kafka.topic_partition import TopicPartition
 from support.flow import Flow
 from support.groups import set_offsets
-from support.pages import code_blocks, run_block
+from support.pages import code_blocks, end_queries, run_block
 from support.queries import QueryProcess
 from support.staging import record, run_staged, totals, totals_of
 
@@ -27,15 +25,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def spark(spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """The shared session, whose queries end when they have read all there is."""
-
-    def await_termination(query: StreamingQuery, _timeout: int | None = None) -> bool:
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
-        return True
-
-    monkeypatch.setattr(StreamingQuery, "awaitTermination", await_termination)
+    end_queries(monkeypatch)
     spark_eos_session.conf.set("spark.sql.shuffle.partitions", "4")
     return spark_eos_session
 
@@ -118,34 +108,14 @@ def test_a_progress_topic_that_was_deleted(flow: Flow, spark: SparkSession) -> N
     assert totals_of(flow) == Counter((f"c{c}", n) for c in range(5) for n in (6, 12))
 
 
-def _with_sparks_sink(rows: DataFrame, flow: Flow) -> Any:
-    return rows.writeStream.format("kafka").options(**_target(flow))
-
-
-def _with_a_function(rows: DataFrame, flow: Flow) -> Any:
-    def write(batch: DataFrame, _batch_id: int) -> None:
-        batch.write.format("kafka").options(**_target(flow)).save()
-
-    return rows.writeStream.foreachBatch(write)
-
-
-def _target(flow: Flow) -> dict[str, str]:
-    return {"kafka.bootstrap.servers": flow.bootstrap_servers, "topic": flow.target}
-
-
-@pytest.mark.parametrize("way", [_with_sparks_sink, _with_a_function])
-def test_a_query_with_state_moves_with_its_checkpoint(
-    flow: Flow, spark: SparkSession, way: Callable[[DataFrame, Flow], Any]
-) -> None:
+def test_a_query_with_state_moves_with_its_checkpoint(flow: Flow, spark: SparkSession) -> None:
     flow.produce(map(record, range(30)))
-    options = {
-        "kafka.bootstrap.servers": flow.bootstrap_servers,
-        "subscribe": flow.source,
-        "startingOffsets": "earliest",
-    }
-    old = totals(spark.readStream.format("kafka").options(**options).load())
-    writer = way(old, flow).outputMode("update").option("checkpointLocation", flow.checkpoint)
-    writer.trigger(availableNow=True).start().awaitTermination()
+    kafka = {"kafka.bootstrap.servers": flow.bootstrap_servers}
+    source = spark.readStream.format("kafka").options(**kafka, subscribe=flow.source)
+    rows = totals(source.option("startingOffsets", "earliest").load())
+    writer = rows.writeStream.format("kafka").outputMode("update").trigger(availableNow=True)
+    place = {"topic": flow.target, "checkpointLocation": flow.checkpoint}
+    writer.options(**kafka, **place).start().awaitTermination()
     flow.produce(map(record, range(30, 60)))
     # Nothing says that the checkpoint's batches were written, so nothing is.
     with pytest.raises(StreamingQueryException, match="OffsetsLostError"):

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from spark_eos._cli import main
 from spark_eos.errors import ConfigurationError
 from support.expecting import Outputs, Put, compared_with, parquet
 from support.flow import Flow
-from support.operating import check_interrupted
+from support.operating import COMMAND, check_interrupted
 
-COMMAND = str(Path(sys.executable).with_name("spark-eos"))
 ROWS: list[Put] = [("a", "1"), ("b", "2"), ("c", "3")]
 WIDTH = 100
 

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,11 +23,10 @@ from spark_eos.verify.questions import DUE, Records
 from support import staging
 from support.dead_letters import letter_topic
 from support.flow import Flow
-from support.operating import check_interrupted
+from support.operating import COMMAND, check_interrupted
 from support.planting import Writer, fill, look, name_of, set_offsets, sources
 from support.queries import run_available
 
-COMMAND = str(Path(sys.executable).with_name("spark-eos"))
 ALL = sources(range(5), range(5))
 ENDS = {0: 5, 1: 5}
 WIDTH = 100

@@ -36,6 +36,8 @@ def test_names_are_never_cut_to_letters() -> None:
         shown = _shown(width)
         first = next(line for line in shown.splitlines() if "orders-of" in line)
         assert name[:24] in first, shown
+        # Folded, not cut: it can still be copied out.
+        assert "…" not in shown
 
 
 def test_a_table_where_there_is_room() -> None:

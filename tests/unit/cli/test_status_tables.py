@@ -15,14 +15,17 @@ def test_unusable_clusters_and_settings_are_one_line() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         server = f"127.0.0.1:{unused.getsockname()[1]}"
-        where = ["--bootstrap-servers", server, "--group-id", "g", "--timeout", "0.5"]
-        for command in ("status", "abort"):
-            result = CliRunner().invoke(main, [command, *where])
+        where = ["--bootstrap-servers", server, "--timeout", "0.5"]
+        for command in (
+            *("status --group-id g", "abort --group-id g", "topics", "consume orders"),
+            "dead-letters list --topic orders",
+        ):
+            result = CliRunner().invoke(main, [*command.split(), *where])
             assert result.exit_code == 1
             assert result.stderr.startswith(f"Error: no broker of bootstrap.servers='{server}' ")
-            assert "(--timeout)" in result.stderr
+            assert "could be reached within 0.5 s (--timeout)" in result.stderr
             assert result.stderr.count("\n") == 1
-    result = CliRunner().invoke(main, ["status", *where, "--kafka", "security.protocol=tls"])
+    result = CliRunner().invoke(main, ["topics", *where, "--kafka", "security.protocol=tls"])
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: kafka['security.protocol'] must be one of ")
 

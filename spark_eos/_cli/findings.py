@@ -1,6 +1,8 @@
-"""Findings and comparisons as tables for a terminal of 100 columns or more."""
+"""Findings and comparisons: as a JSON document, or as tables for 100 columns or more."""
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
@@ -70,6 +72,39 @@ _FATES: Final = {
     "aborted": "aborted",
     "open": "in an open transaction",
 }
+
+
+def as_json(result: Findings | Comparison) -> str:
+    """The document. Its keys are public, also those that are names of fields: rename none."""
+    document = {
+        "verdict": result.verdict.name.lower(),
+        **{field.name: getattr(result, field.name) for field in fields(result)},
+        "found": {kind.value: _finding(kind, one) for kind, one in result.found.items()},
+        "not_checked": [kind.value for kind in result.unchecked],
+        "unjudged": dict(result.unjudged),
+    }
+    if isinstance(result, Findings):
+        document["group"] = [
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "committed_offset": one.committed,
+                "last_stable_offset": one.end,
+            }
+            for one in result.group
+        ]
+    return json.dumps(document, indent=2)
+
+
+def _finding(kind: object, finding: Finding[Any]) -> dict[str, Any]:
+    examples = [asdict(example) for example in finding.examples]
+    for example in examples:
+        if isinstance(example.get("name"), bytes):
+            example["name"] = example["name"].decode("utf-8", "backslashreplace")
+    found: dict[str, Any] = {"count": finding.count, "examples": examples}
+    if kind is Kind.LOST:
+        found["attempts"] = dict(finding.parts)
+    return found
 
 
 def verify_tables(result: Findings | Comparison) -> RenderableType:
