@@ -23,8 +23,8 @@ from spark_eos._cli.verify_tables import verify_tables
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, source_client_options
 from spark_eos.verify import Comparison, Findings, compare, verify
+from spark_eos.verify.records import Watch
 from spark_eos.verify.verifier import ISOLATION_LEVELS
-from spark_eos.verify.watching import Watch
 
 
 class _CannotJudgeError(click.ClickException):
