@@ -1,7 +1,5 @@
 """Prometheus metrics of a query's batches."""
 
-import time
-
 import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
@@ -75,37 +73,42 @@ def test_metrics_and_progress_say_what_the_reports_say(
     )
 
 
-def test_a_query_without_batches_is_seen_and_served(
+def test_a_query_that_has_nothing_to_read_is_seen_and_served(
     flow: Flow, spark_eos_session: SparkSession, registry: CollectorRegistry
 ) -> None:
-    """Spark says twice a second that it has nothing to read."""
-    metrics = PrometheusMetrics(registry=registry, port=0)
-    listener = BatchListener(metrics.on_progress, metrics.on_idle)
+    """Spark says so, here twice a second."""
+    metrics = PrometheusMetrics(registry=registry)
+    # As those of a new driver, which has had no batch.
+    fresh = CollectorRegistry()
+    served = PrometheusMetrics(registry=fresh, port=0)
+    listeners = [BatchListener(one.on_progress, one.on_idle) for one in (metrics, served)]
     interval = "spark.sql.streaming.noDataProgressEventInterval"
     spark_eos_session.conf.set(interval, "500ms")
-    spark_eos_session.streams.addListener(listener)
-    sink = ExactlyOnceSink(**flow.options(), on_batch=[metrics, listener])
+    for listener in listeners:
+        spark_eos_session.streams.addListener(listener)
+    flow.produce(range(10))
+    sink = ExactlyOnceSink(**flow.options(), on_batch=[metrics, listeners[0]])
     query = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source))).start()
+    listeners[1].on_query(query, flow.group_id)
     group = {"group_id": flow.group_id}
 
-    def seen_since(moment: float) -> bool:
-        return (_value(registry, "last_seen_timestamp_seconds", **group) or 0.0) > moment
+    def seen(found: CollectorRegistry) -> float:
+        return _value(found, "last_seen_timestamp_seconds", **group) or 0.0
 
     try:
-        begun = time.time()
-        until(lambda: seen_since(begun), lambda: "Spark's idle events")
-        until(lambda: metrics.port is not None, lambda: "the metrics to be served")
-        assert _value(registry, "batches_total", **group) is None
-        flow.produce(range(10))
         query.processAllAvailable()
-        last = _value(registry, "last_batch_timestamp_seconds", **group)
-        assert last is not None
-        until(lambda: seen_since(last + 2), lambda: "Spark's idle events")
-        assert _value(registry, "last_batch_timestamp_seconds", **group) == last
+        last = _value(registry, "last_batch_timestamp_seconds", **group) or 0.0
+        until(
+            lambda: min(map(seen, (registry, fresh))) > last + 2 and served.port is not None,
+            lambda: "Spark's idle events",
+        )
+        assert _value(registry, "last_batch_timestamp_seconds", **group) == last > 0
         assert _value(registry, "source_lag_records", **group, source_topic=flow.source) == 0
+        assert _value(fresh, "batches_total", **group) is None
     finally:
         query.stop()
         sink.close()
-        spark_eos_session.streams.removeListener(listener)
+        for listener in listeners:
+            spark_eos_session.streams.removeListener(listener)
         spark_eos_session.conf.unset(interval)
-        metrics.close()
+        served.close()

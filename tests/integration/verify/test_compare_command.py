@@ -39,7 +39,9 @@ def test_what_is_as_expected_has_exit_status_0_and_prints_no_warning(
 ) -> None:
     file = parquet(tmp_path / "e.parquet", ROWS)
     Outputs(flow).write(ROWS)
-    command = [COMMAND, *arguments(flow, file, "--prefix", "spark-eos/")]
+    # A setting that only producers have.
+    more = ["--kafka", "linger.ms=5", "--prefix", "spark-eos/"]
+    command = [COMMAND, *arguments(flow, file, *more)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     head = "SOUND: 3 rows expected, 3 out as a read_committed consumer sees them"
