@@ -24,8 +24,8 @@ from spark_eos._cli.query import end_at, json_option, terminal, timeout_option, 
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, source_client_options
 from spark_eos.verify import Comparison, Findings, compare, verify
+from spark_eos.verify.records import Watch
 from spark_eos.verify.verifier import ISOLATION_LEVELS
-from spark_eos.verify.watching import Watch
 
 # Options that say how outputs are matched with input.
 _OF_INPUT: Final = {

@@ -1,7 +1,8 @@
 """Announces queries and batches: to the log and to the functions given as ``on_batch``."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -14,17 +15,7 @@ OnBatch = Callable[[BatchReport], object]
 
 
 def as_observers(on_batch: OnBatch | Iterable[OnBatch] | None) -> tuple[OnBatch, ...]:
-    """Returns the functions in ``on_batch``: none, one or several.
-
-    Raises:
-        ConfigurationError: One of them is not callable.
-
-    Example:
-        >>> as_observers(None)
-        ()
-        >>> as_observers(print) == as_observers([print]) == (print,)
-        True
-    """
+    """Returns the functions in ``on_batch``; raises ConfigurationError if one is not callable."""
     if on_batch is None:
         return ()
     found = (on_batch,) if callable(on_batch) else tuple(on_batch)
@@ -42,65 +33,30 @@ def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnB
 
     It is called where the query was started. With Spark Connect that is another process than the
     one in which copies of the observers are called with the batches. The query's first batch may
-    already be running, or be done. Exceptions are logged as warnings.
-
-    Args:
-        query: The query.
-        group_id: The group of its sink.
-        observers: The functions given as ``on_batch``.
-
-    Example:
-        ::
-
-            announce_query(query, "order-processors", as_observers([metrics, listener]))
+    already be running, or be done.
     """
     for observer in observers:
         on_query = getattr(observer, "on_query", None)
         if callable(on_query):
-            try:
+            with _logging_errors(observer, f"at the start of the query of group {group_id}"):
                 on_query(query, group_id)
-            except Exception:  # noqa: BLE001 - it is logged
-                warn(
-                    logger,
-                    "EOS62",
-                    "on_batch: %s failed at the start of the query of group %s, which continues",
-                    _name(observer),
-                    group_id,
-                    trace=True,
-                )
 
 
 def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
-    """Logs a committed batch, then calls the observers in their order.
-
-    An exception can't undo the commit, and would make Spark repeat a batch with nothing left to
-    write. So exceptions are logged as warnings, and the other observers are still called.
-
-    Example:
-        ::
-
-            announce(report, as_observers([PrometheusMetrics(port=9108), listener]))
-    """
+    """Logs a committed batch, then calls the observers in their order."""
     logger.info("%s", report, extra=report.fields())
     for observer in observers:
-        _notify(observer, report)
+        after = f"after batch {report.batch_id} of group {report.group_id}"
+        with _logging_errors(observer, f"{after}; the batch is committed"):
+            observer(report)
 
 
-def _notify(observer: OnBatch, report: BatchReport) -> None:
+@contextmanager
+def _logging_errors(observer: OnBatch, when: str) -> Iterator[None]:
+    """Warns of an exception, which can't undo a commit, and would make Spark repeat a batch."""
     try:
-        observer(report)
+        yield
     except Exception:  # noqa: BLE001 - it is logged
-        warn(
-            logger,
-            "EOS62",
-            "on_batch: %s failed after batch %d of group %s; the batch is committed, and the "
-            "query continues",
-            _name(observer),
-            report.batch_id,
-            report.group_id,
-            trace=True,
-        )
-
-
-def _name(observer: OnBatch) -> str:
-    return str(getattr(observer, "__qualname__", type(observer).__name__))
+        name = getattr(observer, "__qualname__", type(observer).__name__)
+        text = "on_batch: %s failed %s, and the query continues"
+        warn(logger, "EOS62", text, name, when, trace=True)

@@ -8,6 +8,7 @@ grow with partitions or batches.
 import threading
 from collections import Counter as Sums
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -30,103 +31,81 @@ class _Families:
     """The metrics of one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry, buckets=_SECONDS)
         group, source, step = ["group_id"], ["group_id", "source_topic"], ["group_id", "step"]
-        self.batches = Counter("spark_eos_batches", "Batches committed.", group, registry=registry)
-        self.attempts = Counter(
+        self.batches = counter("spark_eos_batches", "Batches committed.", group)
+        self.attempts = counter(
             "spark_eos_retry_attempts",
             "Spark jobs after the first of a batch: a task failed and its rows were written again.",
             group,
-            registry=registry,
         )
-        self.transactions = Counter(
-            "spark_eos_transactions", "Transactions committed.", group, registry=registry
-        )
-        self.bytes = Counter(
+        self.transactions = counter("spark_eos_transactions", "Transactions committed.", group)
+        self.bytes = counter(
             "spark_eos_written_bytes",
             "Bytes of the rows handed to the producers, as Arrow holds them.",
             group,
-            registry=registry,
         )
-        self.rows_written = Counter(
+        self.rows_written = counter(
             "spark_eos_rows_written",
             "Output rows committed, by the topic of their source records.",
             source,
-            registry=registry,
         )
-        self.rows_skipped = Counter(
+        self.rows_skipped = counter(
             "spark_eos_rows_skipped",
             "Output rows skipped because an earlier attempt had committed them.",
             source,
-            registry=registry,
         )
-        self.dead_letters = Counter(
+        self.dead_letters = counter(
             "spark_eos_dead_letters",
             "Rows committed as dead letters, by why they are.",
-            ["group_id", "reason"],
-            registry=registry,
+            [*group, "reason"],
         )
-        self.timestamps_adjusted = Counter(
+        self.timestamps_adjusted = counter(
             "spark_eos_timestamps_adjusted",
             "Records of 1970-01-01T00:00:00Z, which are written with a timestamp 1 ms later.",
             group,
-            registry=registry,
         )
-        self.offsets = Counter(
+        self.offsets = counter(
             "spark_eos_source_offsets",
             "Source offsets covered by batches, transaction markers included.",
             source,
-            registry=registry,
         )
-        self.offsets_lost = Counter(
-            "spark_eos_source_offsets_lost",
-            "Source offsets deleted before they were read.",
-            source,
-            registry=registry,
+        self.offsets_lost = counter(
+            "spark_eos_source_offsets_lost", "Source offsets deleted before they were read.", source
         )
-        self.partitions = Gauge(
-            "spark_eos_source_partitions",
-            "Source partitions in the last batch.",
-            source,
-            registry=registry,
+        self.partitions = gauge(
+            "spark_eos_source_partitions", "Source partitions in the last batch.", source
         )
-        self.lag = Gauge(
+        self.lag = gauge(
             "spark_eos_source_lag_records",
             "Offsets available at the last batch and not read; set by a BatchListener.",
             source,
-            registry=registry,
         )
-        self.last = Gauge(
+        self.last = gauge(
             "spark_eos_last_batch_timestamp_seconds",
             "Unix time at which the last batch was committed.",
             group,
-            registry=registry,
         )
-        self.seen = Gauge(
+        self.seen = gauge(
             "spark_eos_last_seen_timestamp_seconds",
             "Unix time at which a batch was committed, or Spark said that there is nothing to "
             "read; the latter with a BatchListener.",
             group,
-            registry=registry,
         )
-        self.duration = Histogram(
-            "spark_eos_batch_duration_seconds",
-            "Duration of a batch, as seen by the driver.",
-            group,
-            registry=registry,
-            buckets=_SECONDS,
+        self.duration = histogram(
+            "spark_eos_batch_duration_seconds", "Duration of a batch, as seen by the driver.", group
         )
-        self.driver_duration = Histogram(
+        self.driver_duration = histogram(
             "spark_eos_driver_duration_seconds",
             "Duration of each step of a batch on the driver.",
             step,
-            registry=registry,
-            buckets=_SECONDS,
         )
-        self.task_duration = Counter(
+        self.task_duration = counter(
             "spark_eos_task_duration_seconds",
             "Duration of each step of the tasks, summed over all tasks.",
             step,
-            registry=registry,
         )
 
     def count(self, report: BatchReport) -> None:

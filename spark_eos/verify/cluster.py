@@ -1,53 +1,75 @@
-"""What librdkafka's admin client tells of a cluster: topics, their partitions, and offsets."""
+"""Questions to one cluster, by kafka-python's connections and messages: topics, offsets, and more.
 
+Not by an admin client: kafka-python's does not wait for stable offsets, keeps a coordinator that
+has moved, gives up at the first partition's error, and can't fetch control records. librdkafka's
+aborts the process if a coordinator's connection is lost at the wrong moment (its issue 4605).
+"""
+
+import functools
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-import confluent_kafka
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    ListOffsetsResultInfo,
-    OffsetSpec,
-)
 from kafka import TopicPartition
+from kafka import errors as kafka_errors
+from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSpec
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from spark_eos._client.connections import ConnectionManager
+from spark_eos._client.kafka_logs import our_connections
+from spark_eos._client.kafka_python import EventLoop
 from spark_eos._client.settings import ClientSettings
 from spark_eos.acls import describe_configs
-from spark_eos.errors import DeadlineExceededError, TopicNotFoundError, VerificationError
+from spark_eos.errors import (
+    DeadlineExceededError,
+    SparkEosError,
+    TopicNotFoundError,
+    VerificationError,
+)
+from spark_eos.verify.partitions import by_topic, name_of
 
-# Seconds to wait for one broker, before asking another, and at least.
+_PAUSE: Final = 0.05
+# Seconds to wait for one broker, before asking another which one is to be asked, and at least.
 _ATTEMPT: Final = 5.0
 _SHORTEST: Final = 0.1
-_About = TypeVar("_About")
+# Seconds after which a broker that does not answer counts as down.
+_PATIENCE: Final = 3.0
+# Limit for connecting to a broker when any other broker can answer instead.
+_CONNECT_MS: Final = 3_000
+_LOST: Final = (
+    kafka_errors.NodeNotReadyError,
+    kafka_errors.UnknownBrokerIdError,
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.RequestTimedOutError,
+    kafka_errors.KafkaTimeoutError,
+    kafka_errors.Cancelled,
+    OSError,
+)
+_UNKNOWN_TOPIC: Final = kafka_errors.UnknownTopicOrPartitionError.errno
+_DENIED: Final = (
+    kafka_errors.TopicAuthorizationFailedError.errno,
+    kafka_errors.ClusterAuthorizationFailedError.errno,
+)
+_TOPIC: Final = 2  # the type of a resource
+_POLICY: Final = "cleanup.policy"
+_Found = TypeVar("_Found")
 
 NO_ID: Final = uuid.UUID(int=0)
 """The id of topics in clusters whose topics have none (KIP-516)."""
-_64_BITS: Final = (1 << 64) - 1
 
 
-_POLICY: Final = "cleanup.policy"
-_COMPACT: Final = "compact"
-_DENIED: Final = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
+def error_name(code: int) -> str:
+    """A Kafka error code with its name, such as ``16 NOT_COORDINATOR``."""
+    return f"{code} {kafka_errors.for_code(code).message}"
 
 
-_PASSING: Final = (
-    KafkaError._TIMED_OUT,
-    KafkaError._TRANSPORT,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-)
-
-
-class _DeniedError(VerificationError):
-    """The client may not ask this."""
+def check(code: int) -> None:
+    """Raises kafka-python's error of a code that is not 0."""
+    if code:
+        raise kafka_errors.for_code(code)
 
 
 class Identity(NamedTuple):
@@ -58,42 +80,155 @@ class Identity(NamedTuple):
 
 
 class Cluster:
-    """Questions to one cluster; each raises DeadlineExceededError if no answer comes in time."""
+    """The connections to one cluster; it says at once why a listener refuses the client."""
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
         self.settings = settings
-        self._timeout = timeout
-        self._admin = AdminClient(dict(settings.for_consumer()))
-
-    def partition_counts(self, topics: Sequence[str]) -> dict[str, int]:
-        """The number of partitions of each topic; raises TopicNotFoundError."""
-        return {topic: len(found.partitions) for topic, found in self._described(topics).items()}
-
-    def all_partition_counts(self) -> dict[str, int]:
-        """The number of partitions of each topic that the client may describe."""
+        self.timeout = timeout
+        # By node id, the names of those that do not answer.
+        self._silent: dict[int, str] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+        configuration = settings.for_kafka_python()
+        self._loop = EventLoop(configuration, our_connections)
+        self._manager = ConnectionManager(self._loop.selector, settings, configuration)
         try:
-            listed = self._admin.list_topics(timeout=self._timeout)
-        except KafkaException as error:
-            raise self._failed("all topics", error) from error
-        return {name: len(topic.partitions) for name, topic in listed.topics.items()}
+            self._manager.reach(timeout)
+        except SparkEosError:
+            self.close()
+            raise
+        except kafka_errors.KafkaError as error:
+            self.close()
+            raise DeadlineExceededError(
+                f"no broker of bootstrap.servers={settings.bootstrap_servers!r} could be reached "
+                f"within {timeout:g} s (--timeout): {self._manager.unreached()}"
+            ) from error
 
-    def not_compacted(self, topics: Sequence[str]) -> list[str]:
-        """Checks that topics are not compacted; returns notes on those of which it is not known.
+    def close(self) -> None:
+        """Closes all connections and stops their thread."""
+        self._loop.close(self._manager)
 
-        Raises:
-            VerificationError: A topic is compacted.
+    # Asking -------------------------------------------------------------------------------------
+
+    def ask(
+        self, what: str, attempt: Callable[[float], _Found], seconds: float = _ATTEMPT
+    ) -> _Found:
+        """What an attempt returns that is given so many seconds.
+
+        It is made again, within the timeout, if an answer is lost or whoever is asked has moved.
+        Raises VerificationError if a broker refuses, DeadlineExceededError if none answers in time.
         """
+        until = time.monotonic() + self.timeout
+
+        def once() -> _Found:
+            try:
+                return attempt(max(_SHORTEST, min(seconds, until - time.monotonic())))
+            except kafka_errors.KafkaError:
+                self._leaders.clear()
+                raise
+
+        try:
+            return Retrying(
+                retry=retry_if_exception(lambda error: getattr(error, "retriable", False)),
+                wait=wait_fixed(_PAUSE),
+                stop=stop_after_delay(self.timeout),
+                reraise=True,
+            )(once)
+        except kafka_errors.KafkaError as error:
+            known = hasattr(error, "message") and not error.args
+            reason = f"{what}: {error_name(error.errno) if known else error}"
+            if error.retriable:
+                raise DeadlineExceededError(
+                    f"{reason}, for {self.timeout:g} s (--timeout)"
+                ) from error
+            raise VerificationError(reason) from error
+
+    def send(self, request: Any, broker: int | None, seconds: float) -> Any:
+        """Sends a request that only reads; without a broker, any may answer."""
+        milliseconds = max(1, int(seconds * 1000))
+        try:
+            return self._loop.run(self._manager.answer, request, broker, milliseconds, _CONNECT_MS)
+        except _LOST as error:
+            self._manager.expire_metadata()
+            which = "any broker" if broker is None else f"broker {self._name(broker)}"
+            raise kafka_errors.KafkaConnectionError(f"no answer of {which}: {error!r}") from error
+
+    def ask_each(self, request: Any) -> dict[int, Any]:
+        """The answers of all brokers to a request; ``silent`` names those that do not answer.
+
+        These are not asked again. Metadata may name a broker long after it died.
+        """
+        until = time.monotonic() + _PATIENCE
+        found: dict[int, Any] = {}
+        while left := [
+            one for one in sorted(self._manager.addresses()) if one not in {*found, *self._silent}
+        ]:
+            milliseconds = max(1, int((until - time.monotonic()) * 1000))
+            asked = [(one, request) for one in left]
+            answers = self._loop.run(self._manager.answers, asked, milliseconds)
+            found |= {
+                one: answer for one, answer in zip(left, answers, strict=True) if answer is not None
+            }
+            if time.monotonic() >= until:
+                self._silent |= {one: self._name(one) for one in left if one not in found}
+            else:
+                time.sleep(_PAUSE)
+        return found
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Those that do not answer, such as ``2 (host:9092)``."""
+        return tuple(self._silent.values())
+
+    def _name(self, broker: int) -> str:
+        return f"{broker} ({self._manager.addresses().get(broker, 'unknown')})"
+
+    def coordinator(self, kind: CoordinatorType, key: str, seconds: float) -> Any:
+        """What any broker answers of a coordinator: an error code, or its node id."""
+        request = FindCoordinatorRequest(key_type=kind.value, coordinator_keys=[key], min_version=4)
+        return self.send(request, None, seconds).coordinators[0]
+
+    # Topics -------------------------------------------------------------------------------------
+
+    def partition_counts(self, topics: Collection[str] | None) -> dict[str, int]:
+        """The number of partitions of topics; of all that may be described if None is given."""
+        found = self.ask("topics", functools.partial(self._metadata, topics))
+        counts = {topic.name: len(topic.partitions) for topic in found.topics}
+        return counts if topics is None else {topic: counts[topic] for topic in topics}
+
+    def identity(self, topics: Collection[str]) -> Identity:
+        """The ids of the cluster and of topics."""
+        found = self.ask("topics", functools.partial(self._metadata, topics))
+        ids = {topic.name: topic.topic_id or NO_ID for topic in found.topics}
+        return Identity(found.cluster_id or "", ids)
+
+    def _metadata(self, topics: Collection[str] | None, seconds: float) -> Any:
+        wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics or ()]
+        request = MetadataRequest(
+            topics=None if topics is None else wanted, allow_auto_topic_creation=False
+        )
+        answer = self.send(request, None, seconds)
+        for topic in answer.topics:
+            if topic.error_code == _UNKNOWN_TOPIC:
+                raise TopicNotFoundError(f"topic {topic.name!r} does not exist")
+            error = kafka_errors.for_code(topic.error_code)
+            if topic.error_code and not error.retriable:
+                raise VerificationError(f"topic {topic.name!r}: {error_name(topic.error_code)}")
+            check(topic.error_code)
+        return answer
+
+    def not_compacted(self, topics: Collection[str]) -> list[str]:
+        """Raises VerificationError for a compacted topic; notes on those that do not tell."""
         notes = []
         for topic in topics:
-            try:
-                policy = self._cleanup_policy(topic)
-            except _DeniedError:
+            policy = self.ask(
+                f"configs of topic {topic!r}", functools.partial(self._cleanup_policy, topic)
+            )
+            if policy is None:
                 acl = describe_configs(topic)
                 notes.append(
                     f"whether topic {topic!r} is compacted is not known, for lack of {acl}"
                 )
-                continue
-            if _COMPACT in policy:
+            elif "compact" in policy:
                 raise VerificationError(
                     f"topic {topic!r} is compacted ({_POLICY}={policy}): what its cleaner removes "
                     "would look lost. Compare the output's last value of each key with your own "
@@ -101,122 +236,85 @@ class Cluster:
                 )
         return notes
 
-    def _cleanup_policy(self, topic: str) -> str:
-        wanted = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        found = self._answers(
-            lambda seconds: self._admin.describe_configs([wanted], request_timeout=seconds),
-            lambda _: f"configs of topic {topic!r}",
+    def _cleanup_policy(self, topic: str, seconds: float) -> str | None:
+        wanted = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_TOPIC, resource_name=topic, configuration_keys=[_POLICY]
         )
-        return str(found[wanted][_POLICY].value)
+        request = DescribeConfigsRequest(resources=[wanted], include_synonyms=False)
+        found = self.send(request, None, seconds).results[0]
+        if found.error_code in _DENIED:
+            return None
+        check(found.error_code)
+        return str(found.configs[0].value)
 
-    def leaders(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """The id of the leading broker of each partition that has one."""
-        return {
-            TopicPartition(topic, partition.id): partition.leader.id
-            for topic, found in self._described(topics).items()
-            for partition in found.partitions
-            if partition.leader is not None
-        }
-
-    def identity(self, topics: Sequence[str]) -> Identity:
-        """The ids of the cluster and of topics."""
-        answers = self._answers(
-            lambda seconds: {"the cluster": self._admin.describe_cluster(request_timeout=seconds)}
-        )
-        return Identity(
-            answers["the cluster"].cluster_id or "",
-            {topic: _id(found.topic_id) for topic, found in self._described(topics).items()},
-        )
+    # Offsets ------------------------------------------------------------------------------------
 
     def lows(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first existing offsets."""
-        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-        return self._offsets(partitions, earliest, IsolationLevel.READ_UNCOMMITTED)
+        return self._offsets(partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks."""
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return self._offsets(partitions, latest, IsolationLevel.READ_UNCOMMITTED)
+        return self._offsets(partitions, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def stable_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The last stable offsets: what lies below them is committed or aborted."""
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return self._offsets(partitions, latest, IsolationLevel.READ_COMMITTED)
+        return self._offsets(partitions, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
 
     def _offsets(
+        self, partitions: Collection[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        while left := [one for one in partitions if one not in found]:
+            attempt = functools.partial(self._offsets_of_first, left, spec, isolation)
+            found |= self.ask(f"offsets of {name_of(left[0])}", attempt)
+        return {one: found[one] for one in partitions}
+
+    def _offsets_of_first(
         self,
-        partitions: Collection[TopicPartition],
+        partitions: list[TopicPartition],
         spec: OffsetSpec,
         isolation: IsolationLevel,
+        seconds: float,
     ) -> dict[TopicPartition, int]:
-        wanted = {confluent_kafka.TopicPartition(*partition): spec for partition in partitions}
-        found = self._answers(
-            lambda seconds: self._admin.list_offsets(
-                wanted, isolation_level=isolation, request_timeout=seconds
-            ),
-            lambda at: f"offsets of {at.topic}:{at.partition}",
+        """The offset of the first partition, and what else its leader knows."""
+        leader = self.leader(partitions[0], seconds)
+        topic_class = ListOffsetsRequest.ListOffsetsTopic
+        led = by_topic(one for one in partitions if self._leaders.get(one, leader) == leader)
+        request = ListOffsetsRequest(
+            isolation_level=int(isolation),
+            topics=[
+                topic_class(
+                    name=topic,
+                    partitions=[
+                        topic_class.ListOffsetsPartition(partition_index=one, timestamp=int(spec))
+                        for one in numbers
+                    ],
+                )
+                for topic, numbers in led.items()
+            ],
+            timeout_ms=int(seconds * 1000),
+            min_version=2,  # the first one that has isolation levels
         )
-        return {TopicPartition(at.topic, at.partition): one.offset for at, one in found.items()}
-
-    def _described(self, topics: Sequence[str]) -> dict[str, Any]:
-        return self._answers(
-            lambda seconds: self._admin.describe_topics(
-                TopicCollection(list(topics)), request_timeout=seconds
-            ),
-            lambda topic: f"topic {topic!r}",
-        )
-
-    def _answers(
-        self,
-        ask: Callable[[float], Mapping[_About, "Future[Any]"]],
-        name: Callable[[_About], str] = str,
-    ) -> dict[_About, Any]:
-        """The answers, by what they are about; without any it asks anew, maybe another broker."""
-        until = time.monotonic() + self._timeout
-        while True:
-            left = until - time.monotonic()
-            asked = ask(max(_SHORTEST, min(_ATTEMPT, left)))
-            try:
-                return {about: self._result(name(about), one) for about, one in asked.items()}
-            except DeadlineExceededError:
-                if left <= _ATTEMPT:
-                    raise
-                # Another client does not keep who led a partition.
-                self._admin = AdminClient(dict(self.settings.for_consumer()))
-
-    def _result(self, what: str, future: "Future[Any]") -> Any:
-        try:
-            found = future.result()
-        except KafkaException as error:
-            raise self._failed(what, error) from error
-        if isinstance(found, ListOffsetsResultInfo) and found.offset < 0:
-            # librdkafka has no error for a leader that is silent while others answer.
-            raise self._silence(what, "the partition's leader is silent")
+        found: dict[TopicPartition, int] = {}
+        for topic in self.send(request, leader, seconds).topics:
+            for one in topic.partitions:
+                partition = TopicPartition(topic.name, one.partition_index)
+                if not one.error_code:
+                    found[partition] = one.offset
+                elif partition == partitions[0]:
+                    check(one.error_code)
         return found
 
-    def _failed(self, what: str, error: KafkaException) -> Exception:
-        code = error.args[0].code()
-        if code in _DENIED:
-            return _DeniedError(f"{what}: {reason_of(error)}")
-        if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return TopicNotFoundError(f"{what} does not exist")
-        if code in _PASSING:
-            return self._silence(what, reason_of(error))
-        return VerificationError(f"{what}: {reason_of(error)}")
-
-    def _silence(self, what: str, reason: str) -> DeadlineExceededError:
-        return DeadlineExceededError(
-            f"{what}: no answer of bootstrap.servers={self.settings.bootstrap_servers!r} "
-            f"within {self._timeout:g} s (--timeout): {reason}"
-        )
-
-
-def _id(found: Any) -> uuid.UUID:
-    high, low = found.get_most_significant_bits(), found.get_least_significant_bits()
-    return uuid.UUID(int=(high & _64_BITS) << 64 | low & _64_BITS)
-
-
-def reason_of(error: KafkaException) -> str:
-    """The reason that librdkafka gives for an error, without the code."""
-    found = error.args[0]
-    return str(found.str() if isinstance(found, KafkaError) else found)
+    def leader(self, partition: TopicPartition, seconds: float) -> int:
+        """The node id of the broker that leads a partition."""
+        if partition not in self._leaders:
+            self._leaders |= {
+                TopicPartition(topic.name, one.partition_index): one.leader_id
+                for topic in self._metadata([partition.topic], seconds).topics
+                for one in topic.partitions
+                if one.leader_id >= 0
+            }
+        if partition not in self._leaders:
+            raise kafka_errors.LeaderNotAvailableError
+        return self._leaders[partition]

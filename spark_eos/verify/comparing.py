@@ -1,29 +1,26 @@
 """The comparison of outputs with what the user expects, in numbered steps."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
 from kafka import TopicPartition
 
 from spark_eos._client.checks import check_text
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError, VerificationError
-from spark_eos.verify.brokers import Brokers
-from spark_eos.verify.cluster import Cluster, reason_of
+from spark_eos.verify.cluster import Cluster
 from spark_eos.verify.findings import Comparison, Difference, Finding, RowExample
 from spark_eos.verify.group_offsets import CommittedOffsets
 from spark_eos.verify.open_transactions import Settled, settle
 from spark_eos.verify.parquet_rows import ParquetRows
 from spark_eos.verify.partitions import Partitions, name_of
-from spark_eos.verify.records import READ_COMMITTED, Reader
+from spark_eos.verify.records import READ_COMMITTED, Reader, Watch, meter, silent
 from spark_eos.verify.row_counts import EXPECTED, VISIBLE, HashedRow, RowCounts, digest
 from spark_eos.verify.rows import Row, TopicRows, shown
 from spark_eos.verify.verifier import check_arguments
-from spark_eos.verify.watching import Watch, meter, silent
 
 _TOPIC: Final = "topic:"
 # Keys of the JSON document's ``unjudged``, so a public interface.
@@ -107,31 +104,16 @@ def compare(
             raise ConfigurationError(f"topic {topic!r} is both --expect and --output")
     if key and files is not None and not files.has_key:
         raise ConfigurationError(f"--key needs a column 'key' in --expect {where!r}")
-    try:
-        with ExitStack() as stack:
-            counts = stack.enter_context(RowCounts())
-            # First, because librdkafka is slow to report that a listener refuses it.
-            brokers = stack.enter_context(closing(Brokers(settings, timeout)))
-            cluster = Cluster(settings, timeout)
-            expected = Partitions({} if topic is None else cluster.partition_counts([topic]))
-            written = Partitions(cluster.partition_counts(outputs))
-            # Of a compacted topic, the last value of a key remains.
-            compared = [*outputs, *([] if topic is None else [topic])]
-            notes = [] if key else cluster.not_compacted(compared)
-            work = _Comparing(
-                cluster,
-                expected,
-                written,
-                counts,
-                key,
-                timeout,
-                watch or silent,
-            )
-            work.settle(brokers, group_id, prefix)
-            work.compare(files)
-            return work.comparison(examples, notes)
-    except KafkaException as error:
-        raise VerificationError(reason_of(error)) from error
+    topics = [] if topic is None else [topic]
+    with RowCounts() as counts, closing(Cluster(settings, timeout)) as cluster:
+        expected = Partitions(cluster.partition_counts(topics))
+        written = Partitions(cluster.partition_counts(outputs))
+        # Of a compacted topic, the last value of a key remains.
+        notes = [] if key else cluster.not_compacted([*outputs, *topics])
+        work = _Comparing(cluster, expected, written, counts, key, watch or silent)
+        work.settle(group_id, prefix)
+        work.compare(files)
+        return work.comparison(examples, notes)
 
 
 @dataclass
@@ -143,7 +125,6 @@ class _Comparing:
     outputs: Partitions
     counts: RowCounts
     by_key: bool
-    timeout: float
     watch: Watch
     settled: Settled = field(init=False)
     held_up: list[RowExample] = field(init=False)
@@ -151,14 +132,14 @@ class _Comparing:
     visible: TopicRows = field(init=False)
     lows: Mapping[TopicPartition, int] = field(init=False)
 
-    def settle(self, brokers: Brokers, group_id: str | None, prefix: str | None) -> None:
+    def settle(self, group_id: str | None, prefix: str | None) -> None:
         """1. Takes the ends, and waits until what is below them is committed or aborted."""
         self.watch("Waiting for open transactions", 0, 1)
         everything = [*self.expected_partitions, *self.outputs]
-        self.settled = settle(self.cluster, everything, brokers, prefix, self.timeout)
+        self.settled = settle(self.cluster, everything, prefix)
         unstable: set[TopicPartition] = set()
         if group_id is not None:
-            offsets, unstable = CommittedOffsets(brokers, group_id, self.timeout).read(stable=True)
+            offsets, unstable = CommittedOffsets(self.cluster, group_id).read(stable=True)
             if not offsets and not unstable:
                 raise VerificationError(
                     f"group {group_id!r} has no committed offset in any topic that may be "
@@ -175,17 +156,16 @@ class _Comparing:
         counts = self.counts
         self.expected = files or self._topic_rows(self.expected_partitions)
         self.visible = self._topic_rows(self.outputs)
-        hashed = self._hashed()
         # First the expectation, which may turn out to be unfit.
         advance = meter(self.watch, "Reading what is expected", self.expected.total)
         for batch in self.expected.read(advance):
-            counts.add(EXPECTED, map(hashed, self._fit(batch)))
+            counts.add(EXPECTED, map(self._hashed, self._fit(batch)))
         for batch in self.visible.read(meter(self.watch, "Reading outputs", self.visible.total)):
             rows = batch
             if self.by_key:
                 counts.add_keyless(row.number for row in batch if row.key is None)
                 rows = [row for row in batch if row.key is not None]
-            counts.add(VISIBLE, map(hashed, rows))
+            counts.add(VISIBLE, map(self._hashed, rows))
         # Only now, because retention may have removed more in the meantime.
         self.lows = self.cluster.lows([*self.expected_partitions, *self.outputs])
         self.watch("Comparing", 0, 1)
@@ -198,7 +178,7 @@ class _Comparing:
     def _topic_rows(self, partitions: Partitions) -> TopicRows:
         lows = self.cluster.lows(partitions)
         spans = {one: (low, self.settled.ends[one]) for one, low in lows.items()}
-        reader = Reader(self.cluster.settings, partitions, READ_COMMITTED, self.timeout)
+        reader = Reader(self.cluster, partitions, READ_COMMITTED)
         return TopicRows(reader, partitions, spans)
 
     def _fit(self, batch: list[Row]) -> Iterator[Row]:
@@ -217,24 +197,13 @@ class _Comparing:
                 )
             yield row
 
-    def _hashed(self) -> Callable[[Row], HashedRow]:
-        """The function that hashes rows of either side."""
-        topics: dict[str | None, bytes] = {}
-        if self.expected.has_topic:
-            topics = {one.topic: one.topic.encode() for one in self.outputs}
+    def _hashed(self, row: Row) -> HashedRow:
+        topic = row.topic.encode() if row.topic and self.expected.has_topic else None
         if self.by_key:
-            return lambda row: (
-                digest([topics.get(row.topic), row.key]),
-                None if row.value is None else digest([row.value]),
-                row.number,
-            )
-        if self.expected.has_key:
-            return lambda row: (
-                digest([topics.get(row.topic), row.key, row.value]),
-                None,
-                row.number,
-            )
-        return lambda row: (digest([topics.get(row.topic), row.value]), None, row.number)
+            value = None if row.value is None else digest([row.value])
+            return digest([topic, row.key]), value, row.number
+        key = row.key if self.expected.has_key else None
+        return digest([topic, key, row.value]), None, row.number
 
     def _refuse_ambiguous(self) -> None:
         for first, last in self.counts.ask("SELECT first, last FROM ambiguous LIMIT 1"):

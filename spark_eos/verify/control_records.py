@@ -6,8 +6,8 @@ the outputs, which is librdkafka.
 """
 
 import enum
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from kafka import TopicPartition
@@ -17,28 +17,12 @@ from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatch
 
 from spark_eos.errors import VerificationError
-from spark_eos.verify.brokers import Brokers
-from spark_eos.verify.cluster import Cluster
+from spark_eos.verify.cluster import Cluster, check
 from spark_eos.verify.partitions import name_of
 
 _AT_ONCE: Final = 16 << 20
-_PAUSE: Final = 0.1
 _BY_NAME: Final = 12  # the last version of Fetch that identifies topics by name
 _ENDS_TRANSACTION: Final = (0, 1)  # other control records, such as KRaft's, do not
-_OUT_OF_RANGE: Final = kafka_errors.OffsetOutOfRangeError.errno
-_PASSING: Final = frozenset(
-    {
-        kafka_errors.UnknownTopicOrPartitionError.errno,
-        kafka_errors.LeaderNotAvailableError.errno,
-        kafka_errors.NotLeaderForPartitionError.errno,
-        kafka_errors.ReplicaNotAvailableError.errno,
-        kafka_errors.KafkaStorageError.errno,
-        kafka_errors.FencedLeaderEpochError.errno,
-        kafka_errors.UnknownLeaderEpochError.errno,
-    }
-)
-
-
 _NOBODY: Final = -1  # the producer id of records without one
 
 
@@ -62,99 +46,83 @@ class Uncommitted(NamedTuple):
     producer_id: int
 
 
-class ControlRecords:
-    """Reads the control records of partitions of a cluster's topics."""
+def uncommitted(
+    cluster: Cluster, partition: TopicPartition, low: int, end: int, advance: Callable[[int], None]
+) -> Iterator[Uncommitted]:
+    """A partition's records below an end whose transactions were not committed, or may not be."""
+    pending: dict[int, list[list[int]]] = {}
+    for first, last, batch in _batches(cluster, partition, low, end, advance):
+        if batch is None:
+            for producer_id, runs in pending.items():
+                yield from _of(runs, Fate.UNKNOWN, producer_id)
+            pending.clear()
+            yield Uncommitted(first, last, Fate.UNKNOWN, _NOBODY)
+            continue
+        if not batch.is_transactional:
+            continue
+        producer_id = batch.producer_id
+        if batch.is_control_batch:
+            control = next(iter(batch))
+            if control.type in _ENDS_TRANSACTION:
+                runs = pending.pop(producer_id, [])
+                if control.abort:
+                    yield from _of(runs, Fate.ABORTED, producer_id)
+            continue
+        runs = pending.setdefault(producer_id, [])
+        if runs and runs[-1][1] + 1 == first:
+            runs[-1][1] = last
+        else:
+            runs.append([first, last])
+    for producer_id, runs in pending.items():
+        yield from _of(runs, Fate.OPEN, producer_id)
 
-    def __init__(
-        self, brokers: Brokers, cluster: Cluster, topics: Sequence[str], timeout: float
-    ) -> None:
-        self._brokers = brokers
-        self._cluster = cluster
-        self._topics = topics
-        self._known: Mapping[TopicPartition, int] = {}
-        self._timeout = timeout
 
-    def uncommitted(
-        self, partition: TopicPartition, low: int, end: int, advance: Callable[[int], None]
-    ) -> Iterator[Uncommitted]:
-        """A partition's records whose transactions were not committed below an end, or may not be.
-
-        Raises:
-            VerificationError: A broker refuses, or nothing comes within the timeout.
-        """
-        pending: dict[int, list[list[int]]] = {}
-        for first, last, batch in self._batches(partition, low, end, advance):
-            if batch is None:
-                for producer_id, runs in pending.items():
-                    yield from _of(runs, Fate.UNKNOWN, producer_id)
-                pending.clear()
-                yield Uncommitted(first, last, Fate.UNKNOWN, _NOBODY)
-                continue
-            if not batch.is_transactional:
-                continue
-            producer_id = batch.producer_id
-            if batch.is_control_batch:
-                control = next(iter(batch))
-                if control.type in _ENDS_TRANSACTION:
-                    runs = pending.pop(producer_id, [])
-                    if control.abort:
-                        yield from _of(runs, Fate.ABORTED, producer_id)
-                continue
-            runs = pending.setdefault(producer_id, [])
-            if runs and runs[-1][1] + 1 == first:
-                runs[-1][1] = last
-            else:
-                runs.append([first, last])
-        for producer_id, runs in pending.items():
-            yield from _of(runs, Fate.OPEN, producer_id)
-
-    def _batches(
-        self, partition: TopicPartition, low: int, end: int, advance: Callable[[int], None]
-    ) -> Iterator[tuple[int, int, Any]]:
-        """First and last offset of each batch; None for a batch where retention removed them."""
-        offset = low
-        while offset < end:
-            before = offset
-            records = self._fetch(partition, offset)
-            if records is None:
-                offset = self._cluster.lows([partition])[partition]
-                if offset > before:
-                    yield before, offset - 1, None
-            for batch in MemoryRecords(records or b""):
-                if not isinstance(batch, DefaultRecordBatch):
-                    raise VerificationError(
-                        f"{name_of(partition)}:{offset} has the record format of Kafka before "
-                        "0.11, which has no transactions"
-                    )
-                if batch.base_offset >= end:
-                    advance(end - before)
-                    return
-                if batch.next_offset > offset:  # else it lies before the requested offset
-                    yield max(offset, batch.base_offset), batch.last_offset, batch
-                    offset = batch.next_offset
-            if offset == before:
-                raise VerificationError(f"{name_of(partition)}:{offset} can't be fetched")
-            advance(min(offset, end) - before)
-
-    def _fetch(self, partition: TopicPartition, offset: int) -> bytes | None:
-        """Records from an offset on; None if it does not exist."""
-        until = time.monotonic() + self._timeout
-        while True:
-            if partition not in self._known:
-                self._known = self._cluster.leaders(self._topics)
-            answer = self._brokers.send(_request(partition, offset), self._known.get(partition, -1))
-            found = answer.responses[0].partitions[0]
-            if not found.error_code and found.records:
-                return found.records  # type: ignore[no-any-return]
-            if found.error_code == _OUT_OF_RANGE:
-                return None
-            if found.error_code not in _PASSING | {0} or time.monotonic() > until:
-                reason = kafka_errors.for_code(found.error_code)
+def _batches(
+    cluster: Cluster, partition: TopicPartition, low: int, end: int, advance: Callable[[int], None]
+) -> Iterator[tuple[int, int, Any]]:
+    """First and last offset of each batch; None for a batch where retention removed them."""
+    offset = low
+    while offset < end:
+        before = offset
+        records = cluster.ask(
+            f"fetching {name_of(partition)}:{offset}",
+            functools.partial(_fetch, cluster, partition, offset),
+            cluster.timeout,
+        )
+        if records is None:
+            offset = cluster.lows([partition])[partition]
+            if offset > before:
+                yield before, offset - 1, None
+        for batch in MemoryRecords(records or b""):
+            if not isinstance(batch, DefaultRecordBatch):
                 raise VerificationError(
-                    f"fetching {name_of(partition)}:{offset}: {reason.__name__}"
+                    f"{name_of(partition)}:{offset} has the record format of Kafka before "
+                    "0.11, which has no transactions"
                 )
-            self._known = {}
-            time.sleep(_PAUSE)
+            if batch.base_offset >= end:
+                advance(end - before)
+                return
+            if batch.next_offset > offset:  # else it lies before the requested offset
+                yield max(offset, batch.base_offset), batch.last_offset, batch
+                offset = batch.next_offset
+        if offset == before:
+            raise VerificationError(f"{name_of(partition)}:{offset} can't be fetched")
+        advance(min(offset, end) - before)
+
+
+def _fetch(
+    cluster: Cluster, partition: TopicPartition, offset: int, seconds: float
+) -> bytes | None:
+    """Records from an offset on; None if it does not exist."""
+    leader = cluster.leader(partition, seconds)
+    answer = cluster.send(_request(partition, offset), leader, seconds)
+    found = answer.responses[0].partitions[0]
+    if found.error_code == kafka_errors.OffsetOutOfRangeError.errno:
+        return None
+    check(found.error_code)
+    if not found.records:
+        raise kafka_errors.OffsetNotAvailableError
+    return found.records  # type: ignore[no-any-return]
 
 
 def _request(partition: TopicPartition, offset: int) -> FetchRequest:

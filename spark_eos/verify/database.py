@@ -41,14 +41,9 @@ class Database:
         self._database.close()
         self._directory.cleanup()
 
-    def insert(self, table: str, rows: Iterable[tuple[Any, ...]], columns: int) -> None:
-        """Adds rows to a table that has so many columns."""
-        marks = ", ".join("?" * columns)
-        self._database.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
-
-    def insert_each(self, statement: str, rows: Iterable[dict[str, Any]]) -> None:
-        """Executes a statement with the named values of each row."""
-        self._database.executemany(statement, rows)
+    def insert(self, what: str, rows: Iterable[tuple[Any, ...] | dict[str, Any]]) -> None:
+        """Executes INSERT INTO with the values of each row."""
+        self._database.executemany(f"INSERT INTO {what}", rows)
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows that answer a query."""

@@ -1,32 +1,21 @@
-"""A group's committed offsets, read from its coordinator.
+"""A group's committed offsets, read from its coordinator."""
 
-Not by librdkafka's admin client: its requests to coordinators abort the process if the connection
-is lost at the wrong moment (librdkafka issue 4605).
-"""
-
+import functools
 import time
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kafka import TopicPartition
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import OffsetFetchRequest
-from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+from kafka.protocol.metadata import CoordinatorType
 
-from spark_eos.errors import DeadlineExceededError, VerificationError
-from spark_eos.verify.brokers import Brokers, error_name
+from spark_eos.verify.cluster import Cluster, check
+from spark_eos.verify.partitions import by_topic
 
 _PAUSE: Final = 0.02
-# Seconds to wait for one broker, before asking another which one is the coordinator.
-_ATTEMPT: Final = 5.0
 _BY_NAME: Final = 9  # the last version that identifies topics by name instead of id
 _UNSTABLE: Final = kafka_errors.UnstableOffsetCommitError.errno
-_NO_COORDINATOR: Final = kafka_errors.CoordinatorNotAvailableError.errno
-_MOVING: Final = (
-    _NO_COORDINATOR,
-    kafka_errors.CoordinatorLoadInProgressError.errno,
-    kafka_errors.NotCoordinatorError.errno,
-)
 
 
 class Stored(NamedTuple):
@@ -42,10 +31,9 @@ Offsets = dict[TopicPartition, Stored]
 class CommittedOffsets:
     """The committed offsets of one group."""
 
-    def __init__(self, brokers: Brokers, group_id: str, timeout: float) -> None:
-        self._brokers = brokers
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self._cluster = cluster
         self.group_id = group_id
-        self._timeout = timeout
 
     def read(
         self, partitions: Iterable[TopicPartition] | None = None, *, stable: bool
@@ -55,25 +43,30 @@ class CommittedOffsets:
         ``stable`` waits until no open transaction is about to change an offset: of each partition
         by itself, since a running query always has some pending, and for no longer than the
         timeout and one answer. Returns offsets, and the partitions that did not become stable.
-
-        Raises:
-            DeadlineExceededError: The coordinator does not answer in time.
-            VerificationError: The offsets can't be read.
         """
-        until = time.monotonic() + self._timeout
-        found, unstable = self._fetch(partitions, stable=stable)
+        until = time.monotonic() + self._cluster.timeout
+        found, unstable = self._asked(partitions, stable=stable)
         while unstable and time.monotonic() <= until:
             time.sleep(_PAUSE)
-            more, unstable = self._fetch(unstable, stable=True)
+            more, unstable = self._asked(unstable, stable=True)
             found |= more
         if unstable:
-            found |= self._fetch(unstable, stable=False)[0]
+            found |= self._asked(unstable, stable=False)[0]
         return found, unstable
 
-    def _fetch(
+    def _asked(
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool
     ) -> tuple[Offsets, set[TopicPartition]]:
-        answer = self._answer(self._request(partitions, stable=stable))
+        fetch = functools.partial(self._fetch, self._request(partitions, stable=stable))
+        return self._cluster.ask(f"offsets of group {self.group_id!r}", fetch)
+
+    def _fetch(
+        self, request: OffsetFetchRequest, seconds: float
+    ) -> tuple[Offsets, set[TopicPartition]]:
+        where = self._cluster.coordinator(CoordinatorType.GROUP, self.group_id, seconds)
+        check(where.error_code)
+        answer = self._cluster.send(request, where.node_id, seconds).groups[0]
+        check(answer.error_code)
         found: Offsets = {}
         unstable: set[TopicPartition] = set()
         for topic in answer.topics:
@@ -81,9 +74,9 @@ class CommittedOffsets:
                 partition = TopicPartition(topic.name, one.partition_index)
                 if one.error_code == _UNSTABLE:
                     unstable.add(partition)
-                elif one.error_code:
-                    raise self._refused(one.error_code)
-                elif one.committed_offset >= 0:
+                    continue
+                check(one.error_code)
+                if one.committed_offset >= 0:
                     found[partition] = Stored(one.committed_offset, one.metadata or "")
         return found, unstable
 
@@ -91,12 +84,9 @@ class CommittedOffsets:
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool
     ) -> OffsetFetchRequest:
         group_class = OffsetFetchRequest.OffsetFetchRequestGroup
-        asked: dict[str, list[int]] = {}
-        for topic, number in sorted(partitions or ()):
-            asked.setdefault(topic, []).append(number)
         topics = [
             group_class.OffsetFetchRequestTopics(name=topic, partition_indexes=numbers)
-            for topic, numbers in asked.items()
+            for topic, numbers in by_topic(partitions or ()).items()
         ]
         group = group_class(
             group_id=self.group_id,
@@ -107,45 +97,3 @@ class CommittedOffsets:
         return OffsetFetchRequest(
             groups=[group], require_stable=stable, min_version=8, max_version=_BY_NAME
         )
-
-    def _answer(self, request: OffsetFetchRequest) -> Any:
-        """The group's part of the answer; asks again, within the timeout, if its broker moves."""
-        until = time.monotonic() + self._timeout
-        while True:
-            code, answer = self._ask(request, until)
-            if not code:
-                return answer
-            if code not in _MOVING:
-                raise self._refused(code)
-            if time.monotonic() > until:
-                raise DeadlineExceededError(
-                    f"{self._refused(code)}, for {self._timeout:g} s (--timeout)"
-                )
-            time.sleep(_PAUSE)
-
-    def _ask(self, request: OffsetFetchRequest, until: float) -> tuple[int, Any]:
-        """Error code and answer of the coordinator, which any broker is asked for."""
-        find = FindCoordinatorRequest(
-            key_type=CoordinatorType.GROUP.value, coordinator_keys=[self.group_id], min_version=4
-        )
-        try:
-            where = self._send(find, None, until).coordinators[0]
-            if where.error_code:
-                return where.error_code, None
-            answer = self._send(request, where.node_id, until).groups[0]
-        except DeadlineExceededError as error:
-            if time.monotonic() >= until:
-                raise DeadlineExceededError(
-                    f"offsets of group {self.group_id!r}: no answer within {self._timeout:g} s "
-                    f"(--timeout): {error.text}"
-                ) from error
-            # The broker is gone; another one may be the coordinator, or know it.
-            return _NO_COORDINATOR, None
-        return answer.error_code, answer
-
-    def _send(self, request: Any, broker: int | None, until: float) -> Any:
-        left = until - time.monotonic()
-        return self._brokers.send(request, broker, max(0.1, min(_ATTEMPT, left)))
-
-    def _refused(self, code: int) -> VerificationError:
-        return VerificationError(f"offsets of group {self.group_id!r}: {error_name(code)}")

@@ -28,12 +28,7 @@ def header(message: Message, name: str) -> bytes | None:
 
 
 def number(text: bytes, most: int) -> int | None:
-    """The number from 0 to ``most`` that a text is; None for any other text.
-
-    Example:
-        >>> number(b"12", 99), number(b"100", 99), number(b"-1", 99), number(b"9" * 5_000, 99)
-        (12, None, None, None)
-    """
+    """The number from 0 to ``most`` that a text is; None for any other text."""
     found = int(text) if _NUMBER.fullmatch(text) else -1
     return found if 0 <= found <= most else None
 

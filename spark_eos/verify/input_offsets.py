@@ -62,17 +62,18 @@ class DirectProgress:
     def __init__(self, group: CommittedOffsets, inputs: Partitions) -> None:
         self._group = group
         self._inputs = inputs
-        self.nothing = (
-            f"group {group.group_id!r} has no committed offset in any input topic: there is "
-            "nothing to judge; check --group-id and --input"
-        )
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Reads the offsets; as `CommittedOffsets.read`."""
+        """Reads the offsets; as `CommittedOffsets.read`. Once stable, there must be any."""
         found, unstable = self._group.read(self._inputs, stable=stable)
+        committed = {partition: stored.offset for partition, stored in _progress(found).items()}
+        if stable and not committed:
+            raise VerificationError(
+                f"group {self._group.group_id!r} has no committed offset in any input topic: there "
+                "is nothing to judge; check --group-id and --input"
+            )
         return InputOffsets(
-            {partition: stored.offset for partition, stored in _progress(found).items()},
-            tuple(name_of(one) for one in self._inputs if one in unstable),
+            committed, tuple(name_of(one) for one in self._inputs if one in unstable)
         )
 
 
@@ -87,26 +88,23 @@ class MirroredProgress:
         self._topics = sorted({topic for topic, _ in inputs})
         self._target = target
         self._source = source
-        self.nothing = (
-            f"group {group.group_id!r} has no committed offset that stands for a partition "
-            "of an input topic: there is nothing to judge; check --group-id, --input and whether "
-            "you may describe the query's progress topic"
-        )
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Reads the offsets; as `CommittedOffsets.read`.
-
-        Raises:
-            VerificationError: They are those of another cluster or of a recreated topic, or nothing
-                says what one of them stands for.
-        """
+        """Reads the offsets; as `CommittedOffsets.read`. Once stable, there must be any."""
         found, _ = self._group.read(stable=False)
         stored = _progress(found)
         unstable: set[TopicPartition] = set()
         if stable:
             more, unstable = self._group.read(self._awaited(stored), stable=True)
             stored |= _progress(more)
-        return InputOffsets(self._committed(stored), tuple(map(name_of, sorted(unstable))))
+        committed = self._committed(stored)
+        if stable and not committed:
+            raise VerificationError(
+                f"group {self._group.group_id!r} has no committed offset that stands for a "
+                "partition of an input topic: there is nothing to judge; check --group-id, --input "
+                "and whether you may describe the query's progress topic"
+            )
+        return InputOffsets(committed, tuple(map(name_of, sorted(unstable))))
 
     def _awaited(self, stored: Offsets) -> set[TopicPartition]:
         """The partitions whose offset may be about to tell of an input.
@@ -116,8 +114,7 @@ class MirroredProgress:
         """
         sources = {one: source for one, source in _sources(stored).items() if source is not None}
         topics = sorted({topic for topic, _ in sources})
-        target = self._target
-        counts = target.partition_counts(topics) if topics else target.all_partition_counts()
+        counts = self._target.partition_counts(topics or None)
         # A progress partition keeps its source partition for good.
         others = {one for one, source in sources.items() if source.topic not in self._topics}
         return {*Partitions(counts)} - others

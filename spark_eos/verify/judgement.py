@@ -41,42 +41,30 @@ class Reconciled:
     letters: Mapping[bytes, int]  # dead letters that count, by group
     others: int  # records of dead-letter topics that do not
 
-
-def judge(
-    reconciled: Reconciled, notes: Iterable[str], *, examples: int, complete: bool
-) -> Findings:
-    """Counts each kind of anomaly, and picks examples; adds its notes to those given."""
-    return _Judgement(reconciled, examples).findings(notes, complete=complete)
-
-
-class _Judgement:
-    def __init__(self, reconciled: Reconciled, most: int) -> None:
-        self._reconciled = reconciled
-        self._records = reconciled.records
-        self._most = most
-
-    def findings(self, notes: Iterable[str], *, complete: bool) -> Findings:
-        reconciled, records = self._reconciled, self._records
+    def findings(self, notes: Iterable[str], *, examples: int, complete: bool) -> Findings:
+        """Counts each kind of anomaly, and picks examples; adds its notes to those given."""
+        records = self.records
         by_sql = [Kind.LOST, Kind.DUPLICATE, Kind.PHANTOM, Kind.ABORTED_READ, Kind.DIRTY_READ]
-        if reconciled.matching.by_position:
+        if self.matching.by_position:
             by_sql.append(Kind.REORDERED)
-        if reconciled.group_id is not None:
+        if self.group_id is not None:
             by_sql += [Kind.WITHOUT_OFFSET, Kind.UNPROCESSED]
-        found = {kind: self._asked(kind) for kind in by_sql}
-        found[Kind.OPEN] = self._listed(
-            Example(outputs=outputs, detail=detail)
-            for outputs, detail in reconciled.settled.held_up(
-                reconciled.group_id, reconciled.offsets.unstable
-            )
-        )
-        if reconciled.group_id is not None:
-            found[Kind.BEYOND_END] = self._listed(self._beyond_end())
+        found = {kind: self._asked(kind, examples) for kind in by_sql}
+        listed = {
+            Kind.OPEN: [
+                Example(outputs=outputs, detail=detail)
+                for outputs, detail in self.settled.held_up(self.group_id, self.offsets.unstable)
+            ]
+        }
+        if self.group_id is not None:
+            listed[Kind.BEYOND_END] = [*self._beyond_end()]
+        found |= {kind: Finding(len(each), tuple(each[:examples])) for kind, each in listed.items()}
         return Findings(
             records_in=records.number("SELECT COUNT(*) FROM inputs"),
             records_out=records.number(
                 "SELECT (SELECT COUNT(*) FROM outputs) + (SELECT COUNT(*) FROM without_source)"
             ),
-            isolation_level=reconciled.isolation_level,
+            isolation_level=self.isolation_level,
             found={kind: found[kind] for kind in Kind if kind in found},
             complete=complete,
             input_gone=records.number("SELECT SUM(visible) FROM unmatched WHERE gone"),
@@ -85,51 +73,45 @@ class _Judgement:
             group=self._group(),
         )
 
-    def _asked(self, kind: Kind) -> Finding[Example]:
+    def _asked(self, kind: Kind, most: int) -> Finding[Example]:
         """The answer to the question that the kind's view asks."""
         view = kind.value
-        rows = self._records.ask(
-            f"SELECT id, source, first, last, detail FROM {view} LIMIT ?", self._most
-        )
+        rows = self.records.ask(f"SELECT id, source, first, last, detail FROM {view} LIMIT ?", most)
         parts: dict[str, int] = {}
         if kind is Kind.LOST:
-            fates = dict(self._records.ask(f"SELECT fate, SUM(number) FROM {view} GROUP BY fate"))
+            fates = dict(self.records.ask(f"SELECT fate, SUM(number) FROM {view} GROUP BY fate"))
             parts = {name: int(fates[fate]) for fate, name in _FATES.items() if fate in fates}
-        count = self._records.number(f"SELECT SUM(number) FROM {view}")
+        count = self.records.number(f"SELECT SUM(number) FROM {view}")
         return Finding(count, tuple(self._example(*row) for row in rows), parts)
 
     def _example(self, id_: Any, source: int | None, *outputs_and_detail: Any) -> Example:
         *outputs, detail = outputs_and_detail
         return Example(
-            None if source is None else self._reconciled.inputs.position(source),
+            None if source is None else self.inputs.position(source),
             id_ if isinstance(id_, bytes) else None,
-            self._reconciled.outputs.positions(*outputs),
+            self.outputs.positions(*outputs),
             detail,
         )
 
-    def _listed(self, examples: Iterator[Example]) -> Finding[Example]:
-        found = tuple(examples)
-        return Finding(len(found), found[: self._most])
-
     def _beyond_end(self) -> Iterator[Example]:
-        for partition, end in self._reconciled.input_ends.items():
-            offset = self._reconciled.offsets.committed.get(partition, 0)
+        for partition, end in self.input_ends.items():
+            offset = self.offsets.committed.get(partition, 0)
             if offset > end:
                 yield Example(position_in(partition, offset), detail=f"the input ends at {end}")
 
     def _unjudged(self) -> dict[str, int]:
-        number, matching = self._records.number, self._reconciled.matching
+        number, matching = self.records.number, self.matching
         # By position it is known whether retention removed the input, but not what it had expected.
         known = matching.by_position and matching.expect_header is None
-        removed = not known and any(self._reconciled.input_lows.values())
+        removed = not known and any(self.input_lows.values())
         missing = "SELECT SUM(number) FROM missing WHERE unsure"
         if matching.at_most_once_each:
             missing += " AND NOT visible AND id IN (SELECT id FROM attempts)"
         unmatched = "SELECT SUM(visible) FROM unmatched WHERE gone OR typeof(id) <> 'integer'"
-        letters = self._reconciled.letters
-        several = self._reconciled.group_id is None and len(letters) > 1
+        letters = self.letters
+        several = self.group_id is None and len(letters) > 1
         return {
-            **self._reconciled.settled.unjudged(),
+            **self.settled.unjudged(),
             _SEVERAL: sum(letters.values()) if several else 0,
             _OUTPUTS_REMOVED: number(missing),
             _INPUTS_REMOVED: number(unmatched) if removed else 0,
@@ -137,27 +119,26 @@ class _Judgement:
         }
 
     def _group(self) -> tuple[GroupOffset, ...]:
-        reconciled = self._reconciled
-        if reconciled.group_id is None:
+        if self.group_id is None:
             return ()
-        committed, ends = reconciled.offsets.committed, reconciled.input_ends
+        committed, ends = self.offsets.committed, self.input_ends
         return tuple(
             GroupOffset(one.topic, one.partition, committed.get(one), ends[one])
-            for one in reconciled.inputs
+            for one in self.inputs
         )
 
     def _notes(self) -> Iterator[str]:
-        yield from self._reconciled.settled.notes()
-        if self._reconciled.group_id is not None:
-            committed = self._reconciled.offsets.committed
+        yield from self.settled.notes()
+        if self.group_id is not None:
+            committed = self.offsets.committed
             removed = sum(
                 max(0, low - committed.get(partition, 0))
-                for partition, low in self._reconciled.input_lows.items()
+                for partition, low in self.input_lows.items()
             )
             if removed:
                 yield f"retention removed {removed:,} input offsets before they were processed"
-        if others := self._reconciled.others:
-            group_id = self._reconciled.group_id
+        if others := self.others:
+            group_id = self.group_id
             what = (
                 "dead letters of topics that are no inputs"
                 if group_id is None
@@ -168,7 +149,7 @@ class _Judgement:
 
     def _notes_on_numbers(self) -> Iterator[str]:
         """What a query that filters or explodes has done, and how to say that it may."""
-        ask, matching = self._records.number, self._reconciled.matching
+        ask, matching = self.records.number, self.matching
         if matching.at_most_once_each:
             missing = ask("SELECT COUNT(*) FROM missing WHERE NOT visible")
             missing -= ask("SELECT COUNT(*) FROM lost_writes")

@@ -1,19 +1,19 @@
 """Transactions that have not ended: found, waited for, and described."""
 
+import functools
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from kafka import TopicPartition
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+from kafka.protocol.metadata import CoordinatorType
 
 from spark_eos.acls import Operation, transactional_ids
 from spark_eos.errors import VerificationError
-from spark_eos.verify.brokers import Brokers, error_name
-from spark_eos.verify.cluster import Cluster
+from spark_eos.verify.cluster import Cluster, error_name
 from spark_eos.verify.findings import Position
 from spark_eos.verify.partitions import position_in
 
@@ -74,39 +74,28 @@ class Settled:
         ]
 
 
-def settle(
-    cluster: Cluster,
-    partitions: Collection[TopicPartition],
-    brokers: Brokers,
-    prefix: str | None,
-    timeout: float,
-) -> Settled:
-    """Waits until everything below the current ends, and each open transaction, has ended.
-
-    Raises:
-        VerificationError: The client may not describe ids with the prefix; a broker would silently
-            leave them out of its list.
-    """
+def settle(cluster: Cluster, partitions: Collection[TopicPartition], prefix: str | None) -> Settled:
+    """Waits until everything below the current ends, and each open transaction, has ended."""
     ends = cluster.ends(partitions)
-    still_open = _open_transactions(brokers, prefix)
-    until = time.monotonic() + timeout
+    still_open = _open_transactions(cluster, prefix)
+    until = time.monotonic() + cluster.timeout
     while True:
         stable = cluster.stable_ends(partitions)
         short = {one: stable[one] for one in partitions if stable[one] < ends[one]}
         if still_open:
-            still_open &= _open_transactions(brokers, prefix)
+            still_open &= _open_transactions(cluster, prefix)
         if not (short or still_open) or time.monotonic() > until:
-            return Settled(ends, short, still_open, brokers.silent)
+            return Settled(ends, short, still_open, cluster.silent)
         time.sleep(_PAUSE)
 
 
-def _open_transactions(brokers: Brokers, prefix: str | None) -> set[OpenTransaction]:
+def _open_transactions(cluster: Cluster, prefix: str | None) -> set[OpenTransaction]:
     found: set[OpenTransaction] = set()
     if prefix is None:
         return found
-    _check_may_describe(brokers, prefix)
+    _check_may_describe(cluster, prefix)
     listing = ListTransactionsRequest(state_filters=list(_OPEN_STATES))
-    for broker, listed in brokers.ask_each(listing).items():
+    for broker, listed in cluster.ask_each(listing).items():
         ids = [
             one.transactional_id
             for one in listed.transaction_states
@@ -114,25 +103,22 @@ def _open_transactions(brokers: Brokers, prefix: str | None) -> set[OpenTransact
         ]
         if ids:
             # The broker that lists a transaction coordinates it.
-            answer = brokers.send(DescribeTransactionsRequest(transactional_ids=ids), broker)
-            found.update(_still_open(answer))
+            describe = DescribeTransactionsRequest(transactional_ids=ids)
+            send = functools.partial(cluster.send, describe, broker)
+            found |= {
+                OpenTransaction(
+                    one.transactional_id, one.transaction_start_time_ms, one.producer_id
+                )
+                for one in cluster.ask("open transactions", send).transaction_states
+                if not one.error_code and one.transaction_state in _OPEN_STATES
+            }
     return found
 
 
-def _still_open(answer: Any) -> Iterable[OpenTransaction]:
-    for one in answer.transaction_states:
-        if not one.error_code and one.transaction_state in _OPEN_STATES:
-            yield OpenTransaction(
-                one.transactional_id, one.transaction_start_time_ms, one.producer_id
-            )
-
-
-def _check_may_describe(brokers: Brokers, prefix: str) -> None:
+def _check_may_describe(cluster: Cluster, prefix: str) -> None:
     # FindCoordinator needs the same permission, and answers with an error if it is missing.
-    find = FindCoordinatorRequest(
-        key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=[prefix], min_version=4
-    )
-    code = brokers.send(find, None).coordinators[0].error_code
+    find = functools.partial(cluster.coordinator, CoordinatorType.TRANSACTION, prefix)
+    code = cluster.ask("open transactions", find).error_code
     if code == _DENIED:
         raise VerificationError(
             f"open transactions: {error_name(code)}: finding them needs "

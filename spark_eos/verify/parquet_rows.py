@@ -30,11 +30,7 @@ class ParquetRows:
 
     Names that begin with ``_`` or ``.`` are left out, such as Spark's ``_SUCCESS``. Columns may
     also be in the directories' names, as Spark's ``partitionBy`` writes them. The path may be a
-    URI.
-
-    Raises:
-        ConfigurationError: There are no such files, they can't be opened, or their columns are
-            not those of Kafka records. Only footers have been read by then.
+    URI. Only footers are read until `read`.
     """
 
     def __init__(self, path: str) -> None:

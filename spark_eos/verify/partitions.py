@@ -1,6 +1,6 @@
 """Partitions by number, so that SQL holds the position of a record as one integer."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from kafka import TopicPartition
@@ -18,12 +18,7 @@ Spans = Mapping[TopicPartition, tuple[int, int]]
 
 
 def name_of(partition: TopicPartition) -> str:
-    """``topic:partition``.
-
-    Example:
-        >>> name_of(TopicPartition("orders", 0))
-        'orders:0'
-    """
+    """``topic:partition``."""
     return f"{partition[0]}:{partition[1]}"
 
 
@@ -32,19 +27,21 @@ def position_in(partition: TopicPartition, offset: int) -> Position:
     return Position(partition[0], partition[1], offset)
 
 
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The numbers of partitions by topic."""
+    found: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        found.setdefault(topic, []).append(number)
+    return found
+
+
 def size(spans: Spans) -> int:
     """Number of offsets in spans."""
     return sum(max(0, end - low) for low, end in spans.values())
 
 
 class Partitions(Collection[TopicPartition]):
-    """All partitions of some topics of one cluster, in the order of their numbers.
-
-    Example:
-        >>> partitions = Partitions({"orders": 2, "returns": 1})
-        >>> print(partitions.position(partitions.base(TopicPartition("orders", 1)) + 17))
-        orders:1:17
-    """
+    """All partitions of some topics of one cluster, in the order of their numbers."""
 
     def __init__(self, topics: Mapping[str, int]) -> None:
         self._all = [

@@ -166,25 +166,25 @@ class Records(Database):
 
     def add_inputs(self, rows: Iterable[InputRow]) -> None:
         """Adds input records."""
-        self.insert("inputs", rows, 4)
+        self.insert("inputs VALUES (?, ?, ?, ?)", rows)
 
     def add_outputs(
         self, rows: Iterable[OutputRow], without_source: Iterable[tuple[int, bytes | None]]
     ) -> None:
         """Adds visible output records; those that refer to no input as position, header or key."""
-        self.insert("outputs", rows, 3)
-        self.insert("without_source", without_source, 2)
+        self.insert("outputs VALUES (?, ?, ?)", rows)
+        self.insert("without_source VALUES (?, ?)", without_source)
 
     def add_uncommitted(self, base: int, runs: Iterable[Uncommitted]) -> None:
         """Adds runs of records of an output partition whose transactions were not committed."""
         rows = ((base + run.first, base + run.last, int(run.fate), run.producer_id) for run in runs)
-        self.insert("uncommitted", rows, 4)
+        self.insert("uncommitted VALUES (?, ?, ?, ?)", rows)
 
     def add_attempts(self, rows: Iterable[OutputRow]) -> None:
         """Adds, of records read with read_uncommitted, those that were not committed."""
-        self.insert_each(
+        self.insert(
             # By name: Python 3.12 warns of numbered ones.
-            "INSERT INTO attempts SELECT :id, :at, fate FROM uncommitted WHERE last >= :at AND "
+            "attempts SELECT :id, :at, fate FROM uncommitted WHERE last >= :at AND "
             "first = (SELECT MAX(first) FROM uncommitted WHERE first <= :at)",
             ({"id": id_, "at": at} for id_, at, _ in rows),
         )
@@ -194,7 +194,7 @@ class Records(Database):
 
         One dictionary for each position, which is of an output partition of its own.
         """
-        self.insert("starts", ((at >> SHIFT, at) for at in starts), 2)
+        self.insert("starts VALUES (?, ?)", ((at >> SHIFT, at) for at in starts))
         found: dict[int, dict[int, int]] = {at >> SHIFT: {} for at in starts}
         # Of the smallest position, as MIN() decides which row the other columns are of.
         for output, source, _ in self.ask(
@@ -219,16 +219,12 @@ class Records(Database):
     ) -> None:
         """Matches all records, and creates the questions' views.
 
-        Args:
-            limits: By number of the input partition, its first existing offset, and the one below
-                which retention may have removed outputs.
-            at_most_once_each: Whether inputs may have no output, or fewer than expected.
-            one_each: Whether no input may have several outputs, also of those that are gone.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C.
+        Limits are, by number of the input partition, its first existing offset, and the one below
+        which retention may have removed outputs. With ``at_most_once_each`` inputs may have fewer
+        outputs than expected; with ``one_each`` none may have several, not even one that is gone.
         """
-        self.insert("limits", ((number, *offsets) for number, offsets in limits.items()), 3)
+        rows = ((number, *offsets) for number, offsets in limits.items())
+        self.insert("limits VALUES (?, ?, ?)", rows)
         lost = f"{_LOST} {_TRIED}" if at_most_once_each else _LOST
         twice = f"{_DUPLICATES} {_DUPLICATES_OF_GONE}" if one_each else _DUPLICATES
         self.run([_MATCH, _EXPOSED, _MISSING, _UNMATCHED, lost, twice, *_QUESTIONS])

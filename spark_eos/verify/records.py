@@ -1,4 +1,7 @@
-"""Reads spans of partitions as a consumer with an isolation level sees them, with librdkafka."""
+"""Reads spans of partitions as a consumer with an isolation level sees them, with librdkafka.
+
+And tells how far it is.
+"""
 
 import time
 import uuid
@@ -7,11 +10,11 @@ from contextlib import closing
 from typing import Final
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from kafka import TopicPartition
 
-from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import DeadlineExceededError, VerificationError
+from spark_eos.verify.cluster import Cluster
 from spark_eos.verify.partitions import Partitions, Spans, name_of
 
 READ_COMMITTED: Final = "read_committed"
@@ -29,14 +32,33 @@ Batch = list[tuple[int, Message]]
 """Records, each with its position as an integer."""
 
 
+Watch = Callable[[str, int, int], None]
+"""Called with the current step, how much of it is done, and how much there is to do."""
+
+
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Tells nobody."""
+
+
+def meter(watch: Watch, what: str, total: int) -> Callable[[int], None]:
+    """Begins a step; returns the function to call with how much was done since the last call."""
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        watch(what, done, total)
+
+    advance(0)
+    return advance
+
+
 class Reader:
     """Reads partitions with one isolation level; gives up after the timeout without progress."""
 
-    def __init__(
-        self, settings: ClientSettings, partitions: Partitions, isolation_level: str, timeout: float
-    ) -> None:
+    def __init__(self, cluster: Cluster, partitions: Partitions, isolation_level: str) -> None:
         self._settings = {
-            **settings.for_consumer(),
+            **cluster.settings.for_consumer(),
             # librdkafka requires a group id; no group is joined, and nothing is committed.
             "group.id": f"spark-eos-verify-{uuid.uuid4()}",
             "enable.auto.commit": False,
@@ -51,51 +73,55 @@ class Reader:
             "queued.max.messages.kbytes": 32_768,
         }
         self._bases = partitions.bases
-        self._timeout = timeout
+        self._timeout = cluster.timeout
 
     def read(self, spans: Spans, advance: Callable[[int], None]) -> Iterator[Batch]:
         """Yields the visible records of spans, in order within each partition.
 
         A span ends early at the last stable offset, beyond which the consumer can't read.
         ``advance`` is called with the number of offsets read since the last call.
-
-        Raises:
-            DeadlineExceededError: No progress within the timeout.
-            VerificationError: A partition can't be read.
         """
+        try:
+            with closing(Consumer(self._settings)) as consumer:
+                yield from self._read(consumer, spans, advance)
+        except KafkaException as error:
+            found = error.args[0]
+            reason = found.str() if isinstance(found, KafkaError) else found
+            raise VerificationError(f"reading: {reason}") from error
+
+    def _read(
+        self, consumer: Consumer, spans: Spans, advance: Callable[[int], None]
+    ) -> Iterator[Batch]:
         # Where each partition is that has not been read to its end.
         at = {partition: low for partition, (low, end) in spans.items() if low < end}
-        with closing(Consumer(self._settings)) as consumer:
-            consumer.assign(_offsets(at.items()))
-            size = _SAMPLE
-            moved_at = time.monotonic()
-            while at:
-                messages = consumer.consume(size, timeout=_WAIT)
-                size = _next_size(messages, size)
-                batch, done = self._sort(messages, spans)
-                if batch:
-                    yield batch
-                moved = 0
-                for found in consumer.position(_offsets((one, _NONE) for one in at)):
-                    partition = TopicPartition(found.topic, found.partition)
-                    end = spans[partition][1]
-                    reached = end if partition in done else min(found.offset, end)
-                    moved += max(0, reached - at[partition])
-                    at[partition] = max(at[partition], reached)
-                    if reached == end:
-                        done.add(partition)
-                finished = [(one, _NONE) for one in done if at.pop(one, None) is not None]
-                if finished:
-                    # Records beyond the span must not delay other partitions.
-                    consumer.pause(_offsets(finished))
-                advance(moved)
-                now = time.monotonic()
-                moved_at = now if messages or moved else moved_at
-                if now - moved_at > self._timeout:
-                    stuck = ", ".join(map(name_of, list(at)[:5]))
-                    raise DeadlineExceededError(
-                        f"no record of {stuck} came within {self._timeout:g} s"
-                    )
+        consumer.assign(_offsets(at.items()))
+        size = _SAMPLE
+        moved_at = time.monotonic()
+        while at:
+            messages = consumer.consume(size, timeout=_WAIT)
+            size = _next_size(messages, size)
+            batch, done = self._sort(messages, spans)
+            if batch:
+                yield batch
+            moved = 0
+            for found in consumer.position(_offsets((one, _NONE) for one in at)):
+                partition = TopicPartition(found.topic, found.partition)
+                end = spans[partition][1]
+                reached = end if partition in done else min(found.offset, end)
+                moved += max(0, reached - at[partition])
+                at[partition] = max(at[partition], reached)
+                if reached == end:
+                    done.add(partition)
+            finished = [(one, _NONE) for one in done if at.pop(one, None) is not None]
+            if finished:
+                # Records beyond the span must not delay other partitions.
+                consumer.pause(_offsets(finished))
+            advance(moved)
+            now = time.monotonic()
+            moved_at = now if messages or moved else moved_at
+            if now - moved_at > self._timeout:
+                stuck = ", ".join(map(name_of, list(at)[:5]))
+                raise DeadlineExceededError(f"no record of {stuck} came within {self._timeout:g} s")
 
     def _sort(self, messages: list[Message], spans: Spans) -> tuple[Batch, set[TopicPartition]]:
         """The records within the spans, and the partitions whose end has been reached."""

@@ -103,12 +103,7 @@ CREATE VIEW unsure AS
 
 
 def digest(parts: Sequence[bytes | None]) -> bytes:
-    """16 bytes that differ if any part does; null and empty differ too.
-
-    Example:
-        >>> digest([b"ab", b"c"]) == digest([b"a", b"bc"])
-        False
-    """
+    """16 bytes that differ if any part does; null and empty differ too."""
     # The lengths first, else the border between two parts could move.
     lengths = b",".join(b"-" if part is None else b"%d" % len(part) for part in parts)
     return blake2b(
@@ -124,25 +119,22 @@ class RowCounts(Database):
 
     def add(self, side: int, rows: Iterable[HashedRow]) -> None:
         """Adds rows to a side, EXPECTED or VISIBLE."""
-        self.insert("rows", ((side, *row) for row in rows), 4)
+        self.insert("rows VALUES (?, ?, ?, ?)", ((side, *row) for row in rows))
 
     def add_keyless(self, numbers: Iterable[int]) -> None:
         """Adds visible rows that have no key to compare them by."""
-        self.insert("keyless", ((number,) for number in numbers), 1)
+        self.insert("keyless VALUES (?)", ((number,) for number in numbers))
 
     def compare(self) -> None:
         """Compares the sides as multisets; raises KeyboardInterrupt at Ctrl-C."""
         self.run(_COUNTS)
 
     def compare_keys(self, *, by_partition: bool) -> None:
-        """Compares the last value of each key; raises KeyboardInterrupt at Ctrl-C.
+        """Compares the last value of each key, that with the highest number.
 
-        Also answers ``ambiguous`` (``first``, ``last``), keys whose expected value is not known;
-        and ``unsure``, keys in several partitions whose last values differ while one of them is
-        right: no order says which is the last.
-
-        Args:
-            by_partition: Whether the expected rows' numbers are positions, of which the last one
-                in a partition counts; otherwise all expected rows of a key must be the same.
+        ``by_partition``: within a partition, as numbers are positions; otherwise all expected rows
+        of a key must be the same. Also answers ``ambiguous`` (``first``, ``last``), keys whose
+        expected value is not known; and ``unsure``, keys in several partitions whose last values
+        differ while one of them is right: no order says which is the last.
         """
         self.run([_LASTS.format(f"number >> {SHIFT}" if by_partition else "value"), *_KEYS])

@@ -63,12 +63,7 @@ def _bytes(found: str | bytes | None) -> bytes | None:
 
 
 def shown(data: bytes | None, most: int = 60) -> str | None:
-    r"""Bytes as text that is safe to print, cut to a number of characters.
-
-    Example:
-        >>> shown(b"a\nb\xff"), shown(b"abcdef", 3), shown(None)
-        ('a\\nb\\xff', 'abc...', None)
-    """
+    """Bytes as text that is safe to print, cut to a number of characters."""
     if data is None:
         return None
     # No character has more than four bytes.

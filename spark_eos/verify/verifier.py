@@ -5,15 +5,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
 from kafka import TopicPartition
 
 from spark_eos._client.checks import check_positive, check_text
 from spark_eos._client.settings import ClientSettings
-from spark_eos.errors import ConfigurationError, VerificationError
-from spark_eos.verify.brokers import Brokers
-from spark_eos.verify.cluster import Cluster, reason_of
-from spark_eos.verify.control_records import ControlRecords
+from spark_eos.errors import ConfigurationError
+from spark_eos.verify.cluster import Cluster
+from spark_eos.verify.control_records import uncommitted
 from spark_eos.verify.findings import Findings
 from spark_eos.verify.group_offsets import CommittedOffsets
 from spark_eos.verify.input_offsets import (
@@ -22,13 +20,12 @@ from spark_eos.verify.input_offsets import (
     MirroredProgress,
     check_not_staged,
 )
-from spark_eos.verify.judgement import Reconciled, judge
+from spark_eos.verify.judgement import Reconciled
 from spark_eos.verify.matching import Inputs, Matching, Outputs
 from spark_eos.verify.open_transactions import settle
 from spark_eos.verify.partitions import OFFSETS, SHIFT, Partitions, Spans, size
 from spark_eos.verify.questions import Records
-from spark_eos.verify.records import READ_COMMITTED, READ_UNCOMMITTED, Reader
-from spark_eos.verify.watching import Watch, meter, silent
+from spark_eos.verify.records import READ_COMMITTED, READ_UNCOMMITTED, Reader, Watch, meter, silent
 
 ISOLATION_LEVELS: Final = (READ_COMMITTED, READ_UNCOMMITTED)
 
@@ -130,32 +127,20 @@ def verify(
         raise ConfigurationError(
             f"isolation_level={isolation_level!r} must be one of {', '.join(ISOLATION_LEVELS)}"
         )
-    try:
-        with ExitStack() as stack:
-            # First, because librdkafka is slow to report that a listener refuses it.
-            brokers = stack.enter_context(closing(Brokers(settings, timeout)))
-            target = source = Cluster(settings, timeout)
-            if source_settings is not None:
-                Brokers(source_settings, timeout).close()
-                source = Cluster(source_settings, timeout)
-            partitions = Partitions(source.partition_counts(inputs))
-            written = Partitions(target.partition_counts(outputs))
-            notes = [*source.not_compacted(inputs), *target.not_compacted(outputs)]
-            work = _Verification(
-                matching,
-                source,
-                target,
-                brokers,
-                partitions,
-                written,
-                stack.enter_context(Records(partitions)),
-                timeout,
-                watch or silent,
-            )
-            evidence = work.gather(group_id, prefix, isolation_level)
-            return judge(evidence, notes, examples=examples, complete=complete)
-    except KafkaException as error:
-        raise VerificationError(reason_of(error)) from error
+    with ExitStack() as stack:
+        # First, because librdkafka is slow to report that a listener refuses it.
+        source = target = stack.enter_context(closing(Cluster(settings, timeout)))
+        if source_settings is not None:
+            source = stack.enter_context(closing(Cluster(source_settings, timeout)))
+        partitions = Partitions(source.partition_counts(inputs))
+        written = Partitions(target.partition_counts(outputs))
+        notes = [*source.not_compacted(inputs), *target.not_compacted(outputs)]
+        records = stack.enter_context(Records(partitions))
+        work = _Verification(
+            matching, source, target, partitions, written, records, watch or silent
+        )
+        reconciled = work.reconcile(group_id, prefix, isolation_level)
+        return reconciled.findings(notes, examples=examples, complete=complete)
 
 
 def _source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
@@ -190,15 +175,15 @@ class _Verification:
     matching: Matching
     source: Cluster
     target: Cluster
-    brokers: Brokers
     inputs: Partitions
     outputs: Partitions
     records: Records
-    timeout: float
     watch: Watch
 
-    def gather(self, group_id: str | None, prefix: str | None, isolation_level: str) -> Reconciled:
-        """Collects the evidence, in an order that is safe while a query runs.
+    def reconcile(
+        self, group_id: str | None, prefix: str | None, isolation_level: str
+    ) -> Reconciled:
+        """Reads and matches everything, in an order that is safe while a query runs.
 
         Input committed before the outputs' ends are taken has its output below those ends; and
         the source offset of every visible output is committed once the outputs have been read.
@@ -209,11 +194,11 @@ class _Verification:
         before = None if progress is None else progress.read(stable=False)
         # 2. The outputs' ends; wait until everything below them is committed or aborted.
         self.watch("Waiting for open transactions", 0, 1)
-        settled = settle(target, self.outputs, self.brokers, prefix, self.timeout)
+        settled = settle(target, self.outputs, prefix)
         # 3. The outputs, as a consumer sees them.
         lows = target.lows(self.outputs)
         rows = Outputs(self.matching, self.inputs, self.outputs, group_id)
-        reader = Reader(target.settings, self.outputs, isolation_level, self.timeout)
+        reader = Reader(target, self.outputs, isolation_level)
         spans = {one: (lows[one], end) for one, end in settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
             records.add_outputs(*rows.rows(batch))
@@ -222,8 +207,6 @@ class _Verification:
         unsure = self._unsure(target.lows(self.outputs))
         # 4. The offsets again: visible output of input at or above them lacks its offset.
         after = None if progress is None else progress.read(stable=True)
-        if progress is not None and after is not None and not after.committed:
-            raise VerificationError(progress.nothing)
         # 5. The control records in the log. After the outputs, so that a transaction without one
         #    had none when its records were read.
         self._read_control_records(lows)
@@ -260,7 +243,7 @@ class _Verification:
         )
 
     def _progress(self, group_id: str) -> DirectProgress | MirroredProgress:
-        group = CommittedOffsets(self.brokers, group_id, self.timeout)
+        group = CommittedOffsets(self.target, group_id)
         check_not_staged(group)
         if self.source is self.target:
             return DirectProgress(group, self.inputs)
@@ -281,20 +264,18 @@ class _Verification:
 
     def _read_control_records(self, lows: Mapping[TopicPartition, int]) -> None:
         target, outputs = self.target, self.outputs
-        topics = sorted({one.topic for one in outputs})
-        reader = ControlRecords(self.brokers, target, topics, self.timeout)
         # The current high watermarks: one may lie beyond the end of the records read.
         spans = {one: (lows[one], end) for one, end in target.ends(outputs).items()}
         advance = self._meter("Reading transaction markers", spans)
         for one, (low, end) in spans.items():
             self.records.add_uncommitted(
-                outputs.base(one), reader.uncommitted(one, low, end, advance)
+                outputs.base(one), uncommitted(target, one, low, end, advance)
             )
 
     def _read_inputs(self, ends: Mapping[Any, int], rows: Inputs) -> None:
         lows = self.source.lows(self.inputs)
         spans = {one: (lows[one], end) for one, end in ends.items()}
-        reader = Reader(self.source.settings, self.inputs, READ_COMMITTED, self.timeout)
+        reader = Reader(self.source, self.inputs, READ_COMMITTED)
         for batch in reader.read(spans, self._meter("Reading inputs", spans)):
             self.records.add_inputs(rows.rows(batch))
 
@@ -306,7 +287,7 @@ class _Verification:
         if not spans:
             return
         rows = Outputs(self.matching, self.inputs, self.outputs, group_id)
-        reader = Reader(self.target.settings, self.outputs, READ_UNCOMMITTED, self.timeout)
+        reader = Reader(self.target, self.outputs, READ_UNCOMMITTED)
         for batch in reader.read(spans, self._meter("Reading aborted outputs", spans)):
             self.records.add_attempts(rows.rows(batch)[0])
 

@@ -17,7 +17,7 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import FirstOffsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import DeadlineExceededError
-from spark_eos.verify.brokers import Brokers
+from spark_eos.verify.cluster import Cluster
 from support.flow import Flow
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
@@ -46,7 +46,7 @@ def _asked(settings: ClientSettings) -> None:
 
 
 def _verified(settings: ClientSettings) -> None:
-    Brokers(settings, 2).close()
+    Cluster(settings, 2).close()
 
 
 @pytest.mark.parametrize("open_", [_asked, _verified])

@@ -1,7 +1,6 @@
-"""What operators see of a query: log lines, metrics, Spark's web interface, joined progress."""
+"""What operators see of a query: warnings, and its jobs in Spark's web interface."""
 
 import logging
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,39 +8,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos.observability.listener import BatchListener, BatchProgress
 from support.flow import Flow
 from support.holding import HeldRows
 from support.manual_members import drop_members
-from support.queries import relay, run_available, until
+from support.queries import relay
 from support.sinks import arguments
-
-# In the log ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_each_batch_is_one_line_and_its_fields(
-    flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "spark_eos")
-    flow.produce(range(20))
-    reports = run_available(
-        spark_eos_session, flow, read={"options": {"maxOffsetsPerTrigger": "10"}}
-    )
-    records = [r for r in caplog.records if getattr(r, "event", None) == "batch"]
-    assert [(r.name, r.levelname) for r in records] == [("spark_eos", "INFO")] * 2
-    for record, report in zip(records, reports, strict=True):
-        assert record.getMessage() == str(report)
-        assert vars(record).items() >= report.fields().items()
-    assert re.fullmatch(
-        rf"event=batch group_id={flow.group_id} batch_id=1 delivery=direct rows_written=10 "
-        r"rows_skipped=0 "
-        r"transactions=2 source_partitions=2 attempts=1 total_ms=[\d.]+",
-        records[1].getMessage(),
-    )
-    # Nobody has anything to do about a batch that went well.
-    assert [r for r in caplog.records if r.levelno > logging.INFO] == []
-
 
 # on_batch -----------------------------------------------------------------------------------------
 
@@ -119,31 +90,3 @@ def test_jobs_say_group_batch_and_round(
     assert users == [users_own]
     assert all(d.endswith(f"\n{users_own}") for d in ours)
     assert f"runId = {query.runId}" in users_own
-
-
-# Joined with Spark's progress ---------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_progress_and_reports_are_joined(flow: Flow, spark_eos_session: SparkSession) -> None:
-    joined: list[BatchProgress] = []
-    listener = BatchListener(joined.append)
-    flow.produce(range(30))
-    spark_eos_session.streams.addListener(listener)
-    try:
-        reports = run_available(
-            spark_eos_session,
-            flow,
-            read={"options": {"maxOffsetsPerTrigger": "10"}},
-            on_batch=listener,
-        )
-        until(lambda: len(joined) == 3, lambda: "Spark's progress")
-    finally:
-        spark_eos_session.streams.removeListener(listener)
-    assert [j.report for j in joined] == reports
-    for each in joined:
-        assert str(each.progress.id) == each.report.query_id
-        assert str(each.progress.runId) == each.report.query_run
-        assert each.progress.numInputRows == each.report.rows_written
-    assert [sum(j.lag.values()) for j in joined] == [20, 10, 0]
-    assert joined[0].lag == {(flow.source, 0): 10, (flow.source, 1): 10}

@@ -13,7 +13,6 @@ from spark_eos import BatchReport, ExactlyOnceSink, print_batch
 from support.apis import Queries
 from support.connect_server import ConnectService
 from support.flow import Flow
-from support.pipelines import forgotten
 from support.queries import Transform, relay, spoken
 from support.staging import record, repartitioned
 
@@ -35,7 +34,10 @@ def said(flow: Flow, spark_eos_session: SparkSession) -> Callable[..., list[str]
 def test_a_direct_query(flow: Flow, said: Callable[..., list[str]]) -> None:
     begins = f"spark-eos: group {flow.group_id}: delivery=direct, since {_NARROW}; "
     flow.produce(range(1_200))
-    assert said() == [f"{begins}begins at earliest (starting_offsets); up to 1,200 records wait"]
+    first, batch = said(sink={"on_batch": print_batch})
+    assert first == f"{begins}begins at earliest (starting_offsets); up to 1,200 records wait"
+    line = rf"spark-eos: group {flow.group_id}, batch 0: 1,200 rows in [\d.]+ s"
+    assert re.fullmatch(line, batch)
     flow.produce(range(7))
     assert said() == [f"{begins}continues from the group's offsets; up to 7 records wait"]
     assert said() == [f"{begins}continues from the group's offsets; no records wait"]
@@ -78,12 +80,6 @@ def test_a_staged_query(flow: Flow, said: Callable[..., list[str]]) -> None:
     flow.produce(map(record, range(3)))
     (line,) = said(repartitioned)
     assert line.endswith("; continues from its checkpoint; up to 3 records wait")
-
-
-@pytest.mark.slow
-def test_a_query_stays_staged_and_says_why(flow: Flow, said: Callable[..., list[str]]) -> None:
-    flow.produce(["a"])
-    said(forgotten)
     (line,) = said(relay)
     assert "delivery=staged, since its checkpoint was begun with it; " in line
     assert line.endswith("; continues from its checkpoint; no records wait")
@@ -135,21 +131,6 @@ def test_on_spark_connect_the_client_says_it(flow: Flow, connect_service: Connec
 # Batches, and where it is said -------------------------------------------------------------------
 
 
-def _batches(found: list[str]) -> list[str]:
-    return [re.sub(r"[\d.]+ s\b", "N s", line) for line in found if ", batch " in line]
-
-
-@pytest.mark.slow
-def test_a_line_for_each_batch_if_asked(flow: Flow, said: Callable[..., list[str]]) -> None:
-    flow.produce(range(20))
-    options = {"options": {"maxOffsetsPerTrigger": "10"}, "sink": {"on_batch": print_batch}}
-    found = said(**options)
-    assert _batches(found) == [
-        f"spark-eos: group {flow.group_id}, batch {number}: 10 rows in N s" for number in (0, 1)
-    ]
-    assert len(found) == 3
-
-
 def test_where_the_log_takes_info_it_is_said_there_alone(
     flow: Flow,
     said: Callable[..., list[str]],
@@ -158,8 +139,16 @@ def test_where_the_log_takes_info_it_is_said_there_alone(
     logging.getLogger("spark_eos").setLevel(logging.INFO)
     flow.produce(range(2))
     assert said(sink={"on_batch": print_batch}) == []
-    events = [getattr(r, "event", "") for r in caplog.records if r.name == "spark_eos"]
-    assert events == ["start", "batch"]
+    ours = [r for r in caplog.records if r.name == "spark_eos"]
+    assert [(r.levelno, getattr(r, "event", "")) for r in ours] == [
+        (logging.INFO, "start"),
+        (logging.INFO, "batch"),
+    ]
+    assert re.fullmatch(
+        rf"event=batch group_id={flow.group_id} batch_id=0 delivery=direct rows_written=2 "
+        r"rows_skipped=0 transactions=2 source_partitions=2 attempts=1 total_ms=[\d.]+",
+        ours[1].getMessage(),
+    )
 
 
 def test_the_level_of_the_logger_silences_it(

@@ -396,8 +396,8 @@ def test_verify_needs_what_is_printed_for_it(
     lines = _granted(flow, "verify")
     assert _verify(flow).exit_code == 0
     told = (
-        (f"topic '{flow.source}'", "Topic authorization failed"),
-        (f"topic '{flow.target}'", "Topic authorization failed"),
+        (f"topic '{flow.source}'", "29 TOPIC_AUTHORIZATION_FAILED"),
+        (f"topic '{flow.target}'", "29 TOPIC_AUTHORIZATION_FAILED"),
         (f"group '{flow.group_id}'", "30 GROUP_AUTHORIZATION_FAILED"),
         (f"ids that begin with 'spark-eos/{flow.group_id}/'", "53 TRANSACTIONAL_ID_AUTH"),
     )

@@ -128,24 +128,9 @@ def test_rows_of_several_topics(flow: Flow, tmp_path: Path) -> None:
         assert found == {Difference.MISSING: 2, Difference.UNEXPECTED: 2}
     with pytest.raises(VerificationError, match=rf"right\.parquet:1 is for topic '{other}'"):
         compared_with(flow, right)
-
-
-def test_directories_as_spark_partitions_them(flow: Flow, tmp_path: Path) -> None:
-    other = f"{flow.target}-b"
-    flow.broker.create_topic(other, 1)
-    outputs = Outputs(flow)
-    outputs.write([("a", "1")])
-    outputs.write([("b", "2")], 0, other)
-    parquet(tmp_path / f"e/topic={flow.target}/part-0.parquet", [("a", "1")])
-    parquet(tmp_path / f"e/topic={other}/part-0.parquet", [("b", "2"), ("c", "3")])
-    (tmp_path / "e" / "_SUCCESS").touch()
-    both = [flow.target, other]
-    comparison = compared_with(flow, (tmp_path / "e").as_uri(), outputs=both)
-    assert counts(comparison) == {Difference.MISSING: 1}
-    assert told(comparison, Difference.MISSING)[0][:2] == ("c", "3")
-    parquet(tmp_path / "e/topic=__HIVE_DEFAULT_PARTITION__/part-0.parquet", [("b", "2")])
-    with pytest.raises(VerificationError, match=r"part-0\.parquet:0 has no topic"):
-        compared_with(flow, tmp_path / "e", outputs=both)
+    without = parquet(tmp_path / "none.parquet", [("a", "1"), ("b", "2")], topic=[other, None])
+    with pytest.raises(VerificationError, match=r"none\.parquet:1 has no topic"):
+        compared_with(flow, without.as_uri(), **both)
 
 
 def test_the_last_value_of_each_key(flow: Flow, tmp_path: Path) -> None:

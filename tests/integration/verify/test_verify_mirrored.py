@@ -58,62 +58,29 @@ def test_a_sound_run(flow: MirroredFlow) -> None:
         assert look(flow, complete=True, **matching).verdict is Verdict.ANOMALIES
 
 
-def test_offsets_that_the_driver_has_committed(mirrored_flow: MirroredFlow) -> None:
-    flow = mirrored_flow
-    fill(flow)
-    # More progress partitions than source partitions.
-    with mirrored_run(flow, partitions=4) as runs:
-        runs.batch(5, 4, without_output=5)
-    Writer(flow).write(ALL[:-1])
-    findings = look(flow)
-    assert counts(findings) == {Kind.UNPROCESSED: 1}
-    assert [one.committed for one in findings.group] == [5, 4]
-
-
-def test_lost_writes(flow: MirroredFlow) -> None:
+def test_each_kind_of_finding(flow: MirroredFlow) -> None:
     writer = Writer(flow)
-    writer.begin([(1, 2)])
+    writer.begin([(1, 0)])
     writer.abort()
-    writer.write([s for s in ALL if s not in [(0, 1), (1, 2)]], ENDS)
+    written = [s for s in [*ALL, (0, 3), (0, 5)] if s not in [(0, 1), (1, 0)]]
+    # Partition 1 has no offset yet.
+    writer.write(written, {0: 5})
+    found = {Kind.LOST: 1, Kind.DUPLICATE: 1, Kind.PHANTOM: 1}
+    assert counts(look(flow)) == {**found, Kind.WITHOUT_OFFSET: 4, Kind.UNPROCESSED: 5}
+    writer.write([], {1: 3})
     for matching in MATCHINGS:
         findings = look(flow, **matching)
-        assert counts(findings) == {Kind.LOST: 2}
+        assert counts(findings) == {
+            **found,
+            Kind.LOST: 2,
+            Kind.WITHOUT_OFFSET: 2,
+            Kind.UNPROCESSED: 2,
+        }
         assert findings.found[Kind.LOST].parts == {"none": 1, "aborted": 1}
-
-
-def test_duplicates(flow: MirroredFlow) -> None:
-    writer = Writer(flow)
-    writer.write(ALL, ENDS)
-    writer.write([(0, 1)])
-    for matching in MATCHINGS:
-        findings = look(flow, **matching)
-        assert counts(findings) == {Kind.DUPLICATE: 1}
-        assert examples(findings, Kind.DUPLICATE) == [
-            ("0:1", ["0:1", "0:6"], "2 visible, 1 expected")
-        ]
-
-
-def test_outputs_of_no_input(flow: MirroredFlow) -> None:
-    Writer(flow).write([*ALL, (0, 5)], ENDS)
-    assert counts(look(flow)) == {Kind.PHANTOM: 1}
-
-
-def test_outputs_without_their_offset(flow: MirroredFlow) -> None:
-    Writer(flow).write(ALL, {0: 5, 1: 3})
+        assert [one[0] for one in examples(findings, Kind.WITHOUT_OFFSET)] == ["1:3", "1:4"]
+    writer.write([], {1: 9})
     findings = look(flow)
-    assert counts(findings) == {Kind.WITHOUT_OFFSET: 2, Kind.UNPROCESSED: 2}
-    assert examples(findings, Kind.WITHOUT_OFFSET)[0][0] == "1:3"
-
-
-def test_a_source_partition_without_an_offset(flow: MirroredFlow) -> None:
-    Writer(flow).write(ALL[:6], {0: 5})
-    assert counts(look(flow)) == {Kind.WITHOUT_OFFSET: 1, Kind.UNPROCESSED: 5}
-
-
-def test_group_offsets_beyond_the_end(flow: MirroredFlow) -> None:
-    Writer(flow).write(ALL, {0: 5, 1: 9})
-    findings = look(flow)
-    assert counts(findings) == {Kind.BEYOND_END: 1}
+    assert counts(findings) == {**found, Kind.LOST: 2, Kind.BEYOND_END: 1}
     assert examples(findings, Kind.BEYOND_END) == [("1:9", [], "the input ends at 5")]
 
 
@@ -137,17 +104,6 @@ def test_open_transactions(flow: MirroredFlow) -> None:
     first.abort()
     second.commit()
     assert counts(look(flow)) == {}
-
-
-def test_it_waits_for_an_offset_that_is_about_to_change(flow: MirroredFlow) -> None:
-    set_offsets(flow, {0: 5, 1: 4})
-    Writer(flow).write(ALL)
-    other = Writer(flow, "other")
-    other.begin([], {1: 5})
-    timer = threading.Timer(0.7, other.commit)
-    timer.start()
-    assert counts(look(flow)) == {}
-    timer.join()
 
 
 def test_it_waits_for_a_groups_first_transaction(flow: MirroredFlow) -> None:
@@ -299,12 +255,16 @@ def test_a_run_with_the_checkpoint_tells_again_what_an_offset_is(
     flow = mirrored_flow
     fill(flow)
     Writer(flow).write(ALL)
-    with mirrored_run(flow) as runs:
+    # More progress partitions than source partitions.
+    with mirrored_run(flow, partitions=4) as runs:
         runs.batch(5, 4, without_output=5)
+    findings = look(flow)
+    assert counts(findings) == {Kind.WITHOUT_OFFSET: 1, Kind.UNPROCESSED: 1}
+    assert [one.committed for one in findings.group] == [5, 4]
     _set(flow, {1: 4}, {1: ""})
     with pytest.raises(VerificationError, match=f"in {flow.progress}:1 does not tell"):
         look(flow)
-    with mirrored_run(flow, checkpoint=runs.checkpoint) as again:
+    with mirrored_run(flow, partitions=4, checkpoint=runs.checkpoint) as again:
         again.batch(5, 5, without_output=1)
     assert counts(look(flow)) == {}
 

@@ -68,9 +68,3 @@ def test_the_source_clusters_options(flow: MirroredFlow, tmp_path: Path) -> None
     assert result.exit_code == 2
     assert result.stderr.startswith("Error: source_kafka: ")
     assert "must be one of PLAINTEXT" in result.stderr
-
-
-def test_without_the_options_the_input_is_not_there(flow: MirroredFlow) -> None:
-    result = run(flow)
-    assert result.exit_code == 2
-    assert f"topic '{flow.source}' does not exist" in result.stderr

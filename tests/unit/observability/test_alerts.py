@@ -92,14 +92,6 @@ def test_it_ends_when_the_query_is_back() -> None:
     assert not _fires(recording | {moved: [(back, back)]}, back + 1)
 
 
-@pytest.mark.parametrize(
-    "expression", ["rate(m[5m])", "m{a='b'}", "m offset 5m", "m and n", "m == 1", "sum(m)"]
-)
-def test_what_is_not_known_is_refused(expression: str) -> None:
-    with pytest.raises((AssertionError, NotImplementedError)):
-        evaluate(expression, {Series("m", ()): [(0.0, 1.0)]}, 1.0)
-
-
 def test_vectors_are_those_of_prometheus() -> None:
     a, b = (("group_id", "a"), ("topic", "t")), (("group_id", "a"), ("topic", "u"))
     recording: Recording = {

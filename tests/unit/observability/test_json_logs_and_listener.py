@@ -11,6 +11,7 @@ import pytest
 from spark_eos import ConfigurationError, ExactlyOnceSink
 from spark_eos.observability.json_logs import JsonFormatter
 from spark_eos.observability.listener import BatchListener, source_lag
+from spark_eos.observability.speaking import batch_line
 from support.reports import REPORT, progress
 
 
@@ -21,6 +22,15 @@ def test_values_that_would_break_a_line_are_quoted() -> None:
 def test_the_text_names_moved_timestamps_where_there_are_any() -> None:
     assert " timestamps_adjusted=4 " in str(REPORT)
     assert "timestamps_adjusted" not in str(replace(REPORT, timestamps_adjusted=0))
+
+
+def test_a_batch_in_a_few_words_names_what_there_is() -> None:
+    assert batch_line(replace(REPORT, rows_written=10_000)) == (
+        "group orders and more, batch 7: 10,000 rows in 0.08 s, 1 row skipped, 3 dead letters, "
+        "2 source records lost, 2 attempts"
+    )
+    plain = replace(REPORT, rows_skipped=0, dead_letters={}, lost=(), attempts=1)
+    assert batch_line(plain) == "group orders and more, batch 7: 5 rows in 0.08 s"
 
 
 def test_a_log_shipper_gets_one_document_per_record() -> None:

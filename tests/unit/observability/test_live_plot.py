@@ -18,8 +18,7 @@ from matplotlib import image
 from matplotlib.figure import Figure
 
 from spark_eos.observability import live_plot
-from spark_eos.observability.batch_pictures import Batch, picture
-from spark_eos.observability.live_plot import LivePlot
+from spark_eos.observability.live_plot import Batch, LivePlot, picture
 from support.jupyter import Page, jupyter_page
 from support.queries import until
 from support.reports import REPORT, progress
@@ -229,13 +228,6 @@ def test_batches_do_not_wait_for_pictures(
     assert len(figures) <= 1 + time.monotonic() - begun
 
 
-def test_what_is_not_shown_is_not_drawn(figures: list[Figure]) -> None:
-    plot = LivePlot(_Query())  # type: ignore[arg-type]
-    plot(_report(1))
-    assert not _drawing()
-    assert not figures
-
-
 def test_databricks_shows_the_picture_of_the_moment(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,16 +251,14 @@ def test_the_process_of_connects_batches_needs_no_matplotlib(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = pickle.dumps(LivePlot())
-    for name in ("spark_eos.observability.live_plot", "spark_eos.observability.batch_pictures"):
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "spark_eos.observability.live_plot")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     pickle.loads(text)(REPORT)  # noqa: S301 - made here
     assert "spark_eos.observability.live_plot" not in sys.modules
 
 
 def test_without_matplotlib_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("spark_eos.observability.live_plot", "spark_eos.observability.batch_pictures"):
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "spark_eos.observability.live_plot")
     for name in [name for name in sys.modules if name.startswith("matplotlib")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

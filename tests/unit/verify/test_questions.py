@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_eos.verify.control_records import Fate, Uncommitted
 from spark_eos.verify.findings import Kind
 from spark_eos.verify.partitions import SHIFT, Partitions
 from spark_eos.verify.questions import AHEAD, DONE, DUE, Records
@@ -65,50 +64,6 @@ def test_each_kind_of_finding(
         records.match({0: (0, 0)})
         expected = model(sources, written)
         assert {kind: count(records, kind) for kind in expected} == expected
-
-
-def test_records_outside_of_committed_transactions() -> None:
-    with Records(INPUTS) as records:
-        records.add_outputs([(at, at, 0) for at in range(10)], [(10, b"x"), (11, None)])
-        runs = [Uncommitted(2, 3, Fate.ABORTED, 7), Uncommitted(9, 10, Fate.OPEN, 8)]
-        records.add_uncommitted(0, runs)
-        records.match({})
-        query = "SELECT id, source, first, detail FROM {}"
-        aborted = records.ask(query.format(Kind.ABORTED_READ.value))
-        assert aborted == [(at, at, at, "producer id 7") for at in (2, 3)]
-        opened = records.ask(query.format(Kind.DIRTY_READ.value))
-        assert opened == [(9, 9, 9, "producer id 8"), (None, None, 10, "producer id 8")]
-        assert records.uncommitted_spans() == [(2, 10)]
-
-
-def test_what_became_of_missing_outputs() -> None:
-    with Records(INPUTS) as records:
-        records.add_inputs((id_, id_, 1, DUE) for id_ in range(4))
-        runs = [Uncommitted(0, 1, Fate.ABORTED, 7), Uncommitted(5, 5, Fate.OPEN, 8)]
-        records.add_uncommitted(0, runs)
-        records.match({})
-        # Read again, with what was committed: only attempts count that were not.
-        records.add_attempts([(0, 0, 0), (1, 1, 0), (1, 5, 0), (2, 4, 0)])
-        found = records.ask(f"SELECT id, first, detail FROM {Kind.LOST.value}")  # noqa: S608
-        assert found == [
-            (0, 0, "aborted"),
-            (1, 1, "in an open transaction"),
-            (2, None, "never written"),
-            (3, None, "never written"),
-        ]
-
-
-def test_what_retention_has_removed() -> None:
-    with Records(INPUTS) as records:
-        records.add_inputs((id_, id_, 1, DUE) for id_ in range(4))
-        records.add_outputs([(3, 0, 0), (5, 1, 0), (9, 2, 0)], ())
-        # The input begins at 6 by now; outputs of what lies below 2 may be gone.
-        records.match({0: (6, 2)})
-        assert count(records, Kind.LOST) == 1
-        assert records.number("SELECT SUM(number) FROM missing WHERE unsure") == 2
-        assert records.number("SELECT SUM(visible) FROM unmatched WHERE gone") == 1
-        found = records.ask(f"SELECT first, detail FROM {Kind.PHANTOM.value}")  # noqa: S608
-        assert found == [(2, "there is no input orders:0:9")]
 
 
 def test_the_first_sources_that_retention_has_left() -> None:
