@@ -476,11 +476,7 @@ _STAGED_DEEDS = {
 def inflict_together(
     stage: Stage, faults: tuple[Fault, ...], between: float
 ) -> tuple[float, list[Fault]]:
-    """One or two faults at a time.
-
-    Returns:
-        When the last of them was over, by the monotonic clock; and those that found no occasion.
-    """
+    """One or two faults at a time; when all were over, and those that found no occasion."""
     failures: list[BaseException] = []
     missed: list[Fault] = []
 

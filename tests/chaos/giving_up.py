@@ -11,17 +11,6 @@ _BOTH_WRITE: Final = 3
 
 
 def await_one_to_give_up(stage: Stage, other: "subprocess.Popen[bytes]", end: float) -> None:
-    """Waits until one of the two has ended.
-
-    Args:
-        stage: the stage, whose query is one of them.
-        other: the other one.
-        end: when to stop waiting, as of `time.monotonic`.
-
-    Raises:
-        ViolationError: both go on writing.
-        TrialError: none has ended in time.
-    """
     counts: list[tuple[int, int]] = []
     while other.poll() is None and stage.exit_status() is None:
         time.sleep(0.02)

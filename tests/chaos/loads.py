@@ -40,44 +40,30 @@ class Record:
 
 @dataclass(frozen=True)
 class Load:
-    """A load.
-
-    Attributes:
-        sources: number of source topics.
-        targets: number of target topics.
-        partitions: of each topic, to begin with.
-        max_offsets: of one trigger.
-        arrow_rows: rows of an Arrow batch; fewer than a partition has, so that the user's function
-            can fail after a transaction of the same task has committed.
-        top_up: so many records are produced whenever the query is about to run out of them.
-        options: of ExactlyOnceSink.
-        record: makes the n-th record, given the partitions of a source topic.
-        transform: from the source's frame and the targets to the columns to write, headers
-            excepted; with schemas, from the registry's URL and a directory for pins, too.
-        of_batch: what a function of the user's does to each batch; None if there is none.
-        mode: the query's output mode.
-        by_key: whether a row replaces the one before of its key.
-        closing: of a staged load, the record that each partition gets last, if any.
-        dead_letters: whether one record in a hundred can't be written, and there is a topic for it.
-        small: whether the last target takes no more than `MAX_BYTES`.
-        of_registry: of a load with schemas, what makes `record` of a registry's URL.
-    """
-
-    sources: int
-    targets: int
-    partitions: int
-    max_offsets: int
+    sources: int  # number of source topics
+    targets: int  # number of target topics
+    partitions: int  # of each topic, to begin with
+    max_offsets: int  # of one trigger
+    # Rows of an Arrow batch; fewer than a partition has, so that the user's function can fail after
+    # a transaction of the same task has committed.
     arrow_rows: int
-    top_up: int
-    options: dict[str, Any]
+    top_up: int  # so many records are produced whenever the query is about to run out of them
+    options: dict[str, Any]  # of ExactlyOnceSink
+    # Makes the n-th record, given the partitions of a source topic.
     record: Callable[[random.Random, int, int], Record]
+    # From the source's frame and the targets to the columns to write, headers excepted; with
+    # schemas, from the registry's URL and a directory for pins, too.
     transform: Callable[..., DataFrame]
+    # What a function of the user's does to each batch; None if there is none.
     of_batch: Callable[[DataFrame, int], DataFrame] | None = None
-    mode: str = "append"
-    by_key: bool = False
+    mode: str = "append"  # the query's output mode
+    by_key: bool = False  # whether a row replaces the one before of its key
+    # Of a staged load, the record that each partition gets last, if any.
     closing: Callable[[int], Record] | None = None
+    # Whether one record in a hundred can't be written, and there is a topic for it.
     dead_letters: bool = False
-    small: bool = False
+    small: bool = False  # whether the last target takes no more than `MAX_BYTES`
+    # Of a load with schemas, what makes `record` of a registry's URL.
     of_registry: Callable[[str], Callable[[random.Random, int, int], Record]] | None = None
 
 
@@ -262,14 +248,7 @@ def _put(file: Path, text: str) -> None:
 
 
 class Source:
-    """Produces a load's records, in any number of helpings; deterministic but for their timing.
-
-    Args:
-        load: the load.
-        topics: its source topics.
-        bootstrap_servers: where, without any proxy between.
-        seed: decides what is in the records.
-    """
+    """Produces a load's records, in any number of helpings; deterministic but for their timing."""
 
     def __init__(self, load: Load, topics: list[str], bootstrap_servers: str, seed: int) -> None:
         self._load = load

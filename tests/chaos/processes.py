@@ -35,7 +35,6 @@ def command(pid: int) -> str:
 
 
 def jvm_of(driver: int) -> list[int]:
-    """The driver's JVM."""
     return [p for p in children(driver) if "SparkSubmit" in command(p)][:1]
 
 

@@ -105,7 +105,6 @@ _WRITERS = {
 
 
 def main() -> None:
-    """See above."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
     spark = _session(settings)
     reading = {

@@ -6,7 +6,6 @@ from typing import Any
 
 
 def add_report(file: Path, report: dict[str, Any]) -> None:
-    """Appends one."""
     with file.open("a") as opened:
         opened.write(json.dumps(report) + "\n")
 

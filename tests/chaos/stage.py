@@ -54,11 +54,6 @@ class NotInflictedError(Exception):
 
 
 def wait_for(condition: Callable[[], object], end: float, problem: str) -> None:
-    """Waits until a condition holds.
-
-    Raises:
-        TrialError: it does not by ``end``, by the monotonic clock; the text is ``problem``.
-    """
     while not condition():
         if time.monotonic() > end:
             raise TrialError(problem)
@@ -66,14 +61,7 @@ def wait_for(condition: Callable[[], object], end: float, problem: str) -> None:
 
 
 class Stage:
-    """Everything one trial needs; a context manager.
-
-    Args:
-        plan: the trial's schedule.
-        directory: for data, checkpoints and logs.
-        project: directory that holds the ``spark_eos`` under test, if not the one installed.
-        transaction_timeout_ms: the query's.
-    """
+    """Everything one trial needs; a context manager."""
 
     def __init__(
         self,
@@ -148,7 +136,6 @@ class Stage:
 
     @property
     def mirrored(self) -> bool:
-        """Whether the query reads another cluster."""
         return self.plan.front == "mirrored"
 
     def largest_message(self, topic: str) -> int | None:
@@ -179,7 +166,6 @@ class Stage:
     # The query --------------------------------------------------------------------------------
 
     def settings(self, *, checkpoint: Path, log: Path, drain: bool) -> dict[str, Any]:
-        """For ``chaos.query``."""
         config = {
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(self.load.arrow_rows),
@@ -234,7 +220,6 @@ class Stage:
         }
 
     def _schemas(self, checkpoint: Path) -> dict[str, str]:
-        """Arguments of a load with schemas."""
         if self.registry is None:
             return {}
         return {"registry": self.registry.url, "pinned": str(checkpoint)}
@@ -257,7 +242,6 @@ class Stage:
             )
 
     def start(self, *, drain: bool = False) -> None:
-        """Starts the query, after the last one has ended."""
         self.starts += 1
         settings = self.settings(checkpoint=self.checkpoint, log=self.log, drain=drain)
         self._process = self._launch(settings, self.log)
@@ -283,11 +267,9 @@ class Stage:
         return self._another_log.read_text(errors="replace")
 
     def reports_of_another(self) -> int:
-        """How many batches it has reported."""
         return len(reports_of(self._another_log.with_suffix(".reports")))
 
     def reports(self) -> int:
-        """How many batches the current query has reported."""
         return len(reports_of(self.log.with_suffix(".reports")))
 
     def holders(self) -> list[int]:
@@ -296,7 +278,6 @@ class Stage:
 
     @property
     def log(self) -> Path:
-        """Where the current query prints."""
         return self.directory / f"query-{self.starts}.log"
 
     def queries(self) -> list[float]:
@@ -306,12 +287,10 @@ class Stage:
 
     @property
     def driver(self) -> int:
-        """Process id of the driver's Python."""
         assert self._process is not None
         return self._process.pid
 
     def exit_status(self) -> int | None:
-        """The query's exit status, or None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def kill_query(self) -> None:
@@ -330,7 +309,6 @@ class Stage:
             time.sleep(0.2)
 
     def kill(self, process: "subprocess.Popen[bytes]") -> None:
-        """The same for another driver."""
         _kill_all(process)
 
     def keep_going(self) -> None:
@@ -342,7 +320,6 @@ class Stage:
     # Input and progress -----------------------------------------------------------------------
 
     def top_up(self) -> None:
-        """More input."""
         self.source.top_up(self.partitions)
 
     def committed(self) -> Mapping[TopicPartition, int] | None:

@@ -32,15 +32,6 @@ _NO_STATE = ("CANNOT_LOAD_STATE_STORE", "FAILED_TO_READ_DELTA_FILE")
 
 
 def judge(stage: Stage, *, drained: bool) -> tuple[list[Violation], dict[str, int]]:
-    """Compares, record by record.
-
-    Args:
-        stage: the stage, whose queries have ended.
-        drained: whether the query has come to its end.
-
-    Returns:
-        What was seen, and numbers of records and differences.
-    """
     assert stage.staged is not None
     load, counts = stage.load, {"records_in": stage.source.produced}
     _check_staged(stage.directory)

@@ -36,22 +36,16 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Recovery:
-    """From a step's faults to the next committed transaction.
+    """From a step's faults to the next committed transaction."""
 
-    Attributes:
-        kinds: of the faults, joined by "+" where there were two.
-        seconds: since the faults were over: since the kill, the cut, or the end of what lasts. The
-            start of a new driver, and of its Spark, is in it.
-        since_begin: since the first of them began.
-        restarted: whether a driver had to be started again.
-        started: of a new driver, seconds from the end of the faults until its query had started:
-            a JVM, a session and the checks of a start.
-    """
-
-    kinds: str
+    kinds: str  # of the faults, joined by "+" where there were two
+    # Since the faults were over: since the kill, the cut, or the end of what lasts. The start of a
+    # new driver, and of its Spark, is in it.
     seconds: float
-    since_begin: float
-    restarted: bool
+    since_begin: float  # since the first of them began
+    restarted: bool  # whether a driver had to be started again
+    # Of a new driver, seconds from the end of the faults until its query had started: a JVM, a
+    # session and the checks of a start.
     started: float | None = None
 
     @property
@@ -62,37 +56,21 @@ class Recovery:
 
 @dataclass
 class Outcome:
-    """What became of a trial.
-
-    Attributes:
-        seed: the schedule's seed.
-        load: the load's name.
-        front: how the query writes.
-        faults: number of faults by kind.
-        recoveries: of each step.
-        records: input records.
-        transactions: as far as batches were reported.
-        starts: of the query's processes.
-        violations: of the rules of `chaos.invariants`.
-        stuck: what the query did not get done in time, or None; it violates no rule.
-        harness: how the harness itself failed, or None; then nothing is known.
-        findings: the verifier's counts; for a staged query those of the comparison.
-        seconds: how long it took.
-    """
-
     seed: int
     load: str
-    front: str
-    faults: dict[str, int] = field(default_factory=dict)
-    recoveries: list[Recovery] = field(default_factory=list)
-    records: int = 0
-    transactions: int = 0
-    starts: int = 0
-    violations: list[Violation] = field(default_factory=list)
+    front: str  # how the query writes
+    faults: dict[str, int] = field(default_factory=dict)  # number of faults by kind
+    recoveries: list[Recovery] = field(default_factory=list)  # of each step
+    records: int = 0  # input records
+    transactions: int = 0  # as far as batches were reported
+    starts: int = 0  # of the query's processes
+    violations: list[Violation] = field(default_factory=list)  # of the rules of `chaos.invariants`
+    # What the query did not get done in time, or None; it violates no rule.
     stuck: str | None = None
-    harness: str | None = None
+    harness: str | None = None  # how the harness itself failed, or None; then nothing is known
+    # The verifier's counts; for a staged query those of the comparison.
     findings: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float = 0.0  # how long it took
 
     @property
     def problem(self) -> str | None:
@@ -110,15 +88,6 @@ def run_trial(
     project: Path | None = None,
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> Outcome:
-    """Runs a schedule to its end and judges the output.
-
-    Args:
-        plan: the schedule.
-        directory: for data and logs; they are left there.
-        tell: called with what happens.
-        project: directory of the ``spark_eos`` under test, if not the one installed.
-        transaction_timeout_ms: the query's.
-    """
     outcome = Outcome(plan.seed, plan.load, plan.front)
     began = time.monotonic()
     try:
@@ -206,13 +175,7 @@ def _await_end(stage: Stage) -> None:
 
 
 def _recovered(stage: Stage, since: float, starts: int) -> float:
-    """When offsets moved again, with a query alive that may go on moving them.
-
-    Args:
-        stage: the stage.
-        since: the end of the faults.
-        starts: drivers started before the faults; with a new one only its query counts.
-    """
+    """When offsets moved again, with a query alive that may go on moving them."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         time.sleep(0.02)

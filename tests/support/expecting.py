@@ -41,13 +41,11 @@ class Outputs:
         self._flow.wait_for_markers(self._transactional_id)
 
     def write(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
-        """A transaction that is committed."""
         self.begin(rows, partition, topic)
         self.commit()
 
 
 def parquet(path: Path, rows: Iterable[Put], **more: Any) -> Path:
-    """A Parquet file of keys and values, and more columns."""
     found = list(rows)
     columns = {"key": [key for key, _ in found], "value": [value for _, value in found]}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +54,6 @@ def parquet(path: Path, rows: Iterable[Put], **more: Any) -> Path:
 
 
 def compared_with(flow: Flow, expect: object, **more: Any) -> Comparison:
-    """Compares the flow's target."""
     arguments: dict[str, Any] = {
         "kafka": flow.kafka,
         "outputs": [flow.target],
@@ -68,7 +65,6 @@ def compared_with(flow: Flow, expect: object, **more: Any) -> Comparison:
 
 
 def counts(comparison: Comparison) -> dict[Difference, int]:
-    """What was found."""
     return {kind: found.count for kind, found in comparison.anomalies.items()}
 
 

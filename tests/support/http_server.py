@@ -11,13 +11,9 @@ from typing import Any
 
 
 class Request(BaseHTTPRequestHandler):
-    """A request, and the methods that answer it.
+    """A request, and the methods that answer it."""
 
-    Attributes:
-        body: what was sent with it.
-    """
-
-    body: bytes
+    body: bytes  # what was sent with it
 
     def __init__(self, answer: "Answer", *arguments: Any) -> None:
         self._answer = answer

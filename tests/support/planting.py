@@ -58,7 +58,6 @@ class Writer:
         topic: str | None = None,
         **headers: bytes,
     ) -> None:
-        """Begins a transaction with outputs, and offsets by source partition."""
         self._producer.begin_transaction()
         for source in written:
             position = f"{self._flow.source}:{source[0]}:{source[1]}".encode()
@@ -97,7 +96,6 @@ class Writer:
     def write(
         self, written: Iterable[Source], offsets: Mapping[int, int] | None = None, **more: Any
     ) -> None:
-        """A transaction that is committed."""
         self.begin(written, offsets, **more)
         self.commit()
 

@@ -28,7 +28,6 @@ def _print_report(report: BatchReport) -> None:
 
 
 def main() -> None:
-    """Runs the query until it ends or is killed."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
     source = settings.pop("source")
     spark = spark_session(

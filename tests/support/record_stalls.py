@@ -74,7 +74,6 @@ def _dies(broker: EmbeddedKafka, directory: Path) -> None:
 
 
 def main() -> None:
-    """Records both."""
     RECORDED.mkdir(exist_ok=True)
     stalls: list[Callable[[EmbeddedKafka, Path], None]] = [_hangs, _dies]
     with EmbeddedKafka() as broker, ThreadPoolExecutor() as pool:

@@ -41,11 +41,7 @@ def _nothing() -> None:
 
 
 class Checkpoint(dict[str, str]):
-    """A query's checkpoint, which outlives its runs.
-
-    Args:
-        flow: its source is read from offset 0 on.
-    """
+    """A query's checkpoint, which outlives its runs."""
 
     location = "/checkpoint"
 
@@ -54,20 +50,16 @@ class Checkpoint(dict[str, str]):
         super().__init__({"metadata": '{"id": "query"}', "sources/0/0": initial})
 
     def read(self, path: str) -> str | None:
-        """See `spark_eos._driver.marker_files.Files`."""
         return self.get(path)
 
     def names(self, path: str) -> list[str]:
-        """See `spark_eos._driver.marker_files.Files`."""
         start = f"{path}/"
         return sorted({n.removeprefix(start).split("/")[0] for n in self if n.startswith(start)})
 
     def write(self, path: str, text: str) -> None:
-        """See `spark_eos._driver.marker_files.Files`."""
         self[f"{path}/part-0.txt"] = text
 
     def delete(self, path: str) -> None:
-        """See `spark_eos._driver.marker_files.Files`."""
         for name in [name for name in self if name.startswith(f"{path}/")]:
             del self[name]
 
@@ -82,7 +74,6 @@ class Checkpoint(dict[str, str]):
 
     @property
     def next_batch(self) -> int:
-        """The batch that Spark would run."""
         return len(self.names("commits"))
 
 
@@ -206,7 +197,6 @@ class Runs:
         return report
 
     def producers(self) -> list[TransactionalProducer]:
-        """Those that tasks have left in this process for the next ones."""
         return list(task._producers.values())
 
     def written_once(self, *ends: int) -> None:
@@ -244,16 +234,6 @@ def running(
     progress: ProgressOf = DirectProgress,
     **options: Any,
 ) -> Iterator[Runs]:
-    """A run that ends with the block.
-
-    Args:
-        flow: topics and group.
-        max_members: maximum number of group members.
-        checkpoint: what an earlier run has left; None for an empty one.
-        group_timeout_ms: milliseconds that calls to the group may take.
-        progress: what the group's offsets stand for.
-        options: replace fields of the writer's settings.
-    """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     settings = changed(
         writer_settings(flow),
@@ -277,12 +257,7 @@ def running(
 
 
 def settles_nothing_of_a_recreated_source(flow: Flow, when: str) -> None:
-    """Checks that the driver commits no end of the old topic to the new one.
-
-    Args:
-        flow: its source is deleted and created anew.
-        when: "during the job", or else between batches.
-    """
+    """Checks that the driver commits no end of the old topic to the new one."""
 
     def recreate() -> None:
         flow.recreate(flow.source)

@@ -19,13 +19,7 @@ _WANTED = (
 
 
 class Scraper:
-    """Scrapes a port on a thread of its own.
-
-    Args:
-        port: of the driver; nothing needs to listen there.
-        seconds: between two scrapes.
-        names: the metrics to keep.
-    """
+    """Scrapes a port on a thread of its own."""
 
     def __init__(self, port: int, seconds: float, names: Iterable[str] = _WANTED) -> None:
         self._url = f"http://127.0.0.1:{port}/metrics"

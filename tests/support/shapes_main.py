@@ -15,7 +15,6 @@ from support.sinks import arguments
 
 
 def main() -> None:
-    """Runs the query until it has read everything, or is killed."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
     source, shape = settings.pop("source"), {**SHAPES, **UNFORESEEN}[settings.pop("shape")]
     forever = settings.pop("forever", False)

@@ -47,7 +47,6 @@ class SharedKafka(EmbeddedKafka):
         return True
 
     def log(self) -> str:
-        """What it has logged for all tests."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def _disconnect(self) -> NoReturn:
@@ -67,14 +66,12 @@ class _Starter:
         self._closing = False
 
     def find(self, name: str) -> _Known:
-        """Returns the broker of a name."""
         if name not in self._started:
             self._started[name] = self._stack.enter_context(EmbeddedKafka(heap=_HEAP))
         broker = self._started[name]
         return broker._addresses(), broker.pid, broker._directory() / "server.log"
 
     def address(self) -> str:
-        """Returns where other processes ask."""
         if self._listener is None:
             self._listener = Listener(family="AF_UNIX")
             serving = threading.Thread(target=self._serve, args=[self._listener], name="brokers")
@@ -101,7 +98,6 @@ class _Starter:
             return error
 
     def close(self) -> None:
-        """Ends them all."""
         self._stack.close()
 
 

@@ -82,7 +82,6 @@ def _print_report(report: BatchReport) -> None:
 
 
 def main() -> None:
-    """Runs the query until it ends or is killed."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
     source, pipeline = settings.pop("source"), settings.pop("pipeline")
     mode, offsets = settings.pop("mode", "append"), settings.pop("max_offsets", 30)

@@ -35,25 +35,19 @@ class Copies:
     """Copies that outlive their runs, as files do; each has one row more than the one before.
 
     So of two copies of a batch it shows which one was written.
-
-    Attributes:
-        rows: Number of rows in each file, by the copy's name.
-        drained: How often a frame was run for its state alone.
-        while_staged: What happens when a copy is staged and not yet in the staged commit.
-        while_drained: What happens while a frame is run for its state.
-        rows_less: How many rows a frame lacks then that its copy has.
     """
 
+    # Number of rows in each file, by the copy's name.
     rows: dict[str, list[int]] = field(default_factory=dict)
-    drained: int = 0
+    drained: int = 0  # How often a frame was run for its state alone
+    # What happens when a copy is staged and not yet in the staged commit.
     while_staged: Disturbance = _nothing
-    while_drained: Disturbance = _nothing
-    rows_less: int = 0
+    while_drained: Disturbance = _nothing  # What happens while a frame is run for its state
+    rows_less: int = 0  # How many rows a frame lacks then that its copy has
     opened: StagedBatch | None = None
     empty: bool = False
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
-        """See `spark_eos._progress.batch.StagedFiles`."""
         name = f"{batch_id}-{len(self.rows):08x}"
         each = 0 if self.empty else 3 + len(self.rows)
         self.rows[name] = [each] * files
@@ -61,19 +55,16 @@ class Copies:
         return name, each * files
 
     def replay(self) -> int:
-        """See `spark_eos._progress.batch.StagedFiles`."""
         self.while_drained()
         self.drained += 1
         assert self.opened is not None
         return self.opened.rows - self.rows_less
 
     def open(self, copy: StagedBatch) -> bool:
-        """See `spark_eos._progress.batch.StagedFiles`."""
         self.opened = copy
         return copy.directory is None or copy.directory in self.rows
 
     def remove_old(self, batch_id: int) -> None:
-        """See `spark_eos._progress.batch.StagedFiles`."""
         for name in [name for name in self.rows if int(name.partition("-")[0]) < batch_id]:
             self.rows[name] = []
 
@@ -102,13 +93,6 @@ class StagedRuns:
         buckets_read: Callable[[int], bool] = lambda _: True,
         finish: bool = True,
     ) -> BatchReport:
-        """Writes the next batch.
-
-        Args:
-            while_planned: what happens once the tasks have their plan, before they write.
-            buckets_read: whether a file's file is found.
-            finish: whether Spark gets to commit the batch.
-        """
         batch_id = self.checkpoint.next_batch
         self.checkpoint.begin(positions(self.flow, (batch_id,) * self.flow.partitions), batch_id)
         first = True
@@ -168,14 +152,6 @@ def staged_run(
     copies: Copies | None = None,
     **options: Any,
 ) -> Iterator[StagedRuns]:
-    """A run that ends with the block.
-
-    Args:
-        flow: topics and group; its progress topic must exist.
-        checkpoint: what an earlier run has left; None for an empty one.
-        copies: the same of the copies.
-        options: writer settings that differ from the flow's.
-    """
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     topic = progress_topic(flow)
     settings = changed(writer_settings(flow), group_timeout_ms=60_000, **options)
@@ -195,5 +171,4 @@ def staged_run(
 
 
 def progress_topic(flow: Flow) -> str:
-    """The name of the flow's own progress topic."""
     return f"progress-{flow.name}"

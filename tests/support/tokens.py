@@ -22,16 +22,12 @@ _KEY_ID = "test-key"
 
 @dataclass
 class TokenAuthority:
-    """Signs tokens that the broker believes.
+    """Signs tokens that the broker believes."""
 
-    Attributes:
-        clients: secrets of those who get tokens from the endpoint, by client id.
-        lifetime: seconds that the endpoint's tokens live.
-        asked: what the endpoint was asked for: client id and scope.
-    """
-
+    # Secrets of those who get tokens from the endpoint, by client id.
     clients: dict[str, str] = field(default_factory=dict)
-    lifetime: float = 300
+    lifetime: float = 300  # seconds that the endpoint's tokens live
+    # What the endpoint was asked for: client id and scope.
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     _key: rsa.RSAPrivateKey = field(
         default_factory=lambda: rsa.generate_private_key(public_exponent=65537, key_size=2048)
