@@ -13,7 +13,7 @@ from chaos.faults import inflict_together
 from chaos.invariants import Rule, Violation, ViolationError, violations
 from chaos.loads import EXPECT, POSITION
 from chaos.lockstep import judged, read_logs
-from chaos.reports import reports_of
+from chaos.processes import reports_of
 from chaos.schedule import DEADLY, FATAL, Schedule, Step
 from chaos.schema_load import OUTPUT_SUBJECT, wrong_values
 from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
@@ -154,7 +154,7 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
         _await_end(stage)
     moved = _recovered(stage, over, starts)
     restarted = stage.starts > starts
-    started = max(0.0, stage.queries()[-1] - over) if restarted else None
+    started = max(0.0, stage.query.queries()[-1] - over) if restarted else None
     recovery = Recovery(kinds, moved - over, moved - began, restarted, started)
     outcome.recoveries.append(recovery)
     if DEADLY & done:
@@ -168,9 +168,9 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
 def _await_end(stage: Stage) -> None:
     """Until the driver is gone: what its tasks may still commit is no recovery."""
     wait_for(
-        lambda: stage.exit_status() is not None,
+        lambda: stage.query.exit_status() is not None,
         time.monotonic() + _PATIENCE,
-        f"the driver goes on although it, or its JVM, was killed: {stage.log}",
+        f"the driver goes on although it, or its JVM, was killed: {stage.query.log}",
     )
 
 
@@ -180,13 +180,13 @@ def _recovered(stage: Stage, since: float, starts: int) -> float:
     while time.monotonic() < end:
         time.sleep(0.02)
         stage.keep_going()
-        queries = stage.queries() if stage.starts > starts else [since]
+        queries = stage.query.queries() if stage.starts > starts else [since]
         if not queries:
             continue
         moved = stage.watcher.next_commit(max(since, queries[-1]))
-        if moved is not None and stage.exit_status() is None:
+        if moved is not None and stage.query.exit_status() is None:
             return moved
-    raise TrialError(f"nothing was committed for {_PATIENCE:g} s; see {stage.log}")
+    raise TrialError(f"nothing was committed for {_PATIENCE:g} s; see {stage.query.log}")
 
 
 def _drain(stage: Stage) -> None:
@@ -200,14 +200,14 @@ def _drain(stage: Stage) -> None:
 
 def _to_the_end(stage: Stage) -> None:
     for _ in range(_DRAINS):
-        stage.kill_query()
+        stage.query.kill()
         stage.start(drain=True)
         end = time.monotonic() + _DRAIN_PATIENCE
-        while stage.exit_status() is None and time.monotonic() < end:
+        while stage.query.exit_status() is None and time.monotonic() < end:
             time.sleep(0.1)
-        if stage.exit_status() == 0:
+        if stage.query.exit_status() == 0:
             return
-    raise TrialError(f"without any fault the query does not get to the end; see {stage.log}")
+    raise TrialError(f"without any fault the query does not get to the end; see {stage.query.log}")
 
 
 def _rows_not_named(directory: Path) -> list[Violation]:
