@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_eos.testing.broker_security import BrokerSecurity
-from spark_eos.testing.loopback import HOST
+from spark_eos.testing.embedded_server import HOST
 
 _PLAIN_LISTENERS = "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
