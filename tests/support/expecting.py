@@ -6,24 +6,19 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import Producer
 
 from spark_eos.verify import Comparison, Difference, compare
 from support.flow import Flow
+from support.planting import Transactional
 
 Put = tuple[str | None, str | None]  # key, value
 
 
-class Outputs:
+class Outputs(Transactional):
     """A transactional producer of outputs."""
 
     def __init__(self, flow: Flow, name: str = "outputs") -> None:
-        self._flow = flow
-        self._transactional_id = f"{name}-{flow.name}"
-        self._producer = Producer(
-            {**flow.kafka, "transactional.id": self._transactional_id, "log_level": 0}
-        )
-        self._producer.init_transactions(60)
+        super().__init__(flow, name)
 
     def begin(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
         """Leaves a transaction open, with its rows at the broker."""
@@ -31,14 +26,6 @@ class Outputs:
         for key, value in rows:
             self._producer.produce(topic or self._flow.target, value, key, partition)
         assert self._producer.flush(60) == 0
-
-    def commit(self) -> None:
-        self._producer.commit_transaction(20)
-        self._flow.wait_for_markers(self._transactional_id)
-
-    def abort(self) -> None:
-        self._producer.abort_transaction(20)
-        self._flow.wait_for_markers(self._transactional_id)
 
     def write(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
         self.begin(rows, partition, topic)

@@ -1,6 +1,5 @@
 """A stub of a schema registry, for answers that a real one can't be made to give."""
 
-import json
 import re
 import ssl
 import uuid
@@ -38,11 +37,7 @@ class StubRegistry:
         """A subject's schema, or the schema of an id or a GUID."""
         self.authorization.append(request.headers.get("authorization"))
         status, body = self.answers.pop(0) if self.answers else self._found(request.path)
-        encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
-        request.send_response(status)
-        request.send_header("content-length", str(len(encoded)))
-        request.end_headers()
-        request.wfile.write(encoded)
+        request.reply(status, body)
 
     def _found(self, path: str) -> tuple[int, Any]:
         latest, key = _LATEST.match(path), _KEY.match(path)

@@ -23,6 +23,7 @@ from spark_eos._run.run import Run
 from spark_eos._worker import task
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos.errors import OffsetsLostError
+from support.checkpoint_texts import CheckpointTexts
 from support.flow import Flow
 from support.members import writer_settings
 from support.queries import until
@@ -36,32 +37,16 @@ Disturbance = Callable[[], None]
 _NEVER: Final = 3600.0
 
 
-def _nothing() -> None:
+def nothing() -> None:
     pass
 
 
-class Checkpoint(dict[str, str]):
+class Checkpoint(CheckpointTexts):
     """A query's checkpoint, which outlives its runs."""
-
-    location = "/checkpoint"
 
     def __init__(self, flow: Flow) -> None:
         initial = f"v1\n{positions(flow, (0,) * flow.partitions)}"
         super().__init__({"metadata": '{"id": "query"}', "sources/0/0": initial})
-
-    def read(self, path: str) -> str | None:
-        return self.get(path)
-
-    def names(self, path: str) -> list[str]:
-        start = f"{path}/"
-        return sorted({n.removeprefix(start).split("/")[0] for n in self if n.startswith(start)})
-
-    def write(self, path: str, text: str) -> None:
-        self[f"{path}/part-0.txt"] = text
-
-    def delete(self, path: str) -> None:
-        for name in [name for name in self if name.startswith(f"{path}/")]:
-            del self[name]
 
     def begin(self, positions: str, batch_id: int) -> None:
         """Begins a batch as Spark does, unless it was begun before."""
@@ -137,7 +122,7 @@ class Runs:
         self,
         *ends: int,
         without_output: int = 0,
-        while_planned: Disturbance = _nothing,
+        while_planned: Disturbance = nothing,
         in_round: int = 1,
         rows: Callable[[int, range], Iterable[int]] | None = None,
         also: Mapping[str, tuple[int, ...]] | None = None,
@@ -267,7 +252,7 @@ def settles_nothing_of_a_recreated_source(flow: Flow, when: str) -> None:
         assert flow.committed() == {0: 10, 1: 10}
         if when != "during the job":
             recreate()
-        then = recreate if when == "during the job" else _nothing
+        then = recreate if when == "during the job" else nothing
         with pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"):
             runs.batch(20, 20, without_output=10, while_planned=then)
     assert flow.committed() == {}

@@ -4,7 +4,10 @@ The process that hands out the tests starts them. It outlives the processes that
 brokers end with it, however it ends.
 """
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Listener
@@ -133,3 +136,17 @@ class SharedBrokersPlugin:
     def pytest_unconfigure(self) -> None:
         """Ends the brokers: no test runs any more."""
         self._starter.close()
+
+
+def add_threads(report: pytest.TestReport, broker: EmbeddedKafka) -> None:
+    """Adds a dump of the broker's threads to a test's report, or says that it is gone."""
+    before = len(broker.log())
+    try:
+        os.kill(broker.pid, signal.SIGQUIT)
+    except ProcessLookupError:
+        found = "it has ended"
+    else:
+        # A JVM that can't write it within a second tells enough by that.
+        time.sleep(1)
+        found = broker.log()[before:]
+    report.sections.append(("Threads of the embedded Kafka", found))

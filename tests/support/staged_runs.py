@@ -11,23 +11,14 @@ from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos._batch.progress import first_position
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._driver.start import Start
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._progress.batch import Batch
 from spark_eos._progress.staged import StagedProgress
-from spark_eos._run.run import Run
 from spark_eos._worker import task
 from spark_eos.options import ProgressTopic
 from support.flow import Flow
-from support.members import writer_settings
-from support.runs import Checkpoint, Disturbance, positions
-from support.sinks import changed
-from support.writing import close_producers, outcome_of, row_batch
-
-
-def _nothing() -> None:
-    pass
+from support.runs import Checkpoint, Disturbance, Runs, nothing, positions, running
+from support.writing import outcome_of, row_batch
 
 
 @dataclass
@@ -41,8 +32,8 @@ class Copies:
     rows: dict[str, list[int]] = field(default_factory=dict)
     drained: int = 0  # How often a frame was run for its state alone
     # What happens when a copy is staged and not yet in the staged commit.
-    while_staged: Disturbance = _nothing
-    while_drained: Disturbance = _nothing  # What happens while a frame is run for its state
+    while_staged: Disturbance = nothing
+    while_drained: Disturbance = nothing  # What happens while a frame is run for its state
     rows_less: int = 0  # How many rows a frame lacks then that its copy has
     opened: StagedBatch | None = None
     empty: bool = False
@@ -70,15 +61,11 @@ class Copies:
 
 
 @dataclass
-class StagedRuns:
+class StagedRuns(Runs):
     """Writes staged batches; each row's value is its file and its position in the file."""
 
-    flow: Flow
-    run: Run
-    checkpoint: Checkpoint
     copies: Copies
     topic: str
-    log: OffsetLog
 
     def publish(self, *ranges: BatchRange) -> None:
         """Publishes positions as the run does behind each batch."""
@@ -86,10 +73,10 @@ class StagedRuns:
         assert isinstance(progress, StagedProgress)
         progress._positions.publish(self.topic, ranges)
 
-    def batch(
+    def batch(  # type: ignore[override]
         self,
         *,
-        while_planned: Disturbance = _nothing,
+        while_planned: Disturbance = nothing,
         buckets_read: Callable[[int], bool] = lambda _: True,
         finish: bool = True,
     ) -> BatchReport:
@@ -152,22 +139,12 @@ def staged_run(
     copies: Copies | None = None,
     **options: Any,
 ) -> Iterator[StagedRuns]:
-    files = Checkpoint(flow) if checkpoint is None else checkpoint
     topic = progress_topic(flow)
-    settings = changed(writer_settings(flow), group_timeout_ms=60_000, **options)
-    run = Run(
-        "",
-        Start(settings),
-        settings,
-        partial(StagedProgress, topic=ProgressTopic(topic), reads=lambda name: name == flow.source),
-        watch=lambda: True,
+    progress = partial(
+        StagedProgress, topic=ProgressTopic(topic), reads=lambda name: name == flow.source
     )
-    try:
-        made = Copies() if copies is None else copies
-        yield StagedRuns(flow, run, files, made, topic, OffsetLog(files))
-    finally:
-        run.leave()
-        close_producers()
+    with running(flow, checkpoint=checkpoint, progress=progress, **options) as runs:
+        yield StagedRuns(**vars(runs), copies=Copies() if copies is None else copies, topic=topic)
 
 
 def progress_topic(flow: Flow) -> str:

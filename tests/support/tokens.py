@@ -68,26 +68,17 @@ def token_endpoint(authority: TokenAuthority) -> Iterator[str]:
         scope = form.get("scope", [None])[0]
         authority.asked.append((client, scope))
         if form.get("grant_type") != ["client_credentials"]:
-            _send(request, 400, {"error": "unsupported_grant_type"})
+            request.reply(400, {"error": "unsupported_grant_type"})
         elif authority.clients.get(client) != secret:
-            _send(request, 401, {"error": "invalid_client"})
+            request.reply(401, {"error": "invalid_client"})
         else:
             token, expiry = authority.token(client)
             expires_in = int(expiry - time.time())
             granted = {"access_token": token, "token_type": "Bearer", "expires_in": expires_in}
-            _send(request, 200, granted)
+            request.reply(200, granted)
 
     with http_server(answer) as url:
         yield url
-
-
-def _send(request: Request, status: int, document: dict[str, Any]) -> None:
-    body = json.dumps(document).encode()
-    request.send_response(status)
-    request.send_header("content-type", "application/json")
-    request.send_header("content-length", str(len(body)))
-    request.end_headers()
-    request.wfile.write(body)
 
 
 def _credentials(authorization: str, form: dict[str, list[str]]) -> tuple[str, str]:

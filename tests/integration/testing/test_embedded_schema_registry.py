@@ -54,7 +54,7 @@ def test_a_restart_keeps_schemas_and_address(
     registry.kill()
     assert not registry.is_running
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((urlsplit(url).hostname, urlsplit(url).port))
+        socket.create_connection(("127.0.0.1", urlsplit(url).port or 0))
     # Apicurio's variable: each request would need a token.
     monkeypatch.setenv("AUTH_ENABLED", "true")
     registry.start()
