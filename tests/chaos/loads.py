@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from chaos.staged_places import wait_if_asked
@@ -116,36 +116,50 @@ def _skewed(frame: DataFrame, targets: list[str]) -> DataFrame:
 
 # What the second target of a load with dead letters takes.
 MAX_BYTES = 20_000
-FAULTS = (b"error", b"raise", b"large", b"topic", b"place")
+_FAULTS = (b"error", b"raise", b"large", b"topic", b"place")
 
 
-def _poison_record(chosen: random.Random, number: int, partitions: int) -> Record:
-    fault = FAULTS[number // 100 % len(FAULTS)] if number % 100 == 7 else b"good."
-    value = fault + b"%012d" % number + b"x" * 88
-    return Record(0, chosen.randrange(partitions), b"%06d" % (number % 100_000), value, 1)
+def spoiled(value: bytes, number: int) -> bytes:
+    """A value that tells behind its first 12 bytes whether, and why, it can't be written."""
+    fault = _FAULTS[number // 100 % len(_FAULTS)] if number % 100 == 7 else b"good."
+    return value[:12] + fault + value[12:]
 
 
-def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if any(value.startswith(b"raise") for value in batch.column("value").to_pylist()):
+def fault() -> Column:
+    return F.expr("cast(substring(value, 13, 5) as string)")
+
+
+def enlarged() -> Column:
+    return F.when(fault() == "large", F.repeat("value", 900)).otherwise(F.col("value"))
+
+
+def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if any(value[12:17] == b"raise" for value in batch.column("value").to_pylist()):
         raise ValueError("the user's function can't take this record")
     return batch
 
 
-def _poison(frame: DataFrame, targets: list[str]) -> DataFrame:
-    fault = F.expr("cast(left(value, 5) as string)")
-    rows = guarded(frame, _checked, "key binary, value binary", kind="arrow")
-    error = F.when(fault == "error", F.lit("it is judged so"))
-    value = F.when(fault == "large", F.repeat("value", 300)).otherwise(F.col("value"))
-    topic = F.when(fault == "large", targets[1]).when(fault == "topic", "nowhere")
-    partition = F.when(fault == "place", 1_000).cast("int")
+def with_faults(rows: DataFrame, targets: list[str], error: Column) -> DataFrame:
+    """Rows as their values tell: some for no topic, for no partition, too large, or with errors."""
+    topic = F.when(fault() == "large", targets[1]).when(fault() == "topic", "nowhere")
     return rows.select(
         "source",
         "key",
-        value.cast("binary").alias("value"),
+        enlarged().cast("binary").alias("value"),
         topic.otherwise(targets[0]).alias("topic"),
-        partition.alias("partition"),
+        F.when(fault() == "place", 1_000).cast("int").alias("partition"),
         error.alias("error"),
     )
+
+
+def _poison_record(chosen: random.Random, number: int, partitions: int) -> Record:
+    value = spoiled(b"%012d" % number + b"x" * 88, number)
+    return Record(0, chosen.randrange(partitions), b"%06d" % (number % 100_000), value, 1)
+
+
+def _poison(frame: DataFrame, targets: list[str]) -> DataFrame:
+    rows = guarded(frame, refuse, "key binary, value binary", kind="arrow")
+    return with_faults(rows, targets, F.when(fault() == "error", F.lit("it is judged so")))
 
 
 LOADS = {
