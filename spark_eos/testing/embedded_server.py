@@ -83,14 +83,7 @@ class _Remains:
 
 
 class EmbeddedServer(ABC):
-    """A server with its own JVM and its data in a temporary directory.
-
-    Args:
-        kind: What it is, in messages: ``broker``.
-        failed: The error if it does not start.
-        port: Port to listen on; None for a free one.
-        start_timeout: Seconds within which a start must succeed.
-    """
+    """A server with its own JVM and its data in a temporary directory; ``kind`` names it."""
 
     def __init__(
         self, kind: str, failed: type[PrintableError], *, port: int | None, start_timeout: float
