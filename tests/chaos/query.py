@@ -21,7 +21,7 @@ from chaos.every_load import EVERY_LOAD
 from chaos.loads import disturbed, transformed
 from chaos.processes import add_report
 from chaos.staged_loads import STAGED
-from chaos.staged_places import stop_at_places
+from chaos.staged_stops import stop_at_places
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.testing import spark_session

@@ -4,16 +4,8 @@ A file ``at-PLACE`` in the control directory stops the driver's process at that 
 tells by a file ``reached-PLACE``. A task that is being staged has a place too: it waits there.
 """
 
-import os
-import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from spark_eos._progress.staged import StagedProgress
-from spark_eos._spark.sink_run import SinkRun
-from spark_eos._spark.staged_copies import StagedCopies
 
 # In the middle of the job that stages; the copy is complete and no commit names it; a commit names
 # it; older copies are removed; its rows are written; the batch's end is committed.
@@ -69,43 +61,3 @@ def wait_if_asked(control: Path) -> None:
     """For tasks: waits in the middle of staging."""
     if obeys(control, STAGING):
         time.sleep(_WAITING)
-
-
-def stop_at_places(control: Path) -> None:
-    """Makes this driver stop where it is asked to."""
-
-    def come_to(place: str) -> None:
-        if obeys(control, place):
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    _around(StagedCopies, "stage", after=lambda: come_to(BEFORE_STAGED_COMMIT))
-    _around(
-        StagedCopies,
-        "remove_old",
-        before=lambda: come_to(BEFORE_SWEEP),
-        after=lambda: come_to(BEFORE_RELAY),
-    )
-    _around(StagedProgress, "check_written", before=lambda: come_to(BEFORE_END))
-    _around(SinkRun, "write", after=lambda: come_to(BEFORE_COMMIT))
-
-
-def _nothing() -> None:
-    pass
-
-
-def _around(
-    owner: type,
-    name: str,
-    *,
-    before: Callable[[], None] = _nothing,
-    after: Callable[[], None] = _nothing,
-) -> None:
-    method = getattr(owner, name)
-
-    def work(*arguments: Any, **named: Any) -> Any:
-        before()
-        found = method(*arguments, **named)
-        after()
-        return found
-
-    setattr(owner, name, work)
