@@ -133,8 +133,7 @@ class EmbeddedServer(ABC):
                 f"Port {self._port} of {HOST} is in use: choose another one, or none for a free one"
             )
         image = self._image()
-        trainee = self._trainee()
-        image.archive.train(lambda options: trainee._train(image, options))  # noqa: SLF001
+        image.archive.train(lambda options: self._trainee()._train(image, options))  # noqa: SLF001
         return image
 
     def _train(self, image: ServerImage, options: Sequence[str]) -> None:
