@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark import SparkContext
 
 from spark_eos import session_builder
 from spark_eos._cli import main
@@ -24,6 +26,13 @@ def _maps_an_archive(pid: int) -> bool:
     """Whether it is one of ours: the JDK has one of its own classes."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return any(str(cache_directory().resolve()) in line and "classes.jsa" in line for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark_eos_session")
+def test_a_session_takes_its_classes_from_an_archive() -> None:
+    gateway: Any = SparkContext._gateway
+    assert _maps_an_archive(gateway.proc.pid)
 
 
 def _make(options: list[str]) -> None:
