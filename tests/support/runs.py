@@ -217,8 +217,10 @@ def running(
     checkpoint: Checkpoint | None = None,
     group_timeout_ms: int = 60_000,
     progress: ProgressOf = DirectProgress,
+    prepared: bool = True,
     **options: Any,
 ) -> Iterator[Runs]:
+    """A run that ends with the block; ``prepared`` tells it when, so that batches are known new."""
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     settings = changed(
         writer_settings(flow),
@@ -232,7 +234,7 @@ def running(
         settings,
         progress,
         watch=lambda: True,
-        prepared_ms=_now_ms(),
+        prepared_ms=_now_ms() if prepared else None,
     )
     try:
         yield Runs(flow, run, files, OffsetLog(files))

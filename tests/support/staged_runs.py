@@ -143,7 +143,8 @@ def staged_run(
     progress = partial(
         StagedProgress, topic=ProgressTopic(topic), reads=lambda name: name == flow.source
     )
-    with running(flow, checkpoint=checkpoint, progress=progress, **options) as runs:
+    options = {"progress": progress, "prepared": False, **options}
+    with running(flow, checkpoint=checkpoint, **options) as runs:
         yield StagedRuns(**vars(runs), copies=Copies() if copies is None else copies, topic=topic)
 
 
