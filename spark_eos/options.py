@@ -1,14 +1,15 @@
 """The sink's options that belong together, each declared once: its name, default, help and check.
 
-The options of jobs, and docs/options.md, are made of these declarations.
+The options of jobs, and docs/options.md, are made of these declarations; help is what docstrings
+say of the arguments.
 """
 
 import dataclasses
+import inspect
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from spark_eos._client.checks import (
     check_count,
@@ -28,34 +29,15 @@ LEAST_PARTITIONS: Final = 2
 _TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
 
 Check = Callable[[str, Any], None]
-Kind = TypeVar("Kind", bound=type)
 
 
 def _positive(name: str, value: object) -> None:
     check_positive(**{name: value})
 
 
-def _told(flat: str, text: str, check: Check) -> dict[str, Any]:
-    """A field's name where options are flat, its help, and its check."""
-    return {"flat": flat, "help": " ".join(text.split()), "check": check}
-
-
-def _documented(kind: Kind) -> Kind:
-    """Adds what the fields declare to a class's docstring."""
-    lines = [
-        textwrap.fill(
-            f"{one.name}: {one.metadata['help']}",
-            width=96,
-            initial_indent="    ",
-            subsequent_indent="        ",
-            break_on_hyphens=False,
-        )
-        for one in dataclasses.fields(kind)
-    ]
-    head, example, rest = (kind.__doc__ or "").partition("Raises:")
-    arguments = textwrap.indent("\n".join(["Args:", *lines, "", ""]), "    ").lstrip()
-    kind.__doc__ = head + arguments.rstrip(" ") + "    " + example + rest
-    return kind
+def _option(check: Check, flat: str | None = None) -> dict[str, Any]:
+    """A field's check, and its name where options are flat, if that is another."""
+    return {"check": check, "flat": flat}
 
 
 class _Options:
@@ -82,12 +64,19 @@ def _check(kind: Any, values: Mapping[str, Any], shown: Callable[[str], str]) ->
             )
 
 
-@_documented
 @dataclass(frozen=True, kw_only=True)
 class Transactions(_Options):
     """How large a task's transactions are, and what their ids begin with.
 
     A task commits its transaction, and begins another, as soon as one of the limits is reached.
+
+    Args:
+        max_records: Number of rows after which a task commits its transaction.
+        max_bytes: The same limit in bytes of keys, values and headers.
+        max_ms: The same limit in milliseconds; must be below timeout_ms.
+        timeout_ms: Milliseconds after which the brokers abort a transaction; at most their
+            transaction.max.timeout.ms.
+        id_prefix: Prefix of all transactional ids; for ACLs.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -100,43 +89,13 @@ class Transactions(_Options):
     _ARGUMENT = "transactions"
 
     max_records: int = field(
-        default=100_000,
-        metadata=_told(
-            "max_transaction_records",
-            "Number of rows after which a task commits its transaction.",
-            _positive,
-        ),
+        default=100_000, metadata=_option(_positive, "max_transaction_records")
     )
-    max_bytes: int = field(
-        default=64 << 20,
-        metadata=_told(
-            "max_transaction_bytes",
-            "The same limit in bytes of keys, values and headers.",
-            _positive,
-        ),
-    )
-    max_ms: int = field(
-        default=10_000,
-        metadata=_told(
-            "max_transaction_ms",
-            "The same limit in milliseconds; must be below timeout_ms.",
-            _positive,
-        ),
-    )
-    timeout_ms: int = field(
-        default=60_000,
-        metadata=_told(
-            "transaction_timeout_ms",
-            """Milliseconds after which the brokers abort a transaction; at most their
-            transaction.max.timeout.ms.""",
-            _positive,
-        ),
-    )
+    max_bytes: int = field(default=64 << 20, metadata=_option(_positive, "max_transaction_bytes"))
+    max_ms: int = field(default=10_000, metadata=_option(_positive, "max_transaction_ms"))
+    timeout_ms: int = field(default=60_000, metadata=_option(_positive, "transaction_timeout_ms"))
     id_prefix: str = field(
-        default="spark-eos",
-        metadata=_told(
-            "transactional_id_prefix", "Prefix of all transactional ids; for ACLs.", check_prefix
-        ),
+        default="spark-eos", metadata=_option(check_prefix, "transactional_id_prefix")
     )
 
 
@@ -157,13 +116,22 @@ def _style(name: str, style: object) -> None:
         )
 
 
-@_documented
 @dataclass(frozen=True, kw_only=True)
 class DeadLetters(_Options):
     """Where rows go that can't be written, and how many there may be.
 
     They are those whose ``error`` column is not null, and those that Kafka refuses for what they
     are. They are written in the same transaction as the rows around them.
+
+    Args:
+        topic: Topic for rows that can't be written; without one, the query fails at the first one.
+        limit: Maximum number of dead letters in a batch; more end the query. A float is a share of
+            the batch's source records (staged: of its rows), but at least 100. Unless it is 1.0,
+            more than five rows that all have one error end the query, too.
+        headers: Names of the headers that explain a dead letter: ``dlq`` (``__dlq.errors.*``),
+            ``streams`` (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).
+        stacktrace: Whether to add the stack trace of an ``error`` that has one. It may show values
+            of records.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -175,42 +143,10 @@ class DeadLetters(_Options):
 
     _ARGUMENT = "dead_letters"
 
-    topic: str = field(
-        kw_only=False,
-        metadata=_told(
-            "dead_letter_topic",
-            "Topic for rows that can't be written; without one, the query fails at the first one.",
-            check_text,
-        ),
-    )
-    limit: float = field(
-        default=0.1,
-        metadata=_told(
-            "max_dead_letters",
-            """Maximum number of dead letters in a batch; more end the query. A float is a share
-            of the batch's source records (staged: of its rows), but at least 100. Unless it is
-            1.0, more than five rows that all have one error end the query, too.""",
-            _limit,
-        ),
-    )
-    headers: str = field(
-        default="dlq",
-        metadata=_told(
-            "dead_letter_headers",
-            """Names of the headers that explain a dead letter: ``dlq`` (``__dlq.errors.*``),
-            ``streams`` (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).""",
-            _style,
-        ),
-    )
-    stacktrace: bool = field(
-        default=False,
-        metadata=_told(
-            "dead_letter_stacktrace",
-            """Whether to add the stack trace of an ``error`` that has one. It may show values of
-            records.""",
-            check_flag,
-        ),
-    )
+    topic: str = field(kw_only=False, metadata=_option(check_text, "dead_letter_topic"))
+    limit: float = field(default=0.1, metadata=_option(_limit, "max_dead_letters"))
+    headers: str = field(default="dlq", metadata=_option(_style, "dead_letter_headers"))
+    stacktrace: bool = field(default=False, metadata=_option(check_flag, "dead_letter_stacktrace"))
 
 
 def _topic_name(name: str, text: Any) -> None:
@@ -231,13 +167,18 @@ def _replicas(name: str, value: object) -> None:
         check_count(name, value, 1, _INT16)
 
 
-@_documented
 @dataclass(frozen=True)
 class ProgressTopic(_Options):
     """The topic of a mirrored or staged query's progress, and how to create it if it is missing.
 
     Its partitions' group offsets are the progress. It holds no records, and serves all queries of
     the cluster.
+
+    Args:
+        name: Topic of a mirrored or staged query's progress; created if it is missing.
+        partitions: Number of partitions to create it with: one more than the tasks that may write a
+            staged batch. Mirrored queries add what they need.
+        replicas: Number of replicas to create it with; None for the brokers' default.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -254,31 +195,9 @@ least 2, not 1 [EOS02, see ...]
 
     _ARGUMENT = "progress_topic"
 
-    name: str = field(
-        default="spark-eos-progress",
-        metadata=_told(
-            "progress_topic",
-            "Topic of a mirrored or staged query's progress; created if it is missing.",
-            _topic_name,
-        ),
-    )
-    partitions: int = field(
-        default=33,
-        metadata=_told(
-            "progress_partitions",
-            """Number of partitions to create it with: one more than the tasks that may write a
-            staged batch. Mirrored queries add what they need.""",
-            _partitions,
-        ),
-    )
-    replicas: int | None = field(
-        default=None,
-        metadata=_told(
-            "progress_replicas",
-            "Number of replicas to create it with; None for the brokers' default.",
-            _replicas,
-        ),
-    )
+    name: str = field(default="spark-eos-progress", metadata=_option(_topic_name, "progress_topic"))
+    partitions: int = field(default=33, metadata=_option(_partitions, "progress_partitions"))
+    replicas: int | None = field(default=None, metadata=_option(_replicas, "progress_replicas"))
 
 
 def _directory(name: str, value: object) -> None:
@@ -286,10 +205,23 @@ def _directory(name: str, value: object) -> None:
         raise ConfigurationError(f"{name} must be a path, not {value!r}")
 
 
-@_documented
 @dataclass(frozen=True, kw_only=True)
 class Limits(_Options):
     """Members, attempts and waiting times of a query, whose defaults seldom need a change.
+
+    Args:
+        max_members: Maximum number of static group members, which share the source partitions. One
+            is fastest: a transaction commits offsets for each member whose partitions it holds.
+        max_attempts: Maximum number of Spark jobs for one batch, including the first. Later ones
+            write what a failed task left.
+        connect_timeout_ms: Milliseconds allowed to reach the cluster and to start a producer.
+        group_timeout_ms: Milliseconds allowed for joining the group and for each call to it.
+        max_block_ms: Milliseconds for which a running query waits for a missing source topic, or
+            topic that a row names. Kafka's ``max.block.ms`` (KIP-1319).
+        metadata_max_idle_ms: Milliseconds after which an unused target topic is forgotten and
+            looked up again before its next use. Kafka's ``metadata.max.idle.ms`` (KIP-1319).
+        worker_directory: Directory, on each host, for the host's id and the locks of transactional
+            ids; None for one below the temporary directory.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -301,67 +233,13 @@ class Limits(_Options):
 
     _ARGUMENT = "limits"
 
-    max_members: int = field(
-        default=1,
-        metadata=_told(
-            "max_members",
-            """Maximum number of static group members, which share the source partitions. One is
-            fastest: a transaction commits offsets for each member whose partitions it holds.""",
-            _positive,
-        ),
-    )
-    max_attempts: int = field(
-        default=4,
-        metadata=_told(
-            "max_attempts",
-            """Maximum number of Spark jobs for one batch, including the first. Later ones write
-            what a failed task left.""",
-            _positive,
-        ),
-    )
-    connect_timeout_ms: int = field(
-        default=30_000,
-        metadata=_told(
-            "connect_timeout_ms",
-            "Milliseconds allowed to reach the cluster and to start a producer.",
-            _positive,
-        ),
-    )
-    group_timeout_ms: int = field(
-        default=60_000,
-        metadata=_told(
-            "group_timeout_ms",
-            "Milliseconds allowed for joining the group and for each call to it.",
-            _positive,
-        ),
-    )
-    max_block_ms: int = field(
-        default=60_000,
-        metadata=_told(
-            "max_block_ms",
-            """Milliseconds for which a running query waits for a missing source topic, or topic
-            that a row names. Kafka's ``max.block.ms`` (KIP-1319).""",
-            _positive,
-        ),
-    )
-    metadata_max_idle_ms: int = field(
-        default=300_000,
-        metadata=_told(
-            "metadata_max_idle_ms",
-            """Milliseconds after which an unused target topic is forgotten and looked up again
-            before its next use. Kafka's ``metadata.max.idle.ms`` (KIP-1319).""",
-            _positive,
-        ),
-    )
-    worker_directory: str | None = field(
-        default=None,
-        metadata=_told(
-            "worker_directory",
-            """Directory, on each host, for the host's id and the locks of transactional ids; None
-            for one below the temporary directory.""",
-            _directory,
-        ),
-    )
+    max_members: int = field(default=1, metadata=_option(_positive))
+    max_attempts: int = field(default=4, metadata=_option(_positive))
+    connect_timeout_ms: int = field(default=30_000, metadata=_option(_positive))
+    group_timeout_ms: int = field(default=60_000, metadata=_option(_positive))
+    max_block_ms: int = field(default=60_000, metadata=_option(_positive))
+    metadata_max_idle_ms: int = field(default=300_000, metadata=_option(_positive))
+    worker_directory: str | None = field(default=None, metadata=_option(_directory))
 
 
 GROUPS: Final[Mapping[str, Any]] = {
@@ -401,9 +279,17 @@ class FlatOption(NamedTuple):
 def flat_options() -> Iterator[FlatOption]:
     """All of them, by their flat names."""
     for argument, kind in GROUPS.items():
+        helps = _helps(kind)
         for one in dataclasses.fields(kind):
-            told = one.metadata
-            yield FlatOption(told["flat"], argument, one.name, one.type, one.default, told["help"])
+            name, text = one.metadata["flat"] or one.name, helps.get(one.name, "")
+            yield FlatOption(name, argument, one.name, one.type, one.default, text)
+
+
+def _helps(kind: type) -> dict[str, str]:
+    """What a class's docstring says of its arguments; nothing if Python leaves docstrings out."""
+    arguments = inspect.cleandoc(kind.__doc__ or "").partition("Args:")[2].partition("Raises:")[0]
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
 
 
 FLAT: Final[Mapping[str, FlatOption]] = {one.name: one for one in flat_options()}

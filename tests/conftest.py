@@ -13,14 +13,13 @@ from hypothesis import HealthCheck, settings
 
 from spark_eos.testing import EmbeddedKafka
 from support import collected
-from support.broker_threads import add_threads
 from support.connect_server import ConnectService
 from support.flow import Flow
 from support.mirroring import MirroredFlow
 from support.proxied_worker import ProxiedWorker, proxied_worker
 from support.proxy import KafkaProxy, clean
 from support.secured import Secured, secured_kafka
-from support.shared_brokers import SharedBrokersPlugin, SharedKafka, shared_kafka
+from support.shared_brokers import SharedBrokersPlugin, SharedKafka, add_threads, shared_kafka
 from support.versions import CLOSES_SOCKETS
 
 pytest_plugins = ["pytester"]

@@ -37,15 +37,10 @@ def digest(*parts: str) -> str:
 
 @dataclass(frozen=True)
 class ClassArchive:
-    """An archive in its own directory, which other JVM builds or class paths must not use.
-
-    Attributes:
-        directory: The existing directory.
-        of: The programs it is for, named in messages: ``Brokers``.
-    """
+    """An archive in its own directory, which other JVM builds or class paths must not use."""
 
     directory: Path
-    of: str
+    of: str  # the programs it is for, in messages: Brokers
 
     @property
     def file(self) -> Path:
@@ -54,22 +49,14 @@ class ClassArchive:
 
     @property
     def options(self) -> list[str]:
-        """JVM options that use the archive; none if it does not exist.
-
-        Raises:
-            spark_eos._jars.cache.JarError: Others may write to it: the JVM runs what is in it.
-        """
+        """JVM options that use the archive, if it exists; others may not write to it."""
         if not self.file.exists():
             return []
         check_trusted(self.file)
         return [f"-XX:SharedArchiveFile={self.file}", _QUIET]
 
     def train(self, exercise: Callable[[list[str]], None]) -> None:
-        """Create the archive, unless it exists or an attempt failed within the last hour.
-
-        Args:
-            exercise: As in `make`. If it raises OSError or RuntimeError, that is logged.
-        """
+        """Create it by `make`, unless that failed within the last hour; a failure is logged."""
         failed = self.file.with_suffix(".failed")
         if self.file.exists() or _is_recent(failed):
             return
@@ -90,15 +77,7 @@ class ClassArchive:
                     failed.write_text(text_of(error), encoding="utf-8")
 
     def make(self, exercise: Callable[[list[str]], None]) -> None:
-        """Create the archive, unless it exists.
-
-        Args:
-            exercise: Function that runs the program with the given additional JVM options and
-                ends it regularly.
-
-        Raises:
-            OSError: The archive can't be written; what ``exercise`` raises is raised, too.
-        """
+        """Create it, unless it exists; `exercise` runs the program with options, and ends it."""
         with self._lock():
             if not self.file.exists():
                 self._make(exercise)

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from spark_eos._jars.class_archive import JVM_FLAGS
 from spark_eos._jars.java import find_java
 from spark_eos._jars.lockfile import LockedJar
 from spark_eos.errors import PrintableError
@@ -22,7 +22,14 @@ _PROBLEM = re.compile(
 )
 _MAX_PROBLEM_LINES = 25
 _ARCHIVE = "archive"
-_MAVEN = "http://ant.apache.org/ivy/maven"
+# The default root is Maven Central. The lock has all that poms would tell, and not reading them is
+# three times as fast.
+_SETTINGS = """<ivysettings>
+  <settings defaultResolver="maven"/>
+  <resolvers>
+    <ibiblio name="maven" m2compatible="true" usepoms="false" useMavenMetadata="false"/>
+  </resolvers>
+</ivysettings>"""
 
 
 class DownloadError(PrintableError, RuntimeError):
@@ -51,12 +58,13 @@ def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title:
     """Download `jars` with progress on stderr; the caller checks their sums."""
     java = find_java()
     ivy = find_ivy()
-    _write_module(work / "ivy.xml", jars)
-    _write_settings(work / "settings.xml", work / "cache")
+    (work / "ivy.xml").write_text(_module(jars), encoding="utf-8")
+    (work / "settings.xml").write_text(_SETTINGS, encoding="utf-8")
     command = [
         str(java.executable),
-        *("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-        # Otherwise Ivy would look into the user's ~/.ivy2 and ~/.m2.
+        "-Xmx256m",
+        *JVM_FLAGS,
+        # Otherwise Ivy would use the user's ~/.ivy2 and ~/.m2.
         f"-Duser.home={work}",
         *("-jar", str(ivy)),
         *("-settings", str(work / "settings.xml"), "-ivy", str(work / "ivy.xml")),
@@ -105,41 +113,23 @@ def _reasons(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in dict.fromkeys(wanted[-_MAX_PROBLEM_LINES:]))
 
 
-def _write_module(path: Path, jars: Iterable[LockedJar]) -> None:
-    module = ET.Element("ivy-module", {"version": "2.0", "xmlns:m": _MAVEN})
-    ET.SubElement(module, "info", organisation="spark-eos", module="jars")
-    configurations = ET.SubElement(module, "configurations")
-    ET.SubElement(configurations, "conf", name="default")
-    dependencies = ET.SubElement(module, "dependencies")
-    for jar in jars:
-        dependency = ET.SubElement(
-            dependencies,
-            "dependency",
-            org=jar.organisation,
-            name=jar.name,
-            rev=jar.version,
-            conf="default->default",
-            transitive="false",
-        )
-        if jar.is_archive:
-            chosen = {"name": jar.name, "type": _ARCHIVE, "ext": jar.extension}
-            ET.SubElement(dependency, "artifact", {**chosen, "m:classifier": jar.classifier})
-    ET.ElementTree(module).write(path, encoding="utf-8", xml_declaration=True)
-
-
-def _write_settings(path: Path, cache: Path) -> None:
-    settings = ET.Element("ivysettings")
-    ET.SubElement(settings, "settings", defaultResolver="maven")
-    ET.SubElement(settings, "caches", defaultCacheDir=str(cache))
-    resolvers = ET.SubElement(settings, "resolvers")
-    # The resolver's default root is Maven Central. The lock holds everything a pom would, and not
-    # reading poms is three times as fast.
-    ET.SubElement(
-        resolvers,
-        "ibiblio",
-        name="maven",
-        m2compatible="true",
-        usepoms="false",
-        useMavenMetadata="false",
+def _module(jars: Iterable[LockedJar]) -> str:
+    dependencies = "".join(map(_dependency, jars))
+    return (
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="spark-eos" module="jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
-    ET.ElementTree(settings).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _dependency(jar: LockedJar) -> str:
+    artifact = (
+        f'<artifact name="{jar.name}" type="{_ARCHIVE}" ext="{jar.extension}" '
+        f'm:classifier="{jar.classifier}"/>'
+    )
+    return (
+        f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.version}" '
+        f'conf="default->default" transitive="false">{artifact if jar.is_archive else ""}'
+        "</dependency>"
+    )

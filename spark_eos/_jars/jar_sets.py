@@ -147,11 +147,7 @@ def _keep(jar: LockedJar, fetched: Path, kept: Path) -> None:
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack an archive into a new directory, which is complete once it exists.
-
-    Raises:
-        ValueError: A member is neither a file nor a directory, or its path leads out of it.
-    """
+    """Unpack an archive into a new directory, complete once it exists; ValueError if hostile."""
     unfinished = archive.with_name(f"{target.name}.unpacking")
     shutil.rmtree(unfinished, ignore_errors=True)
     # Others may not write there, whatever the umask.

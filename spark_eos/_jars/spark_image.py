@@ -23,13 +23,7 @@ class ClassArchiveError(PrintableError, RuntimeError):
 
 
 def quick_start_options() -> list[str]:
-    """Return JVM options for the quickest start of Spark; the first call may take two minutes.
-
-    The JVM also compiles less, which makes long-running work slower: for tests and trials.
-
-    Raises:
-        spark_eos._jars.java.JavaError: There is no usable Java.
-    """
+    """Return JVM options for a quick start of tests and trials; the first call takes minutes."""
     archive = _archive(create=True)
     archive.train(_exercise)
     return [*JVM_FLAGS, *archive.options]
@@ -39,19 +33,8 @@ def driver_options(*, make: bool) -> str | None:
     """Return JVM options with which a driver takes Spark's classes from the archive.
 
     A Spark that the archive does not fit, of another JVM build or with other jars than the
-    installed pyspark's, starts without it.
-
-    Args:
-        make: Whether to make the archive if it does not exist, which takes a minute or two.
-
-    Returns:
-        The options as Spark's settings want them; None if there is no archive, and ``make`` is
-        False.
-
-    Raises:
-        spark_eos._jars.java.JavaError: There is no usable Java.
-        ClassArchiveError: The archive can't be made; or others may write to it, so the JVM would
-            run what they put there.
+    installed pyspark's, starts without it. None if there is no archive, and ``make`` is False:
+    making it takes a minute or two.
     """
     try:
         archive = _archive(create=make)

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from tenacity import Retrying, retry_if_exception_message, stop_after_attempt
 
 from spark_eos.testing import broker_admin
-from spark_eos.testing.broker_image import BrokerImage, BrokerStartError, broker_image
+from spark_eos.testing.broker_image import BrokerStartError, broker_image, command, create_data
 from spark_eos.testing.broker_properties import (
     Ports,
     broker_properties,
@@ -17,8 +18,7 @@ from spark_eos.testing.broker_properties import (
     write_properties,
 )
 from spark_eos.testing.broker_security import BrokerSecurity
-from spark_eos.testing.embedded_server import EmbeddedServer
-from spark_eos.testing.loopback import HOST, is_free
+from spark_eos.testing.embedded_server import HOST, EmbeddedServer, ServerImage
 
 KAFKA_VARIABLE = "SPARK_EOS_KAFKA"
 _NEWEST = "4.4.0"
@@ -81,13 +81,12 @@ class EmbeddedKafka(EmbeddedServer):
         advertised_port: int | None = None,
         start_timeout: float = 60,
     ) -> None:
-        super().__init__("broker", BrokerStartError, start_timeout=start_timeout)
+        super().__init__("broker", BrokerStartError, port=port, start_timeout=start_timeout)
         self._properties = dict(properties or {})
         self._security = security
         self._features = dict(features or {})
         self._jar_set = jar_set or f"kafka-{kafka_version()}"
         self._heap = heap
-        self._port = port
         self._advertised_port = advertised_port
         self._ports: Ports | None = None
         self._admin: AdminClient | None = None
@@ -111,63 +110,52 @@ class EmbeddedKafka(EmbeddedServer):
             raise RuntimeError("The broker has no address before its first start()")
         return self._ports
 
-    def prepare(self) -> None:
-        """Download the broker's jars and archive its classes, as the first start would do."""
-        self._prepared()
+    def _image(self) -> ServerImage:
+        return broker_image(self._jar_set)
 
-    def _start(self) -> None:
-        self._start_image(self._prepared())
+    def _run(self, image: ServerImage, options: Sequence[str]) -> None:
+        if not self._data().exists():
+            create_data(image, self._data(), self._features, self._properties)
+        fixed = self._ports is not None or self._port is not None
+        # Another process may take a port between our choice and Kafka's start.
+        self._ports = Retrying(
+            retry=retry_if_exception_message(match="(?s).*Address already in use"),
+            stop=stop_after_attempt(1 if fixed else _BIND_ATTEMPTS),
+            reraise=True,
+        )(self._launched, image, options)
 
-    def _prepared(self) -> BrokerImage:
-        if self._ports is None and self._port is not None and not is_free(self._port):
-            raise BrokerStartError(
-                f"Port {self._port} of {HOST} is in use: choose another one, or none for a free one"
-            )
-        image = broker_image(self._jar_set)
-        image.archive.train(lambda options: _train(self._jar_set, image, options))
-        return image
-
-    def _start_image(self, image: BrokerImage, options: Sequence[str] = ()) -> None:
-        try:
-            if not self._data().exists():
-                image.create_data(self._data(), self._features, self._properties)
-            if self._ports is not None:
-                self._start_at(self._ports, image, options)
-                return
-            for attempt in range(1, _BIND_ATTEMPTS + 1):
-                ports = free_ports(
-                    self._port,
-                    self._advertised_port,
-                    () if self._security is None else tuple(self._security.listeners),
-                )
-                try:
-                    self._start_at(ports, image, options)
-                except BrokerStartError as error:
-                    # Another process took a port between our choice and Kafka's start.
-                    taken = "Address already in use" in str(error)
-                    if not taken or self._port is not None or attempt == _BIND_ATTEMPTS:
-                        raise
-                else:
-                    self._ports = ports
-                    return
-        except BaseException:
-            if self._ports is None:  # it has never run, so its data is worthless
-                self.close()
-            raise
-
-    def _start_at(self, ports: Ports, image: BrokerImage, options: Sequence[str]) -> None:
+    def _launched(self, image: ServerImage, options: Sequence[str]) -> Ports:
+        """Start it at its ports, or at free ones; return them."""
+        secured = () if self._security is None else tuple(self._security.listeners)
+        ports = self._ports or free_ports(self._port, self._advertised_port, secured)
         properties = self._directory() / "server.properties"
-        write_properties(
-            properties, broker_properties(ports, self._data(), self._properties, self._security)
-        )
+        settings = broker_properties(ports, self._data(), self._properties, self._security)
+        write_properties(properties, settings)
         if self._security is not None:
             options = [*options, *self._security.jvm_options]
-        command = image.kafka(properties, heap=self._heap, options=options)
+        run = command(image, "kafka.Kafka", str(properties), heap=self._heap, options=options)
         admin = broker_admin.admin_client(f"{HOST}:{ports.internal}")
-        self._launch(command, lambda log: _STARTED in log and broker_admin.answers(admin))
+        self._launch(run, lambda log: _STARTED in log and broker_admin.answers(admin))
         if self._security is not None:
             self._security.create_credentials(admin)
         self._admin = admin
+        return ports
+
+    def _trainee(self) -> "EmbeddedKafka":
+        return EmbeddedKafka(jar_set=self._jar_set)
+
+    def _exercise(self) -> None:
+        self.create_topic("training")
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "transactional.id": "training",
+            "log_level": 0,
+        }
+        producer = Producer(settings)
+        producer.init_transactions(broker_admin.TIMEOUT)
+        producer.begin_transaction()
+        producer.produce("training", b"value")
+        producer.commit_transaction(broker_admin.TIMEOUT)
 
     def _disconnect(self) -> None:
         self._admin = None
@@ -205,26 +193,3 @@ class EmbeddedKafka(EmbeddedServer):
         if self._admin is None:
             raise RuntimeError("The broker is not running; call start()")
         return self._admin
-
-
-def _train(jar_set: str, image: BrokerImage, options: Sequence[str]) -> None:
-    """Run a broker once through what tests do, so that its JVM can archive the classes it loads."""
-    broker = EmbeddedKafka(jar_set=jar_set)
-    try:
-        broker._start_image(image, options)  # noqa: SLF001
-        broker.create_topic("training")
-        settings: dict[str, Any] = {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "transactional.id": "training",
-            "log_level": 0,
-        }
-        producer = Producer(settings)
-        producer.init_transactions(broker_admin.TIMEOUT)
-        producer.begin_transaction()
-        producer.produce("training", b"value")
-        producer.commit_transaction(broker_admin.TIMEOUT)
-        broker.stop(grace=60)  # the JVM writes the archive when it exits, which takes seconds
-    except KafkaException as error:
-        raise BrokerStartError(f"{error}\n{broker.log()}") from error
-    finally:
-        broker.close()

@@ -72,11 +72,7 @@ def end_offsets(
     partitions: Collection[int],
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Ends:
-    """Return the partitions' high watermarks, or with read_committed their last stable offsets.
-
-    Raises:
-        confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
-    """
+    """Return high watermarks by partition, or with read_committed last stable offsets."""
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     found = admin.list_offsets(
         {TopicPartition(topic, partition): latest for partition in partitions},

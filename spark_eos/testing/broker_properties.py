@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_eos.testing.broker_security import BrokerSecurity
-from spark_eos.testing.loopback import HOST
+from spark_eos.testing.embedded_server import HOST
 
 _PLAIN_LISTENERS = "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
@@ -55,21 +55,13 @@ BASE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Ports:
-    """The TCP ports of one broker on 127.0.0.1.
-
-    Attributes:
-        client: Port to which clients connect.
-        advertised: Port to which connected clients are redirected: the same, or a proxy's.
-        internal: Plaintext port for the broker itself and for administration.
-        controller: Port of the controller.
-        secured: Ports of further listeners, by name.
-    """
+    """The TCP ports of one broker on 127.0.0.1."""
 
     client: int
-    advertised: int
-    internal: int
+    advertised: int  # to which connected clients are redirected: the same, or a proxy's
+    internal: int  # plaintext, for the broker itself and for administration
     controller: int
-    secured: Mapping[str, int]
+    secured: Mapping[str, int]  # by listener
 
 
 def free_ports(

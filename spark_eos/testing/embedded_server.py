@@ -3,20 +3,49 @@
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from confluent_kafka import KafkaException
+
+from spark_eos._jars.cache import cached
+from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, fingerprint
+from spark_eos._jars.java import Java, find_java
 from spark_eos.errors import PrintableError
 from spark_eos.testing.server_process import ServerProcess
 
+HOST: Final = "127.0.0.1"
 _Server = TypeVar("_Server", bound="EmbeddedServer")
 _LOG_TAIL_LINES = 40
 _LOG: Final = "server.log"
+
+
+@dataclass(frozen=True)
+class ServerImage:
+    """A server's program: Java, its jars, and the archive that lets it start sooner."""
+
+    java: Java
+    jars: tuple[Path, ...]
+    archive: ClassArchive
+
+    def command(self, *program: str, heap: str, options: Sequence[str] = ()) -> list[str]:
+        """Return the command line that runs a program with a maximum heap, as in ``-Xmx``."""
+        first = [str(self.java.executable), f"-Xmx{heap}", *JVM_FLAGS, *self.archive.options]
+        return [*first, *options, *program]
+
+
+def server_image(place: str, jars: Iterable[Path], of: str) -> ServerImage:
+    """Return the image of a server, whose archive is kept in a directory below `place`."""
+    java, files = find_java(), tuple(jars)
+    directory = cached(f"{place}-{fingerprint(java, files)}")
+    return ServerImage(java, files, ClassArchive(directory, of))
 
 
 class _Remains:
@@ -54,18 +83,16 @@ class _Remains:
 
 
 class EmbeddedServer(ABC):
-    """A server with its own JVM and its data in a temporary directory.
+    """A server with its own JVM and its data in a temporary directory; ``kind`` names it."""
 
-    Args:
-        kind: What it is, in messages: ``broker``.
-        failed: The error if it does not start.
-        start_timeout: Seconds within which a start must succeed.
-    """
-
-    def __init__(self, kind: str, failed: type[PrintableError], *, start_timeout: float) -> None:
+    def __init__(
+        self, kind: str, failed: type[PrintableError], *, port: int | None, start_timeout: float
+    ) -> None:
         self._kind = kind
         self._failed = failed
+        self._port = port
         self._start_timeout = start_timeout
+        self._has_run = False
         self._remains = _Remains()
         # Also runs when the interpreter exits.
         self._finalizer = weakref.finalize(self, self._remains.discard)
@@ -94,14 +121,54 @@ class EmbeddedServer(ABC):
         """Start it and wait until it is ready; again with the same data and port."""
         if self.is_running:
             raise RuntimeError(f"The {self._kind} is running already")
-        self._start()
+        self._start(self._prepared())
 
-    @abstractmethod
     def prepare(self) -> None:
         """Download its jars and archive its classes, as the first start would do."""
+        self._prepared()
+
+    def _prepared(self) -> ServerImage:
+        if self._port is not None and not _is_free(self._port):
+            raise self._failed(
+                f"Port {self._port} of {HOST} is in use: choose another one, or none for a free one"
+            )
+        image = self._image()
+        image.archive.train(lambda options: self._trainee()._train(image, options))  # noqa: SLF001
+        return image
+
+    def _train(self, image: ServerImage, options: Sequence[str]) -> None:
+        """Run through what tests do, so that the JVM can archive the classes it loads."""
+        try:
+            self._start(image, options)
+            self._exercise()
+            self.stop(grace=60)  # the JVM writes the archive when it exits, which takes seconds
+        except (OSError, KafkaException) as error:
+            raise self._failed(f"{error}\n{self.log()}") from error
+        finally:
+            self.close()
+
+    def _start(self, image: ServerImage, options: Sequence[str] = ()) -> None:
+        try:
+            self._run(image, options)
+        except BaseException:
+            if not self._has_run:  # its data is worthless
+                self.close()
+            raise
+        self._has_run = True
 
     @abstractmethod
-    def _start(self) -> None: ...
+    def _image(self) -> ServerImage: ...
+
+    @abstractmethod
+    def _trainee(self) -> "EmbeddedServer":
+        """Another one with the same image."""
+
+    @abstractmethod
+    def _run(self, image: ServerImage, options: Sequence[str]) -> None: ...
+
+    @abstractmethod
+    def _exercise(self) -> None:
+        """Have it do what tests ask of it."""
 
     def stop(self, grace: float = 10) -> None:
         """Stop it with SIGTERM, and with SIGKILL after `grace` seconds; keep the data."""
@@ -177,3 +244,14 @@ class EmbeddedServer(ABC):
             )
             tail = "\n".join(self.log().splitlines()[-_LOG_TAIL_LINES:])
             raise self._failed(f"The {self._kind} {reason}. The end of its log:\n{tail}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        # As Java's servers do: connections that have just ended do not count.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+    return True

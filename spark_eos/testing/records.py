@@ -226,15 +226,6 @@ def settled_ends(
 
     A transaction's markers may be written a moment after its end is acknowledged. If the offsets
     still differ after the wait, a transaction is open.
-
-    Args:
-        settings: Client settings by their librdkafka names.
-        topic: An existing topic.
-        partitions: Numbers of the partitions.
-        settle: Maximum number of seconds to wait.
-
-    Raises:
-        confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
     """
     # Nothing else may refer to the client: an AdminClient closes only when it is collected, and
     # while it lives it tries to reach brokers, also those that have gone. Its log is off, since

@@ -1,15 +1,36 @@
 """A real schema registry for tests: ready in a few seconds, gone when it is closed."""
 
+import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Final
 
+from spark_eos._jars.jar_sets import jar_set
 from spark_eos.errors import PrintableError
-from spark_eos.testing.embedded_server import EmbeddedServer
-from spark_eos.testing.loopback import HOST, is_free
-from spark_eos.testing.registry_image import API, RegistryImage, exercise, registry_image, request
+from spark_eos.testing.embedded_server import HOST, EmbeddedServer, ServerImage, server_image
 
+_JAR_SET: Final = "apicurio-registry-2.6.13"
+# Confluent's.
+_API: Final = "/apis/ccompat/v7"
+_TIMEOUT: Final = 30.0
+_JSON: Final = "application/vnd.schemaregistry.v1+json"
+_SETTINGS: Final = {
+    "quarkus.http.host": HOST,
+    # Twenty connections of an embedded database would cost time.
+    "quarkus.datasource.jdbc.initial-size": "1",
+    "quarkus.datasource.jdbc.min-size": "1",
+    # Warnings, requests, and on which port it listens.
+    "quarkus.banner.enabled": "false",
+    "quarkus.log.level": "WARN",
+    'quarkus.log.category."io.apicurio".level': "WARN",
+    'quarkus.log.category."io.quarkus".level': "INFO",
+    "quarkus.log.console.format": "%d{HH:mm:ss,SSS} %-5p %s%e%n",
+    "quarkus.http.access-log.enabled": "true",
+    "quarkus.http.access-log.pattern": "%m %U %s",
+}
 _LISTENING: Final = re.compile(rf"Listening on: http://{re.escape(HOST)}:(\d+)")
 # What a JVM may need. The registry would take variables such as LOG_LEVEL as its own settings.
 _VARIABLES: Final = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
@@ -66,47 +87,37 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
     def __init__(
         self, *, port: int | None = None, heap: str = "128m", start_timeout: float = 60
     ) -> None:
-        super().__init__("schema registry", RegistryStartError, start_timeout=start_timeout)
-        self._wanted_port = port
+        super().__init__(
+            "schema registry", RegistryStartError, port=port, start_timeout=start_timeout
+        )
         self._heap = heap
-        self._port: int | None = None
 
     @property
     def url(self) -> str:
         """URL for clients, such as ``http://127.0.0.1:8081/apis/ccompat/v7``; restarts keep it."""
-        if self._port is None:
+        if not self._has_run:
             raise RuntimeError("The schema registry has no URL before its first start()")
-        return f"http://{HOST}:{self._port}{API}"
+        return f"http://{HOST}:{self._port}{_API}"
 
-    def prepare(self) -> None:
-        """Download the registry and archive its classes, as the first start would do."""
-        self._prepared()
+    def _image(self) -> ServerImage:
+        (directory,) = jar_set(_JAR_SET)
+        return server_image(
+            f"registries/{_JAR_SET}", sorted(directory.rglob("*.jar")), "Schema registries"
+        )
 
-    def _prepared(self) -> RegistryImage:
-        port = self._port or self._wanted_port
-        if port is not None and not is_free(port):
-            raise RegistryStartError(
-                f"Port {port} of {HOST} is in use: choose another one, or none for a free one"
-            )
-        image = registry_image()
-        image.archive.train(lambda options: _train(image, options))
-        return image
-
-    def _start(self) -> None:
-        self._start_image(self._prepared())
-
-    def _start_image(self, image: RegistryImage, options: Sequence[str] = ()) -> None:
-        before = self._port
-        port = before or self._wanted_port or 0
-        command = image.command(port=port, data=self._directory(), heap=self._heap, options=options)
+    def _run(self, image: ServerImage, options: Sequence[str]) -> None:
+        settings = {
+            **_SETTINGS,
+            "quarkus.http.port": str(self._port or 0),
+            # Written at once, so that it outlives a SIGKILL.
+            "quarkus.datasource.jdbc.url": f"jdbc:h2:file:{self._directory() / 'schemas'};"
+            "WRITE_DELAY=0",
+        }
+        (program,) = (jar for jar in image.jars if jar.name.endswith("-runner.jar"))
+        properties = [f"-D{name}={value}" for name, value in settings.items()]
+        command = image.command(*properties, "-jar", str(program), heap=self._heap, options=options)
         environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-        try:
-            self._launch(command, self._is_ready, environment)
-        except BaseException:
-            if before is None:  # it has never run, so its data is worthless
-                self._port = None
-                self.close()
-            raise
+        self._launch(command, self._is_ready, environment)
 
     def _is_ready(self, log: str) -> bool:
         found = _LISTENING.search(log)
@@ -114,20 +125,37 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
             return False
         self._port = int(found[1])
         try:
-            request(self._port, "GET", "/subjects")
+            self._request("GET", "/subjects")
         except OSError:
             return False
         return True
 
+    def _trainee(self) -> "EmbeddedSchemaRegistry":
+        return EmbeddedSchemaRegistry(start_timeout=180)
 
-def _train(image: RegistryImage, options: Sequence[str]) -> None:
-    """Run a registry once through what tests do, so that its JVM can archive the classes."""
-    registry = EmbeddedSchemaRegistry(start_timeout=180)
-    try:
-        registry._start_image(image, options)  # noqa: SLF001
-        exercise(registry._port or 0)  # noqa: SLF001
-        registry.stop(grace=60)  # the JVM writes the archive when it exits, which takes seconds
-    except OSError as error:
-        raise RegistryStartError(f"{error}\n{registry.log()}") from error
-    finally:
-        registry.close()
+    def _exercise(self) -> None:
+        record = {"type": "record", "name": "Training", "fields": [{"name": "a", "type": "string"}]}
+        message = 'syntax = "proto3"; message Training { string a = 1; }'
+        document = {"type": "object", "properties": {"a": {"type": "string"}}}
+        schemas = {"AVRO": json.dumps(record), "PROTOBUF": message, "JSON": json.dumps(document)}
+        for kind, schema in schemas.items():
+            subject = f"/subjects/{kind}"
+            body = {"schema": schema, "schemaType": kind}
+            for path in (f"{subject}/versions", f"{subject}/versions", subject):
+                self._request("POST", path, body)
+            self._request("POST", f"/compatibility{subject}/versions/latest", body)
+            self._request("GET", f"{subject}/versions/latest")
+        self._request("GET", "/schemas/ids/1")
+        self._request("GET", "/schemas/ids/1/versions")
+        self._request("GET", "/subjects")
+        self._request("PUT", "/config/AVRO", {"compatibility": "FULL"})
+
+    def _request(self, method: str, path: str, body: object = None) -> None:
+        """Send a request without any proxy; raise OSError unless it answers without an error."""
+        with closing(HTTPConnection(HOST, self._port, timeout=_TIMEOUT)) as connection:
+            encoded = None if body is None else json.dumps(body)
+            connection.request(method, _API + path, encoded, {"Content-Type": _JSON})
+            response = connection.getresponse()
+            text = response.read().decode(errors="replace")
+        if response.status != 200:
+            raise OSError(f"{method} {path}: {response.status} {text}")

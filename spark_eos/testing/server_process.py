@@ -13,14 +13,8 @@ from spark_eos.testing import guard
 class ServerProcess:
     """A running JVM, in its own session so that Ctrl-C reaches only its owner.
 
-    A second, small process, the guard, kills the JVM and removes its data if this Python process
-    dies without doing so, even by SIGKILL.
-
-    Args:
-        command: The program and its arguments.
-        directory: Working directory of the JVM, which the guard removes.
-        log: File to which the JVM's output is appended.
-        environment: The JVM's environment; by default this process's.
+    A second, small process, the guard, kills the JVM and removes its directory if this Python
+    process dies without doing so, even by SIGKILL.
     """
 
     def __init__(

@@ -55,13 +55,7 @@ def spark_session(
 
 
 def prepare_quick_start() -> None:
-    """Download the Kafka source's jars and archive Spark's classes, as the first session would do.
-
-    Raises:
-        spark_eos._jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
-        spark_eos._jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
-        spark_eos._jars.java.JavaError: There is no Java 17 or newer.
-    """
+    """Download the Kafka source's jars and archive Spark's classes, as the first session would."""
     spark_kafka_jars()
     quick_start_options()
 
@@ -77,17 +71,7 @@ def prepare_environment() -> None:
 def spark_settings(
     config: Mapping[str, str] | None = None, *, quick_start: bool = False
 ) -> dict[str, str]:
-    """Return the settings of `spark_session`, for a Spark that is started in another way.
-
-    Args:
-        config: Further settings, as for `spark_session`.
-        quick_start: Whether the JVMs are to start sooner, as for `spark_session`.
-
-    Raises:
-        spark_eos._jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
-        spark_eos._jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
-        spark_eos._jars.java.JavaError: There is no Java 17 or newer.
-    """
+    """Return the settings of `spark_session`, for a Spark that is started in another way."""
     given = dict(config or {})
     settings = {
         "spark.driver.bindAddress": _LOOPBACK,

@@ -19,20 +19,11 @@ _PATCHES = Path(__file__).parent / "mutations"
 
 @dataclass(frozen=True)
 class Mutation:
-    """A breakage.
-
-    Attributes:
-        kinds: faults that show it.
-        steps: so many steps of them show it.
-        load: a load that shows it.
-        front: how the query writes, and so which delivery.
-        transaction_timeout_ms: the query's; long, where the brokers' own abort would hide it.
-    """
-
-    kinds: tuple[Kind, ...]
-    steps: int = 6
-    load: str = "relay"
-    front: str = "sink"
+    kinds: tuple[Kind, ...]  # faults that show it
+    steps: int = 6  # so many steps of them show it
+    load: str = "relay"  # a load that shows it
+    front: str = "sink"  # how the query writes, and so which delivery
+    # The query's; long, where the brokers' own abort would hide it.
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
 
 
@@ -103,14 +94,6 @@ FOUND_BY_TESTS = {
 
 
 def mutated(name: str, directory: Path) -> Path:
-    """A copy of the package with the breakage.
-
-    Returns:
-        The directory to put in front of the module search path.
-
-    Raises:
-        ValueError: the patch does not apply.
-    """
     project = directory / "mutated"
     original = Path(spark_eos.__file__).parent
     shutil.copytree(

@@ -25,11 +25,6 @@ def write_expected(
     letters: list[str],
     directory: Path,
 ) -> Path:
-    """Runs the batch query.
-
-    Returns:
-        A directory of Parquet files with the columns ``key``, ``value`` and ``topic``.
-    """
     where = directory / "expected"
     settings = {
         "load": load,
@@ -58,7 +53,6 @@ def write_expected(
 
 
 def main() -> None:
-    """See above."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
     config = {"spark.sql.shuffle.partitions": "4", "spark.sql.session.timeZone": "UTC"}
     spark = spark_session(config=config, quick_start=True)

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,9 +19,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from chaos import loads, processes, staged_faults
-from chaos.giving_up import await_one_to_give_up
 from chaos.invariants import Rule, ViolationError
 from chaos.schedule import Fault, Kind
+from chaos.second_drivers import frozen_query, two_drivers
 from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError, wait_for
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
@@ -60,14 +59,14 @@ def _paused(pids: list[int], seconds: float) -> None:
 
 def _killing(find: Callable[[int], list[int]]) -> Callable[[Stage, Fault], None]:
     def kill(stage: Stage, fault: Fault) -> None:
-        processes.send(_one(find(stage.driver), fault), signal.SIGKILL)
+        processes.send(_one(find(stage.query.pid), fault), signal.SIGKILL)
 
     return kill
 
 
 def _pausing(find: Callable[[int], list[int]]) -> Callable[[Stage, Fault], None]:
     def pause(stage: Stage, fault: Fault) -> None:
-        _paused(_one(find(stage.driver), fault), fault.seconds)
+        _paused(_one(find(stage.query.pid), fault), fault.seconds)
 
     return pause
 
@@ -78,30 +77,23 @@ def _driver(driver: int) -> list[int]:
 
 def _query_kill(stage: Stage, _fault: Fault) -> None:
     """As if its host had gone: workers too, so that nobody ends their transactions."""
-    stage.kill_query()
+    stage.query.kill()
 
 
 def _asynchronous_kill(stage: Stage, fault: Fault) -> None:
     """In the middle of a transaction, after batches of which Spark has logged the first only."""
     batches = 2 + int(fault.choice * 4)
     wait_for(
-        lambda: stage.reports() >= batches or stage.exit_status() is not None,
+        lambda: stage.query.reports() >= batches or stage.query.exit_status() is not None,
         time.monotonic() + _PATIENCE,
-        f"the query does not get {batches} batches done: {stage.log}",
+        f"the query does not get {batches} batches done: {stage.query.log}",
     )
     staged_faults.relay_kill(stage, fault)
 
 
-def _holder_kill(stage: Stage, fault: Fault) -> None:
-    processes.send(_one(stage.holders(), fault), signal.SIGKILL)
-
-
-def _holder_pause(stage: Stage, fault: Fault) -> None:
-    _paused(_one(stage.holders(), fault), fault.seconds)
-
-
 def _session_expiry(stage: Stage, fault: Fault) -> None:
-    _paused([stage.driver, *stage.holders()], SESSION_TIMEOUT_MS / 1000 + fault.seconds)
+    pids = [stage.query.pid, *processes.holders_of(stage.query.pid)]
+    _paused(pids, SESSION_TIMEOUT_MS / 1000 + fault.seconds)
 
 
 def _target(stage: Stage) -> tuple[EmbeddedKafka, KafkaProxy]:
@@ -176,7 +168,7 @@ def _blocking(direction: str, of: _Cluster = _target) -> Callable[[Stage, Fault]
 def _workers_cut_off(stage: Stage, fault: Fault) -> None:
     """One of the network's faults, between workers and broker only: the driver stays a member."""
     deeds = (_cutting(), _network_delay, _blocking("answers"), _blocking("requests"))
-    driver = f"-{stage.driver}"
+    driver = f"-{stage.query.pid}"
     chosen = fault.choice * len(deeds)
 
     def concerned(client_id: str) -> bool:
@@ -221,60 +213,18 @@ def _quick_restart(stage: Stage, fault: Fault) -> None:
     # A sleeping task, for the stopped query to leave a zombie.
     loads.ask_a_task_to_sleep(stage.control, fault.seconds + 1)
     time.sleep(fault.choice / 2)
-    queries = len(stage.queries())
+    queries = len(stage.query.queries())
     (stage.control / "restart").touch()
     wait_for(
-        lambda: stage.exit_status() is not None or len(stage.queries()) != queries,
+        lambda: stage.query.exit_status() is not None or len(stage.query.queries()) != queries,
         time.monotonic() + _PATIENCE,
-        f"the query does not stop and start again: {stage.log}",
+        f"the query does not stop and start again: {stage.query.log}",
     )
-
-
-def _two_drivers(stage: Stage, fault: Fault) -> None:
-    other = stage.start_another()
-    end = time.monotonic() + _PATIENCE
-    # Until one of them has given up and the other has written; then the other is ended, and the
-    # harness starts the first.
-    await_one_to_give_up(stage, other, end)
-    wait_for(
-        lambda: other.poll() is not None or stage.reports_of_another(),
-        end,
-        "of two drivers the one that is left does not write",
-    )
-    _end_another(stage, other, fault)
-
-
-def _end_another(stage: Stage, other: "subprocess.Popen[bytes]", fault: Fault) -> None:
-    """Ends the second driver a while after one of the two has given up for good reason."""
-    log = stage.log_of_another()
-    if other.poll() is not None and stage.exit_status() is not None:
-        raise TrialError("both drivers have given up")
-    if other.poll() is not None and "FencedByNewerRunError" not in log:
-        raise TrialError(f"the second driver ended for another reason: {log[-2_000:]}")
-    time.sleep(fault.seconds)
-    stage.kill(other)
-
-
-def _frozen_query(stage: Stage, fault: Fault) -> None:
-    """The whole query, tasks included, sleeps through the life of another, and wakes up."""
-    pids = [stage.driver, *processes.children(stage.driver), *stage.holders()]
-    processes.send(pids, signal.SIGSTOP)
-    try:
-        other = stage.start_another()
-        end = time.monotonic() + _PATIENCE
-        while not stage.reports_of_another():
-            if time.monotonic() > end or other.poll() is not None:
-                raise TrialError("a second driver does not take a frozen one over")
-            time.sleep(0.05)
-    finally:
-        processes.send(pids, signal.SIGCONT)
-    await_one_to_give_up(stage, other, end)
-    _end_another(stage, other, fault)
 
 
 def _while_stopped(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault], None]:
     def stopped(stage: Stage, fault: Fault) -> None:
-        stage.kill_query()
+        stage.query.kill()
         change(stage, fault)
         stage.start()
 
@@ -341,7 +291,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
         time.sleep(0.1)
     if len(_batches(stage.checkpoint / "offsets")) < 3:
         raise NotInflictedError("with batch 0 alone, lost offsets can't be told from a new group's")
-    stage.kill_query()
+    stage.query.kill()
     _end_members(stage)
     known = stage.group_offsets()
     assert known is not None
@@ -351,7 +301,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
         groups.delete_group(stage.servers, stage.name)
         stage.start()
         end = time.monotonic() + _PATIENCE
-        while stage.exit_status() is None:
+        while stage.query.exit_status() is None:
             if any((found := stage.committed() or {}).values()):
                 # Between two batches the checkpoint proves what they were.
                 if finished and are_restored(found, known):
@@ -360,14 +310,16 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
             if time.monotonic() > end:
                 raise TrialError("the query does not end although its group's offsets are gone")
             time.sleep(0.1)
-        if "OffsetsLostError" not in stage.log.read_text(errors="replace"):
-            raise TrialError(f"the query ended without saying that offsets were lost: {stage.log}")
-        stage.kill_query()
+        if "OffsetsLostError" not in stage.query.text():
+            raise TrialError(
+                f"the query ended without saying that offsets were lost: {stage.query.log}"
+            )
+        stage.query.kill()
         _end_members(stage)
         groups.set_offsets(
             stage.servers,
             stage.name,
-            {partition: one.offset for partition, one in known.items()},
+            groups.positions(known),
             # A text is a staged query's commit, or what a mirrored query's offset stands for.
             {partition: one.metadata for partition, one in known.items()}
             if stage.staged or stage.mirrored
@@ -414,7 +366,7 @@ def _late_offsets(stage: Stage, fault: Fault) -> None:
     if fault.choice < 0.7:
         # Before the next transaction hides what this one has done.
         time.sleep(0.05)
-        stage.kill_query()
+        stage.query.kill()
 
 
 def _end_members(stage: Stage) -> None:
@@ -433,8 +385,8 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.QUERY_KILL: _query_kill,
     Kind.ASYNCHRONOUS_KILL: _asynchronous_kill,
     Kind.JVM_PAUSE: _pausing(processes.jvm_of),
-    Kind.HOLDER_KILL: _holder_kill,
-    Kind.HOLDER_PAUSE: _holder_pause,
+    Kind.HOLDER_KILL: _killing(processes.holders_of),
+    Kind.HOLDER_PAUSE: _pausing(processes.holders_of),
     Kind.SESSION_EXPIRY: _session_expiry,
     Kind.BROKER_KILL: _broker_away(EmbeddedKafka.kill),
     Kind.BROKER_RESTART: _broker_away(EmbeddedKafka.stop),
@@ -447,8 +399,8 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.TASK_SLEEP: _task_sleep,
     Kind.USER_EXCEPTION: _user_exception,
     Kind.QUICK_RESTART: _quick_restart,
-    Kind.TWO_DRIVERS: _two_drivers,
-    Kind.FROZEN_QUERY: _frozen_query,
+    Kind.TWO_DRIVERS: two_drivers,
+    Kind.FROZEN_QUERY: frozen_query,
     Kind.CHECKPOINT_DELETED: _while_stopped(_delete_checkpoint),
     Kind.CHECKPOINT_ROLLED_BACK: _while_stopped(_roll_checkpoint_back),
     Kind.COMMIT_LOG_ENTRY_DELETED: _while_stopped(_delete_commit_log_entry),
@@ -476,11 +428,7 @@ _STAGED_DEEDS = {
 def inflict_together(
     stage: Stage, faults: tuple[Fault, ...], between: float
 ) -> tuple[float, list[Fault]]:
-    """One or two faults at a time.
-
-    Returns:
-        When the last of them was over, by the monotonic clock; and those that found no occasion.
-    """
+    """One or two faults at a time; when all were over, and those that found no occasion."""
     failures: list[BaseException] = []
     missed: list[Fault] = []
 

@@ -11,8 +11,6 @@ from spark_eos.verify import Kind as FindingKind
 
 
 class Category(enum.Enum):
-    """What a rule is about."""
-
     INVARIANT = "invariant"
     # The records are as they should be, but the user is not told what was promised.
     PROMISE = "promise"
@@ -53,15 +51,8 @@ class Rule(enum.Enum):
 
 @dataclass(frozen=True)
 class Violation:
-    """A rule that did not hold.
-
-    Attributes:
-        rule: the rule.
-        detail: how it was seen.
-    """
-
     rule: Rule
-    detail: str
+    detail: str  # how it was seen
 
     def __str__(self) -> str:
         return f"{self.rule.category.value} violated: {self.rule.value}: {self.detail}"
@@ -89,13 +80,7 @@ _RULES = {
 
 
 def violations(found: Findings, *, drained: bool) -> list[Violation]:
-    """The rules that the verifier has seen violated.
-
-    Args:
-        found: what it has found.
-        drained: whether the query has come to its end; else a transaction may be under way, and
-            input that is not yet processed is none of this module's.
-    """
+    """The rules that the verifier has seen violated."""
     return [
         Violation(_RULES[kind], f"{finding.count:,} {kind.value}, such as {finding.examples[:1]}")
         for kind, finding in found.anomalies.items()

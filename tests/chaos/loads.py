@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from chaos.staged_places import wait_if_asked
@@ -40,44 +40,30 @@ class Record:
 
 @dataclass(frozen=True)
 class Load:
-    """A load.
-
-    Attributes:
-        sources: number of source topics.
-        targets: number of target topics.
-        partitions: of each topic, to begin with.
-        max_offsets: of one trigger.
-        arrow_rows: rows of an Arrow batch; fewer than a partition has, so that the user's function
-            can fail after a transaction of the same task has committed.
-        top_up: so many records are produced whenever the query is about to run out of them.
-        options: of ExactlyOnceSink.
-        record: makes the n-th record, given the partitions of a source topic.
-        transform: from the source's frame and the targets to the columns to write, headers
-            excepted; with schemas, from the registry's URL and a directory for pins, too.
-        of_batch: what a function of the user's does to each batch; None if there is none.
-        mode: the query's output mode.
-        by_key: whether a row replaces the one before of its key.
-        closing: of a staged load, the record that each partition gets last, if any.
-        dead_letters: whether one record in a hundred can't be written, and there is a topic for it.
-        small: whether the last target takes no more than `MAX_BYTES`.
-        of_registry: of a load with schemas, what makes `record` of a registry's URL.
-    """
-
-    sources: int
-    targets: int
-    partitions: int
-    max_offsets: int
+    sources: int  # number of source topics
+    targets: int  # number of target topics
+    partitions: int  # of each topic, to begin with
+    max_offsets: int  # of one trigger
+    # Rows of an Arrow batch; fewer than a partition has, so that the user's function can fail after
+    # a transaction of the same task has committed.
     arrow_rows: int
-    top_up: int
-    options: dict[str, Any]
+    top_up: int  # so many records are produced whenever the query is about to run out of them
+    options: dict[str, Any]  # of ExactlyOnceSink
+    # Makes the n-th record, given the partitions of a source topic.
     record: Callable[[random.Random, int, int], Record]
+    # From the source's frame and the targets to the columns to write, headers excepted; with
+    # schemas, from the registry's URL and a directory for pins, too.
     transform: Callable[..., DataFrame]
+    # What a function of the user's does to each batch; None if there is none.
     of_batch: Callable[[DataFrame, int], DataFrame] | None = None
-    mode: str = "append"
-    by_key: bool = False
+    mode: str = "append"  # the query's output mode
+    by_key: bool = False  # whether a row replaces the one before of its key
+    # Of a staged load, the record that each partition gets last, if any.
     closing: Callable[[int], Record] | None = None
+    # Whether one record in a hundred can't be written, and there is a topic for it.
     dead_letters: bool = False
-    small: bool = False
+    small: bool = False  # whether the last target takes no more than `MAX_BYTES`
+    # Of a load with schemas, what makes `record` of a registry's URL.
     of_registry: Callable[[str], Callable[[random.Random, int, int], Record]] | None = None
 
 
@@ -130,36 +116,50 @@ def _skewed(frame: DataFrame, targets: list[str]) -> DataFrame:
 
 # What the second target of a load with dead letters takes.
 MAX_BYTES = 20_000
-FAULTS = (b"error", b"raise", b"large", b"topic", b"place")
+_FAULTS = (b"error", b"raise", b"large", b"topic", b"place")
 
 
-def _poison_record(chosen: random.Random, number: int, partitions: int) -> Record:
-    fault = FAULTS[number // 100 % len(FAULTS)] if number % 100 == 7 else b"good."
-    value = fault + b"%012d" % number + b"x" * 88
-    return Record(0, chosen.randrange(partitions), b"%06d" % (number % 100_000), value, 1)
+def spoiled(value: bytes, number: int) -> bytes:
+    """A value that tells behind its first 12 bytes whether, and why, it can't be written."""
+    fault = _FAULTS[number // 100 % len(_FAULTS)] if number % 100 == 7 else b"good."
+    return value[:12] + fault + value[12:]
 
 
-def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if any(value.startswith(b"raise") for value in batch.column("value").to_pylist()):
+def fault() -> Column:
+    return F.expr("cast(substring(value, 13, 5) as string)")
+
+
+def enlarged() -> Column:
+    return F.when(fault() == "large", F.repeat("value", 900)).otherwise(F.col("value"))
+
+
+def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if any(value[12:17] == b"raise" for value in batch.column("value").to_pylist()):
         raise ValueError("the user's function can't take this record")
     return batch
 
 
-def _poison(frame: DataFrame, targets: list[str]) -> DataFrame:
-    fault = F.expr("cast(left(value, 5) as string)")
-    rows = guarded(frame, _checked, "key binary, value binary", kind="arrow")
-    error = F.when(fault == "error", F.lit("it is judged so"))
-    value = F.when(fault == "large", F.repeat("value", 300)).otherwise(F.col("value"))
-    topic = F.when(fault == "large", targets[1]).when(fault == "topic", "nowhere")
-    partition = F.when(fault == "place", 1_000).cast("int")
+def with_faults(rows: DataFrame, targets: list[str], error: Column) -> DataFrame:
+    """Rows as their values tell: some for no topic, for no partition, too large, or with errors."""
+    topic = F.when(fault() == "large", targets[1]).when(fault() == "topic", "nowhere")
     return rows.select(
         "source",
         "key",
-        value.cast("binary").alias("value"),
+        enlarged().cast("binary").alias("value"),
         topic.otherwise(targets[0]).alias("topic"),
-        partition.alias("partition"),
+        F.when(fault() == "place", 1_000).cast("int").alias("partition"),
         error.alias("error"),
     )
+
+
+def _poison_record(chosen: random.Random, number: int, partitions: int) -> Record:
+    value = spoiled(b"%012d" % number + b"x" * 88, number)
+    return Record(0, chosen.randrange(partitions), b"%06d" % (number % 100_000), value, 1)
+
+
+def _poison(frame: DataFrame, targets: list[str]) -> DataFrame:
+    rows = guarded(frame, refuse, "key binary, value binary", kind="arrow")
+    return with_faults(rows, targets, F.when(fault() == "error", F.lit("it is judged so")))
 
 
 LOADS = {
@@ -262,14 +262,7 @@ def _put(file: Path, text: str) -> None:
 
 
 class Source:
-    """Produces a load's records, in any number of helpings; deterministic but for their timing.
-
-    Args:
-        load: the load.
-        topics: its source topics.
-        bootstrap_servers: where, without any proxy between.
-        seed: decides what is in the records.
-    """
+    """Produces a load's records, in any number of helpings; deterministic but for their timing."""
 
     def __init__(self, load: Load, topics: list[str], bootstrap_servers: str, seed: int) -> None:
         self._load = load

@@ -28,59 +28,34 @@ from spark_eos._kafka.topic_partition import TopicPartition
 
 @dataclass
 class Told:
-    """What the logs told.
-
-    Attributes:
-        committed: number of the query's transactions that were committed.
-        aborted: number of those that were aborted.
-        records: visible output records, dead letters included.
-        offsets: the group's last offsets.
-        problems: what does not fit, each in words.
-    """
-
-    committed: int = 0
-    aborted: int = 0
-    records: int = 0
-    offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    committed: int = 0  # number of the query's transactions that were committed
+    aborted: int = 0  # number of those that were aborted
+    records: int = 0  # visible output records, dead letters included
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)  # the group's last offsets
+    problems: list[str] = field(default_factory=list)  # what does not fit, each in words
 
 
 @dataclass(eq=False)
 class _Transaction:
-    """What the coordinator's log has of a transaction.
+    """What the coordinator's log has of a transaction."""
 
-    Attributes:
-        transactional_id: the producer's.
-        commit: what was decided; None while nothing is.
-        partitions: all that it was said to write to.
-        prepared_ms: when it was decided, by the broker's clock; its markers follow.
-    """
-
-    transactional_id: str
-    commit: bool | None
-    partitions: frozenset[TopicPartition]
-    prepared_ms: int = sys.maxsize
+    transactional_id: str  # the producer's
+    commit: bool | None  # what was decided; None while nothing is
+    partitions: frozenset[TopicPartition]  # all that it was said to write to
+    prepared_ms: int = sys.maxsize  # when it was decided, by the broker's clock; its markers follow
 
 
 @dataclass(eq=False)
 class _Part:
-    """What one partition has of one transaction.
-
-    Attributes:
-        partition: the partition.
-        transaction: the transaction; None if it was written in none.
-        records: how many records it has.
-        sources: the first and last offset that they bear, by source partition.
-        offsets: those that it commits.
-        commit: what its marker says; None if it has none.
-    """
+    """What one partition has of one transaction."""
 
     partition: TopicPartition
-    transaction: _Transaction | None = None
-    records: int = 0
+    transaction: _Transaction | None = None  # the transaction; None if it was written in none
+    records: int = 0  # how many records it has
+    # The first and last offset that they bear, by source partition.
     sources: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    offsets: list[GroupOffset] = field(default_factory=list)
-    commit: bool | None = None
+    offsets: list[GroupOffset] = field(default_factory=list)  # those that it commits
+    commit: bool | None = None  # what its marker says; None if it has none
 
 
 _Parts = Mapping[TopicPartition, _Part]
@@ -95,16 +70,7 @@ def read_logs(
     positions: bool,
     drained: bool,
 ) -> Told:
-    """Reads all of a cluster's logs that concern a query.
-
-    Args:
-        data: the broker's directory.
-        group_id: the query's group.
-        prefix: of its transactional ids.
-        outputs: its target topics and its dead-letter topic.
-        positions: whether outputs bear positions in the partitions that its offsets are of.
-        drained: whether it has come to its end.
-    """
+    """Reads all of a cluster's logs that concern a query."""
     told = Told()
     transactions = _transactions(states(data), prefix, told)
     parts: dict[_Transaction, dict[TopicPartition, _Part]] = defaultdict(dict)
@@ -141,13 +107,7 @@ def read_logs(
 
 
 def judged(told: Told, records_out: int, *, drained: bool) -> list[Violation]:
-    """What the logs and the verifier tell differently.
-
-    Args:
-        told: what the logs told.
-        records_out: how many records the verifier has seen.
-        drained: whether the query has come to its end.
-    """
+    """What the logs and the verifier tell differently."""
     problems = list(told.problems)
     if drained and told.records != records_out:
         problems.append(f"{told.records:,} records are visible, the verifier saw {records_out:,}")

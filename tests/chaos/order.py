@@ -29,7 +29,6 @@ class OrderCheck:
         self._committing: set[_Producer] = set()
 
     def request(self, link: Link, request: Request) -> None:
-        """A request goes to the broker."""
         if request.api_key == ProduceRequest.API_KEY:
             producer = _producer(request.message())
             if producer is None:
@@ -48,7 +47,6 @@ class OrderCheck:
             self._committing.discard((message.producer_id, message.producer_epoch))
 
     def answer(self, link: Link, request: Request) -> None:
-        """The broker's answer goes to the client."""
         if request.api_key == ProduceRequest.API_KEY:
             for waiting in self._waiting.values():
                 waiting.discard((id(link), request.correlation_id))

@@ -1,9 +1,14 @@
-"""Finding and signalling the processes of a query."""
+"""The processes of a query: found, signalled and ended; and what they print and report."""
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
 from pathlib import Path
+from typing import Any
+
+from support.killable_process import session_members
 
 
 def send(pids: list[int], number: signal.Signals) -> None:
@@ -35,7 +40,6 @@ def command(pid: int) -> str:
 
 
 def jvm_of(driver: int) -> list[int]:
-    """The driver's JVM."""
     return [p for p in children(driver) if "SparkSubmit" in command(p)][:1]
 
 
@@ -53,3 +57,50 @@ def workers_of(driver: int) -> list[int]:
     """Python workers: children of the daemon that Spark forks them from."""
     daemons = [p for p in children(driver) if "pyspark.daemon" in command(p)]
     return [p for p in daemons if any(p in children(d) for d in daemons if d != p)]
+
+
+class Driver:
+    """A driver with its JVM, workers and executors, and a log beside which its reports are."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.log = log
+
+    def text(self) -> str:
+        """What it has printed so far."""
+        return self.log.read_text(errors="replace")
+
+    def reports(self) -> int:
+        """How many batches it has reported; from another process, maybe, so in a file."""
+        return len(reports_of(self.log.with_suffix(".reports")))
+
+    def queries(self) -> list[float]:
+        """When it has started a query, by the monotonic clock."""
+        lines = self.text().splitlines()
+        return [float(line.split()[1]) for line in lines if line.startswith("STARTED ")]
+
+    def exit_status(self) -> int | None:
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """SIGKILL for the driver, its JVM and whatever they have started."""
+        # Workers first, so that none can end what it has begun. Twice: the first pass may miss what
+        # is being forked meanwhile.
+        for _ in range(2):
+            driver = [self.pid] if self.exit_status() is None else []
+            members = [*reversed(children(self.pid)), *driver, *session_members(self.pid)]
+            send(members, signal.SIGKILL)
+        self._process.wait(20)
+
+
+def add_report(file: Path, report: dict[str, Any]) -> None:
+    with file.open("a") as opened:
+        opened.write(json.dumps(report) + "\n")
+
+
+def reports_of(file: Path) -> list[dict[str, Any]]:
+    """All so far, without one that is being written."""
+    text = file.read_text() if file.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()]

@@ -17,22 +17,12 @@ from chaos.trial import Outcome
 
 @dataclass(frozen=True)
 class Proof:
-    """What became of one breakage.
-
-    Attributes:
-        name: of the breakage.
-        faults: kinds of faults that were inflicted on it.
-        found: the violation that has found it out; None if none has.
-        why_not: why it is not found out, or why nothing can be said.
-    """
-
-    name: str
-    faults: tuple[str, ...]
-    found: Violation | None
-    why_not: str = ""
+    name: str  # of the breakage
+    faults: tuple[str, ...]  # kinds of faults that were inflicted on it
+    found: Violation | None  # the violation that has found it out; None if none has
+    why_not: str = ""  # why it is not found out, or why nothing can be said
 
     def __str__(self) -> str:
-        """A line for the terminal."""
         by = self.why_not if self.found is None else f"found out: {self.found}"
         return f"{self.name} ({', '.join(self.faults) or 'no fault'}): {' '.join(by.split())}"
 
@@ -42,13 +32,7 @@ Run = Callable[[Schedule, str | None, int], Outcome]
 
 
 def prove(names: tuple[str, ...], seed: int, run: Run) -> list[Proof]:
-    """Runs each breakage and its control.
-
-    Args:
-        names: of `MUTATIONS`.
-        seed: of all schedules.
-        run: runs one trial.
-    """
+    """Runs each breakage and its control."""
     controls: dict[tuple[Schedule, int], Outcome] = {}
     proofs = []
     for name in names:

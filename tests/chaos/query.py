@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from chaos.every_load import EVERY_LOAD
 from chaos.loads import disturbed, transformed
-from chaos.reports import add_report
+from chaos.processes import add_report
 from chaos.staged_loads import STAGED
 from chaos.staged_stops import stop_at_places
 from spark_eos import BatchReport, ExactlyOnceSink
@@ -105,7 +105,6 @@ _WRITERS = {
 
 
 def main() -> None:
-    """See above."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
     spark = _session(settings)
     reading = {

@@ -129,53 +129,30 @@ DOWNTIME = BROKER | _SOURCE_BROKER | {Kind.SESSION_EXPIRY}
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
-
-    Attributes:
-        kind: what is done.
-        seconds: how long it lasts, where it lasts; how far it goes else.
-        choice: from 0 to below 1; which worker, how many batches, and the like.
-    """
-
-    kind: Kind
-    seconds: float
-    choice: float
+    kind: Kind  # what is done
+    seconds: float  # how long it lasts, where it lasts; how far it goes else
+    choice: float  # from 0 to below 1; which worker, how many batches, and the like
 
 
 @dataclass(frozen=True)
 class Step:
-    """Faults done together, some time after the query has recovered from the last step.
+    """Faults done together, some time after the query has recovered from the last step."""
 
-    Attributes:
-        pause: seconds of quiet before.
-        faults: one, or two.
-        between: seconds from the first to the second.
-    """
-
-    pause: float
-    faults: tuple[Fault, ...]
-    between: float
+    pause: float  # seconds of quiet before
+    faults: tuple[Fault, ...]  # one, or two
+    between: float  # seconds from the first to the second
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """All that a seed decides.
-
-    Attributes:
-        seed: the seed.
-        load: the load's name.
-        front: how the query writes, of `FRONTS`.
-        cluster: executors in processes of their own, instead of threads of the driver's JVM.
-        speculation: whether Spark starts second copies of slow tasks.
-        steps: the faults.
-    """
+    """All that a seed decides."""
 
     seed: int
     load: str
-    front: str
-    cluster: bool
-    speculation: bool
-    steps: tuple[Step, ...]
+    front: str  # how the query writes, of `FRONTS`
+    cluster: bool  # executors in processes of their own, instead of threads of the driver's JVM
+    speculation: bool  # whether Spark starts second copies of slow tasks
+    steps: tuple[Step, ...]  # the faults
 
     @property
     def faults(self) -> list[Fault]:
@@ -221,17 +198,6 @@ def schedule(
     fronts: Sequence[str] = FRONTS,
     cluster: bool | None = None,
 ) -> Schedule:
-    """The schedule of a seed.
-
-    Args:
-        seed: any number; the same one gives the same schedule.
-        steps: number of steps.
-        loads: names of the loads to choose from, of which each front has its own.
-        kinds: to choose from; all, if empty. Each comes before any comes twice.
-        fronts: to choose from.
-        cluster: whether executors have processes of their own; by default the seed decides. They
-            never have on Spark Connect.
-    """
     chosen = random.Random(seed)
     on_cluster = chosen.random() < 0.4 if cluster is None else cluster
     front = chosen.choice([f for f in fronts if any(_fits(load, f) for load in loads)])

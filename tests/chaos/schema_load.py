@@ -121,11 +121,7 @@ def _broken(number: int, whole: bytes) -> bytes:
 
 
 class SchemaRecords:
-    """Makes the n-th record; registers each version when its first record is made.
-
-    Args:
-        url: of the registry.
-    """
+    """Makes the n-th record; registers each version when its first record is made."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -200,13 +196,7 @@ WITH_SCHEMAS = {
 def wrong_values(
     outputs: Iterable[Message], letters: Iterable[Message], schema: int
 ) -> list[Violation]:
-    """Outputs and dead letters that are not what their input records lead to.
-
-    Args:
-        outputs: what the query has written.
-        letters: its dead letters.
-        schema: the id that outputs have.
-    """
+    """Outputs and dead letters that are not what their input records lead to."""
     parsed = fastavro.parse_schema(_OUTPUT)
     prefix = b"\0" + schema.to_bytes(4, "big")
     wrong = []

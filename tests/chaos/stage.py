@@ -5,7 +5,6 @@ The harness itself connects to the broker directly, so that it sees through netw
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -22,8 +21,7 @@ from chaos.every_load import EVERY_LOAD
 from chaos.invariants import Rule, Violation
 from chaos.loads import MAX_BYTES, Source, ask_nothing_more
 from chaos.order import OrderCheck
-from chaos.processes import children, holders_of, send
-from chaos.reports import reports_of
+from chaos.processes import Driver
 from chaos.schedule import Schedule
 from chaos.staged_files import StagedFiles
 from spark_eos._client.settings import ClientSettings
@@ -35,7 +33,7 @@ from spark_eos._kafka.open_transactions import lingering_transactions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import SparkEosError
 from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
-from support.killable_process import session_members
+from support.groups import positions
 from support.proxy import KafkaProxy
 
 TRANSACTION_TIMEOUT_MS = 12_000
@@ -54,11 +52,6 @@ class NotInflictedError(Exception):
 
 
 def wait_for(condition: Callable[[], object], end: float, problem: str) -> None:
-    """Waits until a condition holds.
-
-    Raises:
-        TrialError: it does not by ``end``, by the monotonic clock; the text is ``problem``.
-    """
     while not condition():
         if time.monotonic() > end:
             raise TrialError(problem)
@@ -66,14 +59,7 @@ def wait_for(condition: Callable[[], object], end: float, problem: str) -> None:
 
 
 class Stage:
-    """Everything one trial needs; a context manager.
-
-    Args:
-        plan: the trial's schedule.
-        directory: for data, checkpoints and logs.
-        project: directory that holds the ``spark_eos`` under test, if not the one installed.
-        transaction_timeout_ms: the query's.
-    """
+    """Everything one trial needs; a context manager."""
 
     def __init__(
         self,
@@ -104,9 +90,7 @@ class Stage:
         self.source_proxy = KafkaProxy(record=False) if plan.front == "mirrored" else self.proxy
         self._project = project
         self._stack = ExitStack()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._others: list[subprocess.Popen[bytes]] = []
-        self._another_log = directory / "another.log"
+        self._others: list[Driver] = []
 
     def __enter__(self) -> "Stage":
         self.control.mkdir()
@@ -148,7 +132,6 @@ class Stage:
 
     @property
     def mirrored(self) -> bool:
-        """Whether the query reads another cluster."""
         return self.plan.front == "mirrored"
 
     def largest_message(self, topic: str) -> int | None:
@@ -171,15 +154,12 @@ class Stage:
         return broker
 
     def __exit__(self, *_: object) -> None:
-        for process in [self._process, *self._others]:
-            if process is not None:
-                _kill_all(process)
+        self._kill_all()
         self._stack.close()
 
     # The query --------------------------------------------------------------------------------
 
-    def settings(self, *, checkpoint: Path, log: Path, drain: bool) -> dict[str, Any]:
-        """For ``chaos.query``."""
+    def _settings(self, checkpoint: Path, log: Path, *, drain: bool) -> dict[str, Any]:
         config = {
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(self.load.arrow_rows),
@@ -195,6 +175,27 @@ class Stage:
                 "spark.speculation.minTaskRuntime": "100ms",
             }
         asynchronous = self.plan.asynchronous(self.starts)
+        sink = {
+            "kafka": {"bootstrap.servers": self.proxy.bootstrap_servers},
+            "group_id": self.name,
+            "checkpoint_location": str(checkpoint),
+            # Every other restart is as on another host: no worker happens to take the
+            # transactional ids that the last run has left.
+            "worker_directory": str(self.directory / f"workers-{self.starts // 2 % 2}"),
+            "transaction_timeout_ms": self.transaction_timeout_ms,
+            "max_transaction_ms": 3_000,
+        }
+        if self.letters:
+            sink["dead_letter_topic"] = self.letters[0]
+        if asynchronous:  # other fronts do not have it
+            sink["asynchronous_progress"] = True
+        if self.mirrored or self.staged is not None:
+            sink["progress_topic"] = self.progress_topic
+        if self.mirrored:
+            sink["source_kafka"] = {"bootstrap.servers": self.source_proxy.bootstrap_servers}
+        schemas = {}
+        if self.registry is not None:
+            schemas = {"registry": self.registry.url, "pinned": str(checkpoint)}
         return {
             "load": self.plan.load,
             "front": self.plan.front,
@@ -206,43 +207,17 @@ class Stage:
             # Many batches are to be over before Spark logs one.
             "max_offsets": self.load.max_offsets // (20 if asynchronous and not drain else 1),
             "drain": drain,
-            "schemas": self._schemas(checkpoint),
+            "schemas": schemas,
             "reports": str(log.with_suffix(".reports")),
-            "sink": {
-                "kafka": {"bootstrap.servers": self.proxy.bootstrap_servers},
-                "group_id": self.name,
-                "checkpoint_location": str(checkpoint),
-                # Every other restart is as on another host: no worker happens to take the
-                # transactional ids that the last run has left.
-                "worker_directory": str(self.directory / f"workers-{self.starts // 2 % 2}"),
-                "transaction_timeout_ms": self.transaction_timeout_ms,
-                "max_transaction_ms": 3_000,
-                **({"dead_letter_topic": self.letters[0]} if self.letters else {}),
-                # Other fronts do not have it.
-                **({"asynchronous_progress": True} if asynchronous else {}),
-                **(
-                    {"progress_topic": self.progress_topic}
-                    if self.mirrored or self.staged is not None
-                    else {}
-                ),
-                **(
-                    {"source_kafka": {"bootstrap.servers": self.source_proxy.bootstrap_servers}}
-                    if self.mirrored
-                    else {}
-                ),
-            },
+            "sink": sink,
         }
 
-    def _schemas(self, checkpoint: Path) -> dict[str, str]:
-        """Arguments of a load with schemas."""
-        if self.registry is None:
-            return {}
-        return {"registry": self.registry.url, "pinned": str(checkpoint)}
-
-    def _launch(self, settings: Mapping[str, Any], log: Path) -> "subprocess.Popen[bytes]":
+    def _launch(self, checkpoint: Path, name: str, *, drain: bool = False) -> Driver:
+        log = self.directory / f"{name}.log"
+        settings = self._settings(checkpoint, log, drain=drain)
         paths = [str(p) for p in (self._project, _TESTS, os.environ.get("PYTHONPATH")) if p]
         with log.open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "chaos.query", json.dumps(settings)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -256,101 +231,52 @@ class Stage:
                 },
             )
 
-    def start(self, *, drain: bool = False) -> None:
-        """Starts the query, after the last one has ended."""
-        self.starts += 1
-        settings = self.settings(checkpoint=self.checkpoint, log=self.log, drain=drain)
-        self._process = self._launch(settings, self.log)
+        return Driver(process, log)
 
-    def start_another(self) -> "subprocess.Popen[bytes]":
+    def start(self, *, drain: bool = False) -> None:
+        self.starts += 1
+        self.query = self._launch(self.checkpoint, f"query-{self.starts}", drain=drain)
+
+    def start_another(self) -> Driver:
         """Starts a second driver with the same group.
 
         It has the checkpoint of the first's if that is staged, and else none.
         """
         # Meant for the first one's tasks: the second is to go on.
         ask_nothing_more(self.control)
-        checkpoint = self.checkpoint
-        if self.staged is None:
-            checkpoint = self.directory / f"checkpoint-of-another-{len(self._others)}"
-        self._another_log = self.directory / f"another-{len(self._others)}.log"
-        settings = self.settings(checkpoint=checkpoint, log=self._another_log, drain=False)
-        process = self._launch(settings, self._another_log)
-        self._others.append(process)
-        return process
+        number = len(self._others)
+        aside = self.directory / f"checkpoint-of-another-{number}"
+        checkpoint = aside if self.staged is None else self.checkpoint
+        self._others.append(self._launch(checkpoint, f"another-{number}"))
+        return self._others[-1]
 
-    def log_of_another(self) -> str:
-        """What the newest second driver has printed."""
-        return self._another_log.read_text(errors="replace")
-
-    def reports_of_another(self) -> int:
-        """How many batches it has reported."""
-        return len(reports_of(self._another_log.with_suffix(".reports")))
-
-    def reports(self) -> int:
-        """How many batches the current query has reported."""
-        return len(reports_of(self.log.with_suffix(".reports")))
-
-    def holders(self) -> list[int]:
-        """Processes that hold the group's members, where that is not the driver itself."""
-        return holders_of(self.driver)
-
-    @property
-    def log(self) -> Path:
-        """Where the current query prints."""
-        return self.directory / f"query-{self.starts}.log"
-
-    def queries(self) -> list[float]:
-        """When the current driver has started a query, by the monotonic clock."""
-        lines = self.log.read_text(errors="replace").splitlines()
-        return [float(line.split()[1]) for line in lines if line.startswith("STARTED ")]
-
-    @property
-    def driver(self) -> int:
-        """Process id of the driver's Python."""
-        assert self._process is not None
-        return self._process.pid
-
-    def exit_status(self) -> int | None:
-        """The query's exit status, or None while it runs."""
-        return None if self._process is None else self._process.poll()
-
-    def kill_query(self) -> None:
-        """SIGKILL for the driver, its JVM and whatever they have started."""
-        if self._process is not None:
-            _kill_all(self._process)
+    def _kill_all(self) -> None:
+        for driver in (*([self.query] if self.starts else []), *self._others):
+            driver.kill()
 
     def end(self) -> None:
         """Ends all queries, and waits until the brokers have aborted what they leave open."""
         self.watcher.stop_feeding()
-        self.kill_query()
-        for other in self._others:
-            _kill_all(other)
+        self._kill_all()
         end = time.monotonic() + self.transaction_timeout_ms / 1000 + _ABORTED_WITHIN
         while time.monotonic() < end and self.abandoned(time.time()):
             time.sleep(0.2)
 
-    def kill(self, process: "subprocess.Popen[bytes]") -> None:
-        """The same for another driver."""
-        _kill_all(process)
-
     def keep_going(self) -> None:
         """Starts the query again if it has ended, as whoever runs it would."""
-        if self.exit_status() is not None:
-            self.kill_query()
+        if self.query.exit_status() is not None:
+            self.query.kill()
             self.start()
 
     # Input and progress -----------------------------------------------------------------------
 
     def top_up(self) -> None:
-        """More input."""
         self.source.top_up(self.partitions)
 
     def committed(self) -> Mapping[TopicPartition, int] | None:
         """The group's committed offsets; None while the broker does not tell."""
         found = self.group_offsets()
-        return (
-            None if found is None else {partition: one.offset for partition, one in found.items()}
-        )
+        return None if found is None else positions(found)
 
     def group_offsets(self) -> Mapping[TopicPartition, CommittedOffset] | None:
         """The same, with the texts that were committed with them."""
@@ -409,7 +335,7 @@ class _Watcher:
             asked = time.monotonic()
             known = self._stage.group_offsets()
             if known is not None:
-                found = {partition: one.offset for partition, one in known.items()}
+                found = positions(known)
                 self._compare(found)
                 self._look_for_copy(known)
                 # Offsets that were deleted and put back are no progress.
@@ -479,15 +405,3 @@ class _Watcher:
         self._stopped.set()
         for thread in self._threads:
             thread.join(130)
-
-
-def _kill_all(process: "subprocess.Popen[bytes]") -> None:
-    # Workers first, so that none can end what it has begun. Twice: the first pass may miss what is
-    # being forked meanwhile.
-    for _ in range(2):
-        members = [process.pid] if process.poll() is None else []
-        send(
-            [*reversed(children(process.pid)), *members, *session_members(process.pid)],
-            signal.SIGKILL,
-        )
-    process.wait(20)

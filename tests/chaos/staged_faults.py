@@ -2,19 +2,16 @@
 
 import asyncio
 import shutil
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from kafka.protocol.producer import EndTxnRequest
 
-from chaos import processes, staged_places
-from chaos.giving_up import await_one_to_give_up
+from chaos import staged_places
 from chaos.invariants import Rule, ViolationError
 from chaos.schedule import Fault, Kind
+from chaos.second_drivers import frozen_query
 from chaos.stage import NotInflictedError, Stage, TrialError, wait_for
 from chaos.staged_files import StagedFiles
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
@@ -23,15 +20,6 @@ from support.proxy_faults import Link, Request
 
 _PATIENCE = 240.0
 _AN_OCCASION = 22.5
-# What a driver may end with when another one goes on with its checkpoint: its own error, or Spark's
-# when it finds that a log or a copy has moved on.
-GIVEN_UP = (
-    "FencedByNewerRunError",
-    "CONCURRENT_STREAM_LOG_UPDATE",
-    "Multiple streaming queries are concurrently using",
-    "PATH_NOT_FOUND",
-    "FAILED_READ_FILE.FILE_NOT_EXIST",
-)
 
 
 def staged_files(stage: Stage) -> StagedFiles:
@@ -59,7 +47,7 @@ def kill_at(place: str) -> Callable[[Stage, Fault], None]:
 
     def kill(stage: Stage, _fault: Fault) -> None:
         _come_to(stage, place)
-        stage.kill_query()
+        stage.query.kill()
 
     return kill
 
@@ -69,50 +57,9 @@ def freeze_at(place: str) -> Callable[[Stage, Fault], None]:
 
     def freeze(stage: Stage, fault: Fault) -> None:
         _come_to(stage, place)
-        # The batch that the frozen one is in, or the next ones too.
-        awake_beside_another(stage, fault, batches=1 + int(fault.choice * 3))
+        frozen_query(stage, fault)
 
     return freeze
-
-
-def awake_beside_another(stage: Stage, fault: Fault, *, batches: int) -> None:
-    """Freezes the query, starts another one, and wakes the first up when that has written."""
-    pids = [stage.driver, *processes.children(stage.driver)]
-    processes.send(pids, signal.SIGSTOP)
-    try:
-        other = stage.start_another()
-        end = time.monotonic() + _PATIENCE
-        while stage.reports_of_another() < batches:
-            if time.monotonic() > end or other.poll() is not None:
-                log = stage.log_of_another()[-2_000:]
-                raise TrialError(f"a second driver does not take a frozen one over: {log}")
-            time.sleep(0.05)
-    finally:
-        processes.send(pids, signal.SIGCONT)
-    one_goes_on(stage, other, fault)
-
-
-def two_drivers(stage: Stage, fault: Fault) -> None:
-    """A second driver with the same checkpoint; at most one of them goes on."""
-    one_goes_on(stage, stage.start_another(), fault)
-
-
-def one_goes_on(stage: Stage, other: "subprocess.Popen[bytes]", fault: Fault) -> None:
-    """Waits until one has given up, and ends the second driver a while later.
-
-    Both may give up: Spark lets nobody go on beside another driver's entry in the checkpoint.
-    """
-    await_one_to_give_up(stage, other, time.monotonic() + _PATIENCE)
-    time.sleep(fault.seconds)
-    ended = [(other.poll(), stage.log_of_another), (stage.exit_status(), lambda: _text(stage.log))]
-    for status, log in ended:
-        if status is not None and not any(words in log() for words in GIVEN_UP):
-            raise TrialError(f"a driver has ended for another reason: {log()[-3_000:]}")
-    stage.kill(other)
-
-
-def _text(log: Path) -> str:
-    return log.read_text(errors="replace")
 
 
 # In the middle of a transaction ---------------------------------------------------------------
@@ -153,7 +100,7 @@ def relay_kill(stage: Stage, fault: Fault) -> None:
     try:
         if not hold.held.wait(_AN_OCCASION):
             raise NotInflictedError("no transaction has come so far")
-        stage.kill_query()
+        stage.query.kill()
     finally:
         rule.times = 0
         hold.over.set()
@@ -166,20 +113,22 @@ def _refused(stage: Stage, words: str, rule: Rule) -> None:
     """Starts the query, which must end with these words and finish no batch."""
     stage.start()
     end = time.monotonic() + _PATIENCE
-    while stage.exit_status() is None:
-        if stage.reports():
-            raise ViolationError(rule, f"it has finished a batch: {stage.log.name}")
+    while stage.query.exit_status() is None:
+        if stage.query.reports():
+            raise ViolationError(rule, f"it has finished a batch: {stage.query.log.name}")
         if time.monotonic() > end:
-            raise TrialError(f"the query neither goes on nor ends: {stage.log}")
+            raise TrialError(f"the query neither goes on nor ends: {stage.query.log}")
         time.sleep(0.05)
-    if words not in _text(stage.log):
-        raise TrialError(f"the query has ended with something else than {words!r}: {stage.log}")
-    stage.kill_query()
+    if words not in stage.query.text():
+        raise TrialError(
+            f"the query has ended with something else than {words!r}: {stage.query.log}"
+        )
+    stage.query.kill()
 
 
 def delete_checkpoint(stage: Stage, _fault: Fault) -> None:
     """The query must refuse to go on until its checkpoint is back."""
-    stage.kill_query()
+    stage.query.kill()
     aside = stage.directory / "checkpoint-aside"
     with stage.watcher.offsets_may_go_back():
         stage.checkpoint.rename(aside)
@@ -194,21 +143,21 @@ def roll_back(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault]
     """An older checkpoint is put back: the query goes on if nothing is lost by it, or refuses."""
 
     def rolled(stage: Stage, fault: Fault) -> None:
-        stage.kill_query()
+        stage.query.kill()
         aside = stage.directory / "checkpoint-aside"
         with stage.watcher.offsets_may_go_back():
             shutil.copytree(stage.checkpoint, aside)
             change(stage, fault)
             stage.start()
             wait_for(
-                lambda: stage.reports() or stage.exit_status() is not None,
+                lambda: stage.query.reports() or stage.query.exit_status() is not None,
                 time.monotonic() + _PATIENCE,
-                f"the query neither goes on nor ends: {stage.log}",
+                f"the query neither goes on nor ends: {stage.query.log}",
             )
-            if not stage.reports():
-                if "CheckpointError" not in _text(stage.log):
-                    raise TrialError(f"the query has ended with another error: {stage.log}")
-                stage.kill_query()
+            if not stage.query.reports():
+                if "CheckpointError" not in stage.query.text():
+                    raise TrialError(f"the query has ended with another error: {stage.query.log}")
+                stage.query.kill()
                 shutil.rmtree(stage.checkpoint)
                 aside.rename(stage.checkpoint)
                 stage.start()
@@ -220,7 +169,7 @@ def roll_back(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault]
 def copy_removed(stage: Stage, _fault: Fault) -> None:
     """A file of the copy that counts is gone: the query must refuse to go on until it is back."""
     _come_to(stage, staged_places.BEFORE_RELAY)
-    stage.kill_query()
+    stage.query.kill()
     file = staged_files(stage).file_with_rows(stage.group_offsets() or {})
     if file is None:
         stage.start()
@@ -245,9 +194,5 @@ DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.BEFORE_SWEEP_FREEZE: freeze_at(staged_places.BEFORE_SWEEP),
     Kind.BEFORE_RELAY_FREEZE: freeze_at(staged_places.BEFORE_RELAY),
     Kind.COPY_REMOVED: copy_removed,
-    Kind.TWO_DRIVERS: two_drivers,
-    Kind.FROZEN_QUERY: lambda stage, fault: awake_beside_another(
-        stage, fault, batches=1 + int(fault.choice * 3)
-    ),
     Kind.CHECKPOINT_DELETED: delete_checkpoint,
 }

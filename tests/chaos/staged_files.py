@@ -11,11 +11,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 
 
 class StagedFiles:
-    """Files below a checkpoint that a query may be writing.
-
-    Args:
-        checkpoint: the checkpoint's directory.
-    """
+    """Files below a checkpoint that a query may be writing."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
@@ -41,7 +37,6 @@ class StagedFiles:
         return self._processed
 
     def copies(self) -> list[Path]:
-        """Directories of copies."""
         return sorted(self._copies.glob("*-*"))
 
     def missing_copies(self, known: Mapping[TopicPartition, CommittedOffset]) -> list[str]:

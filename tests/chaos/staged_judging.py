@@ -10,13 +10,14 @@ from confluent_kafka import Message
 
 from chaos.expected import write_expected
 from chaos.invariants import Rule, Violation
-from chaos.reports import reports_of
+from chaos.processes import reports_of
 from chaos.stage import Stage
 from chaos.staged_files import StagedFiles
 from chaos.staged_loads import ATTEMPT
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.verify import Comparison, Difference, compare
 from support.flow import consume
+from support.groups import positions
 
 _RULES = {
     Difference.MISSING: Rule.NOTHING_LOST,
@@ -32,15 +33,6 @@ _NO_STATE = ("CANNOT_LOAD_STATE_STORE", "FAILED_TO_READ_DELTA_FILE")
 
 
 def judge(stage: Stage, *, drained: bool) -> tuple[list[Violation], dict[str, int]]:
-    """Compares, record by record.
-
-    Args:
-        stage: the stage, whose queries have ended.
-        drained: whether the query has come to its end.
-
-    Returns:
-        What was seen, and numbers of records and differences.
-    """
     assert stage.staged is not None
     load, counts = stage.load, {"records_in": stage.source.produced}
     _check_staged(stage.directory)
@@ -59,7 +51,7 @@ def judge(stage: Stage, *, drained: bool) -> tuple[list[Violation], dict[str, in
         known = stage.group_offsets() or {}
         found += not_ended(
             stage.staged,
-            {partition: one.offset for partition, one in known.items()},
+            positions(known),
             stage.progress_topic,
             int(load.options["progress_partitions"]),
         )

@@ -9,11 +9,10 @@ import uuid
 import zlib
 from dataclasses import replace
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from chaos.loads import FAULTS, Load, Record
+from chaos.loads import Load, Record, enlarged, fault, refuse, spoiled, with_faults
 from spark_eos import guarded
 
 ATTEMPT = "attempt"
@@ -40,47 +39,22 @@ def _shuffled(frame: DataFrame, targets: list[str]) -> DataFrame:
 
 def _spoiled_record(chosen: random.Random, number: int, partitions: int) -> Record:
     good = _shuffled_record(chosen, number, partitions)
-    fault = FAULTS[number // 100 % len(FAULTS)] if number % 100 == 7 else b"good."
-    return replace(good, value=good.value[:12] + fault + good.value[12:])
-
-
-def _fault() -> Column:
-    return F.expr("cast(substring(value, 13, 5) as string)")
-
-
-def _refuses(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if any(value[12:17] == b"raise" for value in batch.column("value").to_pylist()):
-        raise ValueError("the user's function can't take this record")
-    return batch
+    return replace(good, value=spoiled(good.value, number))
 
 
 def _spoiled(frame: DataFrame, targets: list[str]) -> DataFrame:
-    checked = guarded(frame, _refuses, "key binary, value binary", kind="arrow", errors="column")
-    rows = checked.withColumn("fault", _fault())
-    error = F.coalesce("error.message", F.when(F.col("fault") == "error", F.lit("judged so")))
-    topic = F.when(F.col("fault") == "large", targets[1]).when(F.col("fault") == "topic", "nowhere")
-    partition = F.when(F.col("fault") == "place", 1_000).cast("int")
-    return rows.select(
-        # With it the letters of rows that the function refuses hold their records.
-        "source",
-        "key",
-        _large().cast("binary").alias("value"),
-        topic.otherwise(targets[0]).alias("topic"),
-        partition.alias("partition"),
-        error.alias("error"),
-    ).repartition(3, "key")
-
-
-def _large() -> Column:
-    return F.when(_fault() == "large", F.repeat("value", 900)).otherwise(F.col("value"))
+    rows = guarded(frame, refuse, "key binary, value binary", kind="arrow", errors="column")
+    error = F.coalesce("error.message", F.when(fault() == "error", F.lit("judged so")))
+    # With the source the letters of rows that the function refuses hold their records.
+    return with_faults(rows, targets, error).repartition(3, "key")
 
 
 def expected_rows(load: str, frame: DataFrame, targets: list[str], letters: list[str]) -> DataFrame:
     """What a load's query should have written, from all of its input: key, value and topic."""
     if not letters:
         return STAGED[load].transform(frame, targets).select("key", "value", "topic")
-    topic = F.when(_fault() == "good.", targets[0]).otherwise(letters[0])
-    return frame.select("key", _large().cast("binary").alias("value"), topic.alias("topic"))
+    topic = F.when(fault() == "good.", targets[0]).otherwise(letters[0])
+    return frame.select("key", enlarged().cast("binary").alias("value"), topic.alias("topic"))
 
 
 def _in_another_order(frame: DataFrame, batch_id: int) -> DataFrame:

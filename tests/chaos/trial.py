@@ -13,7 +13,7 @@ from chaos.faults import inflict_together
 from chaos.invariants import Rule, Violation, ViolationError, violations
 from chaos.loads import EXPECT, POSITION
 from chaos.lockstep import judged, read_logs
-from chaos.reports import reports_of
+from chaos.processes import reports_of
 from chaos.schedule import DEADLY, FATAL, Schedule, Step
 from chaos.schema_load import OUTPUT_SUBJECT, wrong_values
 from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
@@ -36,22 +36,16 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Recovery:
-    """From a step's faults to the next committed transaction.
+    """From a step's faults to the next committed transaction."""
 
-    Attributes:
-        kinds: of the faults, joined by "+" where there were two.
-        seconds: since the faults were over: since the kill, the cut, or the end of what lasts. The
-            start of a new driver, and of its Spark, is in it.
-        since_begin: since the first of them began.
-        restarted: whether a driver had to be started again.
-        started: of a new driver, seconds from the end of the faults until its query had started:
-            a JVM, a session and the checks of a start.
-    """
-
-    kinds: str
+    kinds: str  # of the faults, joined by "+" where there were two
+    # Since the faults were over: since the kill, the cut, or the end of what lasts. The start of a
+    # new driver, and of its Spark, is in it.
     seconds: float
-    since_begin: float
-    restarted: bool
+    since_begin: float  # since the first of them began
+    restarted: bool  # whether a driver had to be started again
+    # Of a new driver, seconds from the end of the faults until its query had started: a JVM, a
+    # session and the checks of a start.
     started: float | None = None
 
     @property
@@ -62,37 +56,21 @@ class Recovery:
 
 @dataclass
 class Outcome:
-    """What became of a trial.
-
-    Attributes:
-        seed: the schedule's seed.
-        load: the load's name.
-        front: how the query writes.
-        faults: number of faults by kind.
-        recoveries: of each step.
-        records: input records.
-        transactions: as far as batches were reported.
-        starts: of the query's processes.
-        violations: of the rules of `chaos.invariants`.
-        stuck: what the query did not get done in time, or None; it violates no rule.
-        harness: how the harness itself failed, or None; then nothing is known.
-        findings: the verifier's counts; for a staged query those of the comparison.
-        seconds: how long it took.
-    """
-
     seed: int
     load: str
-    front: str
-    faults: dict[str, int] = field(default_factory=dict)
-    recoveries: list[Recovery] = field(default_factory=list)
-    records: int = 0
-    transactions: int = 0
-    starts: int = 0
-    violations: list[Violation] = field(default_factory=list)
+    front: str  # how the query writes
+    faults: dict[str, int] = field(default_factory=dict)  # number of faults by kind
+    recoveries: list[Recovery] = field(default_factory=list)  # of each step
+    records: int = 0  # input records
+    transactions: int = 0  # as far as batches were reported
+    starts: int = 0  # of the query's processes
+    violations: list[Violation] = field(default_factory=list)  # of the rules of `chaos.invariants`
+    # What the query did not get done in time, or None; it violates no rule.
     stuck: str | None = None
-    harness: str | None = None
+    harness: str | None = None  # how the harness itself failed, or None; then nothing is known
+    # The verifier's counts; for a staged query those of the comparison.
     findings: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float = 0.0  # how long it took
 
     @property
     def problem(self) -> str | None:
@@ -110,15 +88,6 @@ def run_trial(
     project: Path | None = None,
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> Outcome:
-    """Runs a schedule to its end and judges the output.
-
-    Args:
-        plan: the schedule.
-        directory: for data and logs; they are left there.
-        tell: called with what happens.
-        project: directory of the ``spark_eos`` under test, if not the one installed.
-        transaction_timeout_ms: the query's.
-    """
     outcome = Outcome(plan.seed, plan.load, plan.front)
     began = time.monotonic()
     try:
@@ -185,7 +154,7 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
         _await_end(stage)
     moved = _recovered(stage, over, starts)
     restarted = stage.starts > starts
-    started = max(0.0, stage.queries()[-1] - over) if restarted else None
+    started = max(0.0, stage.query.queries()[-1] - over) if restarted else None
     recovery = Recovery(kinds, moved - over, moved - began, restarted, started)
     outcome.recoveries.append(recovery)
     if DEADLY & done:
@@ -199,31 +168,25 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
 def _await_end(stage: Stage) -> None:
     """Until the driver is gone: what its tasks may still commit is no recovery."""
     wait_for(
-        lambda: stage.exit_status() is not None,
+        lambda: stage.query.exit_status() is not None,
         time.monotonic() + _PATIENCE,
-        f"the driver goes on although it, or its JVM, was killed: {stage.log}",
+        f"the driver goes on although it, or its JVM, was killed: {stage.query.log}",
     )
 
 
 def _recovered(stage: Stage, since: float, starts: int) -> float:
-    """When offsets moved again, with a query alive that may go on moving them.
-
-    Args:
-        stage: the stage.
-        since: the end of the faults.
-        starts: drivers started before the faults; with a new one only its query counts.
-    """
+    """When offsets moved again, with a query alive that may go on moving them."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         time.sleep(0.02)
         stage.keep_going()
-        queries = stage.queries() if stage.starts > starts else [since]
+        queries = stage.query.queries() if stage.starts > starts else [since]
         if not queries:
             continue
         moved = stage.watcher.next_commit(max(since, queries[-1]))
-        if moved is not None and stage.exit_status() is None:
+        if moved is not None and stage.query.exit_status() is None:
             return moved
-    raise TrialError(f"nothing was committed for {_PATIENCE:g} s; see {stage.log}")
+    raise TrialError(f"nothing was committed for {_PATIENCE:g} s; see {stage.query.log}")
 
 
 def _drain(stage: Stage) -> None:
@@ -237,14 +200,14 @@ def _drain(stage: Stage) -> None:
 
 def _to_the_end(stage: Stage) -> None:
     for _ in range(_DRAINS):
-        stage.kill_query()
+        stage.query.kill()
         stage.start(drain=True)
         end = time.monotonic() + _DRAIN_PATIENCE
-        while stage.exit_status() is None and time.monotonic() < end:
+        while stage.query.exit_status() is None and time.monotonic() < end:
             time.sleep(0.1)
-        if stage.exit_status() == 0:
+        if stage.query.exit_status() == 0:
             return
-    raise TrialError(f"without any fault the query does not get to the end; see {stage.log}")
+    raise TrialError(f"without any fault the query does not get to the end; see {stage.query.log}")
 
 
 def _rows_not_named(directory: Path) -> list[Violation]:

@@ -40,40 +40,25 @@ class ReportFile:
             file.write(json.dumps(dataclasses.asdict(report)) + "\n")
 
     def reports(self) -> list[dict[str, Any]]:
-        """All so far."""
         text = self.path.read_text() if self.path.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
 
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What a query is to do.
+    """What a query is to do."""
 
-    Attributes:
-        sink: arguments of ExactlyOnceSink.
-        sources: topics, each of them read by itself.
-        pipeline: a name in `support.pipelines`.
-        arguments: of the pipeline, beside its sources.
-        available_now: whether the query ends once it has written what there is.
-        read_options: further options of Spark's Kafka source.
-        config: settings of the session that the query starts with.
-    """
-
-    sink: Mapping[str, Any]
-    sources: list[str]
-    pipeline: str
-    arguments: Mapping[str, Any]
-    available_now: bool
-    read_options: Mapping[str, str]
-    config: Mapping[str, str]
+    sink: Mapping[str, Any]  # arguments of ExactlyOnceSink
+    sources: list[str]  # topics, each of them read by itself
+    pipeline: str  # a name in `support.pipelines`
+    arguments: Mapping[str, Any]  # of the pipeline, beside its sources
+    available_now: bool  # whether the query ends once it has written what there is
+    read_options: Mapping[str, str]  # further options of Spark's Kafka source
+    config: Mapping[str, str]  # settings of the session that the query starts with
 
 
 class Queries:
-    """Queries of one session, by number.
-
-    Args:
-        url: of a Spark Connect server; None for this process's classic session.
-    """
+    """Queries of one session, by number."""
 
     def __init__(self, url: str | None = None) -> None:
         builder = SparkSession.builder if url is None else SparkSession.builder.remote(url)
@@ -102,11 +87,7 @@ class Queries:
             raise AssertionError(str(failed)) from failed
 
     def wait(self, number: int, timeout: int) -> str | None:
-        """Waits until a query has ended; returns what it ended with, or None if it is at its end.
-
-        Raises:
-            TimeoutError: it goes on.
-        """
+        """What a query ends with; None if at its end. TimeoutError if it goes on."""
         query, close = self._queries[number]
         try:
             if not query.awaitTermination(timeout):
@@ -118,7 +99,6 @@ class Queries:
         return None
 
     def stop(self, number: int) -> None:
-        """Stops a query."""
         query, close = self._queries[number]
         query.stop()
         close()
@@ -164,18 +144,11 @@ patiently = tenacity.retry(
 
 @patiently
 def started(writer: Writer) -> StreamingQuery:
-    """Starts a query."""
     return writer.start()
 
 
 class RunningQuery:
-    """A query that a test has started.
-
-    Args:
-        queries: where it runs.
-        number: its number there.
-        reports: where its reports go.
-    """
+    """A query that a test has started."""
 
     def __init__(self, queries: Queries, number: int, reports: ReportFile) -> None:
         self._queries = queries
@@ -201,11 +174,7 @@ class RunningQuery:
 
 
 class Api:
-    """Queries of one session, in one way.
-
-    Args:
-        queries: where they run.
-    """
+    """Queries of one session, in one way."""
 
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
@@ -222,18 +191,6 @@ class Api:
         config: Mapping[str, str] | None = None,
         **options: Any,
     ) -> RunningQuery:
-        """Starts a query.
-
-        Args:
-            flow: source, target, group and checkpoint.
-            pipeline: a name in `support.pipelines`.
-            arguments: of the pipeline, beside its sources.
-            also: further source topics.
-            available_now: whether the query ends once it has written what there is.
-            max_offsets: at most so many records for each batch.
-            config: settings of the session that differ for this query.
-            options: further arguments of ExactlyOnceSink.
-        """
         reports = ReportFile(Path(f"{flow.checkpoint}.reports"))
         order = Order(
             sink={**flow.options(), "on_batch": reports, **options},

@@ -14,7 +14,6 @@ _AGO = datetime.datetime(2021, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def pem(authority: trustme.CA) -> str:
-    """The authority's own certificate."""
     return authority.cert_pem.bytes().decode()
 
 

@@ -2,8 +2,6 @@
 
 
 class CheckpointTexts(dict[str, str]):
-    """Texts by path."""
-
     location = "/checkpoints/a"
 
     def read(self, path: str) -> str | None:

@@ -35,12 +35,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 class ConnectServer:
-    """A server, from its start until `kill`.
-
-    Args:
-        log: file for all that the server and its Python processes print.
-        files: directory that is also ``viewfs://tests/files``, a file system that is not local.
-    """
+    """A server, from its start until `kill`."""
 
     def __init__(self, log: Path, files: Path) -> None:
         prepare_environment()
@@ -82,7 +77,6 @@ class ConnectServer:
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
         return f"sc://{_HOST}:{self.port}"
 
     def output(self) -> str:
@@ -90,7 +84,6 @@ class ConnectServer:
         return self._log.read_text(errors="replace")
 
     def sinks(self) -> list[psutil.Process]:
-        """The processes in which sinks run."""
         children = psutil.Process(self.process.pid).children()
         return [child for child in children if lives(child) and _SINK in " ".join(child.cmdline())]
 
@@ -107,11 +100,7 @@ class ConnectServer:
 
 
 class ConnectService:
-    """A server and a client process, started when they are first needed, and again when killed.
-
-    Args:
-        directory: for logs, and for the file system ``viewfs://tests/files``.
-    """
+    """A server and a client process, started when they are first needed, and again when killed."""
 
     def __init__(self, directory: Path) -> None:
         self.files = directory / "files"
@@ -129,7 +118,6 @@ class ConnectService:
 
     @property
     def server(self) -> ConnectServer:
-        """A server that lives."""
         if self._server is None or self._server.process.poll() is not None:
             self._ends.close()
             self._queries = None
@@ -139,7 +127,6 @@ class ConnectService:
 
     @property
     def queries(self) -> Queries:
-        """Queries of a client of the server."""
         url = self.server.url
         if self._queries is None:
             self._queries = self._ends.enter_context(connect_queries(url))

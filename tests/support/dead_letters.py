@@ -43,7 +43,6 @@ def letter_topic(flow: Flow, config: Mapping[str, str] | None = None) -> str:
 
 
 def headers_of(message: Message) -> dict[str, str]:
-    """A record's headers as text."""
     headers: Any = message.headers() or ()
     return {name: (content or b"").decode() for name, content in headers}
 

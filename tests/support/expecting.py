@@ -6,24 +6,19 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import Producer
 
 from spark_eos.verify import Comparison, Difference, compare
 from support.flow import Flow
+from support.planting import Transactional
 
 Put = tuple[str | None, str | None]  # key, value
 
 
-class Outputs:
+class Outputs(Transactional):
     """A transactional producer of outputs."""
 
     def __init__(self, flow: Flow, name: str = "outputs") -> None:
-        self._flow = flow
-        self._transactional_id = f"{name}-{flow.name}"
-        self._producer = Producer(
-            {**flow.kafka, "transactional.id": self._transactional_id, "log_level": 0}
-        )
-        self._producer.init_transactions(60)
+        super().__init__(flow, name)
 
     def begin(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
         """Leaves a transaction open, with its rows at the broker."""
@@ -32,22 +27,12 @@ class Outputs:
             self._producer.produce(topic or self._flow.target, value, key, partition)
         assert self._producer.flush(60) == 0
 
-    def commit(self) -> None:
-        self._producer.commit_transaction(20)
-        self._flow.wait_for_markers(self._transactional_id)
-
-    def abort(self) -> None:
-        self._producer.abort_transaction(20)
-        self._flow.wait_for_markers(self._transactional_id)
-
     def write(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
-        """A transaction that is committed."""
         self.begin(rows, partition, topic)
         self.commit()
 
 
 def parquet(path: Path, rows: Iterable[Put], **more: Any) -> Path:
-    """A Parquet file of keys and values, and more columns."""
     found = list(rows)
     columns = {"key": [key for key, _ in found], "value": [value for _, value in found]}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +41,6 @@ def parquet(path: Path, rows: Iterable[Put], **more: Any) -> Path:
 
 
 def compared_with(flow: Flow, expect: object, **more: Any) -> Comparison:
-    """Compares the flow's target."""
     arguments: dict[str, Any] = {
         "kafka": flow.kafka,
         "outputs": [flow.target],
@@ -68,7 +52,6 @@ def compared_with(flow: Flow, expect: object, **more: Any) -> Comparison:
 
 
 def counts(comparison: Comparison) -> dict[Difference, int]:
-    """What was found."""
     return {kind: found.count for kind, found in comparison.anomalies.items()}
 
 

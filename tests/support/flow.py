@@ -61,12 +61,10 @@ class Flow:
 
     @property
     def source_servers(self) -> str:
-        """The cluster that has the source topic."""
         return self.bootstrap_servers
 
     @property
     def source_kafka(self) -> dict[str, Any] | None:
-        """Client settings of the source's cluster, if it is another one."""
         return None
 
     def group_offsets(self, offsets: Mapping[int, int]) -> dict[TopicPartition, tuple[int, str]]:
@@ -74,7 +72,6 @@ class Flow:
         return {TopicPartition(self.source, p): (offset, "") for p, offset in offsets.items()}
 
     def options(self) -> dict[str, Any]:
-        """Arguments for ExactlyOnceSink."""
         return {
             "kafka": self.kafka,
             "group_id": self.group_id,
@@ -124,7 +121,6 @@ class Flow:
         return [ends[partition] for partition in range(self.partitions)]
 
     def recreate(self, topic: str, partitions: int | None = None) -> None:
-        """Deletes a topic and creates it anew."""
         self.broker.delete_topic(topic)
         self.broker.create_topic(topic, partitions or self.partitions)
 
@@ -150,17 +146,12 @@ class Flow:
 
     @contextmanager
     def connections(self) -> Iterator[Connections]:
-        """Connections of the test's own."""
         plain = {"bootstrap.servers": self.bootstrap_servers}
         with closing(Connections(ClientSettings(plain))) as connections:
             yield connections
 
     def committed(self, *, stable: bool = True) -> dict[int, int]:
-        """The group's committed offsets of the source topic, by partition.
-
-        Args:
-            stable: whether to wait until no transaction holds others.
-        """
+        """The group's committed offsets of the source topic, by partition."""
         with self.connections() as connections:
             topic = cluster.topics(connections, [self.source], _deadline())[self.source]
             found = offsets.group_offsets(
@@ -195,7 +186,6 @@ class Flow:
                 time.sleep(0.02)
 
     def members(self) -> list[groups.DescribedMember]:
-        """Live members of the group."""
         with self.connections() as connections:
             return list(groups.describe_group(connections, self.group_id, _deadline()).members)
 

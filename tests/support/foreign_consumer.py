@@ -28,14 +28,7 @@ def foreign_consumer(
     client_id: str = CLIENT_ID,
     offsets: Mapping[int, int] | None = None,
 ) -> Iterator[None]:
-    """It has joined; at the end it leaves, or its session does.
-
-    Args:
-        flow: whose group it joins, and source it subscribes to.
-        protocol: the group's, ``consumer`` or ``classic``.
-        client_id: its name.
-        offsets: what it commits of the source once it is assigned it.
-    """
+    """It has joined; at the end it leaves, or its session does."""
     settings = {
         **flow.kafka,
         "group.id": flow.group_id,

@@ -40,16 +40,9 @@ class GuidStub:
 
     def answer(self, request: Request) -> None:
         """Answers a look-up by GUID, or passes the request on."""
-        if wanted := _GUID.search(request.path):
-            status, body = self._look_up(wanted[1])
-        else:
-            status, body = self._passed_on(request)
-        encoded = json.dumps(body).encode()
-        request.send_response(status)
-        request.send_header("content-type", "application/vnd.schemaregistry.v1+json")
-        request.send_header("content-length", str(len(encoded)))
-        request.end_headers()
-        request.wfile.write(encoded)
+        wanted = _GUID.search(request.path)
+        found = self._look_up(wanted[1]) if wanted else self._passed_on(request)
+        request.reply(*found, "application/vnd.schemaregistry.v1+json")
 
     def _look_up(self, guid: str) -> tuple[int, Any]:
         self.looked_up.append(guid)

@@ -41,11 +41,7 @@ def until_held(query: QueryProcess) -> None:
 
 
 class HeldRows:
-    """A query's rows, before which its tasks wait until a test lets them go.
-
-    Args:
-        directory: an empty one, for what tasks and test tell each other.
-    """
+    """A query's rows, before which its tasks wait until a test lets them go."""
 
     def __init__(self, directory: Path) -> None:
         self._reached, self._go = directory / "reached", directory / "go"

@@ -1,5 +1,6 @@
 """An HTTP server of the test's own."""
 
+import json
 import ssl
 import sys
 import threading
@@ -11,13 +12,9 @@ from typing import Any
 
 
 class Request(BaseHTTPRequestHandler):
-    """A request, and the methods that answer it.
+    """A request, and the methods that answer it."""
 
-    Attributes:
-        body: what was sent with it.
-    """
-
-    body: bytes
+    body: bytes  # what was sent with it
 
     def __init__(self, answer: "Answer", *arguments: Any) -> None:
         self._answer = answer
@@ -28,6 +25,15 @@ class Request(BaseHTTPRequestHandler):
         self._answer(self)
 
     do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server's names
+
+    def reply(self, status: int, body: Any, kind: str = "application/json") -> None:
+        """Answers with bytes as they are, or with anything else as JSON."""
+        encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(encoded)))
+        self.end_headers()
+        self.wfile.write(encoded)
 
     def log_message(self, *_: object) -> None:
         pass

@@ -41,14 +41,10 @@ class _Handle:
 
 @dataclass
 class Page:
-    """A notebook's page.
+    """A notebook's page."""
 
-    Attributes:
-        outputs: HTML below the cells, as it is now.
-        exchanged: HTML that has taken the place of other, so far.
-    """
-
-    outputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)  # HTML below the cells, as it is now
+    # HTML that has taken the place of other, so far.
     exchanged: list[str] = field(default_factory=list)
 
     def display(self, page: Html, *, display_id: bool = False) -> _Handle | None:

@@ -68,7 +68,6 @@ class Query:
         return f"dlq-{self.flow.name}"
 
     def produce(self, numbers: Iterable[int]) -> None:
-        """Appends records to the source."""
         self.flow.produce(numbers, key=lambda number: b"key of %d" % number)
 
     def run(self, spark: SparkSession) -> list[BatchReport]:
@@ -114,13 +113,11 @@ class Query:
 
 
 def kept_formats() -> list[int]:
-    """The formats of which queries are kept."""
     found = (path for path in _FORMATS.glob("format-*") if path.is_dir())
     return sorted(int(path.name.removeprefix("format-")) for path in found)
 
 
 def kept_spark(format_number: int) -> str:
-    """The version of Spark that the queries of a format were kept with."""
     return str(_state(format_number, "direct")["spark"])
 
 
@@ -286,7 +283,6 @@ def main() -> None:
 
 
 def kept_flow(delivery: str, own: Path, broker: EmbeddedKafka, other: EmbeddedKafka) -> Flow:
-    """The topics, the group and the checkpoint of a query that is kept."""
     places = (broker, str(own / "checkpoint"), str(own / "workers"))
     name = f"kept-{delivery}"
     if delivery == "mirrored":

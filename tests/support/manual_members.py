@@ -22,13 +22,7 @@ from support.queries import until
 
 
 class ManualMembers:
-    """Static members of a flow's group, each at the epoch that its last heartbeat told it.
-
-    Args:
-        flow: its group; the source topic is what they subscribe to.
-        connections: the connections.
-        group_id: another group than the flow's.
-    """
+    """Static members of a flow's group, each at the epoch that its last heartbeat told it."""
 
     def __init__(self, flow: Flow, connections: Connections, group_id: str | None = None) -> None:
         self.connections = connections
@@ -40,11 +34,9 @@ class ManualMembers:
 
     @property
     def topic_ids(self) -> dict[str, uuid.UUID]:
-        """Ids of the flow's two topics."""
         return {name: topic.topic_id for name, topic in self.topics.items()}
 
     def join(self, instance_id: str) -> None:
-        """A new member joins."""
         self._heartbeat(Member(instance_id, str(uuid.uuid4()), heartbeats.JOIN_EPOCH))
 
     def heartbeat(self, *instance_ids: str) -> None:
@@ -67,7 +59,6 @@ class ManualMembers:
         )
 
     def leave(self, instance_id: str) -> None:
-        """A member leaves for good."""
         leave(self.connections, self.group_id, self.members.pop(instance_id).member_id, instance_id)
 
     def settle(self) -> None:
@@ -91,12 +82,6 @@ class ManualMembers:
 
         Each partition is in a request of its own: of several, Kafka 4.4.0 refuses all if it
         refuses one for its epoch.
-
-        Args:
-            instance_id: the member.
-            epoch: the member epoch it names.
-            partitions: of the topic.
-            topic: the source unless said otherwise.
         """
         member = MemberIdentity(self.members[instance_id].member_id, epoch, instance_id)
         found = {}

@@ -43,7 +43,6 @@ def started(
 
 
 def writer_settings(flow: Flow) -> WriterSettings:
-    """Settings as ExactlyOnceSink makes them."""
     return WriterSettings(
         client=ClientSettings(flow.kafka),
         group_id=flow.group_id,

@@ -33,12 +33,10 @@ class MirroredFlow(Flow):
 
     @property
     def source_servers(self) -> str:
-        """Where the source is produced to and read."""
         return self.source_through or self.other.bootstrap_servers
 
     @property
     def source_kafka(self) -> dict[str, Any]:
-        """Client settings of the source's cluster."""
         return {"bootstrap.servers": self.source_servers}
 
     @cached_property
@@ -60,11 +58,9 @@ class MirroredFlow(Flow):
 
     @property
     def progress(self) -> str:
-        """The progress topic."""
         return f"progress-{self.name}"
 
     def options(self) -> dict[str, Any]:
-        """See `Flow`."""
         more = {"source_kafka": self.source_kafka, "progress_topic": self.progress}
         return {**super().options(), **more}
 

@@ -100,13 +100,7 @@ class Shown:
 
 
 def run_notebook(spark: SparkSession, name: str, parameters: Mapping[str, str]) -> Shown:
-    """Runs the cells of a notebook in their order.
-
-    Args:
-        spark: its session, classic or of Spark Connect.
-        name: of the file in notebooks/.
-        parameters: values of its widgets, as a job gives them.
-    """
+    """Runs the cells of a notebook in their order."""
     mpl.use("Agg")
     shown, utilities = Shown(), _Utilities(parameters)
     names: dict[str, Any] = {}

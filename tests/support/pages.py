@@ -51,13 +51,7 @@ def readmes_query(flow: Flow) -> str:
 def run_query(
     _session: SparkSession, code: str, instead: Mapping[str, str], options: Mapping[str, Any]
 ) -> None:
-    """Runs a block that makes its session and starts a ``query``, until all there is was read.
-
-    Args:
-        code: see `run_block`.
-        instead: the same.
-        options: a name of the block's.
-    """
+    """Runs a block that makes its session and starts a ``query``, until all there is was read."""
     names = {"SparkSession": SparkSession, "ExactlyOnceSink": ExactlyOnceSink, "options": options}
     query = patiently(run_block)(code, instead, **names)["query"]
     query.processAllAvailable()

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 
 
 def relay(frame: DataFrame) -> DataFrame:
-    """Everything as it is, into the partition that it came from."""
     return frame.select("source", "key", "value", "headers", "timestamp", "partition")
 
 

@@ -4,11 +4,7 @@ import re
 
 
 def filled(text: str, name: str, content: str) -> str:
-    """A page's text, with new content between ``<!-- name -->`` and ``<!-- end of name -->``.
-
-    Raises:
-        ValueError: it has no such place.
-    """
+    """A page's text, with new content between ``<!-- name -->`` and ``<!-- end of name -->``."""
     place = re.compile(rf"(?<=<!-- {name} -->\n).*(?=<!-- end of {name} -->)", re.DOTALL)
     if not place.search(text):
         raise ValueError(f"there is no place for {name}")

@@ -39,15 +39,30 @@ def sources(*ranges: range) -> list[Source]:
     return [(partition, offset) for partition, one in enumerate(ranges) for offset in one]
 
 
-class Writer:
-    """One transactional producer of the query."""
+class Transactional:
+    """A producer whose transactions have ended everywhere when they end."""
 
-    def __init__(self, flow: Flow, name: str = "writer") -> None:
+    def __init__(self, flow: Flow, name: str) -> None:
         self._flow = flow
         self.transactional_id = f"{name}-{flow.name}"
         settings = {"transactional.id": self.transactional_id, "log_level": 0}
         self._producer = Producer({**flow.kafka, **settings})
         self._producer.init_transactions(60)
+
+    def commit(self) -> None:
+        self._producer.commit_transaction(20)
+        self._flow.wait_for_markers(self.transactional_id)
+
+    def abort(self) -> None:
+        self._producer.abort_transaction(20)
+        self._flow.wait_for_markers(self.transactional_id)
+
+
+class Writer(Transactional):
+    """One transactional producer of the query."""
+
+    def __init__(self, flow: Flow, name: str = "writer") -> None:
+        super().__init__(flow, name)
 
     def begin(
         self,
@@ -58,7 +73,6 @@ class Writer:
         topic: str | None = None,
         **headers: bytes,
     ) -> None:
-        """Begins a transaction with outputs, and offsets by source partition."""
         self._producer.begin_transaction()
         for source in written:
             position = f"{self._flow.source}:{source[0]}:{source[1]}".encode()
@@ -86,18 +100,9 @@ class Writer:
         self._producer.produce(topic or self._flow.target, b"v", key, 0, headers=headers)
         assert self._producer.flush(60) == 0
 
-    def commit(self) -> None:
-        self._producer.commit_transaction(20)
-        self._flow.wait_for_markers(self.transactional_id)
-
-    def abort(self) -> None:
-        self._producer.abort_transaction(20)
-        self._flow.wait_for_markers(self.transactional_id)
-
     def write(
         self, written: Iterable[Source], offsets: Mapping[int, int] | None = None, **more: Any
     ) -> None:
-        """A transaction that is committed."""
         self.begin(written, offsets, **more)
         self.commit()
 

@@ -41,7 +41,6 @@ def save(recording: Recording, events: dict[str, float], path: Path) -> None:
 
 
 def load(path: Path) -> tuple[Recording, dict[str, float]]:
-    """Reads what `save` has written."""
     document = json.loads(path.read_text())
     recording = {
         Series(one["name"], tuple(sorted(one["labels"].items()))): [
@@ -53,7 +52,6 @@ def load(path: Path) -> tuple[Recording, dict[str, float]]:
 
 
 def evaluate(expression: str, recording: Recording, now: float) -> Vector:
-    """The instant vector that an expression has at a moment."""
     found = _Evaluation(expression, recording, now).result()
     assert isinstance(found, dict), f"a number: {expression}"
     return found

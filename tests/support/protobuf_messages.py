@@ -53,8 +53,6 @@ class MessageSerializer:
 
 
 class MessageDeserializer:
-    """Reads it, as a dictionary."""
-
     def __init__(self, client: SchemaRegistryClient, schema: str) -> None:
         self._read = ProtobufDeserializer(_class_of(schema), None, client)
 

@@ -59,15 +59,10 @@ class ProxiedWorker:
 
     @property
     def worker(self) -> TransactionalProducer:
-        """The worker's producer."""
         return self.writing._producer
 
     def add(self) -> tuple[dict[int, int], list[str]]:
-        """Rows of both partitions in an open transaction.
-
-        Returns:
-            The group's offsets once it is committed, by partition, and the values written, sorted.
-        """
+        """Rows of both partitions in an open transaction: the offsets after it, and the values."""
         offsets = {partition: self.committed().get(partition, 0) for partition in (0, 1)}
         for partition, offset in offsets.items():
             self.writing.add(rows(self.flow, partition, offset, offset + 1))
@@ -180,7 +175,6 @@ class ProxiedWorker:
 
 @contextmanager
 def proxied_worker(flow: Flow, proxy: KafkaProxy) -> Iterator[ProxiedWorker]:
-    """A worker on a flow behind the proxy."""
     consumer = Consumer(
         {
             "bootstrap.servers": flow.bootstrap_servers,

@@ -30,25 +30,14 @@ _TELL_ADDRESSES = {
 
 @dataclass
 class Rule:
-    """What happens to certain requests.
-
-    Attributes:
-        api_key: of the requests.
-        fault: what is done to them.
-        times: to so many of them; None for all.
-        where: to those only whose decoded message it accepts.
-        hits: the requests it was done to.
-    """
-
-    api_key: int
-    fault: Fault
-    times: int | None
-    where: Callable[[Any], bool] | None
-    hits: list[Request] = field(default_factory=list)
+    api_key: int  # of the requests
+    fault: Fault  # what is done to them
+    times: int | None  # to so many of them; None for all
+    where: Callable[[Any], bool] | None  # to those only whose decoded message it accepts
+    hits: list[Request] = field(default_factory=list)  # the requests it was done to
     _hit: threading.Event = field(default_factory=threading.Event)
 
     def applies(self, request: Request) -> bool:
-        """Whether it is the request's turn."""
         if request.api_key != self.api_key or (
             self.times is not None and len(self.hits) >= self.times
         ):
@@ -56,7 +45,6 @@ class Rule:
         return self.where is None or self.where(request.message())
 
     def hit(self, request: Request) -> None:
-        """Counts the request."""
         self.hits.append(request)
         self._hit.set()
 
@@ -80,22 +68,14 @@ class Observer(Protocol):
 
 
 class KafkaProxy:
-    """A proxy on a port of its own, served by a thread; a context manager.
-
-    Args:
-        upstream_port: the broker's port on 127.0.0.1; may be set later.
-        record: whether to keep all requests.
-
-    Attributes:
-        latency: seconds that every request and every answer takes longer.
-        blocked: nothing passes in these directions, ``requests`` or ``answers``.
-        concerns: by client id, which connections are held up and cut; all by default.
-    """
+    """A proxy on a port of its own, served by a thread; a context manager."""
 
     def __init__(self, upstream_port: int | None = None, *, record: bool = True) -> None:
         self.upstream_port = upstream_port
-        self.latency = 0.0
+        self.latency = 0.0  # seconds that every request and every answer takes longer
+        # Nothing passes in these directions, ``requests`` or ``answers``.
         self.blocked: frozenset[str] = frozenset()
+        # By client id, which connections are held up and cut; all by default.
         self.concerns: Callable[[str], bool] = everybody
         self.port = 0
         # Told of every request that passes, every answer, and the end of every connection.
@@ -125,7 +105,6 @@ class KafkaProxy:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The proxy's address, for clients."""
         return f"{HOST}:{self.port}"
 
     # What a test asks for -----------------------------------------------------------------------
@@ -170,11 +149,7 @@ class KafkaProxy:
         )
 
     def deliver(self, request: Request) -> Any:
-        """Sends a recorded request to the broker once more, late, on a connection of its own.
-
-        Returns:
-            The broker's answer, decoded.
-        """
+        """Sends a recorded request once more, late, on a new connection; returns the answer."""
         return self._run(self.deliver_late(request))
 
     async def deliver_late(self, request: Request) -> Any:
@@ -276,7 +251,6 @@ class KafkaProxy:
 
 
 def everybody(_client_id: str) -> bool:
-    """Concerns all clients."""
     return True
 
 

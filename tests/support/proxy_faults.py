@@ -18,15 +18,10 @@ _CLIENT_ID_AT = 10
 
 @dataclass(frozen=True)
 class Request:
-    """A request as a client sent it.
+    """A request as a client sent it."""
 
-    Attributes:
-        content: its bytes, header included, without the length in front.
-        at: when it came, by the monotonic clock.
-    """
-
-    content: bytes
-    at: float
+    content: bytes  # its bytes, header included, without the length in front
+    at: float  # when it came, by the monotonic clock
 
     @property
     def api_key(self) -> int:
@@ -46,7 +41,6 @@ class Request:
         return self.content[_CLIENT_ID_AT : _CLIENT_ID_AT + max(0, length)].decode()
 
     def message(self) -> Any:
-        """The decoded message."""
         return _request_class(self.api_key).decode(self.content, version=self.version, header=True)
 
     def answer(self, content: bytes) -> Any:
@@ -75,14 +69,10 @@ def _request_class(api_key: int) -> Any:
 
 
 class Link:
-    """One client's connection, and the proxy's own to the broker for it.
-
-    Attributes:
-        client_id: of its last request; empty before the first.
-    """
+    """One client's connection, and the proxy's own to the broker for it."""
 
     def __init__(self, client: asyncio.StreamWriter, broker: asyncio.StreamWriter) -> None:
-        self.client_id = ""
+        self.client_id = ""  # of its last request; empty before the first
         self._client = client
         self._broker = broker
         self._expected: dict[int, tuple[Request, Fault]] = {}
@@ -101,15 +91,12 @@ class Link:
             await asyncio.sleep(0.001)
 
     def to_broker(self, content: bytes) -> None:
-        """Sends a request on."""
         self._broker.write(len(content).to_bytes(4, "big") + content)
 
     def to_client(self, content: bytes) -> None:
-        """Sends an answer on."""
         self._client.write(len(content).to_bytes(4, "big") + content)
 
     def cut(self) -> None:
-        """Closes both connections."""
         for writer in (self._client, self._broker):
             writer.transport.abort()
 

@@ -26,7 +26,6 @@ Function = Callable[[ExactlyOnceSink, DataFrame, int], None]
 
 
 def relay(frame: DataFrame) -> DataFrame:
-    """Key and value as they are."""
     return frame.select("source", "key", "value")
 
 
@@ -116,15 +115,7 @@ def spoken(
 
 
 class QueryProcess:
-    """A query in a process of its own, with its JVM and workers in one process group.
-
-    Args:
-        flow: topics, group and checkpoint.
-        log: file for all that the process prints.
-        main: the module that runs it.
-        through: a command that runs it, in front of its own.
-        settings: see that module.
-    """
+    """A query in a process of its own, with its JVM and workers in one process group."""
 
     def __init__(
         self,
@@ -162,11 +153,9 @@ class QueryProcess:
         self.process.wait()
 
     def output(self) -> str:
-        """What it has printed so far."""
         return self.log.read_text(errors="replace")
 
     def wait(self, timeout: float = 240) -> int:
-        """Its exit status."""
         return self.process.wait(timeout)
 
     def reports(self) -> list[dict[str, Any]]:

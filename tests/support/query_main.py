@@ -21,14 +21,22 @@ from spark_eos.observability.prometheus import PrometheusMetrics
 from spark_eos.testing import spark_session
 from support.pipelines import waiting
 from support.sinks import arguments
+from support.writers import Writer
 
 
-def _print_report(report: BatchReport) -> None:
+def print_report(report: BatchReport) -> None:
     print("REPORT", json.dumps(dataclasses.asdict(report)), flush=True)
 
 
+def run_to_the_end(writer: Writer) -> None:
+    """Starts a query, and waits until it ends; tells the test of both."""
+    query = writer.start()
+    print("STARTED", flush=True)
+    query.awaitTermination()
+    print("DONE", flush=True)
+
+
 def main() -> None:
-    """Runs the query until it ends or is killed."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
     source = settings.pop("source")
     spark = spark_session(
@@ -44,7 +52,7 @@ def main() -> None:
     headers = settings.pop("headers", None)
     available_now = settings.pop("available_now", True)
     log_interval_ms = settings.pop("log_interval_ms", None)
-    observers: list[OnBatch] = [_print_report]
+    observers: list[OnBatch] = [print_report]
     if "metrics_port" in settings:
         metrics = PrometheusMetrics(port=settings.pop("metrics_port"))
         listener = BatchListener(metrics.on_progress, metrics.on_idle)
@@ -60,10 +68,7 @@ def main() -> None:
     writer = writer.trigger(availableNow=True) if available_now else writer
     if log_interval_ms is not None:
         writer = writer.option("asyncProgressTrackingCheckpointIntervalMs", str(log_interval_ms))
-    query = writer.start()
-    print("STARTED", flush=True)
-    query.awaitTermination()
-    print("DONE", flush=True)
+    run_to_the_end(writer)
 
 
 if __name__ == "__main__":

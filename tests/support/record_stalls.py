@@ -5,18 +5,21 @@ a query that runs, has nothing to read, and hangs; and of one that runs and is k
 """
 
 import tempfile
+import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.testing.broker_properties import free_ports
 from support.flow import Flow
-from support.promql import save
+from support.promql import Recording, Series, save
 from support.queries import QueryProcess, until
-from support.scraping import Scraper
 
 RECORDED = Path(__file__).parent / "recorded"
 # Prometheus' own would be longer; every 15 seconds is what many set.
@@ -24,6 +27,56 @@ _SCRAPES = 15.0
 _RUN = 60.0
 # More than the alert's 300 seconds.
 _STAND = 400.0
+
+
+_WANTED = (
+    "spark_eos_last_seen_timestamp_seconds",
+    "spark_eos_last_batch_timestamp_seconds",
+    "spark_eos_source_lag_records",
+    "spark_eos_retry_attempts_total",
+)
+
+
+class _Scraper:
+    """Samples of a driver's metrics, as Prometheus would have them."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/metrics"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.recording: Recording = {}
+
+    def __enter__(self) -> "_Scraper":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        while not self._ended.wait(_SCRAPES):
+            now = round(time.time(), 3)
+            values = self._scrape()
+            for series in self.recording.keys() | values.keys():
+                # As Prometheus does: a series that is gone is marked as stale, once.
+                points = self.recording.setdefault(series, [])
+                value = values.get(series)
+                if value is not None or (points and points[-1][1] is not None):
+                    points.append((now, value))
+
+    def _scrape(self) -> dict[Series, float]:
+        try:
+            with urllib.request.urlopen(self._url, timeout=60) as answer:  # noqa: S310
+                text = answer.read().decode()
+        except OSError:
+            return {}
+        return {
+            Series(sample.name, tuple(sorted(sample.labels.items()))): round(sample.value, 3)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name in _WANTED
+        }
 
 
 def _flow(broker: EmbeddedKafka, directory: Path) -> Flow:
@@ -40,7 +93,7 @@ def _run(flow: Flow, seconds: float) -> None:
 def _hangs(broker: EmbeddedKafka, directory: Path) -> None:
     flow, port, go = _flow(broker, directory), free_ports().client, str(directory / "go")
     hold: dict[str, Any] = {"hold": (go, "poison"), "metrics_port": port, "available_now": False}
-    with QueryProcess(flow, directory / "log", **hold), Scraper(port, _SCRAPES) as scraper:
+    with QueryProcess(flow, directory / "log", **hold), _Scraper(port) as scraper:
         until(lambda: len(scraper.recording), (directory / "log").read_text, 180)
         events = {"runs": time.time()}
         _run(flow, _RUN)
@@ -61,7 +114,7 @@ def _dies(broker: EmbeddedKafka, directory: Path) -> None:
     settings: dict[str, Any] = {"metrics_port": port, "available_now": False}
     with (
         QueryProcess(flow, directory / "log", **settings) as query,
-        Scraper(port, _SCRAPES) as scraper,
+        _Scraper(port) as scraper,
     ):
         until(lambda: len(scraper.recording), (directory / "log").read_text, 180)
         events = {"runs": time.time()}
@@ -74,7 +127,6 @@ def _dies(broker: EmbeddedKafka, directory: Path) -> None:
 
 
 def main() -> None:
-    """Records both."""
     RECORDED.mkdir(exist_ok=True)
     stalls: list[Callable[[EmbeddedKafka, Path], None]] = [_hangs, _dies]
     with EmbeddedKafka() as broker, ThreadPoolExecutor() as pool:

@@ -1,6 +1,5 @@
 """A stub of a schema registry, for answers that a real one can't be made to give."""
 
-import json
 import re
 import ssl
 import uuid
@@ -18,18 +17,14 @@ _NOT_FOUND = (404, {"error_code": 40403, "message": "Schema not found"})
 
 @dataclass
 class StubRegistry:
-    """Has one schema for each subject.
-
-    Attributes:
-        url: its address.
-        schemas: by subject: id, GUID, text and format.
-        answers: status and body of the next requests, before it answers as it should.
-        authorization: headers of that name that it was sent.
-    """
+    """Has one schema for each subject."""
 
     url: str = ""
+    # By subject: id, GUID, text and format.
     schemas: dict[str, tuple[int, str, str, str]] = field(default_factory=dict)
+    # Status and body of the next requests, before it answers as it should.
     answers: list[tuple[int, Any]] = field(default_factory=list)
+    # Headers of that name that it was sent.
     authorization: list[str | None] = field(default_factory=list)
 
     def add(self, subject: str, text: str, kind: str = "AVRO") -> tuple[int, str]:
@@ -42,11 +37,7 @@ class StubRegistry:
         """A subject's schema, or the schema of an id or a GUID."""
         self.authorization.append(request.headers.get("authorization"))
         status, body = self.answers.pop(0) if self.answers else self._found(request.path)
-        encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
-        request.send_response(status)
-        request.send_header("content-length", str(len(encoded)))
-        request.end_headers()
-        request.wfile.write(encoded)
+        request.reply(status, body)
 
     def _found(self, path: str) -> tuple[int, Any]:
         latest, key = _LATEST.match(path), _KEY.match(path)
@@ -59,7 +50,6 @@ class StubRegistry:
 
 @contextmanager
 def stub_registry(tls: ssl.SSLContext | None = None) -> Iterator[StubRegistry]:
-    """Runs an empty one on 127.0.0.1."""
     registry = StubRegistry()
     with http_server(registry.answer, tls) as url:
         registry.url = url.rpartition("/")[0]

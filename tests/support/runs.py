@@ -22,6 +22,7 @@ from spark_eos._run.run import Run
 from spark_eos._worker import task
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos.errors import OffsetsLostError
+from support.checkpoint_texts import CheckpointTexts
 from support.flow import Flow
 from support.members import writer_settings
 from support.queries import until
@@ -35,40 +36,16 @@ Disturbance = Callable[[], None]
 _NEVER: Final = 3600.0
 
 
-def _nothing() -> None:
+def nothing() -> None:
     pass
 
 
-class Checkpoint(dict[str, str]):
-    """A query's checkpoint, which outlives its runs.
-
-    Args:
-        flow: its source is read from offset 0 on.
-    """
-
-    location = "/checkpoint"
+class Checkpoint(CheckpointTexts):
+    """A query's checkpoint, which outlives its runs."""
 
     def __init__(self, flow: Flow) -> None:
         initial = f"v1\n{positions(flow, (0,) * flow.partitions)}"
         super().__init__({"metadata": '{"id": "query"}', "sources/0/0": initial})
-
-    def read(self, path: str) -> str | None:
-        """See `spark_eos._driver.checkpoint_marker.Files`."""
-        return self.get(path)
-
-    def names(self, path: str) -> list[str]:
-        """See `spark_eos._driver.checkpoint_marker.Files`."""
-        start = f"{path}/"
-        return sorted({n.removeprefix(start).split("/")[0] for n in self if n.startswith(start)})
-
-    def write(self, path: str, text: str) -> None:
-        """See `spark_eos._driver.checkpoint_marker.Files`."""
-        self[f"{path}/part-0.txt"] = text
-
-    def delete(self, path: str) -> None:
-        """See `spark_eos._driver.checkpoint_marker.Files`."""
-        for name in [name for name in self if name.startswith(f"{path}/")]:
-            del self[name]
 
     def begin(self, positions: str, batch_id: int) -> None:
         """Begins a batch as Spark does, unless it was begun before."""
@@ -81,7 +58,6 @@ class Checkpoint(dict[str, str]):
 
     @property
     def next_batch(self) -> int:
-        """The batch that Spark would run."""
         return len(self.names("commits"))
 
 
@@ -145,7 +121,7 @@ class Runs:
         self,
         *ends: int,
         without_output: int = 0,
-        while_planned: Disturbance = _nothing,
+        while_planned: Disturbance = nothing,
         in_round: int = 1,
         rows: Callable[[int, range], Iterable[int]] | None = None,
         also: Mapping[str, tuple[int, ...]] | None = None,
@@ -205,7 +181,6 @@ class Runs:
         return report
 
     def producers(self) -> list[TransactionalProducer]:
-        """Those that tasks have left in this process for the next ones."""
         return list(task._producers.values())
 
     def written_once(self, *ends: int) -> None:
@@ -241,18 +216,10 @@ def running(
     checkpoint: Checkpoint | None = None,
     group_timeout_ms: int = 60_000,
     progress: ProgressOf = DirectProgress,
+    prepared: bool = True,
     **options: Any,
 ) -> Iterator[Runs]:
-    """A run that ends with the block.
-
-    Args:
-        flow: topics and group.
-        max_members: maximum number of group members.
-        checkpoint: what an earlier run has left; None for an empty one.
-        group_timeout_ms: milliseconds that calls to the group may take.
-        progress: what the group's offsets stand for.
-        options: replace fields of the writer's settings.
-    """
+    """A run that ends with the block; ``prepared`` tells it when, so that batches are known new."""
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     settings = changed(
         writer_settings(flow),
@@ -266,7 +233,7 @@ def running(
         settings,
         progress,
         watch=lambda: True,
-        prepared_ms=_now_ms(),
+        prepared_ms=_now_ms() if prepared else None,
     )
     try:
         yield Runs(flow, run, files, OffsetLog(files))
@@ -276,12 +243,7 @@ def running(
 
 
 def settles_nothing_of_a_recreated_source(flow: Flow, when: str) -> None:
-    """Checks that the driver commits no end of the old topic to the new one.
-
-    Args:
-        flow: its source is deleted and created anew.
-        when: "during the job", or else between batches.
-    """
+    """Checks that the driver commits no end of the old topic to the new one."""
 
     def recreate() -> None:
         flow.recreate(flow.source)
@@ -291,7 +253,7 @@ def settles_nothing_of_a_recreated_source(flow: Flow, when: str) -> None:
         assert flow.committed() == {0: 10, 1: 10}
         if when != "during the job":
             recreate()
-        then = recreate if when == "during the job" else _nothing
+        then = recreate if when == "during the job" else nothing
         with pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"):
             runs.batch(20, 20, without_output=10, while_planned=then)
     assert flow.committed() == {}

@@ -29,15 +29,7 @@ def write_script(
     rows: str = "rows",
     wait: str = "run(query)",
 ) -> Path:
-    """Writes a script with a flow's topics.
-
-    Args:
-        flow: source, target, group and checkpoint.
-        directory: where to.
-        session: makes ``spark``.
-        rows: what is written.
-        wait: comes after the start.
-    """
+    """Writes a script with a flow's topics."""
     script = directory / "my_query.py"
     code = _SCRIPT.format(
         session=session,

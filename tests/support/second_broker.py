@@ -12,7 +12,7 @@ from spark_eos.testing import EmbeddedKafka
 from spark_eos.testing.broker_admin import TIMEOUT, admin_client
 from spark_eos.testing.broker_image import CLUSTER_ID
 from spark_eos.testing.broker_properties import free_ports, write_properties
-from spark_eos.testing.loopback import HOST
+from spark_eos.testing.embedded_server import HOST
 
 FIRST: Final = 1
 SECOND: Final = 2

@@ -28,21 +28,13 @@ SHORT_LOGIN_MS = 3_000
 
 @dataclass(frozen=True)
 class Secured:
-    """A running broker with secured listeners.
-
-    Attributes:
-        broker: the broker.
-        authority: who has signed its certificates and those of its clients.
-        authority_file: its certificate, in a file.
-        client: a client's certificate.
-        tokens: who signs tokens for it.
-    """
+    """A running broker with secured listeners."""
 
     broker: EmbeddedKafka
-    authority: trustme.CA
-    authority_file: Path
-    client: Certificate
-    tokens: TokenAuthority
+    authority: trustme.CA  # who has signed its certificates and those of its clients
+    authority_file: Path  # its certificate, in a file
+    client: Certificate  # a client's certificate
+    tokens: TokenAuthority  # who signs tokens for it
 
     def tls(self, listener: str = "SSL") -> dict[str, Any]:
         """Settings of a client that trusts the authority."""
@@ -67,7 +59,6 @@ class Secured:
 
 @contextmanager
 def secured_kafka(directory: Path) -> Iterator[Secured]:
-    """Starts it."""
     authority = trustme.CA(organization_name="Tests")
     authority_file = directory / "authority.pem"
     authority_file.write_text(pem(authority), encoding="ascii")

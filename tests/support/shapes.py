@@ -64,7 +64,6 @@ def _made_up(
 
 
 def counted(frame: DataFrame) -> DataFrame:
-    """Each customer's number of records."""
     counts = parsed(frame).groupBy("customer").agg(F.count(F.lit(1)).alias("count"))
     return staging.as_json(counts)
 
@@ -125,25 +124,14 @@ def processed(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Shape:
-    """A query's shape.
-
-    Attributes:
-        transform: from its streams to rows.
-        batch: what makes the same rows of all input at once; the same if not given.
-        mode: its output mode.
-        by_key: whether a row replaces the one before of its key.
-        frames: what it reads.
-        config: further settings of Spark.
-        windows: whether rows come out when windows are closed.
-    """
-
-    transform: Transform
+    transform: Transform  # from its streams to rows
+    # What makes the same rows of all input at once; the same if not given.
     batch: Transform | None = None
-    mode: str = "append"
-    by_key: bool = False
-    frames: Frames = _one
-    config: dict[str, str] = field(default_factory=dict)
-    windows: bool = False
+    mode: str = "append"  # its output mode
+    by_key: bool = False  # whether a row replaces the one before of its key
+    frames: Frames = _one  # what it reads
+    config: dict[str, str] = field(default_factory=dict)  # further settings of Spark
+    windows: bool = False  # whether rows come out when windows are closed
 
     @property
     def reads_files(self) -> bool:
@@ -151,7 +139,6 @@ class Shape:
         return self.frames is _files
 
     def expected(self, frame: DataFrame) -> DataFrame:
-        """The rows that a plain batch query makes."""
         number = 2 if self.frames is _two and self.batch is None else 1
         return (self.batch or self.transform)(*[frame] * number)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from spark_eos import ExactlyOnceSink
 from spark_eos.testing import spark_session
+from support.query_main import run_to_the_end
 from support.shapes import SHAPES, UNFORESEEN
 from support.sinks import arguments
 
 
 def main() -> None:
-    """Runs the query until it has read everything, or is killed."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
     source, shape = settings.pop("source"), {**SHAPES, **UNFORESEEN}[settings.pop("shape")]
     forever = settings.pop("forever", False)
@@ -24,10 +24,7 @@ def main() -> None:
     sink = ExactlyOnceSink(**arguments(**settings))
     frames = shape.frames(spark, sink, source, {"maxOffsetsPerTrigger": "30"})
     writer = sink.write(shape.transform(*frames)).outputMode(shape.mode)
-    query = (writer if forever else writer.trigger(availableNow=True)).start()
-    print("STARTED", flush=True)
-    query.awaitTermination()
-    print("DONE", flush=True)
+    run_to_the_end(writer if forever else writer.trigger(availableNow=True))
 
 
 if __name__ == "__main__":

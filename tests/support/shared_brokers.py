@@ -4,7 +4,10 @@ The process that hands out the tests starts them. It outlives the processes that
 brokers end with it, however it ends.
 """
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Listener
@@ -47,7 +50,6 @@ class SharedKafka(EmbeddedKafka):
         return True
 
     def log(self) -> str:
-        """What it has logged for all tests."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def _disconnect(self) -> NoReturn:
@@ -67,14 +69,12 @@ class _Starter:
         self._closing = False
 
     def find(self, name: str) -> _Known:
-        """Returns the broker of a name."""
         if name not in self._started:
             self._started[name] = self._stack.enter_context(EmbeddedKafka(heap=_HEAP))
         broker = self._started[name]
         return broker._addresses(), broker.pid, broker._directory() / "server.log"
 
     def address(self) -> str:
-        """Returns where other processes ask."""
         if self._listener is None:
             self._listener = Listener(family="AF_UNIX")
             serving = threading.Thread(target=self._serve, args=[self._listener], name="brokers")
@@ -101,7 +101,6 @@ class _Starter:
             return error
 
     def close(self) -> None:
-        """Ends them all."""
         self._stack.close()
 
 
@@ -137,3 +136,17 @@ class SharedBrokersPlugin:
     def pytest_unconfigure(self) -> None:
         """Ends the brokers: no test runs any more."""
         self._starter.close()
+
+
+def add_threads(report: pytest.TestReport, broker: EmbeddedKafka) -> None:
+    """Adds a dump of the broker's threads to a test's report, or says that it is gone."""
+    before = len(broker.log())
+    try:
+        os.kill(broker.pid, signal.SIGQUIT)
+    except ProcessLookupError:
+        found = "it has ended"
+    else:
+        # A JVM that can't write it within a second tells enough by that.
+        time.sleep(1)
+        found = broker.log()[before:]
+    report.sections.append(("Threads of the embedded Kafka", found))

@@ -5,7 +5,6 @@ Settings beside those of ExactlyOnceSink: ``source``; ``pipeline`` (a name in `s
 a signal: the process and all of its children get it there; SIGKILL if none is given).
 """
 
-import dataclasses
 import json
 import os
 import signal
@@ -22,6 +21,7 @@ from spark_eos._spark.sink_run import SinkRun
 from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos.testing import spark_session
 from support import staging
+from support.query_main import print_report, run_to_the_end
 from support.sinks import arguments
 
 # Where the query may be killed, in the order in which a batch gets there.
@@ -77,12 +77,7 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
     SinkRun.write = wrote  # type: ignore[method-assign]
 
 
-def _print_report(report: BatchReport) -> None:
-    print("REPORT", json.dumps(dataclasses.asdict(report)), flush=True)
-
-
 def main() -> None:
-    """Runs the query until it ends or is killed."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
     source, pipeline = settings.pop("source"), settings.pop("pipeline")
     mode, offsets = settings.pop("mode", "append"), settings.pop("max_offsets", 30)
@@ -91,14 +86,11 @@ def main() -> None:
     config = {"spark.sql.shuffle.partitions": str(settings.pop("shuffle_partitions", 3))}
     config["spark.sql.execution.arrow.maxRecordsPerBatch"] = "5"
     spark = spark_session(config=config, quick_start=True)
-    sink = ExactlyOnceSink(**arguments(**settings, on_batch=_print_report))
+    sink = ExactlyOnceSink(**arguments(**settings, on_batch=print_report))
     read = {"maxOffsetsPerTrigger": str(offsets)}
     frame = sink.read(spark, subscribe=source, options=read)
     writer = sink.write(getattr(staging, pipeline)(frame)).outputMode(mode)
-    query = writer.trigger(availableNow=True).start()
-    print("STARTED", flush=True)
-    query.awaitTermination()
-    print("DONE", flush=True)
+    run_to_the_end(writer.trigger(availableNow=True))
 
 
 if __name__ == "__main__":

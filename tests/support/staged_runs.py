@@ -10,24 +10,15 @@ from spark_eos._batch.batch_report import BatchReport
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.progress_topic import first_position
-from spark_eos._driver.start import Start
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._progress.delivery import Batch
 from spark_eos._progress.staged import StagedProgress
-from spark_eos._run.run import Run
 from spark_eos._worker import task
 from spark_eos.options import ProgressTopic
 from support.flow import Flow
-from support.members import writer_settings
-from support.runs import Checkpoint, Disturbance, positions
-from support.sinks import changed
-from support.writing import close_producers, outcome_of, row_batch
-
-
-def _nothing() -> None:
-    pass
+from support.runs import Checkpoint, Disturbance, Runs, nothing, positions, running
+from support.writing import outcome_of, row_batch
 
 
 @dataclass
@@ -35,25 +26,19 @@ class Copies:
     """Copies that outlive their runs, as files do; each has one row more than the one before.
 
     So of two copies of a batch it shows which one was written.
-
-    Attributes:
-        rows: Number of rows in each file, by the copy's name.
-        drained: How often a frame was run for its state alone.
-        while_staged: What happens when a copy is staged and not yet in the staged commit.
-        while_drained: What happens while a frame is run for its state.
-        rows_less: How many rows a frame lacks then that its copy has.
     """
 
+    # Number of rows in each file, by the copy's name.
     rows: dict[str, list[int]] = field(default_factory=dict)
-    drained: int = 0
-    while_staged: Disturbance = _nothing
-    while_drained: Disturbance = _nothing
-    rows_less: int = 0
+    drained: int = 0  # How often a frame was run for its state alone
+    # What happens when a copy is staged and not yet in the staged commit.
+    while_staged: Disturbance = nothing
+    while_drained: Disturbance = nothing  # What happens while a frame is run for its state
+    rows_less: int = 0  # How many rows a frame lacks then that its copy has
     opened: StagedBatch | None = None
     empty: bool = False
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
-        """See `spark_eos._progress.delivery.StagedFiles`."""
         name = f"{batch_id}-{len(self.rows):08x}"
         each = 0 if self.empty else 3 + len(self.rows)
         self.rows[name] = [each] * files
@@ -61,33 +46,26 @@ class Copies:
         return name, each * files
 
     def replay(self) -> int:
-        """See `spark_eos._progress.delivery.StagedFiles`."""
         self.while_drained()
         self.drained += 1
         assert self.opened is not None
         return self.opened.rows - self.rows_less
 
     def open(self, copy: StagedBatch) -> bool:
-        """See `spark_eos._progress.delivery.StagedFiles`."""
         self.opened = copy
         return copy.directory is None or copy.directory in self.rows
 
     def remove_old(self, batch_id: int) -> None:
-        """See `spark_eos._progress.delivery.StagedFiles`."""
         for name in [name for name in self.rows if int(name.partition("-")[0]) < batch_id]:
             self.rows[name] = []
 
 
 @dataclass
-class StagedRuns:
+class StagedRuns(Runs):
     """Writes staged batches; each row's value is its file and its position in the file."""
 
-    flow: Flow
-    run: Run
-    checkpoint: Checkpoint
     copies: Copies
     topic: str
-    log: OffsetLog
 
     def publish(self, *ranges: BatchRange) -> None:
         """Publishes positions as the run does behind each batch."""
@@ -95,20 +73,13 @@ class StagedRuns:
         assert isinstance(progress, StagedProgress)
         progress._positions.publish(self.topic, ranges)
 
-    def batch(
+    def batch(  # type: ignore[override]
         self,
         *,
-        while_planned: Disturbance = _nothing,
+        while_planned: Disturbance = nothing,
         buckets_read: Callable[[int], bool] = lambda _: True,
         finish: bool = True,
     ) -> BatchReport:
-        """Writes the next batch.
-
-        Args:
-            while_planned: what happens once the tasks have their plan, before they write.
-            buckets_read: whether a file's file is found.
-            finish: whether Spark gets to commit the batch.
-        """
         batch_id = self.checkpoint.next_batch
         self.checkpoint.begin(positions(self.flow, (batch_id,) * self.flow.partitions), batch_id)
         first = True
@@ -168,32 +139,14 @@ def staged_run(
     copies: Copies | None = None,
     **options: Any,
 ) -> Iterator[StagedRuns]:
-    """A run that ends with the block.
-
-    Args:
-        flow: topics and group; its progress topic must exist.
-        checkpoint: what an earlier run has left; None for an empty one.
-        copies: the same of the copies.
-        options: writer settings that differ from the flow's.
-    """
-    files = Checkpoint(flow) if checkpoint is None else checkpoint
     topic = progress_topic(flow)
-    settings = changed(writer_settings(flow), group_timeout_ms=60_000, **options)
-    run = Run(
-        "",
-        Start(settings),
-        settings,
-        partial(StagedProgress, topic=ProgressTopic(topic), reads=lambda name: name == flow.source),
-        watch=lambda: True,
+    progress = partial(
+        StagedProgress, topic=ProgressTopic(topic), reads=lambda name: name == flow.source
     )
-    try:
-        made = Copies() if copies is None else copies
-        yield StagedRuns(flow, run, files, made, topic, OffsetLog(files))
-    finally:
-        run.leave()
-        close_producers()
+    options = {"progress": progress, "prepared": False, **options}
+    with running(flow, checkpoint=checkpoint, **options) as runs:
+        yield StagedRuns(**vars(runs), copies=Copies() if copies is None else copies, topic=topic)
 
 
 def progress_topic(flow: Flow) -> str:
-    """The name of the flow's own progress topic."""
     return f"progress-{flow.name}"

@@ -42,7 +42,6 @@ def as_json(frame: DataFrame, key: str = "customer") -> DataFrame:
 
 
 def windows(frame: DataFrame) -> DataFrame:
-    """Counts by window and customer."""
     rows = parsed(frame).withWatermark("at", "1 second")
     counts = rows.groupBy(F.window("at", f"{_WINDOW} seconds"), "customer").count()
     started = F.unix_timestamp("window.start").alias("started")
@@ -68,7 +67,6 @@ def deduplicated(frame: DataFrame) -> DataFrame:
 
 
 def repartitioned(frame: DataFrame) -> DataFrame:
-    """All records, shuffled."""
     return as_json(parsed(frame).select("n", "customer").repartition(3))
 
 
@@ -134,15 +132,8 @@ def running_counts(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Written:
-    """What a query has written.
-
-    Attributes:
-        rows: the values, decoded, in order of partition and offset.
-        reports: one for each batch.
-    """
-
-    rows: list[dict[str, Any]]
-    reports: list[BatchReport]
+    rows: list[dict[str, Any]]  # the values, decoded, in order of partition and offset
+    reports: list[BatchReport]  # one for each batch
 
 
 def run_staged(
@@ -186,7 +177,6 @@ def totals_of(flow: Flow) -> Counter[tuple[str, int]]:
 
 
 def staged_files(flow: Flow) -> Iterator[str]:
-    """Names of the copies below the checkpoint."""
     from pathlib import Path
 
     directory = Path(flow.checkpoint) / "spark-eos" / "staged"

@@ -21,12 +21,7 @@ _HOST = "127.0.0.1"
 
 
 class Standalone:
-    """A cluster whose executors have one core each; a context manager.
-
-    Args:
-        directory: for logs, and for the executors' working directories.
-        hosts: addresses of this machine, each of which gets a worker.
-    """
+    """A cluster whose executors have one core each; a context manager."""
 
     def __init__(self, directory: Path, hosts: Sequence[str] = (_HOST, _HOST)) -> None:
         self._directory = directory
@@ -64,14 +59,7 @@ class Standalone:
         environment: Mapping[str, str],
         timeout: float = 240,
     ) -> "subprocess.CompletedProcess[str]":
-        """Runs a script with ``spark-submit``, from its own directory.
-
-        Args:
-            script: the program.
-            options: of spark-submit.
-            environment: in addition to this process's.
-            timeout: seconds.
-        """
+        """Runs a script with ``spark-submit``, from its own directory."""
         here = Path(sys.executable).parent
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "PYTHONPATH"))}
         return subprocess.run(

@@ -17,7 +17,6 @@ class Table:
 
 
 def tables(page: str) -> Iterator[Table]:
-    """All tables of a page, in order."""
     section, lines = "", []
     for line in [*(_DOCS / page).read_text(encoding="utf-8").splitlines(), ""]:
         if line.startswith("|"):

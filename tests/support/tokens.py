@@ -22,16 +22,12 @@ _KEY_ID = "test-key"
 
 @dataclass
 class TokenAuthority:
-    """Signs tokens that the broker believes.
+    """Signs tokens that the broker believes."""
 
-    Attributes:
-        clients: secrets of those who get tokens from the endpoint, by client id.
-        lifetime: seconds that the endpoint's tokens live.
-        asked: what the endpoint was asked for: client id and scope.
-    """
-
+    # Secrets of those who get tokens from the endpoint, by client id.
     clients: dict[str, str] = field(default_factory=dict)
-    lifetime: float = 300
+    lifetime: float = 300  # seconds that the endpoint's tokens live
+    # What the endpoint was asked for: client id and scope.
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     _key: rsa.RSAPrivateKey = field(
         default_factory=lambda: rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -72,26 +68,17 @@ def token_endpoint(authority: TokenAuthority) -> Iterator[str]:
         scope = form.get("scope", [None])[0]
         authority.asked.append((client, scope))
         if form.get("grant_type") != ["client_credentials"]:
-            _send(request, 400, {"error": "unsupported_grant_type"})
+            request.reply(400, {"error": "unsupported_grant_type"})
         elif authority.clients.get(client) != secret:
-            _send(request, 401, {"error": "invalid_client"})
+            request.reply(401, {"error": "invalid_client"})
         else:
             token, expiry = authority.token(client)
             expires_in = int(expiry - time.time())
             granted = {"access_token": token, "token_type": "Bearer", "expires_in": expires_in}
-            _send(request, 200, granted)
+            request.reply(200, granted)
 
     with http_server(answer) as url:
         yield url
-
-
-def _send(request: Request, status: int, document: dict[str, Any]) -> None:
-    body = json.dumps(document).encode()
-    request.send_response(status)
-    request.send_header("content-type", "application/json")
-    request.send_header("content-length", str(len(body)))
-    request.end_headers()
-    request.wfile.write(body)
 
 
 def _credentials(authorization: str, form: dict[str, list[str]]) -> tuple[str, str]:

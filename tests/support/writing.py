@@ -159,5 +159,4 @@ def speak_at_most(monkeypatch: pytest.MonkeyPatch, versions: dict[int, int]) -> 
 
 
 def outcome_of(reports: Iterable[pa.RecordBatch]) -> JobOutcome:
-    """What the tasks of a job have reported."""
     return job_outcome(text for report in reports for text in report.column(0).to_pylist())

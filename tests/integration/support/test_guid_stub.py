@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import (
-    ConfigCompatibilityLevel,
-    Schema,
     SchemaRegistryClient,
-    ServerConfig,
     header_schema_id_serializer,
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
@@ -40,23 +37,6 @@ def test_a_record_with_its_guid_in_a_header(stub: GuidStub) -> None:
     with SchemaRegistryClient({"url": stub.url}) as other:
         assert AvroDeserializer(other)(encoded, context) == {"id": "order 1"}
     assert stub.looked_up == [str(uuid.UUID(bytes=value[1:]))]
-
-
-def test_what_else_there_is_comes_from_the_real_registry(
-    stub: GuidStub, schema_registry: EmbeddedSchemaRegistry
-) -> None:
-    schema = Schema('"int"', "AVRO")
-    with SchemaRegistryClient({"url": stub.url}) as client:
-        registered = client.register_schema_full_response("passed-on", schema)
-        assert registered.guid is not None
-        assert client.lookup_schema("passed-on", schema).guid == registered.guid
-        assert client.get_latest_version("passed-on").guid == registered.guid
-        assert client.get_schema_by_guid(registered.guid).schema_str == '"int"'
-        client.set_config("passed-on", ServerConfig(ConfigCompatibilityLevel.NONE))
-    with SchemaRegistryClient({"url": schema_registry.url}) as real:
-        assert real.get_latest_version("passed-on").schema_id == registered.schema_id
-        level = real.get_config("passed-on").compatibility_level
-        assert level == ConfigCompatibilityLevel.NONE
 
 
 def test_a_guid_that_nobody_has(stub: GuidStub) -> None:

@@ -2,12 +2,10 @@
 
 import threading
 import time
-from typing import Any
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.metadata import MetadataRequest
 
-from spark_eos._client.error_codes import Code
 from spark_eos._kafka import cluster
 from support import proxy_faults as faults
 from support.flow import Flow
@@ -37,35 +35,6 @@ class _Answered:
 
     def gone(self, _link: faults.Link) -> None:
         """Nothing."""
-
-
-def test_everything_passes_and_is_recorded(proxied_flow: Flow, proxy: KafkaProxy) -> None:
-    proxied_flow.produce(range(4))
-
-    with proxied_flow.connections() as connections:
-        before = proxy.count(MetadataRequest, "spark-eos-")
-        found = cluster.topics(connections, [proxied_flow.source], deadline())
-
-    assert found[proxied_flow.source].partitions == 2
-    assert proxy.count(MetadataRequest, "spark-eos-") > before
-    # Whoever is told where the broker is stays behind the proxy.
-    assert len({request.client_id for request in proxy.requests}) > 1
-
-
-def test_an_answer_of_the_tests_own(proxied_flow: Flow, proxy: KafkaProxy) -> None:
-    def nothing_found(_request: Any, answer: Any) -> None:
-        for topic in answer.topics:
-            topic.error_code = Code.UNKNOWN_TOPIC_OR_PARTITION
-
-    def asks(message: Any) -> bool:
-        return any(t.name == proxied_flow.source for t in message.topics or ())
-
-    with proxied_flow.connections() as connections:
-        rule = proxy.on(MetadataRequest, faults.Rewrite(nothing_found), where=asks)
-
-        assert cluster.topics(connections, [proxied_flow.source], deadline()) == {}
-        assert cluster.topics(connections, [proxied_flow.source], deadline())
-    assert len(rule.hits) == 1
 
 
 @pytest.mark.parametrize(
@@ -111,14 +80,3 @@ def test_held_and_doubled(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     late = proxy.deliver(doubled.await_hit())
     for answer in (twice.first, late):
         assert [topic.name for topic in answer.topics] == [proxied_flow.source]
-
-
-def test_all_connections_are_cut(proxied_flow: Flow, proxy: KafkaProxy) -> None:
-    with proxied_flow.connections() as connections:
-        cluster.topics(connections, [proxied_flow.source], deadline())
-        before = proxy.count(ApiVersionsRequest, "spark-eos-")
-        proxy.cut()
-
-        assert cluster.topics(connections, [proxied_flow.source], deadline())
-    # On a connection of its own, which begins with this.
-    assert proxy.count(ApiVersionsRequest, "spark-eos-") > before

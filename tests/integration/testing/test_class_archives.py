@@ -39,6 +39,10 @@ def _make(options: list[str]) -> None:
     Path(options[0].partition("=")[2]).write_bytes(b"classes")
 
 
+def _fail(_options: list[str]) -> None:
+    raise RuntimeError("no room")
+
+
 _SESSION = """
 import os
 from spark_eos import session_builder
@@ -96,10 +100,7 @@ def test_an_archive_that_can_not_be_made_is_tried_again(
     # Spark splits options at spaces.
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "my cache"))
 
-    def fail(_options: list[str]) -> None:
-        raise RuntimeError("no room")
-
-    monkeypatch.setattr(spark_image, "_exercise", fail)
+    monkeypatch.setattr(spark_image, "_exercise", _fail)
     result = CliRunner().invoke(main, ["class-archive"])
     assert (result.exit_code, result.stdout) == (1, "")
     assert without_address(result.stderr).endswith("Error: no room\n")
@@ -188,37 +189,19 @@ def test_an_archive_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert archive.file.read_bytes() == b"classes"
 
 
-def test_a_failure_is_told_once_and_is_in_nobodys_way(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("hours", [-1.1, 0.1])
+def test_a_failure_is_told_once_and_tried_again_after_an_hour(
+    hours: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     archive = ClassArchive(tmp_path, "Programs")
-    calls: list[int] = []
-
-    def exercise(_options: list[str]) -> None:
-        calls.append(1)
-        raise RuntimeError("no room")
-
     with caplog.at_level(logging.WARNING):
-        archive.train(exercise)
-        archive.train(exercise)
-    assert len(calls) == 1
+        archive.train(_fail)
+        archive.train(_make)
     assert [without_address(r.message) for r in caplog.records] == [
         "Programs will start slowly: no class data archive: no room"
     ]
     assert archive.options == []
-
-
-def _fail(_options: list[str]) -> None:
-    raise RuntimeError("no room")
-
-
-@pytest.mark.parametrize("hours", [-1.1, 0.1])
-def test_a_training_that_failed_an_hour_ago_is_tried_again(hours: float, tmp_path: Path) -> None:
-    archive = ClassArchive(tmp_path, "Programs")
-    archive.train(_fail)
     (marker,) = tmp_path.glob("*.failed")
-    archive.train(_make)
-    assert not archive.file.exists()
     # In the future, if the clock has been set back since.
     then = marker.stat().st_mtime + hours * 3600
     os.utime(marker, (then, then))

@@ -1,16 +1,15 @@
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from kafka.protocol.consumer import IsolationLevel
 
@@ -20,7 +19,10 @@ from spark_eos._kafka.cluster import broker_features
 from spark_eos._kafka.connection import Connections
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
 from spark_eos.testing.broker_admin import admin_client
+from support.connect_server import lives
+from support.flow import consume
 from support.members import deadline
+from support.queries import until
 
 
 @pytest.fixture
@@ -30,19 +32,10 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs (one that ended but was not waited for does not)."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+        return lives(psutil.Process(pid))
+    except psutil.NoSuchProcess:
         return False
-    return state != "Z"
-
-
-def wait_until_dead(pid: int, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while alive(pid):
-        assert time.monotonic() < deadline, f"{pid} still runs after {seconds} s"
-        time.sleep(0.02)
 
 
 def data_directory(pid: int) -> Path:
@@ -56,33 +49,10 @@ def send(broker: EmbeddedKafka, topic: str, *values: bytes) -> None:
     assert producer.flush(60) == 0
 
 
-def received(broker: EmbeddedKafka, topic: str, count: int) -> list[bytes | None]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": f"test-{time.monotonic_ns()}",
-            "auto.offset.reset": "earliest",
-        }
-    )
-    try:
-        consumer.subscribe([topic])
-        messages = consumer.consume(count, timeout=60)
-        assert all(message.error() is None for message in messages)
-        return [message.value() for message in messages]
-    finally:
-        consumer.close()
-
-
 def partitions(broker: EmbeddedKafka, topic: str) -> int | None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     found = admin.list_topics(timeout=60).topics.get(topic)
     return None if found is None else len(found.partitions)
-
-
-def test_records_arrive(kafka: EmbeddedKafka) -> None:
-    kafka.create_topic("numbers", config={"retention.ms": "3600000"})
-    send(kafka, "numbers", b"1", b"2", b"3")
-    assert received(kafka, "numbers", 3) == [b"1", b"2", b"3"]
 
 
 def test_a_topic_of_many_partitions_can_be_used_at_once(kafka: EmbeddedKafka) -> None:
@@ -137,7 +107,8 @@ def test_a_restart_keeps_data_and_address(kafka: EmbeddedKafka, how: str) -> Non
     assert kafka.bootstrap_servers == address
     assert kafka.pid != pid
     send(kafka, "kept", b"after")
-    assert received(kafka, "kept", 2) == [b"before", b"after"]
+    found = [message.value() for message in consume(kafka.bootstrap_servers, "kept")]
+    assert found == [b"before", b"after"]
 
 
 def test_a_paused_broker_is_silent_and_can_be_closed(kafka: EmbeddedKafka) -> None:
@@ -233,11 +204,8 @@ def test_nothing_outlives_its_owner(how: str) -> None:
             assert alive(pid)
             owner.send_signal(signal.SIGKILL)
             owner.wait()
-            wait_until_dead(pid)
-            deadline = time.monotonic() + 60
-            while directory.exists() and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert not directory.exists()
+            until(lambda: not alive(pid), lambda: "the broker's end", 60)
+            until(lambda: not directory.exists(), lambda: "its directory's end", 60)
         else:
             assert owner.wait(120) == 0
             assert not alive(pid)
@@ -253,21 +221,3 @@ def test_a_fork_leaves_the_broker_alone(kafka: EmbeddedKafka) -> None:
     assert alive(kafka.pid)
     assert data_directory(kafka.pid).exists()
     assert partitions(kafka, "none") is None
-
-
-def start_and_await_others(meeting: Path, number: int) -> str:
-    with EmbeddedKafka() as broker:
-        (meeting / str(number)).touch()
-        deadline = time.monotonic() + 120
-        while len(list(meeting.iterdir())) < 3:
-            assert time.monotonic() < deadline, "the others do not start"
-            time.sleep(0.02)
-        return broker.bootstrap_servers
-
-
-@pytest.mark.slow
-def test_brokers_side_by_side(tmp_path: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
-        started = [(tmp_path, number) for number in range(3)]
-        found = pool.starmap(start_and_await_others, started, chunksize=1)
-    assert len(set(found)) == 3

@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -70,15 +69,6 @@ def _ended(pid: int) -> bool:
         check=False,
     )
     return found.stdout.strip()[:1] in {"", "Z"}
-
-
-def test_both_ways_to_find_a_session_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as one:
-        session = os.getsid(one.pid)
-        assert one.pid in {*process.session_members(session)}
-        monkeypatch.setattr(process, "_PROCESSES", tmp_path / "proc")
-        assert one.pid in {*process.session_members(session)}
-        one.send_signal(signal.SIGKILL)
 
 
 def test_a_worker_without_linux_options_leaves_sockets_alone(
