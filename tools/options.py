@@ -20,7 +20,7 @@ import click
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._cli import main
-from spark_eos.options import GROUPS
+from spark_eos.options import FLAT, GROUPS
 
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "options.md"
@@ -76,10 +76,11 @@ def _arguments(function: Callable[..., Any], doc: str) -> str:
 
 
 def _fields(kind: Any) -> str:
+    helps = {one.field: one.help for one in FLAT.values() if GROUPS[one.argument] is kind}
     rows = []
     for one in dataclasses.fields(kind):
         default = "" if one.default is dataclasses.MISSING else _code(one.default)
-        meaning = one.metadata["help"].replace("``", "`")
+        meaning = helps[one.name].replace("``", "`")
         rows.append((f"`{one.name}`", _one_of(_type(one.type)), default, meaning))
     return _table(("field", "type", "default", "meaning"), rows)
 

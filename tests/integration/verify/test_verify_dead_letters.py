@@ -56,7 +56,7 @@ def test_output_or_dead_letter(flow: Flow, style: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("matching", "style"), zip(MATCHINGS, ["dlq", "connect", "streams"], strict=True)
+    ("matching", "style"), list(zip(MATCHINGS, ["dlq", "connect", "streams"], strict=True))
 )
 def test_another_query_shares_source_and_dead_letter_topic(
     flow: Flow, matching: dict[str, Any], style: str
