@@ -1,10 +1,8 @@
-"""What spark-eos uses of PySpark within: the JVM behind it, plans, and how Connect is made.
+"""What spark-eos uses of PySpark within: the JVM behind it, plans, and how Connect is made."""
 
-Everything else uses this module, PySpark's public API and py4j's exceptions, and nothing else of
-them. Any release of Spark may change what is used here;
-`tests/integration/spark/test_pyspark_internals.py` tells what has moved, and MAINTAINING.md says
-what an upgrade takes.
-"""
+# Nothing else uses more of PySpark and py4j than the public API and py4j's exceptions. Any release
+# of Spark may change what is used here: tests/integration/spark/test_pyspark_internals.py tells
+# what has moved, and MAINTAINING.md what an upgrade takes.
 
 import contextlib
 import inspect
@@ -228,12 +226,10 @@ def _printing_all(session: SparkSession) -> Iterator[None]:
 
 
 class PlanReader:
-    """Reads the plans of classic Spark's jobs.
-
-    Made once for all jobs of a run: each part of a Java class's name is a call to the JVM.
-    """
+    """Reads the plans of classic Spark's jobs; made once for all jobs of a run."""
 
     def __init__(self, session: SparkSession) -> None:
+        # Once: each part of a Java class's name is a call to the JVM.
         java = java_packages(session)
         self._info = java.org.apache.spark.sql.execution.SparkPlanInfo
         # JSON is one call, in place of several for each operator.
@@ -241,11 +237,9 @@ class PlanReader:
         self._mapper.registerModule(java.com.fasterxml.jackson.module.scala.DefaultScalaModule())
 
     def plan_and_lineage(self, frame: DataFrame) -> tuple[Any, str]:
-        """A job's physical plan and the lineage of its RDDs, which are those that will run.
-
-        The plan is the tree that Spark's user interface shows, with ``nodeName``, ``simpleString``
-        and ``children``: a printed one has limits, and a text may look like an operator.
-        """
+        """A job's physical plan and the lineage of its RDDs, which are those that will run."""
+        # The tree that Spark's user interface shows, with nodeName, simpleString and children: a
+        # printed plan has limits, and a text may look like an operator.
         execution: Any = frame._jdf.queryExecution()
         # Before the RDDs, which the plan adapts itself to.
         tree = self._info.fromSparkPlan(execution.executedPlan())
@@ -331,10 +325,7 @@ def messages(message: Any, name: str) -> Iterator[Any]:
 
 
 def remote_relations(frame: Any) -> list[str]:
-    """Ids of the server's relations that a Spark Connect DataFrame reads.
-
-    A micro-batch has its own id. The result of ``checkpoint`` or ``localCheckpoint`` has another
-    one, and does not show what it was made of.
-    """
+    """Ids of the server's relations that a Spark Connect DataFrame reads."""
+    # A micro-batch has its own id; the result of checkpoint or localCheckpoint has another one.
     found = messages(connect_plan(frame), "CachedRemoteRelation")
     return [part.relation_id for part in found]

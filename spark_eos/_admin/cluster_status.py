@@ -11,35 +11,22 @@ from spark_eos.errors import UnsupportedBrokerError
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """One broker's highest versions of the requests that matter here; None if unsupported.
-
-    Attributes:
-        node_id: The broker's id.
-        txn_offset_commit: TxnOffsetCommit; version 6 commits by topic id (KIP-1319).
-        consumer_group_heartbeat: ConsumerGroupHeartbeat (KIP-848).
-    """
+    """One broker's highest versions of the requests that matter here; None if unsupported."""
 
     node_id: int
-    txn_offset_commit: int | None
-    consumer_group_heartbeat: int | None
+    txn_offset_commit: int | None  # version 6 commits by topic id (KIP-1319)
+    consumer_group_heartbeat: int | None  # KIP-848
 
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """Whether and how spark-eos can run on the cluster.
+    """Whether and how spark-eos can run on the cluster."""
 
-    Attributes:
-        brokers: All brokers that answer.
-        transaction_version: The finalized level of the feature ``transaction.version``.
-        offset_commit_version: The version of TxnOffsetCommit that a query uses here, 5 or 6;
-            None if no query can run here.
-        problem: Why no query can run here, and the remedy; None if one can.
-    """
-
-    brokers: tuple[BrokerStatus, ...]
-    transaction_version: int
+    brokers: tuple[BrokerStatus, ...]  # those that answer
+    transaction_version: int  # the finalized level of the feature transaction.version
+    # TxnOffsetCommit's version that a query uses here, 5 or 6; None if none can run.
     offset_commit_version: int | None
-    problem: str | None
+    problem: str | None  # why no query can run here, and the remedy
 
 
 def cluster_status(features: Mapping[int, BrokerFeatures], bootstrap_servers: str) -> ClusterStatus:

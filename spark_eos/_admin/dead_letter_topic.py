@@ -50,44 +50,34 @@ class DeadLetter:
 
     @property
     def home(self) -> str | None:
-        """The source topic that it can be replayed to.
-
-        "" if it is for another topic alone: it tells no source; or one in another cluster, whose
-        topics may be others than those here; or it holds a row, and not the source record. None if
-        it can't be replayed: its headers can't be read, or are of another version.
-        """
+        """The source topic that it can be replayed to; "" if to others alone, None if to none."""
         headers, told = self.headers, self.error_headers
         if headers is None or any(_REPLACED in name for name, _ in headers):
             return None
         if self.reason == OTHER_FORMAT:
             return None
+        # Another cluster's topics may be others than those here, and a row is no source record.
         if self.source is None or "cluster" in told or "record" in told:
             return ""
         return self.source.topic
 
     @property
     def written(self) -> int | None:
-        """When it was written, in milliseconds since 1970; None if it tells only of its record.
-
-        Earlier versions gave a letter its record's timestamp.
-        """
+        """When it was written, in milliseconds since 1970; None if it tells only of its record."""
+        # Earlier versions gave a letter its record's timestamp.
         told = self.error_headers.get("timestamp")
         return None if told == str(self.timestamp) else self.timestamp
 
     @property
     def record_timestamp(self) -> int:
-        """Milliseconds since 1970 of the record itself; the letter's, if the headers don't tell.
-
-        A later one than brokers take by default is not believed, nor an earlier one than Spark has:
-        it would end each replay.
-        """
+        """Milliseconds since 1970 of the record itself; the letter's, if the headers don't tell."""
+        # One later than brokers take by default, or earlier than Spark has, would end each replay.
         most = min(MAX_OFFSET, self.timestamp + _AHEAD_MS)
         written = header_number(self.error_headers.get("timestamp"), most, _EARLIEST_MS)
         return self.timestamp if written is None else written
 
     @property
     def reason(self) -> str:
-        """Why it is one."""
         return self.error_headers.get("reason", "unknown")
 
 
@@ -118,8 +108,6 @@ def letter_of(
 
 
 class DeadLetterTopic(CommittedRecords):
-    """A dead-letter topic."""
-
     kind = "dead-letter topic"
     advice = (
         "`spark-eos acls --for replay` prints what is needed to replay; to list, count and "

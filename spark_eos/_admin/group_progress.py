@@ -16,23 +16,14 @@ from spark_eos.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class PartitionStatus:
-    """The group's position in one source partition; None means unknown.
-
-    Attributes:
-        topic: The source topic.
-        partition: The partition's number.
-        committed: The group's committed offset, the next one to process.
-        last_stable: The first offset that a read_committed consumer can't reach yet.
-        high_watermark: The next offset to be written.
-        member: Member id of the member that the partition is assigned to.
-    """
+    """The group's position in one source partition; None means unknown."""
 
     topic: str
     partition: int
-    committed: int | None
-    last_stable: int | None
-    high_watermark: int | None
-    member: str | None
+    committed: int | None  # the next offset to process
+    last_stable: int | None  # the first that a read_committed consumer can't reach yet
+    high_watermark: int | None  # the next to be written
+    member: str | None  # id of the member that it is assigned to
 
     @property
     def lag(self) -> int | None:
@@ -44,32 +35,20 @@ class PartitionStatus:
 
 @dataclass(frozen=True)
 class MirroredPartition:
-    """A mirrored query's progress in one source partition.
-
-    Attributes:
-        source: The source partition, and its cluster's id.
-        offset: The next source offset to read.
-        progress: The progress partition whose group offset this is.
-    """
+    """A mirrored query's progress in one source partition."""
 
     source: SourcePartition
-    offset: int
-    progress: TopicPartition
+    offset: int  # the next to read
+    progress: TopicPartition  # the progress partition whose group offset this is
 
 
 @dataclass(frozen=True)
 class StagedStatus:
-    """The last staged batch of a query.
+    """The last staged batch of a query."""
 
-    Attributes:
-        topic: The progress topic.
-        batch: What the staged commit tells of the batch.
-        files_written: Number of the batch's files of which all rows are written and committed;
-            all of them if the batch has no rows.
-    """
-
-    topic: str
+    topic: str  # the progress topic
     batch: StagedBatch
+    # Of which all rows are written and committed; all of them if the batch has no rows.
     files_written: int
 
     @property

@@ -1,7 +1,4 @@
-"""Migrates a query from Spark's own sink: its checkpoint's offsets become the group's offsets.
-
-Spark's own sink uses no consumer group: only the checkpoint records what a query has written.
-"""
+"""Migrates a query from Spark's own sink: its checkpoint's offsets become the group's offsets."""
 
 from collections.abc import Mapping
 from uuid import UUID

@@ -23,15 +23,11 @@ def set_progress(
     wanted: Mapping[TopicPartition, int],
     deadline: Deadline,
     *,
-    source_connections: Connections | None = None,
-    progress_topic: str | None = None,
+    source_connections: Connections | None = None,  # for partitions without progress
+    progress_topic: str | None = None,  # if no offset tells of it
     dry_run: bool = False,
 ) -> dict[TopicPartition, int | None]:
-    """Sets a stopped query's progress by source partition, and takes marks off these.
-
-    ``source_connections`` is needed only for partitions without progress, ``progress_topic`` if no
-    offset tells of it.
-    """
+    """Sets a stopped query's progress by source partition, and takes marks off these."""
     if describe_group(connections, group_id, deadline).members:
         raise ConfigurationError(
             f"group {group_id!r} has members: stop the query first, or its next commit undoes this"

@@ -1,11 +1,7 @@
-"""Which dead letters a replay is to write, and how far earlier ones have come.
+"""Which dead letters a replay is to write, and how far earlier ones have come."""
 
-The letters of one home (`DeadLetter.home`) are replayed by one query, with a group of its own whose
-offsets are its progress. So the letters of other homes, which a replay leaves, stay due.
-
-Whoever may write to a dead-letter topic chooses what its records' headers say. So the topics that a
-replay writes to are chosen by its caller.
-"""
+# The letters of one home (DeadLetter.home) are replayed by one query, with a group of its own whose
+# offsets are its progress. So the letters of other homes, which a replay leaves, stay due.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -141,10 +137,8 @@ def replay_progress(letters: DeadLetterTopic) -> Iterator[ReplayProgress]:
 
 
 def _check_texts(group: str, found: Mapping[TopicPartition, CommittedOffset]) -> None:
-    """Refuses offsets of the first replays, which had one group for all letters.
-
-    These noted which letters below they had left, or nothing: confluent-kafka's zero byte.
-    """
+    """Refuses offsets of the first replays, which had one group for all letters."""
+    # These noted which letters below they had left, or nothing: confluent-kafka's zero byte.
     old = {p: one for p, one in found.items() if one.metadata and one.metadata[0] != "{"}
     for partition, (offset, text) in sorted(old.items())[:1]:
         raise FormatVersionError(
@@ -161,30 +155,21 @@ def _check_texts(group: str, found: Mapping[TopicPartition, CommittedOffset]) ->
 
 @dataclass(kw_only=True)
 class ReplayPlan:
-    """Letters that a replay is to write, and those that it leaves or passes over, by home.
+    """Letters that a replay is to write, and those that it leaves or passes over, by home."""
 
-    Attributes:
-        sources: The homes whose letters are wanted; without, all but ""; see `homeless`.
-        homeless: Without sources: whether letters of the home "" are wanted, too.
-        limit: Most letters to write.
-        skip_omitted: Whether to pass over letters without their value or headers.
-        from_beginning: Whether to begin at the first letter where the progress is not known.
-        ends: Where the replay ends, by partition.
-        never: Number of letters that are never replayed.
-        stopped: Why the replay ends before a letter; "" if it does not.
-    """
-
+    # The homes whose letters are wanted, chosen by the caller: whoever may write to a dead-letter
+    # topic chooses what its headers say. Without, all but ""; that one only if `homeless`.
     sources: Collection[str] = ()
     homeless: bool = False
     limit: int | None = None
-    skip_omitted: bool = False
-    from_beginning: bool = False
-    ends: dict[int, int] = field(default_factory=dict)
+    skip_omitted: bool = False  # pass over letters without their value or headers
+    from_beginning: bool = False  # where the progress is not known
+    ends: dict[int, int] = field(default_factory=dict)  # by partition
     letters: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
     omitted: Counter[str] = field(default_factory=Counter)
-    never: int = 0
-    stopped: str = ""
+    never: int = 0  # number of letters that are never replayed
+    stopped: str = ""  # why the replay ends before a letter
 
     def read(self, letters: DeadLetterTopic, progress: ReplayProgress) -> None:
         """Plans for the letters that are there now."""

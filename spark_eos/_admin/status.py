@@ -155,11 +155,9 @@ def ask_status(
     source_client: ClientSettings | None = None,
     targets: Collection[str] = (),
 ) -> Status:
-    """Asks a cluster about a query, without joining, fencing or creating anything.
-
-    The requests are sent one after another, so a running query moves on between them. ``seconds``
-    are for reaching the cluster, and again for all else; ``limit`` is their setting's name.
-    """
+    """Asks a cluster about a query, without joining, fencing or creating anything."""
+    # The requests follow one another, so a running query moves on between them. The seconds are for
+    # reaching the cluster, and again for all else; limit is their setting's name.
     with contextlib.ExitStack() as stack:
         connections = stack.enter_context(reached(client, seconds, limit))
         source = None

@@ -62,7 +62,6 @@ def topics_option(name: str, argument: str, meaning: str, *, required: bool = Fa
 
 
 def timeout_option(default: int, meaning: str) -> _Option:
-    """The option ``--timeout`` in seconds, with its help."""
     return click.option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
@@ -119,10 +118,8 @@ def terminal() -> Console:
 
 
 def end_at(*signals: signal.Signals) -> None:
-    """Lets signals raise KeyboardInterrupt.
-
-    Also SIGINT has to be named: a shell starts background commands with it ignored.
-    """
+    """Lets signals raise KeyboardInterrupt."""
+    # Name SIGINT too: a shell starts background commands with it ignored.
     for number in signals:
         signal.signal(number, signal.default_int_handler)
 

@@ -98,10 +98,8 @@ def _show(found: Status, *, json_: bool, clear: bool) -> None:
 
 
 def as_json(status: Status) -> str:
-    """The document. Its keys are public, also those that are names of fields: rename none.
-
-    Null means unknown; ``*_ms`` are milliseconds, times since 1970.
-    """
+    """The document. Its keys are public, also those that are names of fields: rename none."""
+    # Null means unknown; *_ms are milliseconds, times since 1970.
     group, cluster, staged, now = status.group, status.cluster, status.staged, status.taken_at
     document = {
         "group": {

@@ -1,8 +1,7 @@
-"""Directories and files that belong to this user alone.
+"""Directories and files that belong to this user alone."""
 
-Each is opened without following links, and then checked. Files are opened relative to the open
-directory. So the object that was checked is the one that is used, even if names change meanwhile.
-"""
+# Each is opened without following links, and then checked; files relative to the open directory. So
+# the object that was checked is the one that is used, even if names change meanwhile.
 
 import contextlib
 import errno
@@ -106,11 +105,7 @@ def _is_private_group(group_id: int) -> bool:
 
 
 def check_way(path: Path) -> None:
-    """Refuses a path that others than this user and root can change, or lead elsewhere.
-
-    Example:
-        >>> check_way(Path("/etc/hosts"))
-    """
+    """Refuses a path that others than this user and root can change, or lead elsewhere."""
     for part in (*reversed(path.parents), path):
         itself, found = part.lstat(), part.stat()
         if stat.S_ISLNK(itself.st_mode):

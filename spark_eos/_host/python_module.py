@@ -11,10 +11,5 @@ _RUN: Final = (
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """Returns the command that runs a module, whatever files the working directory has.
-
-    Example:
-        >>> python_module("json.tool", "--compact")[3:]
-        ['json.tool', '--compact']
-    """
+    """Returns the command that runs a module, whatever files the working directory has."""
     return [sys.executable, "-c", _RUN, name, *arguments]

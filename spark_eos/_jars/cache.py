@@ -25,11 +25,7 @@ class JarError(PrintableError, RuntimeError):
 
 
 def cache_directory() -> Path:
-    """Return the cache directory, which need not exist yet.
-
-    It is ``$SPARK_EOS_CACHE`` if set, else ``spark-eos`` in the user's cache directory
-    (``$XDG_CACHE_HOME``, by default ``~/.cache``). Everything in it may be deleted at any time.
-    """
+    """Return the cache directory, which need not exist; all in it may be deleted at any time."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -39,13 +35,11 @@ def cache_directory() -> Path:
 
 
 def cached(*names: str) -> Path:
-    """Return a directory below the cache directory, created if it does not exist.
-
-    Others may not write to what is created, whatever the umask: programs are run from it.
-    """
+    """Return a directory below the cache directory, created if it does not exist."""
     directory = cache_directory().joinpath(*names)
     try:
         for level in (*reversed(directory.parents), directory):
+            # Whatever the umask, others may not write: programs are run from here.
             level.mkdir(mode=0o755, exist_ok=True)
     except OSError as error:
         raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error

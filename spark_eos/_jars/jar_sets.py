@@ -19,13 +19,9 @@ _SPARK_KAFKA = "spark-kafka-"
 
 
 def jar_set(name: str) -> list[Path]:
-    """Return the verified jar files of a set, in class path order; download missing ones.
-
-    Of an archive of jars it is the directory in which they are.
-
-    Any number of threads and processes may call this at the same time. If no file is missing, it
-    takes a few milliseconds and starts no other program.
-    """
+    """Return a set's verified jar files, in class path order; of an archive, its directory."""
+    # Threads and processes may call this at the same time. If no file is missing, it takes a few
+    # milliseconds and starts no other program.
     try:
         lock = read_lock(name)
     except KeyError:

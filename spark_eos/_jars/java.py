@@ -22,8 +22,6 @@ class JavaError(PrintableError, RuntimeError):
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime."""
-
     executable: Path
     major: int
     banner: str

@@ -52,7 +52,6 @@ def lock_names() -> list[str]:
 
 
 def read_lock(name: str) -> Lock:
-    """Return the lock of the jar set `name`."""
     if name not in lock_names():
         raise KeyError(name)
     text = (resources.files(__package__) / "locks" / f"{name}.json").read_text(encoding="utf-8")

@@ -30,12 +30,8 @@ def quick_start_options() -> list[str]:
 
 
 def driver_options(*, make: bool) -> str | None:
-    """Return JVM options with which a driver takes Spark's classes from the archive.
-
-    A Spark that the archive does not fit, of another JVM build or with other jars than the
-    installed pyspark's, starts without it. None if there is no archive, and ``make`` is False:
-    making it takes a minute or two.
-    """
+    """Return JVM options for Spark's classes from the archive; None if there is none to use."""
+    # A Spark that the archive does not fit starts without it. Making it takes a minute or two.
     try:
         archive = _archive(create=make)
         if make and not archive.file.exists():
@@ -49,12 +45,7 @@ def driver_options(*, make: bool) -> str | None:
 
 
 def quoted(options: Iterable[str]) -> str:
-    """Join JVM options for Spark, which splits them at spaces outside of quotes.
-
-    Example:
-        >>> quoted(["-Xmx1g", "-XX:SharedArchiveFile=/my cache/classes.jsa"])
-        '"-Xmx1g" "-XX:SharedArchiveFile=/my cache/classes.jsa"'
-    """
+    """Join JVM options for Spark, which splits them at spaces outside of quotes."""
     escaped = (option.replace("\\", "\\\\").replace('"', '\\"') for option in options)
     return " ".join(f'"{option}"' for option in escaped)
 

@@ -128,13 +128,11 @@ class BatchJobs:
         return F.concat_ws("/", topic, partition.cast("string")).isin(chosen)
 
     def _single_task(self, rows: DataFrame) -> DataFrame:
-        """Rows in one task, if Spark has repeated tasks of a further attempt.
-
-        Those that have none of its rows end at once, so with ``spark.speculation`` Spark takes the
-        others for slow and copies them; a copy writes nothing, and ends first, so Spark kills the
-        task that writes, in every such attempt. It copies no task that is the only one, unless
-        ``spark.speculation.task.duration.threshold`` is set.
-        """
+        """Rows in one task, if Spark has repeated tasks of a further attempt."""
+        # Tasks without rows end at once, so with spark.speculation Spark takes the others for slow
+        # and copies them; a copy writes nothing and ends first, so Spark kills the task that
+        # writes, in each attempt. It does not copy an only task, unless
+        # spark.speculation.task.duration.threshold is set.
         return rows.coalesce(1) if self._attempt > 1 and self._repeated else rows
 
     def _outcome(

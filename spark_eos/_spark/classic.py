@@ -35,11 +35,9 @@ _FRAME: Final = "\n\tat "
 
 
 class ExecutionLog(OffsetLog):
-    """Batch ranges from the query's execution, which also determines the batch's rows.
+    """Batch ranges from the query's execution, which also determines the batch's rows."""
 
-    The checkpoint's offset log may be another driver's, on a file system that lets two drivers
-    create the same file.
-    """
+    # The checkpoint's log may be another driver's, where two drivers can create the same file.
 
     def __init__(self, files: Files, query: internals.Execution) -> None:
         super().__init__(files)
@@ -112,11 +110,9 @@ class ClassicRuntime(QueryRuntime):
         return contextlib.nullcontext()
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
-        """See `QueryRuntime.check_batch`.
-
-        Only RDDs show what a batch is made of, and only the plan what is done in one partition. The
-        RDDs created by this check are those that run, since Spark keeps them with the job's plan.
-        """
+        """See `QueryRuntime.check_batch`."""
+        # Only RDDs show what a batch is made of, and only the plan what is done in one partition.
+        # These RDDs are those that run, since Spark keeps them with the job's plan.
         found, rows = self._query.batch_rows()
         moved = sum(batch.starts.get(partition) != end for partition, end in batch.ends.items())
         # Without rows, coalesce makes one partition.
@@ -234,13 +230,9 @@ def _items(found: Any) -> Iterator[Any]:
 
 
 def as_query_stopped_error(error: BaseException) -> QueryStoppedError | None:
-    """An interrupted or cancelled job's error without Java's stack trace; None for any other.
-
-    While it stops a query, Spark searches the error's text for the interruption with a regular
-    expression that recurses on every character (SPARK-48717): a stack trace in the text may
-    overflow the stack of Spark's thread. So the trace is cut, but what the expression looks for
-    stays.
-    """
+    """An interrupted or cancelled job's error without Java's stack trace; None for any other."""
+    # While it stops a query, Spark searches the text for the interruption with an expression that
+    # recurses on every character (SPARK-48717): a stack trace may overflow its thread's stack.
     kind = type(error)
     if kind.__name__ != "Py4JJavaError":
         return None

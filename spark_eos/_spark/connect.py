@@ -1,8 +1,4 @@
-"""Spark Connect: the sink runs in a separate process beside the server, one per query run.
-
-The server starts it (``pyspark.sql.connect.streaming.worker.foreach_batch_worker``) and calls the
-sink in its main thread.
-"""
+"""Spark Connect: the sink runs in a process beside the server, one per query run."""
 
 import contextlib
 import functools
@@ -73,11 +69,8 @@ class ConnectRuntime(QueryRuntime):
         return self._told_by_signal or super().active()
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
-        """See `QueryRuntime.check_batch`.
-
-        Connect does not show what came before the batch. The server is asked only if the plan
-        differs from the last one found narrow.
-        """
+        """See `QueryRuntime.check_batch`; asks the server only if the plan has changed."""
+        # Connect does not show what came before the batch.
         if self._relation is None or remote_relations(frame) != [self._relation]:
             raise UnsupportedPipelineError(
                 "the batch is not written: its rows are not the micro-batch's own, each once (as "
@@ -238,19 +231,18 @@ def _reads_by_name(frame: Any) -> bool:
 
 
 class _ProcessEnd:
-    """How a query's process ends: by SIGTERM, which stops the query, or with the server.
+    """How a query's process ends: by SIGTERM, which stops the query, or with the server."""
 
-    The process is ours: it runs the query's foreachBatch function from its start to its end. Only
-    there do we install a signal handler and end the process, since the server tells of the query's
-    end by SIGTERM alone, which neither unwinds the process nor cancels its job, and leaves the
-    process behind if it dies.
-    """
+    # The process is ours, so a signal handler may be set: it runs only the query's foreachBatch
+    # function. The server tells of the query's end by SIGTERM alone, which neither unwinds the
+    # process nor cancels its job, and leaves the process behind if it dies.
 
     def __init__(self, stop: Callable[[], bool], orphaned: Callable[[], None]) -> None:
         self._stop = stop
         self._orphaned = orphaned
         self._server = os.getppid()
         self._previous: Any = None
+        # The server's foreach_batch_worker calls the sink in the main thread.
         self.told_by_signal = threading.current_thread() is threading.main_thread()
         if self.told_by_signal:
             self._previous = signal.signal(signal.SIGTERM, self._terminated)

@@ -47,10 +47,7 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
 
 def has_error_column(schema: T.StructType) -> bool:
     """Whether there is a column ``error`` as `guarded`, `decode` and `encode` make it."""
-    return ERROR in schema.names and _is_made_by_us(schema[ERROR].dataType)
-
-
-def _is_made_by_us(kind: T.DataType) -> bool:
+    kind = schema[ERROR].dataType if ERROR in schema.names else None
     return isinstance(kind, T.StructType) and kind.names == list(ERROR_TEXTS)
 
 
@@ -78,11 +75,7 @@ def place_only(schema: T.StructType) -> Column:
 
 
 def letter_columns(schema: T.StructType) -> list[Column]:
-    """The columns that tasks need beside those of the payload.
-
-    Error and record are one text, of the rows with an error alone: a struct's fields are nulls of
-    their own in all others, which takes Arrow's vectors longer than all else.
-    """
+    """The columns that tasks need beside those of the payload."""
     if not carries_letter(schema):
         return [F.col(ERROR)] if ERROR in schema.names else []
     source, error = F.col(SOURCE), _error(schema)
@@ -93,6 +86,8 @@ def letter_columns(schema: T.StructType) -> list[Column]:
     fields.append(F.unix_millis(source["timestamp"]).alias("timestamp"))
     # A row of an outer join may have an error and no source.
     record = F.when(source.isNotNull(), F.struct(*fields))
+    # One text, of rows with an error alone: a struct has nulls of its own in all others, which
+    # takes Arrow's vectors longer than all else.
     letter = F.to_json(F.struct(error.alias("error"), record.alias("record")))
     return [F.when(error.isNotNull(), letter).alias(LETTER)]
 

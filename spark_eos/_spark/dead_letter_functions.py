@@ -1,8 +1,4 @@
-"""Wraps functions so that a row on which they raise has an error, and others are not affected.
-
-With ``dead_letters``, such a row becomes a dead letter. Outages must never make dead letters, so
-only what is known to be a row's fault does; any other exception ends the query.
-"""
+"""Wraps functions so that a row on which they raise has an error; others are not affected."""
 
 import csv
 import struct
@@ -34,6 +30,7 @@ from spark_eos.errors import (
 
 _KINDS: Final = ("rows", "pandas", "arrow")
 _PASSED: Final = (SOURCE, ERROR)
+# Outages must never make dead letters: any other exception ends the query.
 # The last ones are of the standard library's parsers, which have no base in common.
 _FAULTS_OF_ROWS: Final = (
     ValueError,
@@ -268,12 +265,7 @@ class _Guard:
 def not_of_row(
     error: BaseException, row_errors: tuple[type[Exception], ...] = ()
 ) -> BaseException | None:
-    """The first that is not known to be a row's fault, of an exception and what has led to it.
-
-    Example:
-        >>> not_of_row(ValueError("no number")), not_of_row(ConnectionRefusedError())
-        (None, ConnectionRefusedError())
-    """
+    """The first, of an exception and what led to it, that is not known to be a row's fault."""
     known: set[int] = set()
     each: BaseException | None = error
     while each is not None and id(each) not in known:

@@ -1,9 +1,4 @@
-"""Replays dead letters: a direct query from the dead-letter topic to where the letters belong.
-
-Each replay begins at the group's offsets, with a checkpoint of its own. To end where it is planned
-to end, the checkpoint says that Spark has begun a batch up to there: a start with
-``trigger(once=True)`` runs that batch, and no other.
-"""
+"""Replays dead letters: a direct query from their topic to where they belong."""
 
 import contextlib
 import json
@@ -93,6 +88,7 @@ def replay(
 
 def _begin_batch(checkpoint: Path, group: str, ends: Mapping[str, Mapping[int, int]]) -> None:
     """Makes a checkpoint of the group's query whose first batch has begun, and ends there."""
+    # A start with trigger(once=True) runs this batch, and no other.
     # The same query in all replays with the group: each continues from the group's offsets.
     query = uuid.uuid5(uuid.NAMESPACE_URL, group)
     batch = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}

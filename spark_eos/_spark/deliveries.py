@@ -101,12 +101,9 @@ def delivery_of_run(
     check_first: Callable[[], None],
     may_change: Callable[[], bool] = lambda: False,
 ) -> tuple[Delivery, str]:
-    """The delivery of a run, and what of the query is why it can't be one that costs less, if any.
-
-    A query keeps the delivery with which its checkpoint was begun.
-
-    ``may_change``: whether one that was begun as the fallback has written nothing.
-    """
+    """The delivery of a run, and what of the query rules out one that costs less, if anything."""
+    # A query keeps the delivery with which its checkpoint was begun, unless that was the fallback
+    # and has written nothing (may_change).
     delivery, fallback = query.delivery, query.fallback
     why = query.why if query.forced else ""
     if fallback is None:

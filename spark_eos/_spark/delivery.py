@@ -25,44 +25,28 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 
 @dataclass(frozen=True)
 class SinkQuery:
-    """What a sink gives to its runs.
-
-    Attributes:
-        selections: What ``sink.read`` has read.
-        starting_offsets: Where ``sink.read`` begins for a new group.
-        fallback: How else, if the first batch or the checkpoint shows that they can't.
-        forced: Whether that is because the stream can't be written by one that costs less.
-    """
+    """What a sink gives to its runs."""
 
     settings: WriterSettings
     location: str
     progress_topic: ProgressTopic
-    selections: tuple[Mapping[str, str], ...]
+    selections: tuple[Mapping[str, str], ...]  # what sink.read has read
     sources: tuple[StreamSource, ...]
-    starting_offsets: frozenset[str]
+    starting_offsets: frozenset[str]  # where sink.read begins for a new group
     delivery: "Delivery"
+    # If the first batch or the checkpoint shows that it can't be written by `delivery`.
     fallback: "Delivery | None"
     why: str
-    forced: bool
+    forced: bool  # whether the stream can't be written by a delivery that costs less
 
 
 class Delivery(ABC):
-    """All that depends on the delivery: one object each, in `spark_eos._spark.deliveries`.
-
-    What it means to the group's offsets is in the `Progress` that it makes for each run.
-
-    Attributes:
-        name: As in ``delivery``.
-        why: Why a query is written so, if nothing else is wanted.
-        continues_from: What tells where it continues.
-        in_progress_topic: Whether its progress is in the progress topic, so that its sources may
-            be in any cluster.
-    """
+    """All that depends on the delivery, but for what its `Progress` does to the group's offsets."""
 
     name: str
-    why: str
-    continues_from: str
-    in_progress_topic = True
+    why: str  # why a query is written so, if nothing else is wanted
+    continues_from: str  # what tells where it continues
+    in_progress_topic = True  # so its sources may be in any cluster
 
     @abstractmethod
     def rejection(self, *, other_cluster: bool) -> str | None:

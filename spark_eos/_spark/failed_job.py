@@ -29,20 +29,7 @@ _OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (?P<what>[^\n]*?
 
 
 def as_own_error(error: Exception) -> SparkEosError | None:
-    r"""The error for a job that failed for what we know; None for another one.
-
-    That is what a guarded function or `spark_eos.schemas` has raised in a task, or what the
-    executors' Python is.
-
-    Example:
-        >>> from pyspark.errors import PythonException
-        >>> away = PythonException("...\nspark_eos.errors.RegistryError: nobody answers")
-        >>> print(as_own_error(away))
-        nobody answers [EOS29, see docs/errors.md#eos29]
-        >>> missing = PythonException("ModuleNotFoundError: No module named 'spark_eos'")
-        >>> print(str(as_own_error(missing)).partition(":")[0])
-        the Python of Spark's executors has no module 'spark_eos'
-    """
+    """The error of a guarded function or of schemas, or of the executors' Python; else None."""
     if found := _RAISED.search(str(error)):
         return _OWN[found[1]](read_back(found[2])[0])
     if found := _OTHER_PYTHON.search(str(error)):

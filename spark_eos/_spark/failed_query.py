@@ -31,16 +31,8 @@ _OF_FILES: Final = re.compile(
 
 
 def cause_of(text: str) -> str:
-    r"""The error that has ended a query, from the text of Spark's StreamingQueryException.
-
-    Spark keeps only the text of an exception in a batch: on Spark Connect that is all a client
-    gets, and the query's process is another one.
-
-    Example:
-        >>> cause_of("[STREAM_FAILED] Query [id = 7] terminated with exception: no disk SQLSTATE: "
-        ...          "XXKST\n=== Streaming Query ===\nIdentifier: ...")
-        'no disk'
-    """
+    """The error that has ended a query, from the text of Spark's StreamingQueryException."""
+    # On Spark Connect a client gets only this text, and the query's process is another one.
     cause = text.partition(_QUERY)[0]
     cause = (cause.partition(_ENDED)[2] or cause).removeprefix(_RAISED)
     cause = _JAVAS_FRAME.split(cause, 1)[0]
@@ -54,12 +46,7 @@ def cause_of(text: str) -> str:
 
 
 def file_fault(text: str) -> str | None:
-    r"""What a file system has refused, from the text of Spark's exception; None of another one.
-
-    Example:
-        >>> file_fault("o1.start.\n: java.io.IOException: mkdir of file:/orders failed\n\tat ...")
-        'mkdir of file:/orders failed'
-    """
+    """What a file system has refused, from the text of Spark's exception; None of another one."""
     found = _OF_FILES.search(text)
     return None if found is None else found["why"]
 

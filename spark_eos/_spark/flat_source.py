@@ -1,8 +1,4 @@
-"""The ``source`` struct spread over columns of its own, which Spark hands to Python sooner.
-
-Spark's Arrow writer takes longer for a struct than for its fields, and a topic that is the same in
-each row costs as much again: one that is known beforehand is compared, not handed over.
-"""
+"""The ``source`` struct as columns of its own, which Spark hands to Python sooner."""
 
 from typing import Final
 
@@ -35,12 +31,14 @@ def can_be_flat(schema: T.StructType) -> bool:
 
 
 def flattened(frame: DataFrame, only_topic: str | None) -> DataFrame:
+    # Spark's Arrow writer takes longer for a struct than for its fields.
     source = F.col(SOURCE)
     columns = {_PARTITION: source["partition"], _OFFSET: source["offset"]}
     metadata: dict[str, object] = {_FLAT: True}
     if only_topic is None:
         columns[_TOPIC] = source["topic"]
     else:
+        # Handing over a topic that is the same in each row costs as much again: it is compared.
         columns[_PARTITION] = F.when(source["topic"] == F.lit(only_topic), source["partition"])
         metadata[_ONLY_TOPIC] = only_topic
     return frame.withColumns(columns).drop(SOURCE).withMetadata(_PARTITION, metadata)

@@ -1,8 +1,4 @@
-"""Columns and fields under the names that spark-eos knows, however the query writes them.
-
-Spark resolves names without regard to case, unless ``spark.sql.caseSensitive`` is set. So each
-frame that enters has its columns renamed here, and all that comes after compares names as they are.
-"""
+"""Columns and fields under the names that spark-eos knows, however the query writes them."""
 
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -26,6 +22,8 @@ _FIELDS: Final = {
 
 def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR)) -> DataFrame:
     """A frame whose columns of these names, and their fields, have exactly these names."""
+    # Spark resolves names without regard to case, and all that follows compares them as they are:
+    # each frame that enters comes through here.
     # Of one that needs nothing, nothing is asked, and nothing is planned for it.
     new = {one.name: _renamed(one, names) for one in frame.schema}
     if all(new[one.name] == one for one in frame.schema) or is_case_sensitive(frame):

@@ -1,7 +1,4 @@
-"""Checks that a query's plan keeps each source partition's rows in one task, in offset order.
-
-A batch's RDDs are checked, too: only they show what it is made of.
-"""
+"""Checks that a query's plan keeps each source partition's rows in one task, in offset order."""
 
 import itertools
 import re

@@ -1,10 +1,4 @@
-"""What becomes of rows that `guarded`, `decode` and `encode` can't take.
-
-A row's error is in the field ``error`` of ``source``, where `sink.read` has made one, so that a
-query can't drop it: no row is written directly without its ``source``. Only the sink's own job, if
-it makes dead letters of such rows, lets a task put an error there. In any other one the bad row
-ends the job, since nobody would miss the error: the query may drop ``source``, as staged ones do.
-"""
+"""What becomes of rows that `guarded`, `decode` and `encode` can't take."""
 
 import functools
 from collections.abc import Mapping
@@ -46,6 +40,11 @@ class RowError(NamedTuple):
 class RowErrors:
     """What becomes of bad rows: their errors go into ``error`` or ``source``, or end the job."""
 
+    # In ``source`` the query can't drop an error: no row is written directly without it. Only the
+    # sink's own job, if it makes dead letters, lets a task put one there. In any other job the bad
+    # row ends it: the query may drop ``source``, as staged ones do, and nobody would miss the
+    # error.
+
     def __init__(self, place: str | None, raised: type[SparkEosError]) -> None:
         self._place = place
         self._raised = raised
@@ -55,13 +54,9 @@ class RowErrors:
     def of(
         cls, schema: T.StructType, errors: str | None, raised: type[SparkEosError]
     ) -> "RowErrors":
-        """What becomes of the bad rows of a frame with these columns.
-
-        ``errors`` is ``column``, ``raise``, or None: as for an earlier function of the query if
-        that has a column, else in ``source`` if this can be, else ``raise``.
-        """
+        """What becomes of bad rows of a frame with these columns; ``errors`` as for `guarded`."""
         if errors is None and has_error_column(schema):
-            errors = "column"
+            errors = "column"  # as for an earlier function of the query
         if errors == "column":
             check_error_column(schema)
             return cls(ERROR, raised)

@@ -21,20 +21,14 @@ _UNANSWERED: Final = 3
 
 
 class QueryRuntime(ABC):
-    """One run's runtime: the query, its checkpoint, and Spark's way to run a job.
+    """One run's runtime: the query, its checkpoint, and Spark's way to run a job."""
 
-    Attributes:
-        task_kill_grace_s: Seconds that tasks may keep running after the query is stopped. For as
-            long, the run ends the transactions that they leave open.
-        stop_waits: Whether the caller of ``stop()`` waits for the sink, which must then return
-            sooner than that.
-        asynchronous: Whether Spark writes the query's logs asynchronously.
-    """
-
+    # Tasks may run as long after a stop, and the run ends the transactions that they leave open.
     # Spark cancels tasks, and kills their workers spark.python.task.killTimeout (2 s) later.
     task_kill_grace_s: float = 5.0
+    # Whether the caller of stop() waits for the sink, which must then return sooner than that.
     stop_waits: bool
-    asynchronous = False
+    asynchronous = False  # whether Spark writes the query's logs asynchronously
     files: Files
     offset_log: OffsetLog
 
@@ -74,10 +68,7 @@ class QueryRuntime(ABC):
 
     @abstractmethod
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:
-        """Refuses a job whose rows may have left their source partitions.
-
-        Called before each of a batch's jobs, since their tasks commit.
-        """
+        """Refuses, before each job, one whose rows may have left their source partitions."""
 
     @abstractmethod
     def cores(self) -> int:
@@ -87,10 +78,8 @@ class QueryRuntime(ABC):
     def collect(
         self, frame: DataFrame, description: str, *, errors_carried: bool = False
     ) -> list[Row]:
-        """Runs a job and returns its rows; raises any error if the query is stopped meanwhile.
-
-        ``errors_carried``: whether the job makes dead letters of the errors in ``source``.
-        """
+        """A job's rows; ``errors_carried``: it makes dead letters of the errors in ``source``."""
+        # Raises any error if the query is stopped meanwhile.
 
     @abstractmethod
     def tasks(self, job: DataFrame) -> int | None:
@@ -120,7 +109,5 @@ class QueryRuntime(ABC):
 
     @abstractmethod
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
-        """The error to raise if an error is due to the query's stop; None if it is not.
-
-        From then on, tasks run for no longer than ``task_kill_grace_s``.
-        """
+        """The error to raise if an error is due to the query's stop; None if it is not."""
+        # From then on, tasks run for no longer than task_kill_grace_s.

@@ -206,11 +206,7 @@ def starting_positions(
     deadline: Deadline,
     target: Connections | None = None,
 ) -> dict[str, dict[str, int]]:
-    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` of a new group.
-
-    Once a query of the group has begun, what it has no offset for was added while it was stopped:
-    that begins at its beginning, as Spark does it itself for a query with a checkpoint.
-    """
+    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` of a new group."""
     topics, partitions = source_partitions(connections, selection, deadline)
     ids = {name: topic.topic_id for name, topic in topics.items()}
     # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
@@ -227,6 +223,8 @@ def starting_positions(
             # Offsets that were set by hand before the first start tell of no query.
             found = all_group_offsets(connections, group_id, deadline)
             begun = bool(KnownPartitions.of(found).partitions)
+    # Once a query of the group has begun, what it has no offset for was added while it was stopped:
+    # that begins at its beginning, as Spark does it itself for a query with a checkpoint.
     start = _SPECIAL["earliest" if begun else starting_offsets]
     if committed and start == _SPECIAL["latest"]:
         _warn_of_skipped(group_id, partitions - committed.keys())

@@ -18,12 +18,7 @@ _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 
 
 def literal_path(path: str) -> str:
-    r"""A path for Spark to read that stands for itself, whatever characters it has.
-
-    Example:
-        >>> print(literal_path("/checkpoints/a[1]"))
-        /checkpoints/a\[1\]
-    """
+    """A path for Spark to read that stands for itself, whatever characters it has."""
     return _GLOB.sub(r"\\\g<0>", path)
 
 

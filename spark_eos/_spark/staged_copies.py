@@ -1,8 +1,4 @@
-"""Staged copies of batches: Parquet files below the checkpoint, written and read by Spark.
-
-A copy is read back whole: each file by one task, from its first row to its last. So a file is a
-file, and the row's number in it the row's position.
-"""
+"""Staged copies of batches: Parquet files below the checkpoint, written and read by Spark."""
 
 import contextlib
 import functools
@@ -35,7 +31,8 @@ _DIRECTORY: Final = "spark-eos/staged"
 # Spark numbers a job's files by the partitions they are made of: part-00000-...
 _NUMBER_BEGINS: Final = len("part-") + 1
 _NUMBER_ENDS_WITHIN: Final = 12
-# More bytes than any file has, so that none is split, and no task reads two.
+# More bytes than any file has, so that none is split, and no task reads two: a row's number in its
+# file is its position.
 _WHOLE: Final = str(1 << 50)
 _ROWS: Final = "rows"
 _WRITING: Final = {

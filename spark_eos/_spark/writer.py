@@ -284,11 +284,10 @@ def _checkpoint_at(location: str) -> Iterator[None]:
 
 
 class _RemoteBatches:
-    """The function of a query: notes the server's id of each batch before the batch is written.
+    """The function of a query: notes the server's id of each batch before it is written."""
 
-    Pickled together with the sink that a function of the user's own calls, so both end up in one
-    process. A copy of a sink by itself starts nothing.
-    """
+    # Pickled together with the sink that a function of the user's own calls, so both end up in one
+    # process. A copy of a sink by itself starts nothing.
 
     def __init__(self, sink: WritingSink, function: BatchFunction) -> None:
         self._sink = sink
@@ -320,13 +319,11 @@ class _CallsSink:
 def _tracking_options(
     files: LogFiles, trigger: Mapping[str, Any], *, wanted: bool
 ) -> dict[str, str]:
-    """The options that say how Spark tracks a query's progress; completes an offset log for them.
-
-    Before each batch Spark logs its offsets, and after it that it has ended: half of the time of a
-    batch of 100 rows. Asynchronously it does both aside, and about once a second only. What it has
-    not logged it runs again after a crash, in other batches; rows that are written are skipped,
-    since the group's offsets were committed with them.
-    """
+    """How Spark tracks a query's progress; completes an offset log for them."""
+    # Spark logs each batch's offsets before it, and after it that it has ended: half of the time of
+    # a batch of 100 rows. Asynchronously it does so once a second. After a crash it runs what it
+    # has not logged again, in other batches; rows that are written are skipped, since the group's
+    # offsets were committed with them.
     ends = bool(trigger.get("availableNow") or trigger.get("once"))
     added = complete_logs(files, every_batch=not wanted or ends)
     if added is not None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_eos._spark.failed_query import cause_of
+from spark_eos._spark.failed_query import cause_of, file_fault
 from spark_eos.errors import WriteError
 
 _CLASSIC = """[STREAM_FAILED] Query [id = 72f6, runId = ca9d] terminated with exception: \
@@ -81,3 +81,8 @@ def test_a_row_of_blanks_takes_no_time() -> None:
 
 def test_another_text_stays() -> None:
     assert cause_of("something else") == "something else"
+
+
+def test_what_a_file_system_has_refused() -> None:
+    text = "o1.start.\n: java.io.IOException: mkdir of file:/orders failed\n\tat ..."
+    assert file_fault(text) == "mkdir of file:/orders failed"
