@@ -69,7 +69,6 @@ class DeadLetterTally:
 
     @property
     def total(self) -> int:
-        """Number of dead letters."""
         return sum(self.reasons.values())
 
     @property
@@ -78,7 +77,6 @@ class DeadLetterTally:
         return len(self.errors) == 1 and self.total > _HANDFUL
 
     def add(self, reason: str, position: str, error: str) -> None:
-        """Counts a dead letter."""
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         self.first.setdefault(reason, position)
         alike = reason

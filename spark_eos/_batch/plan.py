@@ -24,27 +24,24 @@ class BatchRange:
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """How a task treats one source partition.
+    """How a task treats one source partition."""
 
-    Attributes:
-        start: The first offset of the batch; 0 if the partition is new in it.
-        end: The offset after the batch's last one.
-        committed: Rows below this offset are already written, and are skipped.
-        progress: The partition whose offset in the group is committed; None for the source
-            partition itself. ``topic_id`` is the id of its topic.
-        max_dead_letters: How many rows of the partition may become dead letters in this attempt.
-        defer_dead_letters: Whether a task commits nothing if all of its rows are dead letters of
-            one error, and they are more than a handful.
-    """
-
+    # Of the topic whose offset in the group is committed.
     topic_id: uuid.UUID
+    # 0 if the partition is new in the batch.
     start: int
+    # After the batch's last offset.
     end: int
+    # Rows below this offset are already written, and are skipped.
     committed: int
     member: MemberIdentity
     metadata: str
+    # Whose offset in the group is committed; None for the source partition itself.
     progress: TopicPartition | None = None
+    # In this attempt.
     max_dead_letters: int = 0
+    # A task then commits nothing if all of its rows are dead letters of one error, and they are
+    # more than a handful.
     defer_dead_letters: bool = False
 
 
@@ -76,12 +73,10 @@ def task_count(
     partitions: int,
     cores: int,
     most_partitions: int | None = None,
+    # For which a task has waited for a record in an earlier batch, if known.
     wait_ms: float | None = None,
 ) -> int:
-    """How many Spark tasks to use for a number of records in a number of partitions.
-
-    ``wait_ms``: milliseconds that a task waits for a record, as in an earlier batch, if known.
-    """
+    """How many Spark tasks to use for a number of records in a number of partitions."""
     rows_per_task = max(_ROWS_PER_TASK, _ROWS_PER_REQUEST * partitions)
     wanted = -(-records // rows_per_task)
     if wait_ms is None or wait_ms * records > _SHORT_WAIT_MS or records > _FEW_ROWS:

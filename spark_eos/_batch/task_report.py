@@ -11,10 +11,15 @@ from spark_eos._batch.dead_letters import DeadLetterTally
 from spark_eos._kafka.topic_partition import TopicPartition
 
 WRITTEN: Final = "written"
+# A later attempt may write it.
 REJECTED: Final = "rejected"
+# A later attempt may write it in smaller transactions.
 TOO_SLOW: Final = "too slow"
+# More dead letters than this attempt allows, or deferred: see `PartitionPlan.defer_dead_letters`.
 OVER_LIMIT: Final = "over limit"
+# Its task stopped at such a partition.
 NOT_ATTEMPTED: Final = "not attempted"
+# A repeated Spark task, which leaves it to an attempt.
 RETRIED: Final = "retried"
 FAILED: Final = "failed"
 OUT_OF_ORDER: Final = "out of order"
@@ -46,24 +51,17 @@ class Counters:
 
 @dataclass
 class PartitionOutcome:
-    """What became of one source partition in a task.
-
-    Attributes:
-        status: WRITTEN; REJECTED (a later attempt may write it); TOO_SLOW (a later attempt with
-            smaller transactions may); OVER_LIMIT (more dead letters than this attempt allows, or
-            deferred: see `PartitionPlan.defer_dead_letters`); NOT_ATTEMPTED (its task stopped at
-            such a partition); RETRIED (a repeated Spark task, which leaves it to an attempt);
-            FAILED (it can't be written); OUT_OF_ORDER (its rows were out of order).
-        next_offset: Offset after the last committed row; None if no row was committed.
-        skipped: Rows below the committed offset, already written by an earlier attempt.
-        dead_letters: Rows committed as dead letters; they are not among ``rows``.
-    """
+    """What became of one source partition in a task."""
 
     status: str = WRITTEN
+    # After the last committed row; None if no row was committed.
     next_offset: int | None = None
+    # Without dead letters.
     rows: int = 0
+    # Below the committed offset, already written by an earlier attempt.
     skipped: int = 0
     reason: str | None = None
+    # Committed.
     dead_letters: int = 0
 
 

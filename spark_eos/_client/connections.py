@@ -32,12 +32,10 @@ _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
 
 
 class ConnectionManager(NodeConnections):
-    """The connections to one cluster.
+    """The connections to one cluster; a listener that refuses the client is not retried forever."""
 
-    kafka-python keeps retrying a listener that refuses the client. This class raises
-    `AuthenticationError` instead: at once if TLS or SASL fails, and, until the cluster is reached,
-    after a few seconds if the listener only closes connections.
-    """
+    # Raises `AuthenticationError` at once if TLS or SASL fails, and, until the cluster is reached,
+    # after a few seconds if the listener only closes connections. kafka-python would retry.
 
     def __init__(
         self, selector: Any, settings: ClientSettings, configuration: dict[str, Any]

@@ -92,10 +92,8 @@ RETRIED: Final = frozenset(code for code, found in _VERDICTS.items() if found is
 
 
 def verdict(codes: Iterable[int]) -> Verdict:
-    """Judges all codes of one answer together: a partial failure must abort the transaction.
-
-    Unknown codes are REFUSED, so an unforeseen answer never counts as success.
-    """
+    """Judges all codes of one answer together: a partial failure must abort the transaction."""
+    # An unforeseen answer never counts as success.
     return max((_VERDICTS.get(code, Verdict.REFUSED) for code in codes), default=Verdict.REFUSED)  # type: ignore[call-overload]
 
 
@@ -139,12 +137,10 @@ def refusal(
 
 
 def is_final(error: Exception) -> bool:
-    """Whether repeating the request can't succeed.
-
-    UNKNOWN_SERVER_ERROR (-1) has no particular cause, so it is not final.
-    """
+    """Whether repeating the request can't succeed."""
     if isinstance(error, KafkaResponseError):
         known = kafka_errors.for_code(error.code)
+        # UNKNOWN_SERVER_ERROR has no particular cause.
         return error.code in DENIED or not (
             error.code == Code.UNKNOWN_SERVER_ERROR or getattr(known, "retriable", False)
         )

@@ -1,8 +1,7 @@
-"""What record headers say in numbers and names: anybody may have written them, so both are bounded.
+"""Numbers and names in record headers: anybody may have written them, so both are bounded."""
 
-Neither `str.isdigit` nor `int` will do: the former takes characters that the latter refuses, such
-as a superscript two, and the latter raises on thousands of digits.
-"""
+# Neither `str.isdigit` nor `int` will do: the former takes characters that the latter refuses, such
+# as a superscript two, and the latter raises on thousands of digits.
 
 import re
 from typing import Final

@@ -1,9 +1,6 @@
-"""JAAS configuration lines, as Kafka's Java clients and brokers read them.
+"""JAAS configuration lines, as Kafka's Java clients and brokers read them (KIP-85)."""
 
-Kafka's ``sasl.jaas.config`` is one entry of a JAAS file without the entry's name:
-``org.example.LoginModule required name="value" other="value";`` (KIP-85). Kafka splits it with
-Java's ``StreamTokenizer``; this module follows the same rules for quoted text.
-"""
+# Kafka splits a line with Java's StreamTokenizer; the rules for quoted text here are the same.
 
 import re
 from collections.abc import Mapping

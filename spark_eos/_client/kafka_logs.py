@@ -1,8 +1,7 @@
-"""What kafka-python logs of our connections: nothing, unless a level is set for its loggers.
+"""What kafka-python logs of our connections: nothing, unless a level is set for its loggers."""
 
-What a failed connection means for a query, our errors and logs say. The records of other users of
-kafka-python in the process are left alone.
-"""
+# What a failed connection means for a query, our errors and logs say. The records of other users of
+# kafka-python in the process are left alone.
 
 import contextlib
 import logging
@@ -37,7 +36,6 @@ class _OurConnections(logging.Filter):
     """Hides records of our connections; if they are asked for, the secrets in them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is shown."""
         if not getattr(_thread, "ours", False):
             return True
         if isinstance(record.args, tuple):

@@ -1,9 +1,7 @@
-"""What spark-eos uses of kafka-python within: its event loop, connections and messages.
+"""What spark-eos uses of kafka-python within: its event loop, connections and messages."""
 
-Everything else uses this module, the public `kafka.errors`, and nothing else of kafka-python. Any
-release of kafka-python may change what is used here: MAINTAINING.md says what an upgrade takes.
-`tests/integration/kafka/test_kafka_python_on_brokers.py` has what it has to do.
-"""
+# Everything else uses this module and the public `kafka.errors` alone. Any release of kafka-python
+# may change what is used here: MAINTAINING.md says what an upgrade takes.
 
 import copy
 import errno
@@ -81,10 +79,9 @@ _STOP_MS: Final = 5_000
 
 
 class _Socket(KafkaNetSocket):  # type: ignore[misc]
-    """A socket that is closed if it does not connect, which kafka-python leaves to Python.
+    """A socket that is closed if it does not connect, which kafka-python leaves to Python."""
 
-    kafka-python takes the class that is registered for a proxy's scheme; this one has no proxy.
-    """
+    # kafka-python takes the class that is registered for a proxy's scheme; this one has no proxy.
 
     SCHEMES = ("spark-eos",)
 
@@ -194,10 +191,7 @@ class EventLoop:
 
 
 class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
-    """kafka-python's connections to one cluster, with what these lack.
-
-    A subclass says what a failed connection means, in `check` and `failed`.
-    """
+    """kafka-python's connections; a subclass's `check` and `failed` say what failures mean."""
 
     def __init__(self, selector: Any, configuration: dict[str, Any]) -> None:
         self._met: dict[Any, float] = {}
@@ -261,11 +255,9 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         return found
 
     def least_loaded_node(self) -> Any:
-        """Chooses a broker for a request that any can answer, preferably one that is connected.
-
-        kafka-python prefers a new connection to a busy one, but a broker that is down and still
-        named in the metadata makes the client wait for many seconds.
-        """
+        """Chooses a broker for a request that any can answer, preferably one that is connected."""
+        # kafka-python prefers a new connection to a busy one, but a broker that is down and still
+        # named in the metadata makes the client wait for many seconds.
         nodes = [broker.node_id for broker in self.cluster.brokers()]
         connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
         if connected:

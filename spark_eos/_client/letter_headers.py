@@ -1,8 +1,7 @@
-"""The headers that explain a dead letter: their names, how they are written and how they are read.
+"""The headers that explain a dead letter: names, writing and reading."""
 
-A source record may bring headers of the same kinds along: it may be another query's dead letter, or
-be made up. So a letter's own explanation comes last, in one piece, and only that is believed.
-"""
+# A source record may bring headers of the same kinds along: it may be another query's dead letter,
+# or be made up. So a letter's own explanation comes last, in one piece, and only that is believed.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -77,13 +76,10 @@ def write_letter_headers(
 
 
 def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
-    """Takes a letter's headers apart: the inverse of `write_letter_headers`.
-
-    The last ``reason`` tells the style. The headers of that style around it, without a gap and each
-    name once, explain the letter; all others are the record's own. Headers without a ``reason`` are
-    not those of a letter, and tell nothing. Those
-    of a letter in another format tell only that.
-    """
+    """Takes a letter's headers apart: the inverse of `write_letter_headers`."""
+    # The last `reason` tells the style. The headers of that style around it, without a gap and each
+    # name once, explain the letter; all others are the record's own. Without a `reason` they tell
+    # nothing, and those of another format tell only that.
     found = list(headers)
     last = max((at for at, (name, _) in enumerate(found) if name in _BY_REASON), default=None)
     if last is None:

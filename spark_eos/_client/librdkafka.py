@@ -1,9 +1,8 @@
-"""One transactional producer of librdkafka, by its C API, for whole columns of rows.
+"""One transactional producer of librdkafka, by its C API, for whole columns of rows."""
 
-What librdkafka has to say comes as events instead of callbacks, so that no Python code runs within
-it. Calls leave other threads of Python running. Values are not copied: a handle keeps their memory
-until no record of it is on its way any more.
-"""
+# What librdkafka has to say comes as events instead of callbacks, so that no Python code runs
+# within it. Calls leave other threads of Python running. Values are not copied: a handle keeps
+# their memory until no record of it is on its way any more.
 
 import contextlib
 import ctypes as c
@@ -58,28 +57,17 @@ _LEVELS: Final = (
 
 
 class FailedRecord(NamedTuple):
-    """A record that was not delivered.
-
-    Attributes:
-        code: librdkafka's error code.
-        topic: The topic that it was for.
-        number: What the record was handed over with.
-        size: Bytes of key and value.
-    """
-
     code: int
     topic: str
+    # What the record was handed over with.
     number: int
+    # Bytes of key and value.
     size: int
 
 
 @functools.cache
 def library() -> Any:
-    """The functions, once they have been found to be what this file takes them for.
-
-    Raises:
-        ConfigurationError: They are not: with what to install.
-    """
+    """The functions, once they have been found to be what this file takes them for."""
     try:
         found: Any = Library()
     except (AttributeError, OSError) as error:
@@ -129,24 +117,17 @@ class _Closed:
 
 
 class Handle:
-    """One producer of librdkafka (rd_kafka_t), used by one thread at a time.
-
-    Errors are raised as ``KafkaException``, as by confluent-kafka.
-
-    Args:
-        settings: By librdkafka's names; ``oauth_cb`` is a function that makes tokens.
-        on_failed: Told of each record that was not delivered, within `poll`.
-        on_error: Told within `poll` what librdkafka reports beside; a fatal error too.
-        on_log: Told within `poll` of each line of librdkafka's log, with its level in `logging`.
-        functions: Those of librdkafka, while they are being checked.
-    """
+    """One producer of librdkafka, for one thread; raises ``KafkaException``."""
 
     def __init__(
         self,
         settings: Mapping[str, Any],
+        # These are called within `poll`; the second for fatal errors too, the third with a level of
+        # `logging`.
         on_failed: Callable[[FailedRecord], None],
         on_error: Callable[[KafkaError], None] = lambda _error: None,
         on_log: Callable[[int, str], None] = lambda _level, _line: None,
+        # librdkafka's, while they are being checked.
         functions: Any = None,
     ) -> None:
         self._library: Any = functions or library()
@@ -187,12 +168,10 @@ class Handle:
         self._library = _Closed()
 
     def abandon(self) -> None:
-        """Gives up the open transaction, if there is one, so that the handle can close.
-
-        While librdkafka 2.16 closes, it may begin to add a partition to the transaction, and then
-        an assertion ends the process (txn_req_cnt in rdkafka_txnmgr.c). After an abort has begun,
-        which takes librdkafka's thread a moment, it adds none.
-        """
+        """Gives up the open transaction, if there is one, so that the handle can close."""
+        # While librdkafka 2.16 closes, it may begin to add a partition to the transaction, and then
+        # an assertion ends the process (txn_req_cnt in rdkafka_txnmgr.c). After an abort has begun,
+        # which takes librdkafka's thread a moment, it adds none.
         # Before the abort, which waits until reports of purged records are served.
         self.purge()
         with contextlib.suppress(KafkaException):
@@ -215,15 +194,11 @@ class Handle:
     def produce_batch(
         self, topic: str, messages: Array, memory: object
     ) -> tuple[int, KafkaError | None]:
-        """Hands over messages (`MESSAGE`) for one topic; ``memory`` is what has their values.
-
-        The partitioner chooses: of messages with partitions of their own
-        (RD_KAFKA_MSG_F_PARTITION), librdkafka 2.16 adds partition -1 to the transaction while it
-        does not know the topic, and loses those for partitions that do not exist.
-
-        Returns how many are taken, and why the next one is not. Behind one that finds the queue
-        full none is taken.
-        """
+        """Hands messages over; returns how many are taken, and why the next one is not."""
+        # The partitioner chooses: of messages with partitions of their own
+        # (RD_KAFKA_MSG_F_PARTITION), librdkafka 2.16 adds partition -1 to the transaction while it
+        # does not know the topic, and loses those for partitions that do not exist. Behind one that
+        # finds the queue full none is taken.
         self._memory.append(memory)
         call, at = self._library.produce_batch, messages.ctypes.data
         if call(self.topic(topic), ANY_PARTITION, 0, at, len(messages)) == len(messages):
@@ -306,11 +281,7 @@ class Handle:
     # Events -----------------------------------------------------------------------------------
 
     def poll(self, seconds: float) -> None:
-        """Serves all events that there are, and waits for the first of them.
-
-        Raises:
-            KafkaException: A fatal error has been among them, now or before.
-        """
+        """Serves all events, and waits for the first; raises a fatal error, also an earlier one."""
         wait = int(seconds * 1000)
         while event := self._library.queue_poll(self._queue, wait):
             wait = 0

@@ -1,8 +1,7 @@
-"""librdkafka's public C API (rdkafka.h), from the library that confluent-kafka has loaded.
+"""librdkafka's public C API (rdkafka.h), from the library that confluent-kafka has loaded."""
 
-Nothing private of confluent-kafka is used. Its own ``Producer`` takes a call and three Python
-objects for each row; here rows are handed over as arrays of C structures.
-"""
+# confluent-kafka's own Producer takes a call and three Python objects for each row; here rows are
+# handed over as arrays of C structures.
 
 import ctypes as c
 import enum

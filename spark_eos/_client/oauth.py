@@ -117,13 +117,12 @@ def _token(body: bytes) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class MskIam:
-    """Tokens for Amazon MSK, signed with this machine's AWS credentials.
+    """Tokens for Amazon MSK, signed with this machine's AWS credentials."""
 
-    ``region`` None is the environment's; ``role`` is the ARN of one to assume.
-    """
-
+    # None is the environment's.
     region: str | None
     profile: str | None = None
+    # The ARN of one to assume.
     role: str | None = None
     session: str | None = None
 

@@ -1,8 +1,7 @@
-"""Security settings: written once, with librdkafka's names, for librdkafka, kafka-python and Java.
+"""Security settings, by librdkafka's names, for librdkafka, kafka-python and Java."""
 
-The names are those of librdkafka's CONFIGURATION.md. Spark's style, ``kafka.`` before a name and a
-JAAS line, works too. Settings that not all three clients support are refused by name.
-"""
+# The names are those of librdkafka's CONFIGURATION.md. Spark's style, `kafka.` before a name and a
+# JAAS line, works too. Settings that not all three clients support are refused by name.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ _INSTEAD: Final = {
 
 
 def is_security_setting(name: str) -> bool:
-    """Whether a client setting is a security setting."""
     return name == _PROTOCOL or name.startswith(_PREFIXES)
 
 

@@ -1,8 +1,7 @@
-"""Client settings: written once, with librdkafka's names, for librdkafka, kafka-python and Spark.
+"""Client settings, by librdkafka's names, for librdkafka, kafka-python and Spark."""
 
-The names are those of librdkafka's CONFIGURATION.md. Every client setting of spark-eos passes
-through here. `spark_eos._client.security` reads those about security.
-"""
+# Every client setting of spark-eos passes through here; `spark_eos._client.security` reads those
+# about security.
 
 import os
 import socket
@@ -71,14 +70,9 @@ def default_client_id() -> str:
 
 
 class ClientSettings:
-    """Kafka client settings as the user wrote them; ``repr`` hides secrets.
+    """Kafka client settings as the user wrote them; ``repr`` hides secrets."""
 
-    Reads certificate and key files when it is made, on the driver, and nowhere else.
-
-    Args:
-        settings: Strings, numbers or booleans by librdkafka's names, with or without Spark's
-            ``kafka.`` before them; ``oauth_cb`` is a function. ``bootstrap.servers`` is required.
-    """
+    # Certificate and key files are read when it is made, on the driver, and nowhere else.
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         named = _without_prefix(_mapping(settings))

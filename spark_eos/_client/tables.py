@@ -1,7 +1,4 @@
-"""Tables that fit a terminal: numbers are never cut, and names are folded into long pieces.
-
-A notebook shows the same, as text.
-"""
+"""Tables for a terminal or notebook: numbers are never cut, names are folded into long pieces."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -27,10 +24,7 @@ Value: TypeAlias = str | int | None
 
 
 class FittingTable:
-    """A table where there is room for one; a list of each row's values where there is none.
-
-    The names of columns of numbers end in ``>``.
-    """
+    """A table, or lists of values if it has no room; ``name>`` is a column of numbers."""
 
     def __init__(self, *columns: str, rows: Iterable[Sequence[Value]] = ()) -> None:
         self._names = [name.removesuffix(">") for name in columns]

@@ -175,7 +175,10 @@ def _check_key(key: str, *, encrypted: bool) -> None:
         if not encrypted:
             raise ConfigurationError("kafka: the key is encrypted; set ssl.key.password")
         try:
-            der = ssl.PEM_cert_to_DER_cert(_as_certificate(key))
+            # Python's ssl module decodes only certificates, so label the key as one.
+            own = key[key.index("-----BEGIN ") :].strip()
+            labeled = own.replace("ENCRYPTED PRIVATE KEY", "CERTIFICATE")
+            der = ssl.PEM_cert_to_DER_cert(labeled)
         except ValueError:
             raise ConfigurationError("kafka: ssl.key is not the PEM of one key") from None
         if _PBES2 in der:
@@ -188,8 +191,3 @@ def _check_key(key: str, *, encrypted: bool) -> None:
         raise ConfigurationError(
             f"kafka: ssl.key must be in PKCS#8, the only format that Java reads; {_TO_PKCS8}"
         )
-
-
-def _as_certificate(key: str) -> str:
-    # Python's ssl module decodes only certificates, so label the key as one.
-    return key[key.index("-----BEGIN ") :].strip().replace("ENCRYPTED PRIVATE KEY", "CERTIFICATE")

@@ -1,10 +1,9 @@
-"""The assigned-partition rule (KAFKA-20191) over a member's assignment epochs (KIP-1251); pure.
+"""The assigned-partition rule (KAFKA-20191) over assignment epochs (KIP-1251); pure."""
 
-The rule: a member may commit a partition only while
-``assignment epoch <= client epoch <= broker epoch``, where the assignment epoch is the member
-epoch at which this member got the partition. Kafka 4.4 checks it only if the client's epoch is
-older than the member's, so the driver checks it for every partition it plans.
-"""
+# The rule: a member may commit a partition only while
+# assignment epoch <= client epoch <= broker epoch, where the assignment epoch is the member epoch
+# at which this member got the partition. Kafka 4.4 checks it only if the client's epoch is older
+# than the member's, so the driver checks it for every partition it plans.
 
 import uuid
 from collections.abc import Iterable, Mapping

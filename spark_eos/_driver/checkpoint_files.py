@@ -49,7 +49,6 @@ class ArrowFiles:
             ) from error
 
     def read(self, path: str) -> str | None:
-        """A file's text, or None if the file does not exist."""
         with (
             self._refusing(),
             suppress(FileNotFoundError, NotADirectoryError),
@@ -59,7 +58,6 @@ class ArrowFiles:
         return None
 
     def write(self, path: str, text: str) -> None:
-        """Creates a directory with one file of one line."""
         full = f"{self._base}/{path}"
         with self._refusing():
             self._fs.create_dir(full, recursive=True)
@@ -67,7 +65,6 @@ class ArrowFiles:
                 stream.write(f"{text}\n".encode())
 
     def delete(self, path: str) -> None:
-        """Deletes a directory with everything in it, if it exists."""
         with self._refusing(), suppress(FileNotFoundError):
             self._fs.delete_dir(f"{self._base}/{path}")
 

@@ -127,8 +127,6 @@ class Files(Protocol):
 
 
 class MarkerFiles:
-    """Reads and writes a checkpoint's marker."""
-
     def __init__(self, files: Files) -> None:
         self._files = files
         self._marker: Marker | None = None

@@ -16,16 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 class DeadLetterLimit:
-    """The limit of one batch: ``dead_letters.limit``.
+    """The limit of one batch: ``dead_letters.limit``."""
 
-    Each attempt divides what is left of it among the source partitions, so that never more are
-    written, in however many tasks. A task that needs more than its part stops, and its partitions
-    get what others have not used in a further attempt.
-
-    A batch that is nothing but dead letters of one error is a broken deployment, or an outage that
-    looks like none. A task that sees nothing else holds its letters back, and gets to write them in
-    a further attempt if the batch turns out to have anything else.
-    """
+    # Each attempt divides what is left of it among the source partitions, so that never more are
+    # written, in however many tasks. A task that needs more than its part stops, and its partitions
+    # get what others have not used in a further attempt.
+    #
+    # A batch that is nothing but dead letters of one error is a broken deployment, or an outage
+    # that looks like none. A task that sees nothing else holds its letters back, and gets to write
+    # them in a further attempt if the batch turns out to have anything else.
 
     def __init__(
         self, settings: WriterSettings, batch: BatchRange, committed: Positions, rows: int | None

@@ -1,8 +1,7 @@
-"""The driver's side of the consumer group: static members, takeover, heartbeats (KIP-848).
+"""The driver's side of the consumer group: static members, takeover, heartbeats (KIP-848)."""
 
-To take a member over, it leaves (-2) with its old member id, and joins with a new member id and
-the same instance id. That causes no rebalance, and whatever the old id still sends is refused.
-"""
+# To take a member over, it leaves (-2) with its old member id, and joins with a new member id and
+# the same instance id. That causes no rebalance, and whatever the old id still sends is refused.
 
 import contextlib
 import logging
@@ -81,7 +80,6 @@ class GroupMembership:
 
     @property
     def topic_ids(self) -> dict[str, uuid.UUID]:
-        """The source topics' ids."""
         return {name: topic.topic_id for name, topic in self._topics.items()}
 
     def any_member(self) -> tuple[str, int]:

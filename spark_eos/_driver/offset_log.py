@@ -1,9 +1,8 @@
-"""Spark's offset log: which source offsets a micro-batch covers.
+"""Spark's offset log: which source offsets a micro-batch covers."""
 
-Formats: Spark's OffsetSeqLog v1, one JSON line per source in source order, and v2 (Spark 4.1),
-with each line prefixed by the source's name. A batch's end offsets are in ``offsets/<batch>``, its
-start offsets in ``offsets/<batch - 1>``; those of batch 0 are in ``sources/<source>/0``.
-"""
+# Formats: Spark's OffsetSeqLog v1, one JSON line per source in source order, and v2 (Spark 4.1),
+# with each line prefixed by the source's name. A batch's end offsets are in offsets/<batch>, its
+# start offsets in offsets/<batch - 1>; those of batch 0 are in sources/<source>/0.
 
 import hashlib
 import json
@@ -132,11 +131,9 @@ class OffsetLog:
 
     @property
     def location(self) -> str:
-        """The checkpoint's location, as given to Spark."""
         return self._files.location
 
     def query_id(self) -> str:
-        """The id of the query that the checkpoint belongs to."""
         if self._query_id is None:
             text = self._files.read("metadata")
             if text is None:
@@ -256,11 +253,9 @@ class OffsetLog:
             return 0
 
     def fingerprint(self, batch_id: int) -> str:
-        """A fingerprint of what a batch consists of: its sources' end offsets, and when it began.
-
-        A batch that Spark repeats from the checkpoint keeps it; one that Spark has planned anew,
-        after an older checkpoint was put back, does not.
-        """
+        """A fingerprint of a batch: of its sources' end offsets, and when it began."""
+        # A batch that Spark repeats from the checkpoint keeps it; one that Spark has planned anew,
+        # after an older checkpoint was put back, does not.
         entry = self._entry(batch_id)
         return fingerprint_of(entry.began_ms, (_PREFIX.sub("", line) for line in entry.lines))
 
@@ -274,11 +269,10 @@ class OffsetLog:
 
 
 class LogFiles(Files, Protocol):
-    """The file operations on a checkpoint whose log is completed: Spark's own part of it.
+    """The file operations on a checkpoint whose log is completed: Spark's own part of it."""
 
-    There is no other way: Spark wants the entry of the batch before the last where it reads,
-    whatever its options, and with ``availableNow`` it has no mode that needs none.
-    """
+    # There is no other way: Spark wants the entry of the batch before the last where it reads,
+    # whatever its options, and with availableNow it has no mode that needs none.
 
     def copy_file(self, source: str, target: str) -> None:
         """Creates a file with the text of another one, at once or not at all."""

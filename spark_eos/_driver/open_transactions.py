@@ -32,12 +32,11 @@ _END_TIMEOUT: Final = 10.0
 
 
 class OpenTransactions:
-    """The query's open transactions, to be ended once whoever opened them has been fenced.
+    """The query's open transactions, to be ended once whoever opened them has been fenced."""
 
-    A fenced writer can't add offsets to what it has open, and the offsets that its transaction
-    already holds aren't read before that transaction ends. So a transaction that can't be found
-    or ended here costs time and nothing else: it is logged, and left to the brokers.
-    """
+    # A fenced writer can't add offsets to what it has open, and the offsets that its transaction
+    # already holds aren't read before that transaction ends. So a transaction that can't be found
+    # or ended here costs time and nothing else: it is logged, and left to the brokers.
 
     def __init__(self, connections: Connections, settings: WriterSettings) -> None:
         self._connections = connections

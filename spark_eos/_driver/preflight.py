@@ -1,9 +1,8 @@
-"""Checks made before anything is written; each error says what to change.
+"""Checks made before anything is written; each error says what to change."""
 
-Each is made once in a start. What is written depends on none of them: brokers judge each request
-anew. What it does depend on, the run itself asks for: ids of topics, members of the group, open
-transactions, offsets.
-"""
+# Each is made once in a start. What is written depends on none of them: brokers judge each request
+# anew. What it does depend on, the run itself asks for: ids of topics, members of the group, open
+# transactions, offsets.
 
 import logging
 from collections.abc import Callable, Collection

@@ -1,9 +1,8 @@
-"""The progress topic: its partitions' group offsets are a query's progress.
+"""The progress topic: its partitions' group offsets are a query's progress."""
 
-The topic holds no records. Of a staged query, partition 0 has the staged commit, and each
-other partition the progress of one file of rows. Of a mirrored query, each partition stands for a
-source partition. Offsets belong to a group, so that one topic serves all queries of a cluster.
-"""
+# The topic holds no records. Of a staged query, partition 0 has the staged commit, and each other
+# partition the progress of one file of rows. Of a mirrored query, each partition stands for a
+# source partition. Offsets belong to a group, so that one topic serves all queries of a cluster.
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -25,11 +24,9 @@ from spark_eos.options import LEAST_PARTITIONS, ProgressTopic
 
 
 def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> list[int]:
-    """The lowest progress partitions that a group does not use.
-
-    The same for everybody who asks, so that two runs that pair the same source partitions, without
-    knowing of each other, either pair them alike or meet in one progress partition.
-    """
+    """The lowest progress partitions that a group does not use."""
+    # The same for everybody who asks, so that two runs that pair the same source partitions,
+    # without knowing of each other, either pair them alike or meet in one progress partition.
     taken = {index for name, index in used if name == topic}
     free = (index for index in range(len(taken) + number) if index not in taken)
     return list(islice(free, number))

@@ -25,11 +25,10 @@ Result = TypeVar("Result")
 
 
 class Start:
-    """Open from the query's first request to the end of its run, which takes it over.
+    """Open from the query's first request to the end of its run, which takes it over."""
 
-    ``with start:`` is a step of it. It begins anew in a step that finds it too old, or another
-    process's, and is closed if a step fails, or when its owner goes away without a run.
-    """
+    # `with start:` is a step of it. It begins anew in a step that finds it too old, or another
+    # process's, and is closed if a step fails, or when its owner goes away without a run.
 
     def __init__(self, settings: WriterSettings) -> None:
         self._settings = settings
@@ -93,11 +92,9 @@ class Start:
         return found
 
     def remember(self, what: Hashable, result: object = None) -> None:
-        """Keeps what was found out."""
         self._found[what] = result
 
     def remembers(self, what: Hashable) -> bool:
-        """Whether something was found out."""
         return what in self._found
 
     def handed_over(self) -> "Start":

@@ -18,18 +18,16 @@ _ANY: Final = ".*"
 
 @dataclass(frozen=True)
 class BlockedPartition:
-    """A partition that read_committed consumers can't read to its end, and what holds them back.
-
-    The producer id is that of the transaction that begins at ``last_stable``; None if this client
-    may not read the topic, or the transaction has ended meanwhile. The transaction is None if its
-    coordinator does not know it, or this client may not describe it.
-    """
+    """A partition that read_committed consumers can't read to its end, and why."""
 
     topic: str
     partition: int
     last_stable: int
     high_watermark: int
+    # Of the transaction that begins at `last_stable`; None if this client may not read the topic,
+    # or the transaction has ended meanwhile.
     producer_id: int | None
+    # None if its coordinator does not know it, or this client may not describe it.
     transaction: OpenTransaction | None
     may_read: bool
 

@@ -1,8 +1,4 @@
-"""Connections to a cluster: one request, one answer; brokers, and coordinators.
-
-kafka-python provides connections, TLS, SASL, broker metadata and API versions. One event loop
-thread serves any number of calling threads.
-"""
+"""Connections to a cluster: one request, one answer; brokers, and coordinators."""
 
 import enum
 import functools
@@ -206,12 +202,11 @@ class Connections:
         deadline: Deadline,
         *,
         interpret: Callable[[Any], Result],
-        node: int | None = None,
     ) -> Result:
         """Sends a request until ``interpret`` accepts the answer, and returns its result."""
 
         def attempt() -> Result:
-            return interpret(self.send(request, deadline, node=node))
+            return interpret(self.send(request, deadline))
 
         return deadline.attempts(api_name(request))(attempt)
 
@@ -264,16 +259,15 @@ class Connections:
         deadline: Deadline,
         *,
         codes: Callable[[Any], Iterable[int]],
+        # What the request needs the right to.
         operation: Operation = Operation.DESCRIBE,
         retry: Iterable[int] = (),
         in_words: Callable[[Any], str] | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
-        """Sends a request to a coordinator until it gives a final answer.
-
-        Lost connections and coordinators that are loading or have moved (14, 15, 16) are retried.
-        The caller judges all other error codes. ``operation``: what the request needs the right to.
-        """
+        """Sends a request to a coordinator until it gives a final answer."""
+        # Lost connections and coordinators that are loading or have moved (14, 15, 16) are retried;
+        # the caller judges all other error codes.
         retriable = {*retry, *_RETRY_HERE, *_RETRY_ELSEWHERE}
         response = None
         for attempt in deadline.attempts(f"{api_name(request)} for {kind.name.lower()} {key!r}"):

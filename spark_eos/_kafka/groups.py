@@ -39,13 +39,12 @@ class DescribedMember:
 
 @dataclass(frozen=True)
 class DescribedGroup:
-    """The coordinator's description of a group, with the live members of either protocol.
-
-    ``state`` is None if the group does not exist; the epochs are None in the classic protocol.
-    """
+    """The coordinator's description of a group, with the live members of either protocol."""
 
     members: tuple[DescribedMember, ...] = ()
+    # None if the group does not exist.
     state: str | None = None
+    # None in the classic protocol.
     epoch: int | None = None
     assignment_epoch: int | None = None
 

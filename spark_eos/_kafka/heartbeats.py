@@ -42,11 +42,9 @@ def heartbeat(
     subscription: Iterable[str] | None = None,
     owned: IdPartitions | None = None,
 ) -> HeartbeatAnswer:
-    """Sends one ConsumerGroupHeartbeat to join, stay in or leave the group.
-
-    The member's epoch may also be one of this module's ``*_EPOCH``. A full heartbeat has a
-    subscription and the partitions that the member owns; a leaving member sends neither.
-    """
+    """Joins, stays in or leaves the group; the member's epoch may be one of the ``*_EPOCH``."""
+    # A full heartbeat has a subscription and the partitions that the member owns; a leaving member
+    # sends neither.
     partitions = None
     if owned is not None:
         partitions = [

@@ -1,8 +1,7 @@
-"""Typed requests for the first and last offsets of partitions; they change nothing.
+"""Typed requests for the first and last offsets of partitions; they change nothing."""
 
-kafka-python's and librdkafka's admin clients offer this too, but on connections of their own,
-without an answer for a partition without a leader, and without the ACL that is missing.
-"""
+# kafka-python's and librdkafka's admin clients offer this too, but on connections of their own,
+# without an answer for a partition without a leader, and without the ACL that is missing.
 
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
@@ -38,14 +37,11 @@ def end_offsets(
     topics: Collection[str],
     deadline: Deadline,
     *,
+    # Asked until they answer.
     needed: Collection[TopicPartition] = (),
     silent: SilentBrokers | None = None,
 ) -> dict[TopicPartition, EndOffsets | None]:
-    """Reads the ends of all partitions of some topics, without creating a topic.
-
-    None for one without a leader; with ``silent``, also for one whose leader does not answer.
-    Those that are ``needed`` are asked until they answer.
-    """
+    """The ends of all partitions of some topics; None without a leader, or with a silent one."""
 
     def attempt() -> dict[TopicPartition, EndOffsets | None]:
         led = partition_leaders(connections, topics, deadline)

@@ -1,15 +1,14 @@
-"""The metadata stored with the group's committed offsets; no I/O.
+"""The metadata stored with the group's committed offsets; no I/O."""
 
-Kafka stores a client-defined text with each committed offset. A KIP-848 group expires each offset
-by its own age, so a partition whose offset has expired looks like a new partition. Therefore every
-offset's text lists the partitions of its topic that the group has known, ids of the group's topics,
-and the records that may not have been written. Of a query that stages its batches, the offset of
-progress partition 0 tells of the last staged one; of a mirrored query, each offset tells which
-source partition it stands for. All tell whose offsets they are, since a group may be reused by
-mistake; that field came later, and readers without it pass over it, so the format's number is the
-same. ``kafka-consumer-groups.sh --reset-offsets`` clears the text: an offset that an operator sets
-is taken as it is.
-"""
+# Kafka stores a client-defined text with each committed offset. A KIP-848 group expires each offset
+# by its own age, so a partition whose offset has expired looks like a new partition. Therefore
+# every offset's text lists the partitions of its topic that the group has known, ids of the group's
+# topics, and the records that may not have been written. Of a query that stages its batches, the
+# offset of progress partition 0 tells of the last staged one; of a mirrored query, each offset
+# tells which source partition it stands for. All tell whose offsets they are, since a group may be
+# reused by mistake; that field came later, and readers without it pass over it, so the format's
+# number is the same. `kafka-consumer-groups.sh --reset-offsets` clears the text: an offset that an
+# operator sets is taken as it is.
 
 import uuid
 from bisect import bisect_left
@@ -114,27 +113,21 @@ def _short(topic_id: uuid.UUID | None) -> str:
 
 @dataclass(frozen=True)
 class KnownPartitions:
-    """The source partitions that a group has ever had an offset for.
-
-    Attributes:
-        topics: Short ids of their topics, the latest first; a recreated topic gets a new id.
-        sources: The source partitions of a mirrored query, by the progress partition that stands
-            for each.
-        set_by_others: Partitions whose offsets another client has committed, such as an operator's
-            tool: these tell of no other partition.
-        owners: Whose offsets a topic has, as far as their texts tell.
-        owner: Whose offsets they will be.
-        current: Names of the topics whose offsets are to tell of all topics, sorted.
-    """
+    """The source partitions that a group has ever had an offset for."""
 
     partitions: frozenset[TopicPartition] = frozenset()
+    # Short ids of their topics, the latest first; a recreated topic gets a new id.
     topics: tuple[str, ...] = ()
     suspects: Mapping[TopicPartition, SuspectRange] = field(default_factory=dict)
     staged: Mapping[TopicPartition, StagedBatch] = field(default_factory=dict)
+    # Of a mirrored query, by the progress partition that stands for each.
     sources: Mapping[TopicPartition, SourcePartition] = field(default_factory=dict)
+    # Committed by another client, such as an operator's tool: these tell of no other partition.
     set_by_others: frozenset[TopicPartition] = frozenset()
+    # Whose offsets a topic has, as far as their texts tell, and whose they will be.
     owners: Mapping[str, frozenset[Owner]] = field(default_factory=dict)
     owner: Owner | None = None
+    # Topics whose offsets are to tell of all topics, sorted.
     current: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod

@@ -55,14 +55,12 @@ def open_transactions(
     connections: Connections,
     pattern: str,
     deadline: Deadline,
+    # Names those that do not; without it, a warning does.
     silent: SilentBrokers | None = None,
     *,
     producer_ids: Collection[int] = (),
 ) -> list[str]:
-    """Lists the transactional ids with an ongoing transaction, from all brokers that answer.
-
-    ``silent`` then names those that do not; without it, a warning does.
-    """
+    """The transactional ids with an ongoing transaction, from all brokers that answer."""
     request = ListTransactionsRequest(
         state_filters=["Ongoing"],
         producer_id_filters=list(producer_ids),

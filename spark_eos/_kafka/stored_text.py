@@ -1,9 +1,8 @@
-"""The texts that outlive a run: of committed offsets and of checkpoints' markers; no I/O.
+"""The texts that outlive a run: of committed offsets and of checkpoints' markers; no I/O."""
 
-Both are an object of JSON with the number of its format, and say the same things by the same
-fields, which are read and written here. Another client may have written an offset's text, so it is
-bounded before it is read, and each field has to be one that is written here.
-"""
+# Both are an object of JSON with the number of its format. Another client may have written an
+# offset's text, so it is bounded before it is read, and each field has to be one that is written
+# here.
 
 import base64
 import hashlib
@@ -113,10 +112,7 @@ def numbers_in(ranges: str) -> Iterable[int]:
 
 
 def index_fields(numbers: Collection[int]) -> dict[str, str]:
-    """Formats partitions' numbers for a text, in which many ranges would have no room.
-
-    ``among`` then has a bit for each number in ``partitions``: whether the partition is known.
-    """
+    """Formats partitions' numbers for a text, in which many ranges would have no room."""
     ranges = ranges_of(numbers)
     if len(ranges) <= _MAX_LIST:
         return {"partitions": ranges}
@@ -125,6 +121,7 @@ def index_fields(numbers: Collection[int]) -> dict[str, str]:
     size = (last - first) // 8 + 1
     # Better too many: a partition wrongly listed as known is refused, never lost.
     if size <= _MAX_BITS:
+        # A bit for each number in `partitions`: whether the partition is known.
         bits = sum(1 << number - first for number in numbers)
         fields["among"] = base64.b64encode(bits.to_bytes(size, "big")).decode()
     return fields
@@ -162,22 +159,19 @@ def batch_of_copy(name: str) -> int | None:
 
 
 class StagedBatch(NamedTuple):
-    """The last staged batch of a query, as the offset of progress partition 0 tells.
+    """A query's last staged batch, as the offset of progress partition 0 tells."""
 
-    The file of progress partition ``n`` is written when the group's offset there has reached
-    ``(batch + 1) << 32``; before, the offset is ``batch << 32 | row``, the next row to write.
-
-    Attributes:
-        directory: Holds the batch's files; None for a batch without rows.
-        files: The most files it may have, for the progress partitions from 1 on.
-        fingerprint: 16 hexadecimal digits that tell one range of source offsets from another.
-    """
+    # The file of progress partition n is written when the group's offset there has reached
+    # (batch + 1) << 32; before, the offset is batch << 32 | row, the next row to write.
 
     query: str
     batch: int
+    # None for a batch without rows.
     directory: str | None
     rows: int
+    # The most files it may have, for the progress partitions from 1 on.
     files: int
+    # 16 hexadecimal digits that tell one range of source offsets from another.
     fingerprint: str
 
     @classmethod
@@ -201,13 +195,11 @@ class StagedBatch(NamedTuple):
 
 
 class SourcePartition(NamedTuple):
-    """The source partition, in another cluster, that a progress partition stands for.
-
-    ``topic_id`` is `NO_ID` of a cluster that has none (KIP-516).
-    """
+    """The source partition, in another cluster, that a progress partition stands for."""
 
     cluster: str
     topic: str
+    # `NO_ID` of a cluster that has none (KIP-516).
     topic_id: uuid.UUID
     partition: int
 

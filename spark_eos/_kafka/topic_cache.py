@@ -1,7 +1,4 @@
-"""A cache of topics by name: the metadata cache of KIP-1319.
-
-The driver has one for source topics, each worker has one for target topics.
-"""
+"""A cache of topics by name, for source topics and targets: the metadata cache of KIP-1319."""
 
 import contextlib
 import math

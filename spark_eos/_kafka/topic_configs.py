@@ -103,11 +103,8 @@ class Durability(NamedTuple):
 def durability(
     connections: Connections, names: Collection[str], deadline: Deadline
 ) -> tuple[dict[str, Durability], bool]:
-    """Looks up how safely topics, internal ones included, keep records.
-
-    Topics that do not exist, or that this client may not describe, are left out. Also returns
-    whether the cluster is one broker on this machine, for trying things out.
-    """
+    """How safely topics keep records, and whether the cluster is one broker on this machine."""
+    # Topics that do not exist, or that this client may not describe, are left out.
 
     def fewest(response: Any) -> tuple[dict[str, int], bool]:
         replicas = {

@@ -49,10 +49,8 @@ class MemberIdentity:
 def fence_producer(
     connections: Connections, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
 ) -> None:
-    """Fences the current producer of an id by InitProducerId and ends its open transaction.
-
-    Returns when the open transaction is aborted; if its commit had begun, when it is committed.
-    """
+    """Fences an id's producer by InitProducerId; returns when its open transaction has ended."""
+    # Its open transaction is aborted; if its commit had begun, it is committed.
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=transaction_timeout_ms,
@@ -79,10 +77,7 @@ def fence_producer(
 def producer_id_and_epoch(
     connections: Connections, transactional_id: str, deadline: Deadline
 ) -> ProducerIdAndEpoch:
-    """Asks the coordinator for the producer id and epoch of a transactional id.
-
-    Right after a producer's ``init_transactions``, these are the producer's own.
-    """
+    """Asks the coordinator; right after ``init_transactions``, these are the producer's own."""
     state = describe_transaction(connections, transactional_id, deadline)
     return ProducerIdAndEpoch(transactional_id, state.producer_id, state.producer_epoch)
 
@@ -127,15 +122,11 @@ def txn_offset_commit(
     on_unknown_topic: Callable[[Collection[str]], None] | None = None,
     metadata: Mapping[TopicPartition, str] | None = None,
 ) -> OffsetCommitAnswer:
-    """Commits source offsets inside the producer's open transaction, as one group member.
-
-    Uses version 6 with topic ids. Falls back to version 5 with topic names if the coordinator does
-    not support 6, or if the id of any topic is unknown.
-
-    Repeats the request within the transaction until the answer is definite; repeating is harmless.
-    After a lost answer (``on_lost``), do not start another transaction with the same producer
-    epoch: a delayed request would join that transaction.
-    """
+    """Commits source offsets inside the producer's open transaction, as one group member."""
+    # Version 6 has topic ids; 5, with topic names, is for coordinators without 6 and for unknown
+    # ids. Repeating within the transaction until the answer is definite is harmless. But after a
+    # lost answer (`on_lost`), another transaction with the same producer epoch must not start: a
+    # delayed request would join it.
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition_class = topic_class.TxnOffsetCommitRequestPartition
     ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}

@@ -87,24 +87,21 @@ class Batch:
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """A batch, and what the group's offsets say of it.
-
-    Attributes:
-        range: Its range by the partitions that tasks see.
-        group_range: The same by the group's partitions, and those that are only renewed with it.
-        before: Committed offsets before its rows, by the partitions that tasks see.
-        staged: The files that its rows are read from.
-        repeated: Whether these were staged before this run wrote the batch.
-        lost: Records that were deleted before they were read.
-    """
+    """A batch, and what the group's offsets say of it."""
 
     batch: Batch
+    # By the partitions that tasks see.
     range: BatchRange
+    # By the group's partitions, and those that are only renewed with it.
     group_range: BatchRange
     settings: WriterSettings
+    # Committed offsets before its rows, by the partitions that tasks see.
     before: Positions = field(default_factory=dict)
+    # The files that its rows are read from.
     staged: StagedBatch | None = None
+    # Whether these were staged before this run wrote the batch.
     repeated: bool = False
+    # Records that were deleted before they were read.
     lost: tuple[LostRecords, ...] = ()
 
     @property
@@ -114,14 +111,11 @@ class PlannedBatch:
 
 
 class Progress(ABC):
-    """One meaning of a group's offsets; `spark_eos._run.run.Run` calls its methods in this order.
+    """One meaning of a group's offsets; `spark_eos._run.run` calls its methods in this order."""
 
-    Attributes:
-        delivery: Its name, for checkpoint markers and reports.
-        progress_topic: The topic whose offsets are staged, or may have been; None if there is none.
-    """
-
+    # Its name, for checkpoint markers and reports.
     delivery: str
+    # The topic whose offsets are staged, or may have been.
     progress_topic: str | None = None
 
     def __init__(self, settings: WriterSettings, start: Start, offsets: GroupOffsets) -> None:

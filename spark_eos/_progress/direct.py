@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 
 class DirectProgress(Progress):
-    """See `Progress`."""
-
     delivery = DIRECT
 
     def __init__(

@@ -1,8 +1,7 @@
-"""Mirrored: a progress partition's offset is that of a source partition in another cluster.
+"""Mirrored: a progress partition's offset is that of a source partition in another cluster."""
 
-A transaction can only move offsets of its own cluster. Pairs never change: after fencing and
-reading the offsets, a run knows all of them.
-"""
+# A transaction can only move offsets of its own cluster. Pairs never change: after fencing and
+# reading the offsets, a run knows all of them.
 
 import contextlib
 import uuid

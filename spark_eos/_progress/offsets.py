@@ -49,11 +49,10 @@ them expire after seven days (``offsets.retention.minutes``), at the shortest af
 
 
 class GroupOffsets:
-    """A group's offsets. All that changes its fields is here, and each change follows an answer.
+    """A group's offsets. All that changes its fields is here; each change follows an answer."""
 
-    Tasks see source partitions. In a mirrored query another partition of the group stands for
-    each; only here is the one translated to the other.
-    """
+    # Tasks see source partitions. In a mirrored query another partition of the group stands for
+    # each; only here is the one translated to the other.
 
     def __init__(
         self,
@@ -200,7 +199,6 @@ class GroupOffsets:
         return self.pairs.by_source(self._membership.identities())
 
     def note_committed(self, outcome: JobOutcome) -> None:
-        """Takes note of what tasks have committed."""
         found = outcome.partitions.items()
         moved = {p: o.next_offset for p, o in found if o.next_offset is not None}
         self.accept(self.pairs.by_progress(moved))

@@ -1,7 +1,6 @@
-"""Whether a group's offsets are another query's, which may have written elsewhere; pure.
+"""Whether a group's offsets are another query's, which may have written elsewhere; pure."""
 
-Only their texts tell. Those of earlier versions don't, and refuse nothing.
-"""
+# Only their texts tell. Those of earlier versions don't, and refuse nothing.
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final

@@ -1,9 +1,8 @@
-"""Staged: each offset stands for a file of the batch, and partition 0 says which files count.
+"""Staged: each offset stands for a file of the batch, and partition 0 says which files count."""
 
-A batch's rows are first staged in files. Then an offset commit, which the broker accepts from the
-group's current member alone, names them. From then on those files, and no others, are what is
-written for the batch, however often it is repeated.
-"""
+# A batch's rows are first staged in files. Then an offset commit, which the broker accepts from the
+# group's current member alone, names them. From then on those files, and no others, are what is
+# written for the batch, however often it is repeated.
 
 import logging
 from collections.abc import Callable, Sequence
@@ -37,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 
 class StagedProgress(Progress):
-    """See `Progress`."""
-
     delivery = STAGED
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The Kafka sources of a staged query, whose progress is Spark's checkpoint.
+"""The Kafka sources of a staged query, whose progress is Spark's checkpoint."""
 
-Nothing here decides what is written: the staged commit does. But what staged files, or the query's
-state, lack since source records were deleted is an error, or is reported, as in any delivery.
-"""
+# Nothing here decides what is written: the staged commit does. But what staged files, or the
+# query's state, lack since source records were deleted is an error, or is reported, as in any
+# delivery.
 
 import logging
 import time

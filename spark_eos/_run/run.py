@@ -1,8 +1,7 @@
-"""One run of a query, on the driver: from the first batch after its start to its end.
+"""One run of a query, on the driver: from the first batch after its start to its end."""
 
-`Run.write` is the page to read first: with `spark_eos._progress.offsets`, `spark_eos._worker.task`
-and `spark_eos._worker.transaction` it is the whole guarantee.
-"""
+# `Run.write` is the page to read first: with `spark_eos._progress.offsets`,
+# `spark_eos._worker.task` and `spark_eos._worker.transaction` it is the whole guarantee.
 
 import logging
 import threading
@@ -83,12 +82,10 @@ class Run:
     # One batch --------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> BatchReport:
-        """Writes one micro-batch exactly once.
-
-        The group's offset moves past a record only in the transaction that holds its output. So
-        all who might still write are fenced before the offsets are read, and rows are written from
-        these offsets on.
-        """
+        """Writes one micro-batch exactly once."""
+        # The group's offset moves past a record only in the transaction that holds its output. So
+        # all who might still write are fenced before the offsets are read, and rows are written
+        # from these offsets on.
         progress, offsets, step = self._progress, self._offsets, batch.clock.step
         with self._renewal.paused(), step("total"):
             # Fence and read, at the run's start and whenever the group has changed since: from

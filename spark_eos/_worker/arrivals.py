@@ -16,13 +16,10 @@ def arrivals(
     every: float,
     note_wait: Callable[[float], None],
 ) -> Iterator[_Item]:
-    """Yields the items in order, and calls back while the next one is late.
-
-    ``note_wait`` is told how many seconds each has been waited for, without those of ``on_late``.
-
-    The caller's thread reads the items, since passing one between threads takes as long as writing
-    a thousand rows. Another thread watches the clock only while the caller waits for an item.
-    """
+    """Yields the items in order, and calls back while the next one is late."""
+    # The caller's thread reads the items, since passing one between threads takes as long as
+    # writing a thousand rows. Another thread watches the clock only while the caller waits for an
+    # item.
     watch = _Watch(is_late, on_late, every)
     thread = threading.Thread(target=watch.run, name="spark-eos-rows", daemon=True)
     thread.start()
@@ -31,6 +28,7 @@ def arrivals(
             began = time.monotonic()
             with watch.waiting():
                 item = next(items, None)
+            # Without the seconds of `on_late`.
             note_wait(time.monotonic() - began - watch.late)
             if watch.failure is not None:
                 raise watch.failure

@@ -41,11 +41,9 @@ def _source_fields(batch: pa.RecordBatch, topic: str | None) -> dict[str, pa.Arr
 def staged_batches(
     batches: Iterator[pa.RecordBatch], *, progress_topic: str, first: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yields Arrow batches of a staged copy with the columns that tasks need.
-
-    Here, not in Spark's plan: that has no constant of a batch then, so Spark compiles it once, and
-    no topic has to be handed over for each row.
-    """
+    """Yields Arrow batches of a staged copy with the columns that tasks need."""
+    # Here, not in Spark's plan: that has no constant of a batch then, so Spark compiles it once,
+    # and no topic has to be handed over for each row.
     for batch in batches:
         columns = {
             SOURCE_TOPIC: pa.repeat(progress_topic, batch.num_rows),

@@ -39,12 +39,7 @@ _MOST_PARTITIONS: Final = 1 << 31
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a row is a dead letter.
-
-    Attributes:
-        reason: One of the reasons in `spark_eos._batch.dead_letters`.
-        stacktrace: The exception's stack trace, if it was asked for.
-    """
+    """Why a row is a dead letter; its reason is one of `spark_eos._batch.dead_letters`."""
 
     reason: str
     message: str
@@ -156,13 +151,11 @@ def letter_headers(
     fault: Fault,
     record: RecordContent,
     *,
+    # The record is gone, and stands for what the row would have written.
     is_row: bool,
     omitted: bool,
 ) -> list[Header]:
-    """The headers of a dead letter: the record's own, then those that explain it.
-
-    ``is_row``: the record is gone, and stands for what the row would have written.
-    """
+    """The headers of a dead letter: the record's own, then those that explain it."""
     left_out = [f"value of {len(record.value or b'')} bytes"] if omitted else []
     if record.headers is None:
         left_out.append(UNREADABLE)

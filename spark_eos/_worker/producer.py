@@ -1,10 +1,9 @@
-"""A worker's transactional producer: a librdkafka producer under its slot's transactional id.
+"""A worker's transactional producer: a librdkafka producer under its slot's transactional id."""
 
-librdkafka does not implement Transactions V2 (KIP-890): its epoch stays the same from one
-transaction to the next, so a request that arrives late would join the next transaction. Hence one
-rule: a producer survives only clean commits. After any other end it is fenced and closed, and the
-next transaction gets a new one.
-"""
+# librdkafka does not implement Transactions V2 (KIP-890): its epoch stays the same from one
+# transaction to the next, so a request that arrives late would join the next transaction. Hence one
+# rule: a producer survives only clean commits. After any other end it is fenced and closed, and the
+# next transaction gets a new one.
 
 import logging
 import time
@@ -94,10 +93,7 @@ class TransactionalProducer:
     # One transaction --------------------------------------------------------------------------
 
     def begin(self, check: Callable[[], None]) -> None:
-        """Begins a transaction, with a new producer if the last one is not to be used again.
-
-        ``check`` raises an error if a target topic is not what it was.
-        """
+        """Begins a transaction; ``check`` raises if a target topic is not what it was."""
         if self._producer is not None and (why := self._why_replaced()) is not None:
             logger.info("replacing %s: %s", self.identity.transactional_id, why)
             self.drop()
@@ -136,11 +132,10 @@ class TransactionalProducer:
         self._disturbance = reason
 
     def clean(self) -> bool:
-        """Whether the producer can be reused.
-
-        It can if no error and no lost connection could have left a delayed request behind. An
-        error of the last transaction may be reported after its end, so it counts against the next.
-        """
+        """Whether the producer can be reused."""
+        # It can if no error and no lost connection could have left a delayed request behind. An
+        # error of the last transaction may be reported after its end, so it counts against the
+        # next.
         try:
             self._opened.poll(0)
         except Exception as error:  # noqa: BLE001 - fenced while idle, by the driver for instance
@@ -242,11 +237,9 @@ class TransactionalProducer:
             self._refusal = error
 
     def _on_log(self, level: int, line: str) -> None:
-        """Takes note of lost connections, of which librdkafka's log alone tells always.
-
-        It does not call `_on_error` for a connection with one request in flight, and that request
-        may be the end of a transaction.
-        """
+        """Notes lost connections, which librdkafka's log alone always tells."""
+        # It does not call `_on_error` for a connection with one request in flight, and that request
+        # may be the end of a transaction.
         _librdkafka_log.log(level, "%s", line)
         # A connection that was never established has no request in flight.
         if line.startswith(("FAIL ", "REQTMOUT ")) and "in state CONNECT" not in line:
@@ -286,12 +279,10 @@ class TransactionalProducer:
             producer.close()
 
     def close(self) -> None:
-        """Closes the producer and its connections, and releases the slot.
-
-        Between transactions it fences nothing, since that could wait for an unreachable cluster.
-        If a late request opens a transaction, nobody commits it, and the driver or the brokers'
-        timeout ends it.
-        """
+        """Closes the producer and its connections, and releases the slot."""
+        # Between transactions it fences nothing, since that could wait for an unreachable cluster.
+        # If a late request opens a transaction, nobody commits it, and the driver or the brokers'
+        # timeout ends it.
         if self._in_transaction:
             self.drop()
         self._close()

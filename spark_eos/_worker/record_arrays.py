@@ -1,7 +1,6 @@
-"""Rows as arrays of librdkafka's C structures, made by whole columns; without I/O.
+"""Rows as arrays of librdkafka's C structures, made by whole columns; without I/O."""
 
-They point into the rows' Arrow buffers, which must live until the records are acknowledged.
-"""
+# They point into the rows' Arrow buffers, which must live until the records are acknowledged.
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,10 +20,8 @@ _SOMEWHERE: Final = 1
 
 
 def one_by_one(rows: pa.RecordBatch) -> bool:
-    """Whether a row has a header, a timestamp or a partition: such a record needs its own call.
-
-    All rows are handed over so then, lest they arrive in another order.
-    """
+    """Whether a row has a header, a timestamp or a partition: such a record needs its own call."""
+    # All rows are handed over so then, lest they arrive in another order.
     for name in ("timestamp", "partition"):
         column = column_of(rows, name)
         if column is not None and column.null_count < len(column):
@@ -44,25 +41,20 @@ def messages(rows: pa.RecordBatch, numbers: Integers) -> Array:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What ``rd_kafka_produceva`` takes for each of some rows.
+    """What ``rd_kafka_produceva`` takes for each of some rows."""
 
-    Attributes:
-        array: All rows' arguments, one after the other.
-        counts: How many arguments each row has.
-        names: The memory of the headers' names.
-    """
-
+    # All rows' arguments, one after the other.
     array: Array
+    # How many each row has.
     counts: Integers
+    # The memory of the headers' names.
     names: Any
 
 
 def arguments(rows: pa.RecordBatch, topics: Addresses, numbers: Integers) -> Arguments:
-    """The arguments for each row: as `messages`, with partition, timestamp and headers.
-
-    For a null partition, the partitioner chooses. A null timestamp means the time of writing; one
-    of 0 becomes 1 ms.
-    """
+    """The arguments for each row: as `messages`, with partition, timestamp and headers."""
+    # For a null partition, the partitioner chooses. A null timestamp means the time of writing; one
+    # of 0 becomes 1 ms.
     count = rows.num_rows
     timestamps = column_of(rows, "timestamp")
     if timestamps is not None:

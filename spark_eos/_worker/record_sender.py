@@ -50,16 +50,14 @@ class RefusedRecordError(TransactionError):
 
 
 class RecordSender:
-    """The records of one transaction, from librdkafka's queue to the brokers' acknowledgement.
-
-    ``check`` raises an error if a target topic is not what it was.
-    """
+    """One transaction's records, from librdkafka's queue to the brokers' acknowledgement."""
 
     def __init__(
         self, producer: Handle, settings: WriterSettings, check: Callable[[], None]
     ) -> None:
         self._producer = producer
         self._settings = settings
+        # Raises an error if a target topic is not what it was.
         self._check = check
         # Rows that were handed over, which of them as dead letters, and their first number.
         self._sent: list[tuple[SourceRows, Collection[int]]] = []
@@ -141,10 +139,8 @@ class RecordSender:
                 break
 
     def _pauses(self) -> Iterator[None]:
-        """Goes on at once, and then whenever events have been served for a moment.
-
-        Ends at the latest when a record's delivery times out, since the record has then failed.
-        """
+        """Goes on at once, and then whenever events have been served for a moment."""
+        # Ends at the latest when a record's delivery times out, since the record has then failed.
         checked = time.monotonic()
         while True:
             yield

@@ -31,11 +31,7 @@ def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Consecutive rows of one source partition.
-
-    Attributes:
-        rows: The rows, with the columns of `spark_eos._worker.arrow_columns.writable_batches`.
-    """
+    """Consecutive rows of one source partition, with the columns of `writable_batches`."""
 
     source: TopicPartition
     rows: pa.RecordBatch
@@ -53,12 +49,10 @@ class SourceRows:
 
     @property
     def first_offset(self) -> int:
-        """The first row's source offset."""
         return int(self.offsets[0].as_py())
 
     @property
     def last_offset(self) -> int:
-        """The last row's source offset."""
         return int(self.offsets[len(self.offsets) - 1].as_py())
 
     def position(self, row: int) -> str:
@@ -91,10 +85,7 @@ class SourceRows:
     def slices(
         self, room: Callable[[], int] = lambda: _SLICE_ROWS, max_bytes: int = _SLICE_BYTES
     ) -> Iterator["SourceRows"]:
-        """Yields the rows in slices of bounded size, cut between records where possible.
-
-        ``room`` tells, before each slice, how many rows it may have.
-        """
+        """Yields slices of at most ``room()`` rows, cut between records where possible."""
         total = self.rows.num_rows
         row_bytes = max(1, self.rows.nbytes // max(1, total))
         most = min(_SLICE_ROWS, min(_SLICE_BYTES, max_bytes) // row_bytes)
@@ -130,14 +121,9 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
 
 @dataclass(frozen=True)
 class RowTopics:
-    """Each row's target topic.
-
-    Attributes:
-        names: The different topics; with None if there are rows without one.
-        codes: For each row, which of the names it has.
-    """
-
+    # The different topics; with None if there are rows without one.
     names: Sequence[str | None]
+    # For each row, which of the names it has.
     codes: npt.NDArray[np.integer[Any]]
 
     def __getitem__(self, row: int) -> str | None:
@@ -193,18 +179,13 @@ def producer_timestamp(milliseconds: int | None) -> int:
 
 
 class RecordContent(NamedTuple):
-    """What a record holds.
-
-    Attributes:
-        headers: The headers; None if they can't be read, or written.
-        timestamp: Milliseconds since 1970; None for the time of writing.
-        partition: The partition; ANY_PARTITION if the partitioner chooses.
-    """
-
     key: bytes | None
     value: bytes | None
+    # None if they can't be read, or written.
     headers: Sequence[Header] | None
+    # Milliseconds since 1970; None for the time of writing.
     timestamp: int | None
+    # The partitioner chooses unless it is set.
     partition: int = ANY_PARTITION
 
 

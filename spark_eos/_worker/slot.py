@@ -1,8 +1,7 @@
-"""The slot of a Python worker process, which makes its transactional id unique.
+"""The slot of a Python worker process, which makes its transactional id unique."""
 
-A node is a host; a slot is the lowest number whose lock file no live process holds. So there are no
-more ids than workers, and a worker that takes a dead one's slot ends its open transaction.
-"""
+# A node is a host; a slot is the lowest number whose lock file no live process holds. So there are
+# no more ids than workers, and a worker that takes a dead one's slot ends its open transaction.
 
 import contextlib
 import re
@@ -51,7 +50,6 @@ class Slot:
         self.transactional_id = f"{stem}/{node}/{number}"
 
     def release(self) -> None:
-        """Releases the id for other processes."""
         self._lock.release()
 
 

@@ -37,10 +37,9 @@ _GONE: Final = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 
 
 class SourceRecords:
-    """Fetches source records by their positions. Commits nothing, and joins no group.
+    """Fetches source records by their positions. Commits nothing, and joins no group."""
 
-    Positions that ascend within a partition are fetched fastest.
-    """
+    # Positions that ascend within a partition are fetched fastest.
 
     def __init__(self, settings: WriterSettings) -> None:
         self._settings = settings

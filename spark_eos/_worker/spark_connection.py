@@ -50,20 +50,11 @@ class SparkConnection:
         )
 
     def reduce_task_overhead(self) -> None:
-        """Removes two delays that Spark causes in every task of this worker process.
-
-        Call it at the start of a task, before the first row is read.
-
-        Garbage collection: between tasks Spark's daemon runs a full one, which takes tens of
-        milliseconds once pyarrow and pandas are loaded. Objects alive at the first task's start
-        are excluded from then on, so cycles among them are never freed.
-
-        Delayed acknowledgements: Spark writes to its workers in small pieces, each of which waits
-        until the previous one is acknowledged (RFC 896). Linux acknowledges 40 ms later unless
-        asked to do so at once (RFC 1122, 4.2.3.2). Unix domain sockets
-        (``spark.python.unix.domain.socket.enabled``) need no acknowledgement.
-        """
+        """Removes two delays of every task; to be called before the first row is read."""
         _freeze_once()
+        # Spark writes to its workers in small pieces, each of which waits until the previous one is
+        # acknowledged (RFC 896). Linux acknowledges 40 ms later unless asked to do so at once (RFC
+        # 1122, 4.2.3.2). Unix domain sockets (spark.python.unix.domain.socket.enabled) need none.
         # A default timeout would make Spark's own socket non-blocking, too.
         if _AT_ONCE is None or socket.getdefaulttimeout() is not None:
             return
@@ -76,12 +67,10 @@ class SparkConnection:
                 spark.setsockopt(socket.IPPROTO_TCP, _AT_ONCE, 1)
 
     def whole(self, items: Iterator[_Item]) -> Iterator[_Item]:
-        """Yields the items that Spark sends, and raises if they were not all.
-
-        A connection that ends between two batches of rows is an end of rows like any other to
-        Arrow, so the last record may lack rows. After all of them Spark sends one number more,
-        which PySpark reads once the task is over (``SpecialLengths.END_OF_STREAM``).
-        """
+        """Yields the items that Spark sends, and raises if they were not all."""
+        # A connection that ends between two batches of rows is an end of rows like any other to
+        # Arrow, so the last record may lack rows. After all of them Spark sends one number more,
+        # which PySpark reads once the task is over (SpecialLengths.END_OF_STREAM).
         yield from items
         if not self._file.peek(1):
             raise CutOffError("Spark has ended the task before all of its rows had arrived")
@@ -89,6 +78,9 @@ class SparkConnection:
 
 @functools.cache
 def _freeze_once() -> None:
+    # Between tasks Spark's daemon collects all garbage, which takes tens of milliseconds once
+    # pyarrow and pandas are loaded. Objects alive at the first task's start are excluded from then
+    # on, so cycles among them are never freed.
     if os.environ.get("SPARK_REUSE_WORKER"):
         gc.collect()
         gc.freeze()

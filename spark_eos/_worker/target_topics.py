@@ -78,11 +78,9 @@ class TargetTopics:
     # For dead letters -------------------------------------------------------------------------
 
     def missing(self, names: Collection[str | None]) -> Mapping[str | None, str]:
-        """Why topics can't be written to that do not exist, by topic; for None too.
-
-        A task waits for topics that do not exist once, and for each only once in this process;
-        otherwise it looks whether they exist now.
-        """
+        """Why topics can't be written to that do not exist, by topic; for None too."""
+        # A task waits for topics that do not exist once, and for each only once in this process;
+        # otherwise it looks whether they exist now.
         unknown = _named(names) - self.known(names) - self._missing.keys()
         for name in unknown:
             if (why := why_impossible(name, Operation.WRITE)) is not None:

@@ -1,7 +1,6 @@
-"""One Spark task: writes the rows of its source partitions in transactions.
+"""One Spark task: writes the rows of its source partitions in transactions."""
 
-Runs in Spark's Python workers, inside ``mapInArrow``. Imports nothing from the driver's side.
-"""
+# Runs in Spark's Python workers, inside mapInArrow. Imports nothing from the driver's side.
 
 import logging
 import os
@@ -151,10 +150,8 @@ class _TaskWriter:
             self._stop(task_report.FAILED, str(error))
 
     def _to_write(self, found: SourceRows) -> Iterator[SourceRows]:
-        """Yields the rows that are to be written now, those held before first; checks the others.
-
-        What is yielded is written before the next rows are asked for.
-        """
+        """The rows that are to be written now, those held before first; checks the others."""
+        # What is yielded is written before the next rows are asked for.
         yield from self._held_parts()
         partition = found.source
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
@@ -217,10 +214,8 @@ class _TaskWriter:
             self._leave_out(self._outcomes[part.source])
 
     def _goes_on(self, part: SourceRows) -> bool:
-        """Whether the open transaction already holds rows of the same source record.
-
-        A record's rows stay together: its offset is committed once, with all of them.
-        """
+        """Whether the open transaction already holds rows of the same source record."""
+        # A record's rows stay together: its offset is committed once, with all of them.
         offset = self._transactions.offsets.get(part.source)
         return self._transactions.open and offset == part.first_offset + 1
 

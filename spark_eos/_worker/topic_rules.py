@@ -1,10 +1,9 @@
-"""Which rows topics take, as far as their configs and the client's settings tell.
+"""Which rows topics take, as far as their configs and the client's settings tell."""
 
-A broker that refuses a record batch dooms its transaction, and names none of the records of a batch
-that is too large. So rows are judged before they are sent, and no batch is larger than the smallest
-limit of the topics that are written to. Sizes count before compression, as Kafka's own producer
-counts a record against its max.request.size.
-"""
+# A broker that refuses a record batch dooms its transaction, and names none of the records of a
+# batch that is too large. So rows are judged before they are sent, and no batch is larger than the
+# smallest limit of the topics that are written to. Sizes count before compression, as Kafka's own
+# producer counts a record against its max.request.size.
 
 import math
 import time
@@ -99,7 +98,8 @@ class TopicRules:
     @property
     def batch_size(self) -> int:
         """The size of batches, in bytes, that all known topics take."""
-        limits = (_limit(known.config) for known in self._known())
+        configs = (known.config for known in self._known())
+        limits = (BROKERS_DEFAULT if config is None else _most_sent(config) for config in configs)
         return max(1, min([self._own_batch_size, *limits]))
 
     def learn(self, topics: Collection[str]) -> None:
@@ -259,10 +259,6 @@ def _most_sent(config: TopicConfig) -> int:
     """The largest uncompressed batch that fits whatever it holds."""
     limit = config.max_message_bytes
     return limit - limit // _GROWTH_SHARE - _GROWTH if _compresses(config) else limit
-
-
-def _limit(config: TopicConfig | None) -> int:
-    return BROKERS_DEFAULT if config is None else _most_sent(config)
 
 
 def _lengths(rows: pa.RecordBatch, name: str) -> pa.Array:

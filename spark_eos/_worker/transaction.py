@@ -1,8 +1,7 @@
-"""One worker's transactions: rows and their source offsets, committed together.
+"""One worker's transactions: rows and their source offsets, committed together."""
 
-The steps of a commit: flush the records; send each member's source offsets in a TxnOffsetCommit;
-commit the transaction only if every answer accepts every partition.
-"""
+# The steps of a commit: flush the records; send each member's source offsets in a TxnOffsetCommit;
+# commit the transaction only if every answer accepts every partition.
 
 import contextlib
 import time
@@ -99,11 +98,9 @@ class Transactions:
         return time.monotonic() - self._began
 
     def ready(self, found: SourceRows) -> bool:
-        """Whether rows fit into the open transaction; if not, it should be ended before.
-
-        They don't if topics or partitions have to be waited for, since it would grow old meanwhile,
-        or if a topic does not take batches as large as those of its producer.
-        """
+        """Whether rows fit into the open transaction; if not, it should be ended before."""
+        # They don't if topics or partitions have to be waited for, since it would grow old
+        # meanwhile, or if a topic does not take batches as large as those of its producer.
         topics = target_topics(found, self._settings.topic)
         if not self._targets.ready(topics.names):
             return False
@@ -289,11 +286,9 @@ class Transactions:
     # Time -------------------------------------------------------------------------------------
 
     def _has_backlog(self) -> bool:
-        """Whether brokers acknowledge rows too slowly to hand over more for now.
-
-        Without this limit, librdkafka's queue could hold more rows than brokers can acknowledge
-        before the transaction times out.
-        """
+        """Whether brokers acknowledge rows too slowly to hand over more for now."""
+        # Without this limit, librdkafka's queue could hold more rows than brokers can acknowledge
+        # before the transaction times out.
         waiting = self._producer.records.unacknowledged
         if self.full or waiting * self._bytes <= _BACKLOG_BYTES * self._rows:
             return False

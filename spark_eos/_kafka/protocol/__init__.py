@@ -1,8 +1,7 @@
-"""Kafka messages that kafka-python lacks, made from the JSON schemas in this directory.
+"""Kafka messages that kafka-python lacks, made from the JSON schemas in this directory."""
 
-TxnOffsetCommit 0-6 (KIP-447, KIP-1319), ConsumerGroupHeartbeat 0-1 and ConsumerGroupDescribe
-0-1 (KIP-848). Field names follow Kafka's own schemas, in snake case.
-"""
+# TxnOffsetCommit 0-6 (KIP-447, KIP-1319), ConsumerGroupHeartbeat 0-1 and ConsumerGroupDescribe 0-1
+# (KIP-848).
 
 import sys
 import types
