@@ -213,6 +213,7 @@ class Client:
         )
 
         def attempt() -> Answer:
+            # Each question has a connection of its own: there are few.
             with module.SchemaRegistryClient(self._settings) as client:
                 return ask(client)
 

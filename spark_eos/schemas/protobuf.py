@@ -22,6 +22,7 @@ _KIND: Final = "PROTOBUF"
 _ID: Final = SchemaId("", 0).id_to_bytes()
 
 Indexes = tuple[int, ...]
+"""A message's place in its file, and in those around it; between schema id and message."""
 
 
 class Protobuf(Format):
