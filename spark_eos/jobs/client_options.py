@@ -50,12 +50,11 @@ def _keep_file(context: click.Context, parameter: click.Parameter, file: Path | 
 
 
 def setting_options(
-    name: str, setting: str, file: str
+    name: str,
+    setting: str,  # the help of --NAME, which overrides the file's
+    file: str,  # that of --NAME-config
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds ``--NAME`` and ``--NAME-config`` to a click command, which receives them as one mapping.
-
-    ``setting`` and ``file``: the help of either; the first overrides the second.
-    """
+    """Adds ``--NAME`` and ``--NAME-config`` to a command, which receives them as one mapping."""
     options = (
         click.option(
             f"--{name}", multiple=True, callback=_settings_of, metavar="KEY=VALUE", help=setting
@@ -105,10 +104,7 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def source_client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the same for the source cluster, received as ``source_kafka``: None if it is no other.
-
-    Without ``--source-bootstrap-servers`` the others are a usage error.
-    """
+    """Adds those of the source cluster, received as ``source_kafka``: None if it is no other."""
 
     @functools.wraps(command)
     def with_servers(

@@ -1,8 +1,4 @@
-"""Runs the query of a spark-submit job, from its start to its stop.
-
-Such a program is a click command with `spark_eos.jobs.options.job_options` that calls `run_job`
-with a function from DataFrame to DataFrame; ``jobs/relay.py`` is the shortest one.
-"""
+"""Runs the query of a spark-submit job, from its start to its stop."""
 
 import logging
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""Runs a query until it ends or a signal stops it, in a program that is there for the query.
-
-Only here, where the caller has handed the process over, are signal handlers and the log levels of
-Spark and py4j changed; all are put back at the end.
-"""
+"""Runs a query until it ends or a signal stops it, in a program that is there for the query."""
 
 import atexit
 import contextlib
@@ -88,11 +84,9 @@ def _quiet_exit() -> None:
     atexit.register(_set_level_of_spark, "ERROR")
 
 
+# Only for programs that have handed the process over. All is put back at the end.
 class StopSignals:
-    """SIGINT and SIGTERM: the first one is kept, or ends the program; a second one ends it at once.
-
-    A handler of the program's own stays.
-    """
+    """SIGINT and SIGTERM: keeps the first, or ends the program; a second one ends it at once."""
 
     def __init__(self) -> None:
         self.status: int | None = None  # the program's exit status, after a signal
@@ -113,6 +107,7 @@ class StopSignals:
         """Installs the handlers, also in place of the one that Spark's start installs."""
         for number in _SIGNALS:
             handler = signal.getsignal(number)
+            # One of the program's own stays.
             if _is_default(handler):
                 self._before.setdefault(number, handler)
                 signal.signal(number, self._received)

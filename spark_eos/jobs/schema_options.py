@@ -17,17 +17,11 @@ _COLUMNS: Final = ("value", "key")
 
 @dataclass(frozen=True)
 class Recoding:
-    """Reads columns with the schemas of one registry, and writes them with those of another.
-
-    Attributes:
-        source: The registry of the source's records.
-        target: The registry of the target's records.
-        subjects: For each column, its subject in either.
-    """
+    """Reads columns with the schemas of one registry, and writes them with those of another."""
 
     source: SchemaRegistry
     target: SchemaRegistry
-    subjects: Mapping[str, tuple[str, str]]
+    subjects: Mapping[str, tuple[str, str]]  # by column, that of the source and of the target
 
     def __call__(self, frame: DataFrame, *, errors: str) -> DataFrame:
         """The frame with its columns written anew; ``errors`` as for `SchemaRegistry.decode`."""
@@ -66,10 +60,7 @@ _source_registry: Final = setting_options(
 
 
 def schema_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds options of schemas, which a click command receives as ``recoding``.
-
-    That is a `Recoding`, or None if no subject is given.
-    """
+    """Adds options of schemas, received as ``recoding``: a `Recoding`, or None with no subject."""
 
     @functools.wraps(command)
     def with_recoding(

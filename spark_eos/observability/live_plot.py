@@ -51,10 +51,7 @@ class Batch:
 
 
 def picture(batches: Mapping[int, Batch]) -> bytes:
-    """Draws batches by their numbers, at least one; what is known of no batch has no panel.
-
-    Returns a PNG on a white ground, of 8 by 2 inches for each panel at 100 dots per inch.
-    """
+    """A PNG of batches by number, at least one; what is known of no batch has no panel."""
     written = any(batch.rows_written is not None for batch in batches.values())
     rows = ("written", "rows_written") if written else ("read", "rows_read")
     wanted: list[tuple[str, str, list[tuple[str, str]]]] = [

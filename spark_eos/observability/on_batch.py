@@ -29,12 +29,9 @@ def as_observers(on_batch: OnBatch | Iterable[OnBatch] | None) -> tuple[OnBatch,
 
 
 def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnBatch]) -> None:
-    """Tells the observers that have a method ``on_query`` of a query that has started.
-
-    It is called where the query was started. With Spark Connect that is another process than the
-    one in which copies of the observers are called with the batches. The query's first batch may
-    already be running, or be done.
-    """
+    """Tells observers with a method ``on_query`` of a started query, where it was started."""
+    # With Spark Connect that is another process than the one in which copies of the observers are
+    # called with the batches. The query's first batch may already be running, or be done.
     for observer in observers:
         on_query = getattr(observer, "on_query", None)
         if callable(on_query):

@@ -1,9 +1,4 @@
-"""Prometheus metrics of batches; needs the extra ``metrics``.
-
-Names follow prometheus.io's conventions: base units, ``_total`` for counters, labels that can be
-summed over. Labels are the group, the source topic and the step, so the number of series does not
-grow with partitions or batches.
-"""
+"""Prometheus metrics of batches; needs the extra ``metrics``."""
 
 import threading
 from collections import Counter as Sums
@@ -31,6 +26,8 @@ class _Families:
     """The metrics of one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        # Names follow prometheus.io's conventions: base units, labels that can be summed over. The
+        # number of series does not grow with partitions or batches.
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry, buckets=_SECONDS)

@@ -1,7 +1,4 @@
-"""What a running query says by itself: a line when it starts, and one for each batch if asked.
-
-Python hides INFO unless logging is configured, so the line goes to stderr then.
-"""
+"""What a running query says by itself: a line when it starts, and one for each batch if asked."""
 
 import contextlib
 import logging
@@ -14,16 +11,14 @@ logger = logging.getLogger("spark_eos")
 
 
 def say(text: str, **fields: object) -> None:
-    """Says one line: in the log if that takes INFO, else on stderr.
-
-    The level of the logger ``spark_eos`` decides if it has one: WARNING silences it.
-    """
+    """Says one line: in the log if that takes INFO, else on stderr, unless a level silences it."""
     if logger.isEnabledFor(logging.INFO):
         if logger.hasHandlers():
             logger.info("%s", text, extra=fields)
             return
     elif logger.level != logging.NOTSET or logger.disabled or _disabled():
-        return
+        return  # The logger has a level of its own, such as WARNING.
+    # Python hides INFO unless logging is configured.
     if sys.stderr is not None:
         # It may be closed, or a pipe that nobody reads: no reason to end a query.
         with contextlib.suppress(OSError, ValueError):

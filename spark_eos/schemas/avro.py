@@ -1,8 +1,4 @@
-"""Avro: reads and writes records by fastavro, without logical types, which Arrow converts.
-
-fastavro gives each value of a logical type a Python object; as columns of plain integers and bytes,
-records are read and written at twice the speed.
-"""
+"""Avro: reads and writes records by fastavro, without logical types, which Arrow converts."""
 
 import json
 import re
@@ -43,17 +39,12 @@ _JSON: Final[dict[str, tuple[type, ...]]] = {
 
 
 class Avro(Format):
-    """The format of that name.
-
-    Attributes:
-        top: The schema, as fastavro takes it.
-        named: The records, enums and fixed in it, by their full names.
-        is_record: Whether it is a record at its top.
-    """
+    """The format ``AVRO``."""
 
     def __init__(self, schema: Schema) -> None:
         self._texts = [*(text for _, text in schema.references), schema.text]
-        self.top: Any = None
+        self.top: Any = None  # the schema, as fastavro takes it
+        # The records, enums and fixed in it, by their full names.
         self.named: dict[str, Any] = {}
         try:
             for text in self._texts:
@@ -71,15 +62,12 @@ class Avro(Format):
             raise SchemaError(f"the Avro schema can't be used: it lacks {error}") from error
 
     def plain(self, *, wrapped: bool) -> Any:
-        """The schema without logical types.
-
-        ``wrapped``: as the one field of a record, which Avro writes as that field. Only records can
-        be parsed once for all.
-        """
+        """The schema without logical types; ``wrapped``: as the one field of a record."""
         named: dict[str, Any] = {}
         *others, own = map(_loaded, self._texts)
         for other in others:
             fastavro.parse_schema(other, named_schemas=named)
+        # Only records can be parsed once for all; Avro writes one of one field as that field.
         if wrapped:
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
         plain: Any = fastavro.parse_schema(own, named_schemas=named)
@@ -145,19 +133,18 @@ def _loaded(text: str) -> Any:
 
 
 def _make_plain(schema: Any, named: dict[str, Any]) -> None:
-    """Takes logical types out, and makes defaults whole.
-
-    fastavro takes bytes in them as text, and fills in no defaults in defaults.
-    """
+    """Takes logical types out, and makes defaults whole."""
     if isinstance(schema, list):
         for one in schema:
             _make_plain(one, named)
     elif isinstance(schema, dict):
+        # fastavro makes a Python object of each value of a logical type: half as fast.
         schema.pop("logicalType", None)
         for name in ("type", "items", "values"):
             _make_plain(schema.get(name), named)
         for field in schema.get("fields", ()):
             _make_plain(field["type"], named)
+            # fastavro takes bytes in them as text, and fills in no defaults in defaults.
             if "default" in field:
                 field["default"] = _default(field["default"], field["type"], named)
 

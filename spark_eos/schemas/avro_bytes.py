@@ -1,8 +1,4 @@
-"""Whether a payload is what Avro allows: fastavro reads some that are not as another value.
-
-It counts negative indexes of unions and enums from the end, cuts off numbers of more than 64 bits,
-and takes any byte for a boolean.
-"""
+"""Whether a payload is what Avro allows: fastavro reads some that are not as another value."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,14 +15,7 @@ _SIZES: Final = {"null": 0, "float": 4, "double": 8}
 
 
 class Checker:
-    """Tells payloads that are not of a schema, as fastavro parses it.
-
-    Attributes:
-        check_first: What has to raise nothing before a payload is read; None for most schemas.
-
-    Python takes as long to pass over a payload as fastavro to read it. So it only does if there are
-    bytes that such a payload must have.
-    """
+    """Tells payloads that are not of a schema, as fastavro parses it."""
 
     def __init__(self, schema: Any) -> None:
         self._named: dict[str, _Skip] = {}
@@ -40,17 +29,22 @@ class Checker:
         self._skip = self._skip_of(schema)
         for other in self._schemas.values():
             self._skip_of(other)
+        # fastavro counts negative indexes of unions and enums from the end, cuts off numbers of
+        # more than 64 bits, and takes any byte for a boolean.
         negative = re.escape(bytes(range(1, min(2 * self._members, 0x80), 2)))
         # A negative index, maybe with more bytes than it needs; or a number of more than 64 bits.
         suspect = rb"[%b]|[\x80-\xff]\x00|[\x80-\xff]{9}" % negative
         always = self._booleans or self._members > 0x40
         self._suspect = re.compile(b"" if always else suspect).search
+        # What has to raise nothing before a payload is read; None for most schemas.
         self.check_first = self._count if self._empties else None
 
     def check(self, payload: bytes, end: int) -> None:
         """Raises ValueError or IndexError; ``end``: where fastavro has stopped reading."""
         if left := len(payload) - end:
             raise BadValueError(f"{left} bytes are left after the record")
+        # Python takes as long to pass over a payload as fastavro to read it: only if there are
+        # bytes that a wrong one must have.
         if self._suspect(payload) and self._skip(payload, 0) != len(payload):
             raise BadValueError("it ends elsewhere")
 

@@ -21,10 +21,8 @@ _PROMOTED: Final = {
 
 
 def exact_first(members: list[Any]) -> list[Any]:
-    """A reader's union in an order in which a number is read as its own type, where there is one.
-
-    fastavro takes the first member that a value may be read as.
-    """
+    """A reader's union, ordered so that a number is read as its own type, where there is one."""
+    # fastavro takes the first member that a value may be read as.
     own = [one for one in members if _kind(one) in _NUMBERS]
     numbers = iter(sorted(own, key=lambda one: _NUMBERS.index(_kind(one))))
     return [next(numbers) if _kind(one) in _NUMBERS else one for one in members]
@@ -33,13 +31,9 @@ def exact_first(members: list[Any]) -> list[Any]:
 def check_changes(
     writer: Any, reader: Any, written: Mapping[str, Any], named: Mapping[str, Any]
 ) -> None:
-    """Refuses a changed logical type, and a union whose member nothing tells.
-
-    Avro resolves what is below the logical types, so that milliseconds would be read as
-    microseconds; and a record, enum or fixed does not tell which member of a new union it is.
-
-    ``written`` and ``named``: the writer's and the reader's named types.
-    """
+    """Refuses a changed logical type, and a union whose member nothing tells."""
+    # Avro resolves what is below the logical types, so that milliseconds would be read as
+    # microseconds; and a record, enum or fixed does not tell which member of a new union it is.
     _Changes(written, named).check("the value", writer, reader)
 
 

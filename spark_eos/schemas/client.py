@@ -65,10 +65,7 @@ class Registered:
 
 
 class Client:
-    """Asks a registry; picklable. Questions have connections of their own: there are few.
-
-    Settings are those of ``confluent_kafka.schema_registry.SchemaRegistryClient``.
-    """
+    """Asks a registry, by the settings of confluent_kafka's SchemaRegistryClient; picklable."""
 
     def __init__(self, settings: Mapping[str, Any], max_wait: float) -> None:
         self._settings = _DEFAULTS | {
@@ -216,6 +213,7 @@ class Client:
         )
 
         def attempt() -> Answer:
+            # Each question has a connection of its own: there are few.
             with module.SchemaRegistryClient(self._settings) as client:
                 return ask(client)
 

@@ -1,7 +1,4 @@
-"""What each format of schemas has to know: its types as columns, and how to read and write rows.
-
-A format is one class; nothing else asks which format a schema has.
-"""
+"""What each format of schemas has to know: one class, and nothing else asks which it is."""
 
 import importlib
 from abc import ABC, abstractmethod
@@ -20,19 +17,13 @@ from spark_eos.schemas.kinds import CodecResult, Kind, bisect_failures, each, ty
 
 @dataclass(frozen=True)
 class Schema:
-    """A schema's text.
+    """A schema's text, with those that it refers to."""
 
-    Attributes:
-        kind: Its format, as registries call it: ``AVRO``, ``PROTOBUF`` or ``JSON``.
-        text: The schema.
-        references: Name and text of each schema that it refers to, after those which that one
-            refers to itself.
-        message: The full name of the message, where a schema may have several; None for the first.
-    """
-
-    kind: str
+    kind: str  # as registries call it: AVRO, PROTOBUF or JSON
     text: str
+    # Name and text of each, after those which that one refers to itself.
     references: tuple[tuple[str, str], ...] = ()
+    # The full name of the message, where a schema may have several; None for the first.
     message: str | None = None
 
 
@@ -40,15 +31,10 @@ Codec = Callable[[pa.Array], CodecResult]
 
 
 class Format(ABC):
-    """A schema of one format, parsed. Whatever is wrong with it raises `SchemaError`.
+    """A schema of one format, parsed. Whatever is wrong with it raises `SchemaError`."""
 
-    Attributes:
-        name: The full name of the record that it describes, which tells schemas apart.
-        prefix: Bytes between schema id and payload, such as Protobuf's message indexes.
-    """
-
-    name: str
-    prefix = b""
+    name: str  # the full name of the record that it describes, which tells schemas apart
+    prefix = b""  # between schema id and payload, such as Protobuf's message indexes
     _bad_record: tuple[type[Exception], ...] = (Exception,)
     _bad_value: tuple[type[Exception], ...] = (Exception,)
 

@@ -1,8 +1,4 @@
-"""Where a record has its schema's id: before its payload, or in a header; pure.
-
-As Confluent's serializers write it: byte 0 and the id, or byte 1 and the schema's GUID, either
-before the payload or as the value of a header.
-"""
+"""Where a record has its schema's id, as with Confluent's: before its payload or in a header."""
 
 import struct
 import uuid
@@ -22,13 +18,7 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 
 
 class Group(NamedTuple):
-    """Rows that one schema has written, in order.
-
-    Attributes:
-        key: The schema's id or GUID.
-        rows: Their numbers.
-        payloads: What follows the id, for each of them.
-    """
+    """Rows that one schema has written, in order, by their numbers; with what follows the id."""
 
     key: SchemaKey
     rows: np.ndarray
@@ -119,10 +109,7 @@ def _headers_with_id(headers: pa.Array | None, name: str) -> dict[int, bytes]:
 
 
 def with_header(headers: pa.Array | None, name: str, values: list[bytes | None]) -> pa.Array:
-    """Headers with one of a name for each row, or none where the value is None.
-
-    One that is there goes: it would tell readers the schema of what the record held before.
-    """
+    """Headers with one of a name for each row, or none where the value is None."""
     if headers is None:
         entries = ([{"key": name, "value": one}] if one else None for one in values)
         return pa.array(list(entries), HEADERS_TYPE)
@@ -130,6 +117,7 @@ def with_header(headers: pa.Array | None, name: str, values: list[bytes | None])
         return headers
     made: list[list[dict[str, bytes | str | None]] | None] = []
     for before, value in zip(headers.to_pylist(), values, strict=True):
+        # An old one would tell readers the schema of what the record held before.
         kept = [entry for entry in before or () if entry is None or entry["key"] != name]
         kept += [{"key": name, "value": value}] if value else []
         made.append(kept if kept or before is not None else None)

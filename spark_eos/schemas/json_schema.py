@@ -1,8 +1,4 @@
-"""JSON: records are parsed and written by Python's own json, and validated by jsonschema-rs.
-
-Faster parsers round whole numbers beyond 64 bits, or write other numbers than Confluent's
-serializer.
-"""
+"""JSON: parsed and written by Python's own json, and validated by jsonschema-rs."""
 
 import json
 import re
@@ -45,6 +41,8 @@ class _Exact(float):
         return int(found) if found == int(found) else 2**64
 
 
+# Faster parsers round whole numbers beyond 64 bits, or write other numbers than Confluent's
+# serializer.
 _parse: Final = json.JSONDecoder(parse_constant=_refuse).decode
 _parse_exactly: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_Exact).decode
 # Whole numbers that may be rounded: with a point, or an exponent, after many digits; or that an
@@ -55,11 +53,7 @@ _write: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allo
 
 
 class JsonSchema(Format):
-    """The format ``JSON``. Schemas that one refers to are not fetched.
-
-    Attributes:
-        validate: Raises what is wrong with a value; formats are not its concern, as Confluent's.
-    """
+    """The format ``JSON``. Schemas that one refers to are not fetched."""
 
     _bad_record = (jsonschema_rs.ValidationError, ValueError, RecursionError)
     _bad_value = (jsonschema_rs.ValidationError, ValueError)
@@ -82,7 +76,7 @@ class JsonSchema(Format):
                 registry=jsonschema_rs.Registry([*found.items()]),
                 base_uri=self._root,
                 offline=True,
-                validate_formats=False,
+                validate_formats=False,  # as Confluent's serializer
                 mask=_MASK,
             ).validate
         except (ValueError, TypeError, jsonschema_rs.ReferencingError) as error:

@@ -24,23 +24,15 @@ _LONG: Final = {"minimum": -(2**63), "maximum": 2**63 - 1}
 
 
 class Column(NamedTuple):
-    """A schema's values as a column.
-
-    Attributes:
-        kind: How they go there and back.
-        shape: A schema of its own, of no more than the column's types, and which properties must
-            be there.
-    """
+    """A schema's values as a column."""
 
     kind: Kind
+    # A schema of no more than the column's types, and which properties must be there.
     shape: dict[str, Any]
 
 
 class Resolver:
-    """Follows references from a place in one of the documents, by address.
-
-    jsonschema-rs knows the place; but what it has there, it sorts by name.
-    """
+    """Follows references from a place in one of the documents, by address."""
 
     def __init__(self, resolver: Any, documents: Mapping[str, Any]) -> None:
         self._resolver = resolver
@@ -52,6 +44,7 @@ class Resolver:
         address = urljoin(found.resolver.base_uri, reference)
         document, fragment = urldefrag(address)
         contents = found.contents
+        # What jsonschema-rs has at the place, it sorts by name.
         if document in self._documents and fragment[:1] in {"", "/"}:
             contents = self._documents[document]
             for step in fragment.split("/")[1:]:

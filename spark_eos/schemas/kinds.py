@@ -50,49 +50,30 @@ class CodecResult(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What the rows of a column are written from, None for nulls and faults; and faults by row.
-
-    All faults are there once the values have been passed over.
-    """
+    """What a column's rows are written from, None for nulls and faults; and faults by row."""
 
     values: Iterable[Any]
-    faults: dict[int, str]
+    faults: dict[int, str]  # all are there once the values have been passed over
 
 
 class Kind:
-    """Values of one type, as they are.
+    """Values of one type, as they are: how a column holds them, and what they are written as."""
 
-    Args:
-        spark: The column's type.
-        raw: The Arrow type of the values in records, if it is a single value's.
-        items: The kinds of an array's items, or of a map's keys and values.
-        fields: Those of a struct's fields, by name.
-        required: The fields that a column must have.
-
-    Attributes:
-        spark: The column's type.
-        arrow: Its Arrow type.
-        nullable: Whether a null may be written.
-        nulls_are_faults: Whether they are found here where they may not be written.
-        tagged: Whether there is a union of Avro in it, whose values fastavro tags.
-        untag: Whether values may be tagged though it is no union itself.
-        tag: What fastavro calls the member of a union that it is; None if fastavro can tell.
-    """
-
-    nullable = False
-    nulls_are_faults = True
-    tagged = False
-    untag = False
+    nullable = False  # whether a null may be written
+    nulls_are_faults = True  # whether they are found here where they may not be written
+    tagged = False  # whether there is a union of Avro in it, whose values fastavro tags
+    untag = False  # whether values may be tagged though it is no union itself
+    # What fastavro calls the member of a union that it is; None if fastavro can tell.
     tag: str | None = None
 
     def __init__(
         self,
         spark: T.DataType,
-        raw: pa.DataType | None = None,
+        raw: pa.DataType | None = None,  # of the values in records, if it is a single value's
         *,
-        items: Sequence["Kind"] = (),
+        items: Sequence["Kind"] = (),  # of an array, or a map's keys and values
         fields: Mapping[str, "Kind"] | None = None,
-        required: Sequence[str] = (),
+        required: Sequence[str] = (),  # the fields that a column must have
     ) -> None:
         self.spark = spark
         self.arrow = arrow_schema(T.StructType([T.StructField("one", spark)])).field(0).type

@@ -20,14 +20,11 @@ _NAME: Final = re.compile(rf"({DECODE}|{ENCODE})-([1-9]\d*)")
 
 
 class Pins:
-    """The pinned versions of subjects, each in a numbered directory: the last one counts.
-
-    ``role``: `DECODE` or `ENCODE`; a subject may have a pin of each.
-    """
+    """The pinned versions of subjects, each in a numbered directory: the last one counts."""
 
     def __init__(self, files: Files, role: str) -> None:
         self._files = files
-        self._role = role
+        self._role = role  # DECODE or ENCODE: a subject may have a pin of each
 
     def read(self, subject: str) -> Registered | None:
         """The pinned version of a subject, None if there is none; raises CheckpointError."""

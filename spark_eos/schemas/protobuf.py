@@ -1,8 +1,4 @@
-"""Protobuf: reads and writes messages by upb, field by field for all rows of a batch.
-
-Between schema id and message are the message's indexes: its place in the file, and in the messages
-that it is nested in.
-"""
+"""Protobuf: reads and writes messages by upb, field by field for all rows of a batch."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -26,14 +22,11 @@ _KIND: Final = "PROTOBUF"
 _ID: Final = SchemaId("", 0).id_to_bytes()
 
 Indexes = tuple[int, ...]
+"""A message's place in its file, and in those around it; between schema id and message."""
 
 
 class Protobuf(Format):
-    """The format of that name: a schema's messages, one of which is meant.
-
-    Attributes:
-        listed: The full names of all.
-    """
+    """The format ``PROTOBUF``: a schema's messages, one of which is meant."""
 
     _bad_record = (ValueError, DecodeError)
     _bad_value = (EncodeError,)

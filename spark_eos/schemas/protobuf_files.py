@@ -1,9 +1,4 @@
-"""Protobuf schemas as registries hold them, and the descriptors that they are compiled to.
-
-A schema is the text of a ``.proto`` file, or a compiled one in base64, which is what Confluent's
-serializer for Python registers. Text is compiled by protoc, in a process of its own: it writes what
-is wrong to its standard error.
-"""
+"""Descriptors of Protobuf schemas: of a ``.proto`` file's text, or of a compiled one in base64."""
 
 import base64
 import binascii
@@ -71,7 +66,7 @@ def _unusable(error: object) -> SchemaError:
 
 
 def _compiled(name: str, text: str) -> File | None:
-    """The file that base64 holds; None if it is text."""
+    """The file that base64 holds, as Confluent's Python serializer registers; None if text."""
     try:
         file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
@@ -130,6 +125,7 @@ def _by_protoc(texts: Mapping[str, str], compiled: Mapping[str, File]) -> dict[s
         known.write_bytes(every.SerializeToString())
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", "--include_imports"]
         command += [f"--descriptor_set_in={known}"] if compiled else []
+        # protoc writes what is wrong to its process's standard error.
         done = subprocess.run(
             [*command, f"--descriptor_set_out={made}", _OWN],
             cwd=directory,

@@ -93,15 +93,12 @@ class Enum(Kind):
 
 
 class Time(Kind):
-    """google.protobuf.Timestamp or Duration; parts of a microsecond are cut off.
-
-    ``limits``: the least and the greatest number of seconds that Protobuf allows.
-    """
+    """google.protobuf.Timestamp or Duration; parts of a microsecond are cut off."""
 
     def __init__(self, spark: T.DataType, make: Any, limits: tuple[int, int]) -> None:
         super().__init__(spark, pa.int64())
         self._make = make
-        self._limits = limits
+        self._limits = limits  # the least and the greatest number of seconds
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         check_known(values)

@@ -85,10 +85,7 @@ def _value_kind(field: Any, path: str, within: Sequence[str]) -> Kind:
 def check_readable(
     writer: Any, reader: Any, path: str = "", seen: frozenset[tuple[str, str]] = frozenset()
 ) -> None:
-    """Refuses messages whose fields another message would lose, or have other values of.
-
-    Protobuf itself drops what has another type on the wire, and cuts off what is too long.
-    """
+    """Refuses messages whose fields another message would lose, or have other values of."""
     pair = (writer.full_name, reader.full_name)
     if pair in seen:
         return
@@ -99,6 +96,7 @@ def check_readable(
         if field is None:
             continue
         where = f"{path}{own.name} (field {number})"
+        # Protobuf itself drops what has another type on the wire, and cuts off what is too long.
         same = field.type == own.type or own.type in _WIDER.get(field.type, ())
         if not same or (field.is_repeated and not own.is_repeated):
             raise SchemaError(f"{where}: {_told(field)} can't be read as {_told(own)}")

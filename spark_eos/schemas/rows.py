@@ -27,34 +27,20 @@ _made: LRUCache[tuple[str, object], Any] = LRUCache(1000)
 
 
 class Member(NamedTuple):
-    """A part of the column: all of it, or one member of a struct with several subjects' records.
+    """A part of the column: all of it, or one member of a struct with several subjects' records."""
 
-    Attributes:
-        name: The member's name; None if it is all of the column.
-        schema: What its records are read or written by.
-        record: The record's full name.
-    """
-
-    name: str | None
+    name: str | None  # None if it is all of the column
     schema: Schema
-    record: str
+    record: str  # the record's full name
 
 
 class Target(NamedTuple):
-    """A part of the column that is written.
-
-    Attributes:
-        name: As of a `Member`.
-        schema: What its records are written by.
-        kind: The part's type.
-        prefix: What precedes its payloads, or is the value of the header.
-        in_header: Whether it is that.
-    """
+    """A part of the column that is written."""
 
     name: str | None
     schema: Schema
     kind: T.DataType
-    prefix: bytes
+    prefix: bytes  # precedes the payloads, or is the value of the header
     in_header: bool
 
 

@@ -83,11 +83,9 @@ def end_offsets(
 
 
 def _are_led(admin: AdminClient, topic: str, count: int) -> bool:
-    """Whether leaders answer, which they may do seconds after metadata names them.
-
-    A producer that is idempotent must not come earlier: if the first of two batches on their way
-    is refused and the second accepted, the first is out of order for ever.
-    """
+    """Whether leaders answer, which they may do seconds after metadata names them."""
+    # An idempotent producer must not come earlier: if the first of two batches on their way is
+    # refused and the second accepted, the first is out of order for ever.
     if not count:
         return True
     try:

@@ -1,9 +1,4 @@
-"""The files that let a broker start in a second: prepared once, kept in the cache directory.
-
-- A class data archive.
-- A formatted data directory for each choice of features. Copying it saves running Kafka's storage
-  tool, which needs another JVM.
-"""
+"""The files that let a broker start in a second: prepared once, kept in the cache directory."""
 
 import shutil
 import subprocess
@@ -47,7 +42,8 @@ def command(
 ) -> list[str]:
     """Return the command line that runs the class `main` from the broker's jars."""
     class_path = ("-cp", ":".join(map(str, image.jars)))
-    logging = f"-Dlog4j2.configurationFile={_log_configuration()}"
+    configuration = resources.files(__package__) / "conf" / "broker-log4j2.properties"
+    logging = f"-Dlog4j2.configurationFile={configuration}"
     return image.command(logging, *class_path, main, *arguments, heap=heap, options=options)
 
 
@@ -63,6 +59,7 @@ def create_data(
         with locked(template.with_suffix(".lock")):
             if not template.exists():
                 _format(image, template, features, relevant)
+    # Kafka's storage tool would need another JVM.
     shutil.copytree(template, target)
 
 
@@ -93,7 +90,3 @@ def _format(
                 f"{dict(features)}:\n{(result.stdout + result.stderr).strip()}"
             )
         data.rename(template)
-
-
-def _log_configuration() -> Path:
-    return Path(str(resources.files(__package__) / "conf" / "broker-log4j2.properties"))

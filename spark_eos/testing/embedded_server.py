@@ -49,10 +49,7 @@ def server_image(place: str, jars: Iterable[Path], of: str) -> ServerImage:
 
 
 class _Remains:
-    """Removes process and data of a server that is closed or garbage-collected.
-
-    It holds no reference to the `EmbeddedServer`, which would keep that alive.
-    """
+    """Removes process and data of a server that is closed or garbage-collected."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -93,6 +90,7 @@ class EmbeddedServer(ABC):
         self._port = port
         self._start_timeout = start_timeout
         self._has_run = False
+        # It must not refer to this object, which that would keep alive.
         self._remains = _Remains()
         # Also runs when the interpreter exits.
         self._finalizer = weakref.finalize(self, self._remains.discard)
@@ -216,20 +214,17 @@ class EmbeddedServer(ABC):
     def _launch(
         self,
         command: Sequence[str],
-        is_ready: Callable[[str], bool],
+        is_ready: Callable[[str], bool],  # given what it has logged since this start
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the JVM and wait until it serves requests; else kill it and raise with its log.
-
-        The process is noted before the wait, so that it is removed however the wait ends.
-        ``is_ready``: whether it serves requests, given what it has logged since this start.
-        """
+        """Start the JVM and wait until it serves requests; else kill it and raise with its log."""
         directory = self._directory()
         deadline = time.monotonic() + self._start_timeout
         logged_before = len(self.log())
         process = ServerProcess(
             command, directory=directory, log=directory / _LOG, environment=environment
         )
+        # Before the wait, so that it is removed however that ends.
         self._remains.process = process
         while not is_ready(self.log()[logged_before:]):
             code = process.exit_code()

@@ -1,7 +1,4 @@
-"""Ends a server whose owner is gone. Runs as a script; standard input is a pipe from the owner.
-
-The operating system closes the pipe's other end however the owner dies, even by SIGKILL.
-"""
+"""Ends a server whose owner is gone. Runs as a script; standard input is a pipe from the owner."""
 
 import contextlib
 import os
@@ -14,6 +11,7 @@ DISMISSED = b"."
 
 def main(pid: int, directory: str) -> None:
     """Wait for the owner; unless it dismisses the guard, kill `pid` and remove its data."""
+    # The operating system closes the pipe's other end however the owner dies, even by SIGKILL.
     if os.read(0, 1) == DISMISSED:
         return
     with contextlib.suppress(ProcessLookupError):

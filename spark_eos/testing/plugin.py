@@ -1,8 +1,4 @@
-"""Pytest fixtures: a broker, a schema registry and Spark, each started once per test run.
-
-Installing spark-eos makes them available, without imports or configuration. Every pytest in the
-environment loads this module, so it imports what it needs only on use.
-"""
+"""Pytest fixtures: a broker, a schema registry and Spark, each started once per test run."""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -10,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# Every pytest in the environment loads this module, so it imports what it needs only on use.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -222,11 +222,7 @@ def _record(arguments: Mapping[str, Any], message: Message) -> tuple[Any, ...]:
 def settled_ends(
     settings: Mapping[str, Any], topic: str, partitions: Collection[int], settle: float
 ) -> tuple[Ends, Ends]:
-    """Wait until last stable offsets and high watermarks are equal; return both.
-
-    A transaction's markers may be written a moment after its end is acknowledged. If the offsets
-    still differ after the wait, a transaction is open.
-    """
+    """Wait until last stable offsets and high watermarks are equal; return both."""
     # Nothing else may refer to the client: an AdminClient closes only when it is collected, and
     # while it lives it tries to reach brokers, also those that have gone. Its log is off, since
     # it has a line about clients that close right after an answer, and errors are raised.
@@ -236,6 +232,8 @@ def settled_ends(
         # In this order, so that the high watermarks are never the older of the two.
         stable = end_offsets(admin, topic, partitions, IsolationLevel.READ_COMMITTED)
         ends = end_offsets(admin, topic, partitions)
+        # Markers may be written a moment after a transaction's end is acknowledged; if the offsets
+        # still differ after the wait, one is open.
         if stable == ends or time.monotonic() >= until:
             return stable, ends
         time.sleep(_PAUSE)

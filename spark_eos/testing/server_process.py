@@ -11,11 +11,7 @@ from spark_eos.testing import guard
 
 
 class ServerProcess:
-    """A running JVM, in its own session so that Ctrl-C reaches only its owner.
-
-    A second, small process, the guard, kills the JVM and removes its directory if this Python
-    process dies without doing so, even by SIGKILL.
-    """
+    """A running JVM, in its own session so that Ctrl-C reaches only its owner."""
 
     def __init__(
         self,
@@ -36,6 +32,8 @@ class ServerProcess:
                 start_new_session=True,
             )
         try:
+            # Kills the JVM and removes its directory if this process dies without doing so, even by
+            # SIGKILL.
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", guard.__file__, str(self._jvm.pid), str(directory)],
                 cwd="/",

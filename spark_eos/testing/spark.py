@@ -85,7 +85,8 @@ def spark_settings(
         **given,
     }
     jars = ",".join(map(str, spark_kafka_jars()))
-    logging = f"-Dlog4j2.configurationFile={_log_configuration()}"
+    configuration = resources.files(__package__) / "conf" / "spark-log4j2.properties"
+    logging = f"-Dlog4j2.configurationFile={configuration}"
     settings["spark.jars"] = _joined(",", jars, given.get("spark.jars"))
     quick = quick_start_options() if quick_start else []
     for options in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
@@ -95,7 +96,3 @@ def spark_settings(
 
 def _joined(separator: str, ours: str, given: str | None) -> str:
     return f"{ours}{separator}{given}" if given else ours
-
-
-def _log_configuration() -> Path:
-    return Path(str(resources.files(__package__) / "conf" / "spark-log4j2.properties"))

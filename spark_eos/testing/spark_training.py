@@ -1,7 +1,4 @@
-"""A program that loads the classes of streaming queries, and exits: narrow ones and stateful ones.
-
-Its arguments are options for the JVM, which let it write an archive of its classes on exit.
-"""
+"""A program that loads the classes of streaming queries, for a JVM that archives them on exit."""
 
 import sys
 import tempfile

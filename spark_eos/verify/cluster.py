@@ -1,9 +1,4 @@
-"""Questions to one cluster, by kafka-python's connections and messages: topics, offsets, and more.
-
-Not by an admin client: kafka-python's does not wait for stable offsets, keeps a coordinator that
-has moved, gives up at the first partition's error, and can't fetch control records. librdkafka's
-aborts the process if a coordinator's connection is lost at the wrong moment (its issue 4605).
-"""
+"""Questions to one cluster, by kafka-python's connections and messages: topics, offsets, more."""
 
 import functools
 import time
@@ -79,6 +74,9 @@ class Identity(NamedTuple):
     topics: Mapping[str, uuid.UUID]
 
 
+# Not an admin client: kafka-python's does not wait for stable offsets, keeps a coordinator that has
+# moved, gives up at the first partition's error, and can't fetch control records. librdkafka's
+# aborts the process if a coordinator's connection is lost at the wrong moment (its issue 4605).
 class Cluster:
     """The connections to one cluster; it says at once why a listener refuses the client."""
 
@@ -112,11 +110,7 @@ class Cluster:
     def ask(
         self, what: str, attempt: Callable[[float], _Found], seconds: float = _ATTEMPT
     ) -> _Found:
-        """What an attempt returns that is given so many seconds.
-
-        It is made again, within the timeout, if an answer is lost or whoever is asked has moved.
-        Raises VerificationError if a broker refuses, DeadlineExceededError if none answers in time.
-        """
+        """Attempts for so many seconds; again if an answer is lost or whoever is asked moved."""
         until = time.monotonic() + self.timeout
 
         def once() -> _Found:
@@ -153,10 +147,8 @@ class Cluster:
             raise kafka_errors.KafkaConnectionError(f"no answer of {which}: {error!r}") from error
 
     def ask_each(self, request: Any) -> dict[int, Any]:
-        """The answers of all brokers to a request; ``silent`` names those that do not answer.
-
-        These are not asked again. Metadata may name a broker long after it died.
-        """
+        """The answers of all brokers; those that give none, ``silent``, are not asked again."""
+        # Metadata may name a broker long after it died.
         until = time.monotonic() + _PATIENCE
         found: dict[int, Any] = {}
         while left := [

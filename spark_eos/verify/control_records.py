@@ -1,9 +1,4 @@
-"""Finds output records outside of committed transactions, by the control records in the log.
-
-It fetches the log as raw record batches with kafka-python, and decodes only a batch's header and,
-of a control batch, its one record, which says COMMIT or ABORT. So it shares no code with what reads
-the outputs, which is librdkafka.
-"""
+"""Finds output records outside of committed transactions, by the control records in the log."""
 
 import enum
 import functools
@@ -27,13 +22,11 @@ _NOBODY: Final = -1  # the producer id of records without one
 
 
 class Fate(enum.IntEnum):
-    """What became of a transaction that was not committed: OPEN has no control record.
-
-    UNKNOWN: retention has removed its records or its control record before they were read.
-    """
+    """What became of a transaction that was not committed."""
 
     ABORTED = 1
-    OPEN = 2
+    OPEN = 2  # there is no control record
+    # Retention has removed its records or its control record before they were read.
     UNKNOWN = 3
 
 
@@ -93,6 +86,8 @@ def _batches(
             offset = cluster.lows([partition])[partition]
             if offset > before:
                 yield before, offset - 1, None
+        # Only their headers and control records are decoded, by kafka-python: the outputs are read
+        # by librdkafka, which shares no code with it.
         for batch in MemoryRecords(records or b""):
             if not isinstance(batch, DefaultRecordBatch):
                 raise VerificationError(

@@ -18,10 +18,7 @@ _Self = TypeVar("_Self", bound="Database")
 
 
 class Database:
-    """The database, in a directory that is removed when the context ends.
-
-    Its tables have no index: one sort of all records answers the questions about them.
-    """
+    """The database, in a directory that is removed when the context ends."""
 
     def __init__(self, schema: str, **functions: Callable[[Any], Any]) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="spark-eos-verify-")
@@ -31,6 +28,7 @@ class Database:
         self._database.set_progress_handler(lambda: 0, _STEPS)
         for name, function in functions.items():
             self._database.create_function(name, 1, function)
+        # Tables have no index: one sort of all records answers the questions about them.
         self._database.executescript(_PRAGMAS + schema)
 
     def __enter__(self: _Self) -> _Self:

@@ -38,12 +38,9 @@ class CommittedOffsets:
     def read(
         self, partitions: Iterable[TopicPartition] | None = None, *, stable: bool
     ) -> tuple[Offsets, set[TopicPartition]]:
-        """Reads offsets; without partitions all that the group has and the client may describe.
-
-        ``stable`` waits until no open transaction is about to change an offset: of each partition
-        by itself, since a running query always has some pending, and for no longer than the
-        timeout and one answer. Returns offsets, and the partitions that did not become stable.
-        """
+        """Offsets, by default all that may be described; and partitions that stayed unstable."""
+        # Until no open transaction is about to change an offset: of each partition by itself, since
+        # a running query always has some pending.
         until = time.monotonic() + self._cluster.timeout
         found, unstable = self._asked(partitions, stable=stable)
         while unstable and time.monotonic() <= until:

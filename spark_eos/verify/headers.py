@@ -1,7 +1,4 @@
-"""What headers of records say; anybody may have written them.
-
-Dead letters are read by what docs/dead-letters.md promises, not by the code that writes them.
-"""
+"""What headers of records say; anybody may have written them."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +10,7 @@ from spark_eos._client.confluent_traps import headers_of
 
 # Neither `bytes.isdigit` nor `int` will do: the latter raises on thousands of digits.
 _NUMBER: Final = re.compile(rb"[0-9]{1,19}")
-# By the prefix of a style, its name for the group.
+# By the prefix of a style, its name for the group; as docs/dead-letters.md promises.
 _STYLES: Final = {
     "__dlq.errors.": "group",
     "__streams.errors.": "group",
@@ -42,25 +39,13 @@ class Letter(NamedTuple):
 
 
 def dead_letter(headers: Iterable[tuple[str, bytes | None]]) -> Letter:
-    """What the headers of a dead letter say, in any style; those of other records say nothing.
-
-    The last ``reason`` belongs to the letter's explanation; what a source record brought along is
-    before or after it, and not believed.
-
-    Example:
-        >>> own = [("__connect.errors.topic", b"made up"), ("__connect.errors.reason", b"made up")]
-        >>> explanation = [("topic", b"orders"), ("reason", b"e"), ("partition", b"1")]
-        >>> explanation += [("offset", b"7"), ("group", b"enrich")]
-        >>> dead_letter(own + [("__dlq.errors." + name, value) for name, value in explanation])
-        Letter(group=b'enrich', topic=b'orders', position=b'orders:1:7')
-        >>> dead_letter(own)
-        Letter(group=b'', topic=b'made up', position=None)
-    """
+    """What the headers of a dead letter say, in any style; those of other records say nothing."""
     found = list(headers)
     names = [name for name, _ in found]
     reasons = [at for at, name in enumerate(names) if name.removesuffix(_REASON) in _STYLES]
     if not reasons:
         return Letter()
+    # What a source record brought along is before or after the explanation, and not believed.
     last = reasons[-1]
     style = names[last].removesuffix(_REASON)
     said: dict[str, bytes] = {}

@@ -1,10 +1,4 @@
-"""How far a query has come in its inputs, by its group's offsets.
-
-If the inputs are in another cluster than the group, it has an offset of a progress topic for each
-source partition. The text that Kafka stores with the offset says which one, as JSON:
-``{"spark-eos": 2, ..., "source": [id of the source cluster, topic, topic id in hexadecimal digits,
-partition]}``. What is read here is that text, not the code that writes it.
-"""
+"""How far a query has come in its inputs, by its group's offsets."""
 
 import json
 import re
@@ -20,6 +14,10 @@ from spark_eos.verify.cluster import NO_ID, Cluster, Identity
 from spark_eos.verify.group_offsets import CommittedOffsets, Offsets
 from spark_eos.verify.partitions import Partitions, name_of
 
+# The text of an offset of a progress topic tells its source partition, by the source cluster's id,
+# topic, topic id in hexadecimal digits and partition: {"spark-eos": 2, ..., "source": [...]}.
+# That of a staged query tells the batch that was staged last: "staged": {...}.
+# What is read here is that text, not the code that writes it.
 _FORMAT: Final = "spark-eos"
 # What a staged query publishes for monitoring is no progress.
 _PUBLISHED: Final = '{"spark-eos":2,"position":'
@@ -37,23 +35,18 @@ class InputOffsets:
 
 
 def check_not_staged(group: CommittedOffsets) -> None:
-    """Raises VerificationError for a staged query's group, which has no offsets of its inputs.
-
-    What it publishes for monitoring is no progress. The text of one of its offsets names the batch
-    that was staged last: ``{"spark-eos": 2, ..., "staged": {...}}``.
-    """
+    """Raises VerificationError for a staged query's group, which has no offsets of its inputs."""
     found, _ = group.read(stable=False)
-    if any(text.startswith(_PUBLISHED) or _is_staged(text) for _, text in found.values()):
+    if any(
+        text.startswith(_PUBLISHED) or isinstance(_fields(text).get("staged"), dict)
+        for _, text in found.values()
+    ):
         raise VerificationError(
             f"group {group.group_id!r} is that of a staged query: its offsets do not tell how far "
             "it has come in its inputs. Compare its output with what it should be (--expect). Only "
             "if each input has its own output, leave --group-id out: all input then counts as "
             "processed"
         )
-
-
-def _is_staged(text: str) -> bool:
-    return isinstance(_fields(text).get("staged"), dict)
 
 
 class DirectProgress:
@@ -107,16 +100,14 @@ class MirroredProgress:
         return InputOffsets(committed, tuple(map(name_of, sorted(unstable))))
 
     def _awaited(self, stored: Offsets) -> set[TopicPartition]:
-        """The partitions whose offset may be about to tell of an input.
-
-        Also those without an offset: the broker tells only if it is asked that they are about to
-        get one. A group without any progress, in its first transaction, may have it anywhere.
-        """
+        """The partitions whose offset may be about to tell of an input; also those without one."""
         sources = {one: source for one, source in _sources(stored).items() if source is not None}
+        # A group without any progress, in its first transaction, may have it anywhere.
         topics = sorted({topic for topic, _ in sources})
         counts = self._target.partition_counts(topics or None)
         # A progress partition keeps its source partition for good.
         others = {one for one, source in sources.items() if source.topic not in self._topics}
+        # Only if asked for a partition, the broker tells that it is about to get its first offset.
         return {*Partitions(counts)} - others
 
     def _committed(self, stored: Offsets) -> dict[TopicPartition, int]:
@@ -177,16 +168,7 @@ class Source(NamedTuple):
 
 
 def source_of(text: str) -> Source | None:
-    """The source partition that an offset's text names; None if it names none.
-
-    Example:
-        >>> text = '{"spark-eos":2,"source":["9dZ","orders","00000000000000000000000000000007",3]}'
-        >>> source_of(text)
-        Source(cluster='9dZ', topic='orders', \
-topic_id=UUID('00000000-0000-0000-0000-000000000007'), partition=3)
-        >>> source_of("an operator's")
-        >>> source_of("[" * 4_000)
-    """
+    """The source partition that an offset's text names; None if it names none."""
     fields = _fields(text)
     try:
         version, (cluster, topic, topic_id, partition) = fields[_FORMAT], fields["source"]

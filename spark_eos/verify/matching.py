@@ -80,11 +80,7 @@ class Matching:
 
 
 class Inputs:
-    """Turns input records into rows.
-
-    Compares their positions with the group's offsets from before and after the outputs were read;
-    without a group, None, all input is due.
-    """
+    """Turns input records into rows."""
 
     def __init__(
         self,
@@ -95,6 +91,7 @@ class Inputs:
     ) -> None:
         self._matching = matching
         self._partitions = partitions
+        # From before and after the outputs were read; without a group, None, all input is due.
         self._due = _bounds(partitions, before)
         self._done = _bounds(partitions, after)
 
@@ -151,11 +148,7 @@ def _bounds(partitions: Partitions, offsets: InputOffsets | None) -> list[int]:
 
 
 class Outputs:
-    """Turns output records into rows; keeps the order of sources in each output partition.
-
-    A dead-letter topic may be shared: other queries' letters are left out. They are told by the
-    group; without one, only letters of topics that are no inputs are known to be others'.
-    """
+    """Turns output records into rows; keeps the order of sources in each output partition."""
 
     def __init__(
         self, matching: Matching, inputs: Partitions, outputs: Partitions, group_id: str | None
@@ -213,6 +206,7 @@ class Outputs:
         if at >> SHIFT not in self._letters:
             return False
         letter = dead_letter(headers_of(message) or ())
+        # Without a group, only letters of topics that are no inputs are known to be others'.
         if self._group is None:
             anothers = letter.topic not in self._topics
         else:

@@ -26,16 +26,13 @@ _TYPES: Final = {
 
 
 class ParquetRows:
-    """The rows of a Parquet file, or of all those in a directory and its subdirectories.
-
-    Names that begin with ``_`` or ``.`` are left out, such as Spark's ``_SUCCESS``. Columns may
-    also be in the directories' names, as Spark's ``partitionBy`` writes them. The path may be a
-    URI. Only footers are read until `read`.
-    """
+    """The rows of a Parquet file, or of all those below a directory; at first only footers."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         try:
+            # Leaves out names that begin with _ or ., such as Spark's _SUCCESS; and takes columns
+            # from directories' names, as Spark's partitionBy writes them.
             found = dataset.dataset(path, format=_FORMAT, partitioning="hive")
             schemas = [(one.path, one.physical_schema) for one in found.get_fragments()]
             if not schemas:

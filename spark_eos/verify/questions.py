@@ -1,10 +1,4 @@
-"""All records of a verification in SQL, and the questions about them.
-
-An id is either the position of the source record, as an integer, or the bytes of the header or key.
-Inputs and outputs have positions of their own: ``source`` is an input's, ``first``, ``last`` and
-``position`` of outputs are an output's. Each question is a view with one row for each case:
-``number`` (of records missing or surplus), ``id``, ``source``, ``first``, ``last`` and ``detail``.
-"""
+"""All records of a verification in SQL, and the questions about them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
@@ -15,6 +9,7 @@ from spark_eos.verify.findings import Kind
 from spark_eos.verify.partitions import OFFSETS, SHIFT, Partitions
 
 Id = int | bytes
+"""The position of the source record, or the bytes of the header or key."""
 InputRow = tuple[Id, int, int, int]
 """Id, position, number of outputs expected, and DUE, DONE or AHEAD."""
 OutputRow = tuple[Id, int, int]
@@ -81,6 +76,8 @@ CREATE VIEW unmatched AS SELECT *, typeof(id) = 'integer' AND EXISTS (
 ) AS gone
 FROM odd WHERE sources = 0
 """
+# Each question is a view with one row for each case: `number` (of records missing or surplus),
+# `id`, `source` (an input's position), `first` and `last` (outputs' positions) and `detail`.
 _LOST: Final = f"""
 CREATE VIEW lost_writes AS SELECT
     m.number, m.id, m.source, a.position AS first, NULL AS last, CASE a.fate
@@ -190,10 +187,8 @@ class Records(Database):
         )
 
     def first_sources(self, starts: Collection[int]) -> list[dict[int, int]]:
-        """The first source offset, by number of the input partition, at or above some positions.
-
-        One dictionary for each position, which is of an output partition of its own.
-        """
+        """By number of the input partition, the first source offset from each of some starts on."""
+        # Each start is of an output partition of its own.
         self.insert("starts VALUES (?, ?)", ((at >> SHIFT, at) for at in starts))
         found: dict[int, dict[int, int]] = {at >> SHIFT: {} for at in starts}
         # Of the smallest position, as MIN() decides which row the other columns are of.
@@ -212,17 +207,14 @@ class Records(Database):
 
     def match(
         self,
+        # By number of the input partition, its first existing offset, and the one below which
+        # retention may have removed outputs.
         limits: Mapping[int, tuple[int, int]],
         *,
-        at_most_once_each: bool = False,
-        one_each: bool = True,
+        at_most_once_each: bool = False,  # inputs may have fewer outputs than expected
+        one_each: bool = True,  # none may have several, not even one that is gone
     ) -> None:
-        """Matches all records, and creates the questions' views.
-
-        Limits are, by number of the input partition, its first existing offset, and the one below
-        which retention may have removed outputs. With ``at_most_once_each`` inputs may have fewer
-        outputs than expected; with ``one_each`` none may have several, not even one that is gone.
-        """
+        """Matches all records, and creates the questions' views."""
         rows = ((number, *offsets) for number, offsets in limits.items())
         self.insert("limits VALUES (?, ?, ?)", rows)
         lost = f"{_LOST} {_TRIED}" if at_most_once_each else _LOST

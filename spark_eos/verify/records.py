@@ -1,7 +1,4 @@
-"""Reads spans of partitions as a consumer with an isolation level sees them, with librdkafka.
-
-And tells how far it is.
-"""
+"""Reads partitions with librdkafka, as consumers of an isolation level see them; tells how far."""
 
 import time
 import uuid
@@ -76,11 +73,7 @@ class Reader:
         self._timeout = cluster.timeout
 
     def read(self, spans: Spans, advance: Callable[[int], None]) -> Iterator[Batch]:
-        """Yields the visible records of spans, in order within each partition.
-
-        A span ends early at the last stable offset, beyond which the consumer can't read.
-        ``advance`` is called with the number of offsets read since the last call.
-        """
+        """Yields the visible records of spans, in order within each partition."""
         try:
             with closing(Consumer(self._settings)) as consumer:
                 yield from self._read(consumer, spans, advance)
@@ -107,6 +100,7 @@ class Reader:
             for found in consumer.position(_offsets((one, _NONE) for one in at)):
                 partition = TopicPartition(found.topic, found.partition)
                 end = spans[partition][1]
+                # A span ends early at the last stable offset, beyond which the consumer can't read.
                 reached = end if partition in done else min(found.offset, end)
                 moved += max(0, reached - at[partition])
                 at[partition] = max(at[partition], reached)

@@ -1,8 +1,4 @@
-"""Expected and visible rows in SQL, by their hashes, and the questions about them.
-
-Each question is a view with one row for each case: ``number`` (of rows, or 1 for a key), ``source``
-(an expected row), ``first`` and ``last`` (positions of outputs) and ``detail``.
-"""
+"""Expected and visible rows in SQL, by their hashes, and the questions about them."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -23,6 +19,8 @@ CREATE TABLE rows (side INTEGER, id BLOB, value BLOB, number INTEGER);
 CREATE TABLE keyless (position INTEGER);
 """
 
+# Each question is a view with one row for each case: `number` (of rows, or 1 for a key), `source`
+# (an expected row), `first` and `last` (positions of outputs) and `detail`.
 _COUNTS: Final = (
     f"""
 CREATE TABLE odd AS SELECT
@@ -61,6 +59,7 @@ CREATE TABLE lasts AS
 """
 # A null value deletes its key, so it equals a key that is not there: x'' is either.
 _KEYS: Final = (
+    # Keys whose expected value is not known.
     f"""
 CREATE VIEW ambiguous AS
     SELECT MIN(number) AS first, MAX(number) AS last
@@ -96,6 +95,8 @@ CREATE VIEW {Difference.UNEXPECTED.value} AS
 CREATE VIEW {Difference.VALUE.value} AS
     SELECT 1 AS number, *, '' AS detail FROM odd
     WHERE NOT agrees AND wanted <> x'' AND seen <> x'' ORDER BY first""",
+    # Keys in several partitions whose last values differ while one is right: no order says which is
+    # the last.
     """
 CREATE VIEW unsure AS
     SELECT 1 AS number, * FROM odd WHERE agrees""",
@@ -130,11 +131,7 @@ class RowCounts(Database):
         self.run(_COUNTS)
 
     def compare_keys(self, *, by_partition: bool) -> None:
-        """Compares the last value of each key, that with the highest number.
-
-        ``by_partition``: within a partition, as numbers are positions; otherwise all expected rows
-        of a key must be the same. Also answers ``ambiguous`` (``first``, ``last``), keys whose
-        expected value is not known; and ``unsure``, keys in several partitions whose last values
-        differ while one of them is right: no order says which is the last.
-        """
+        """Compares the last value of each key, that with the highest number."""
+        # Within a partition, where numbers are positions; otherwise all expected rows of a key must
+        # be the same.
         self.run([_LASTS.format(f"number >> {SHIFT}" if by_partition else "value"), *_KEYS])

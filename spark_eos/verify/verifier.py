@@ -183,11 +183,9 @@ class _Verification:
     def reconcile(
         self, group_id: str | None, prefix: str | None, isolation_level: str
     ) -> Reconciled:
-        """Reads and matches everything, in an order that is safe while a query runs.
-
-        Input committed before the outputs' ends are taken has its output below those ends; and
-        the source offset of every visible output is committed once the outputs have been read.
-        """
+        """Reads and matches everything, in an order that is safe while a query runs."""
+        # Input committed before the outputs' ends are taken has its output below those ends; and
+        # the source offset of every visible output is committed once the outputs have been read.
         source, target, records = self.source, self.target, self.records
         # 1. The group's committed offsets: all input below them is due.
         progress = None if group_id is None else self._progress(group_id)
@@ -250,11 +248,9 @@ class _Verification:
         return MirroredProgress(group, self.inputs, self.target, self.source)
 
     def _unsure(self, lows: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """By input partition, the offset below which retention may have removed outputs.
-
-        In an output partition that retention has shortened, the removed outputs of an input
-        partition come before the first remaining one.
-        """
+        """By input partition, the offset below which retention may have removed outputs."""
+        # In an output partition that retention has shortened, the removed outputs of an input
+        # partition come before the first remaining one.
         shortened = {self.outputs.base(one) | low for one, low in lows.items() if low > 0}
         firsts = self.records.first_sources(shortened)
         return {

@@ -1,0 +1,17 @@
+"""Dead letters are read whatever their source records' headers claim."""
+
+from spark_eos.verify.headers import Letter, dead_letter
+
+
+def test_the_last_explanation_counts() -> None:
+    own = [("__connect.errors.topic", b"made up"), ("__connect.errors.reason", b"made up")]
+    explanation = {
+        "topic": b"orders",
+        "reason": b"e",
+        "partition": b"1",
+        "offset": b"7",
+        "group": b"enrich",
+    }
+    told = [("__dlq.errors." + name, value) for name, value in explanation.items()]
+    assert dead_letter(own + told) == Letter(b"enrich", b"orders", b"orders:1:7")
+    assert dead_letter(own) == Letter(b"", b"made up", None)
