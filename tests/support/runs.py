@@ -171,7 +171,7 @@ class Runs:
                 if offsets:
                     parts = [offsets] if rows is None else [[o] for o in rows(partition, offsets)]
                     batches = [
-                        row_batch(self.flow, partition, *part, topic=topic) for part in parts
+                        row_batch(self.flow, partition, *part, source_topic=topic) for part in parts
                     ]
                     reports += list(work(iter(batches)))
             return outcome_of(reports)

@@ -35,7 +35,7 @@ def row_batch(
     flow: Flow,
     partition: int,
     *offsets: int,
-    topic: str | None = None,
+    source_topic: str | None = None,
     values: Sequence[bytes | None] | None = None,
     **columns: pa.Array,
 ) -> pa.RecordBatch:
@@ -44,7 +44,7 @@ def row_batch(
     Values are the partition and offset unless given; ``columns`` are further ones.
     """
     source = {
-        "topic": pa.array([topic or flow.source] * len(offsets), pa.string()),
+        "topic": pa.array([source_topic or flow.source] * len(offsets), pa.string()),
         "partition": pa.array([partition] * len(offsets), pa.int32()),
         "offset": pa.array(offsets, pa.int64()),
     }

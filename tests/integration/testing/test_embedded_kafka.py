@@ -11,7 +11,6 @@ import psutil
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
-from kafka.protocol.consumer import IsolationLevel
 
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import list_offsets
@@ -68,9 +67,7 @@ def test_a_topic_of_many_partitions_can_be_used_at_once(kafka: EmbeddedKafka) ->
         for topic in ("first", "second"):
             leaders = list_offsets.partition_leaders(connections, [topic], deadline())
             # A single attempt, which raises if a partition has no leader that works.
-            found = list_offsets._listed(
-                connections, leaders, IsolationLevel.READ_UNCOMMITTED, deadline()
-            )
+            found = list_offsets._listed(connections, leaders, deadline())
             assert found == {(topic, partition): 0 for partition in range(500)}
 
 

@@ -291,7 +291,8 @@ def test_records_that_are_given_up_are_told(proxied_flow: Flow, proxy: KafkaProx
         handle.abandon()
         assert time.monotonic() - began < 5
         assert handle.flush(5) == 0
-    assert failed == [0, 1, 2]
+    # Those of different partitions in any order.
+    assert sorted(failed) == [0, 1, 2]
 
 
 def test_a_wait_ends_with_the_last_answer_or_in_time(proxied_flow: Flow, proxy: KafkaProxy) -> None:
