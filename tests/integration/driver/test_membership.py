@@ -59,6 +59,13 @@ def test_there_are_at_most_so_many_members(new_flow: Callable[..., Flow]) -> Non
         assert len(flow.members()) == 1
 
 
+def test_closed_connections_stay_closed(flow: Flow) -> None:
+    with flow.connections() as connections:
+        assert connections.brokers(deadline()) == [1]
+    with pytest.raises(errors.SparkEosError, match="closed"):
+        connections.brokers(deadline())
+
+
 @pytest.mark.proves("group-older-run")
 def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
     with started(flow) as older, started(flow) as newer:

@@ -46,6 +46,17 @@ def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
 
 
 @pytest.mark.slow
+def test_the_users_own_source_settings_come_first(
+    proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
+) -> None:
+    proxied_flow.produce(range(10))
+    own = {"kafka.fetch.max.wait.ms": "7", "kafka.max.poll.records": "2"}
+    run_available(spark_eos_session, proxied_flow, read={"options": own})
+    assert _fetch_waits(proxied_flow, proxy) == {7}
+    assert proxy.count(ListOffsetsRequest, "consumer-") >= 10
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("members", "commits"), [(1, 2), (6, 6)])
 def test_a_transaction_commits_offsets_once_for_each_member(
     proxied_flow: Flow,

@@ -4,8 +4,11 @@ import shutil
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from spark_eos import errors
+from support import staging
 from support.queries import run_available
 
 _BATCHES = {"options": {"maxOffsetsPerTrigger": "30"}}
@@ -28,3 +31,18 @@ def test_a_narrow_query_is_mirrored(spark_eos_session: SparkSession, mirrored_fl
     assert sorted(flow.values(), key=int) == [str(n) for n in range(150)]
     assert sum(flow.committed().values()) == 150
     assert flow.open_transactions() == []
+
+
+@pytest.mark.slow
+def test_what_is_not_narrow_is_staged(spark_eos_session: SparkSession, mirrored_flow: Any) -> None:
+    flow = mirrored_flow
+    flow.produce(map(staging.record, range(60)))
+    with pytest.raises(errors.UnsupportedPipelineError):
+        run_available(spark_eos_session, flow, staging.repartitioned, delivery="mirrored")
+    reports = run_available(spark_eos_session, flow, staging.repartitioned, read=_BATCHES)
+    assert {report.delivery for report in reports} == {"staged"}
+    assert len(flow.values()) == 60
+    # Its offsets mean something else: not to be mirrored from now on.
+    flow.produce([staging.record(60)])
+    with pytest.raises(StreamingQueryException, match="set delivery='staged'"):
+        run_available(spark_eos_session, flow, delivery="mirrored")

@@ -120,6 +120,21 @@ def test_nor_is_it_in_another_cluster(
     assert _ends(flow.bootstrap_servers, flow.source, flow.partitions) == 0
 
 
+@pytest.mark.slow
+def test_topics_of_the_same_names_in_another_cluster_are_chosen_by_an_alias(
+    mirrored_flow: MirroredFlow, spark_eos_session: SparkSession
+) -> None:
+    flow = mirrored_flow
+    flow.broker.create_topic(flow.source, flow.partitions)
+    flow.produce(range(4), key=b"key")
+
+    def of_the_same_name(frame: DataFrame) -> DataFrame:
+        return frame.select("source", "key", "value", F.col("topic").alias("topic"))
+
+    run_available(spark_eos_session, flow, of_the_same_name, topic=None)
+    assert sorted(flow.values(flow.source)) == ["0", "1", "2", "3"]
+
+
 def test_what_the_refusal_advises_works_in_a_function_too(
     spark_eos_session: SparkSession,
 ) -> None:

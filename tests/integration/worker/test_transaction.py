@@ -50,6 +50,16 @@ def test_a_transaction_ends_with_its_last_record(flow: Flow) -> None:
     assert flow.committed() == {0: 1_000, 1: 3_500}
 
 
+def test_the_rows_of_one_record_stay_in_one_transaction(flow: Flow) -> None:
+    """Its offset is committed with all of them, however many Spark hands over at once."""
+    settings = changed(writer_settings(flow), transactions=Limits(max_records=10))
+    batches = [row_batch(flow, 0, *[0] * 15), row_batch(flow, 0, *[0] * 10, *[1] * 25)]
+    with started(flow) as membership:
+        outcome = task_outcome(membership, settings, iter(batches), start=0, end=2)
+    assert outcome.counters.transactions == 2
+    assert sorted(flow.values()) == ["0/0"] * 25 + ["0/1"] * 25
+
+
 def test_an_aborted_transaction_leaves_no_trace(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
