@@ -29,6 +29,7 @@ from spark_eos._client.librdkafka_api import (
     Library,
     Message,
 )
+from spark_eos._client.oauth import TokenError
 from spark_eos.errors import ConfigurationError
 
 _INSTALL: Final = "install confluent-kafka>=2.16,<3 from PyPI"
@@ -132,6 +133,8 @@ class Handle:
     ) -> None:
         self._library: Any = functions or library()
         self._token: Any = settings.get("oauth_cb")
+        # Of no error that is for good: librdkafka asks again in ten seconds.
+        self.awaits_token = False
         self._on_failed = on_failed
         self._on_error = on_error
         self._on_log = on_log
@@ -328,6 +331,7 @@ class Handle:
 
     def _make_token(self, config: bytes | None) -> None:
         api, why = self._library, c.create_string_buffer(_TEXT)
+        self.awaits_token = False
         try:
             made: tuple[Any, ...] = self._token((config or b"").decode())
             token, expiry, principal, extensions = (*made, *_OF_TOKENS[len(made) - 2 :])
@@ -338,6 +342,7 @@ class Handle:
             failure = why.value if refused else None
         except Exception as error:  # noqa: BLE001 - librdkafka reports it, and asks again
             failure = f"oauth_cb failed: {error!r}".encode()
+            self.awaits_token = isinstance(error, TokenError) and not error.permanent
         if failure is not None:
             api.oauthbearer_set_token_failure(self._handle, failure)
 

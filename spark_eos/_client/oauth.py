@@ -29,6 +29,7 @@ since 1970, optionally followed by the principal and a dict of SASL extensions."
 # Fraction of a token's lifetime after which it is renewed, as in Kafka's Java client.
 _RENEW_AFTER: Final = 0.8
 _TIMEOUT: Final = 10.0
+_PATIENCE: Final = 5.0
 # Of an answer.
 _MAX_BYTES: Final = 1 << 20
 # Longest lifetime in seconds to believe: asking the endpoint once a day costs nothing.
@@ -92,6 +93,18 @@ class ClientCredentials:
                 permanent=True,
             ) from None
         return token, expiry, "", dict(self.extensions)
+
+
+def patiently(function: ClientCredentials, config: str) -> tuple[str, float, str, dict[str, str]]:
+    """Asks again for some seconds: librdkafka does so after ten, when confluent-kafka gives up."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return function(config)
+        except TokenError as error:
+            if error.permanent or time.monotonic() >= end:
+                raise
+        time.sleep(1)
 
 
 def _hint(code: int) -> str:

@@ -1,11 +1,18 @@
 """SASL: who a client says it is, in the settings of librdkafka, kafka-python and Java."""
 
+import functools
 import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeAlias
 
 from spark_eos._client.jaas import JaasLine
-from spark_eos._client.oauth import ClientCredentials, MskIam, TokenFunction, TokenProvider
+from spark_eos._client.oauth import (
+    ClientCredentials,
+    MskIam,
+    TokenFunction,
+    TokenProvider,
+    patiently,
+)
 from spark_eos._client.tls import java_trust
 
 MSK_IAM: Final = "AWS_MSK_IAM"
@@ -98,6 +105,9 @@ class Grant(TokenCallback):
     function: ClientCredentials
     advice: ClassVar[str] = "it does not accept the token of sasl.oauthbearer.token.endpoint.url"
     needs_java_handler: ClassVar[bool] = False
+
+    def for_librdkafka(self) -> dict[str, Any]:
+        return {**super().for_librdkafka(), "oauth_cb": functools.partial(patiently, self.function)}
 
     def for_java(self) -> dict[str, str]:
         found = self.function

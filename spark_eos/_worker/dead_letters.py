@@ -4,7 +4,7 @@ import base64
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,9 @@ ERROR: Final = "error"
 """The column that holds the pipeline's own judgement of a row."""
 LETTER: Final = "spark_eos_letter"
 """The column that holds error and source record of rows with an error, as JSON."""
-FOR_LETTERS: Final = (ERROR, LETTER)
+RECORD: Final = "spark_eos_record"
+"""The record alone, beside `ERROR`: in staged copies of earlier versions."""
+FOR_LETTERS: Final = (ERROR, LETTER, RECORD)
 
 # Kafka's headers hold bytes; a stack trace of any length must not make a letter too large.
 _MAX_TEXT: Final = 8_192
@@ -115,9 +117,12 @@ def greatest_partitions(
 
 def carried_record(found: SourceRows, row: int) -> RecordContent | None:
     """The row's source record, if the row carries it."""
-    column = column_of(found.rows, LETTER)
-    text = None if column is None else column[row].as_py()
-    told = None if text is None else json.loads(text).get("record")
+    told: Mapping[str, Any] | None = None
+    for name in (RECORD, LETTER):
+        column = column_of(found.rows, name)
+        text = None if column is None else column[row].as_py()
+        if text is not None:
+            told = json.loads(text) if name == RECORD else json.loads(text).get("record")
     if told is None:
         return None
     headers = [(header["key"], _bytes(header)) for header in told.get("headers") or ()]

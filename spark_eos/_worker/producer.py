@@ -233,7 +233,8 @@ class TransactionalProducer:
 
     def _on_error(self, error: KafkaError) -> None:
         self._disturbance = str(error)
-        if error.code() in REFUSALS:
+        awaits_token = self._producer is not None and self._producer.awaits_token
+        if error.code() in REFUSALS and not awaits_token:
             self._refusal = error
 
     def _on_log(self, level: int, line: str) -> None:

@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.testing import BrokerSecurity, EmbeddedKafka, SecuredListener
+from spark_eos.testing.broker_admin import admin_client
 from support.secured import MECHANISMS, Secured
 
 _BY_PASSWORD = [mechanism for mechanism in MECHANISMS if mechanism != "OAUTHBEARER"]
@@ -57,3 +65,44 @@ def test_an_odd_name_gets_in_by_scram() -> None:
         assert topics(settings) is not None
         with closing(Connections(ClientSettings(settings))) as connections:
             assert connections.brokers(Deadline(60, "test")) == [1]
+
+
+@pytest.mark.slow
+def test_the_authorizer_allows_what_acls_say() -> None:
+    security = BrokerSecurity(
+        listeners={"SCRAM": SecuredListener("SASL_PLAINTEXT", ("SCRAM-SHA-256",))},
+        users={"alice": "a", "root": "r"},
+        super_users=["User:root"],
+    )
+    with EmbeddedKafka(security=security) as broker:
+        broker.create_topic("seen")
+        broker.create_topic("hidden")
+
+        def seen_by(user: str, password: str) -> set[str]:
+            return topics(
+                {
+                    "bootstrap.servers": broker.servers_of("SCRAM"),
+                    "security.protocol": "SASL_PLAINTEXT",
+                    "sasl.mechanism": "SCRAM-SHA-256",
+                    "sasl.username": user,
+                    "sasl.password": password,
+                }
+            )
+
+        assert seen_by("root", "r") >= {"seen", "hidden"}
+        assert seen_by("alice", "a") == set()
+        acl = AclBinding(
+            ResourceType.TOPIC,
+            "seen",
+            ResourcePatternType.LITERAL,
+            "User:alice",
+            "*",
+            AclOperation.READ,
+            AclPermissionType.ALLOW,
+        )
+        admin = admin_client(broker.bootstrap_servers)
+        admin.create_acls([acl])[acl].result(60)
+        assert seen_by("alice", "a") == {"seen"}
+        broker.stop()
+        broker.start()
+        assert seen_by("alice", "a") == {"seen"}

@@ -2,14 +2,21 @@
 
 import json
 import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client import oauth
 from spark_eos._client.oauth import ClientCredentials, TokenError, TokenProvider
 from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.connection import Connections
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.producer import TransactionalProducer
 from spark_eos.errors import ConfigurationError
+from spark_eos.options import Limits
 from support.client_settings import SERVERS
 from support.http_server import Answer, Request, http_server
 
@@ -224,3 +231,26 @@ def test_every_client_gets_the_extensions() -> None:
         provider = given.for_kafka_python()["sasl_oauth_token_provider"]
         assert token == provider.token() == "token"
     assert extensions == provider.extensions() == {"a": "b", "c": "d"}
+
+
+def test_an_endpoint_that_is_away_for_a_moment_is_asked_again() -> None:
+    """By librdkafka it would be ten seconds later, when confluent-kafka has given up."""
+    given = {"access_token": "token", "expires_in": 60}
+    replies: list[tuple[int, Any]] = [(503, b""), (200, given)]
+    with http_server(lambda request: request.reply(*replies.pop(0))) as url:
+        assert _settings(url).for_consumer()["oauth_cb"]("")[0] == "token"
+
+
+@pytest.mark.parametrize(("status", "again"), [(503, True), (401, False)])
+def test_a_task_without_a_token_is_run_again_unless_it_can_get_none(
+    status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, again: bool
+) -> None:
+    monkeypatch.setattr(oauth, "_PATIENCE", 0.0)
+    monkeypatch.setattr(Connections, "brokers", lambda *_: [])
+    limits = Limits(connect_timeout_ms=2_000, worker_directory=str(tmp_path))
+    with http_server(lambda request: request.send_error(status)) as url:
+        settings = WriterSettings(client=_settings(url), group_id="g", topic="t", limits=limits)
+        producer = TransactionalProducer(settings)
+        with closing(producer), pytest.raises(TransactionError, match=f"answered {status}") as told:
+            producer.begin(lambda: None)
+    assert told.value.again is again

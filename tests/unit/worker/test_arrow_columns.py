@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_eos._worker.arrow_columns import staged_batches, writable_batches
+from spark_eos._worker.dead_letters import carried_record
 from spark_eos._worker.records import source_rows
 
 _SOURCE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
@@ -109,3 +110,20 @@ def test_rows_of_a_staged_copy_get_their_positions() -> None:
     assert positions == [("progress", 1, (7 << 32) + 5), ("progress", 4, 7 << 32)]
     (none,) = staged_batches(iter([rows.slice(0, 0)]), progress_topic="progress", first=0)
     assert list(source_rows(none)) == []
+
+
+def test_the_record_in_a_staged_copy_of_an_earlier_version_becomes_the_letter() -> None:
+    copied = pa.RecordBatch.from_pydict(
+        {
+            "value": [b"row"],
+            "error": ["bad"],
+            "spark_eos_record": ['{"value": "cmVjb3Jk", "timestamp": 7}'],
+            "file": pa.array([0], pa.int32()),
+            "row": [0],
+        }
+    )
+    (batch,) = staged_batches(iter([copied]), progress_topic="p", first=0)
+    (found,) = source_rows(batch)
+    record = carried_record(found, 0)
+    assert record is not None
+    assert (record.value, record.timestamp) == (b"record", 7)

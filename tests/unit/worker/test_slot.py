@@ -56,6 +56,11 @@ def test_a_node_id_that_none_would_write_is_replaced(workers: Path, text: str) -
     assert _slot(workers).transactional_id == slot.transactional_id
 
 
+def test_a_node_file_that_is_no_file_is_refused(workers: Path) -> None:
+    os.mkfifo(workers / f"node-{HOST}")
+    _refused(workers, "must be a file")
+
+
 @needs_root
 def test_a_node_file_of_another_user_is_refused(workers: Path) -> None:
     file = workers / f"node-{HOST}"
