@@ -162,6 +162,8 @@ def located(path: str, errors: Mapping[int, str]) -> dict[int, str]:
 
 def refused(array: pa.Array, values: Sequence[Any], text: str) -> Written:
     """The values of a column, with a fault for each that is None and not null there."""
+    if values.count(None) == array.null_count:
+        return Written(values, {})
     rows = enumerate(zip(values, array.is_valid().to_pylist(), strict=True))
     return Written(values, {row: text for row, (one, valid) in rows if valid and one is None})
 

@@ -127,6 +127,10 @@ class Record(Kind):
         valid = array.is_valid().to_pylist()
         faults = {row: text for row, text in faults.items() if valid[row]}
         rows = zip(*(part.values for part in parts), strict=True) if parts else repeat(())
+        own = type(self)._record is not Record._record  # noqa: SLF001
+        if parts and not (own or faults) and all(valid):
+            # No call for each row, which takes a tenth of encoding.
+            return Written(map(dict, map(zip, repeat([*arrays]), rows)), faults)
         return Written(self._records([*arrays], valid, rows, faults, path), faults)
 
     def _records(

@@ -339,11 +339,11 @@ def test_a_replay_writes_to_no_topic_that_only_a_letter_names(flow: Flow) -> Non
     assert len(flow.values(flow.source)) == 4
 
 
-@pytest.mark.slow
-def test_a_terminal_is_asked(flow: Flow) -> None:
+@pytest.mark.parametrize("answer", [pytest.param("y", marks=pytest.mark.slow), "n"])
+def test_a_terminal_is_asked(flow: Flow, answer: str) -> None:
     write_letters(flow, [0, 1])
     keyboard, inside = pty.openpty()
-    os.write(keyboard, b"y\n")
+    os.write(keyboard, f"{answer}\n".encode())
     done = subprocess.run(
         _command(flow, "--from-beginning"),
         check=False,
@@ -355,7 +355,7 @@ def test_a_terminal_is_asked(flow: Flow) -> None:
     os.close(keyboard)
     os.close(inside)
     assert f"  2 {flow.source}\nWrite them? [y/N]" in done.stdout, done
-    assert (done.returncode, len(flow.values(flow.source))) == (0, 2)
+    assert (done.returncode, len(flow.values(flow.source))) == ((0, 2) if answer == "y" else (1, 0))
 
 
 @pytest.mark.slow
