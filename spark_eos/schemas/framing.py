@@ -53,7 +53,11 @@ def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
     in_headers = _headers_with_id(headers, name)
     errors: dict[int, str] = {}
     groups: dict[bytes, tuple[list[int], list[bytes]]] = defaultdict(lambda: ([], []))
-    for row, value in enumerate(values.to_pylist()):
+    records = values.to_pylist()
+    if not in_headers and (prefix := _shared_prefix(values, records)):
+        payloads = pa.array([record[len(prefix) :] for record in records], pa.binary())
+        return Framed([Group(_key(prefix[1:]), np.arange(len(records)), payloads)], {})
+    for row, value in enumerate(records):
         if value is None:
             continue
         header = in_headers.get(row)
@@ -74,6 +78,15 @@ def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
         for prefix, (rows, payloads) in groups.items()
     ]
     return Framed(made, errors)
+
+
+def _shared_prefix(values: pa.Array, records: list[bytes | None]) -> bytes:
+    """The id that all records begin with, as nearly always; empty if they differ."""
+    first = records[0] if records else None
+    length = _LENGTHS.get(first[:1], 0) if first else 0
+    prefix = (first or b"")[:length]
+    shared = len(prefix) == length and not values.null_count
+    return prefix if shared and pc.all(pc.starts_with(values, prefix)).as_py() else b""
 
 
 def _fault(value: bytes) -> str:
