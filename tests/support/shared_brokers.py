@@ -52,6 +52,9 @@ class SharedKafka(EmbeddedKafka):
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
+    def _directory(self) -> Path:
+        return self._log.parent
+
     def _disconnect(self) -> NoReturn:
         raise RuntimeError("other processes use this broker: a test that ends one starts its own")
 
