@@ -46,9 +46,10 @@ def test_the_notebook_writes_and_shows_each_batch(flow: Flow, run: Run) -> None:
     ]
     (table,) = shown.tables
     assert [
-        (row["batch_id"], row["rows_written"], row["lag"], row["transactions"], row["attempts"])
-        for row in table
-    ] == [(0, 10, 20, 2, 1), (1, 10, 10, 2, 1), (2, 10, 0, 2, 1)]
+        (row["batch_id"], row["rows_written"], row["lag"], row["attempts"]) for row in table
+    ] == [(0, 10, 20, 1), (1, 10, 10, 1), (2, 10, 0, 1)]
+    # Few rows go in one task, unless they were long in coming.
+    assert all(row["transactions"] in {1, 2} for row in table)
     assert all(row["total_ms"] > 0 for row in table)
     assert shown.bars == [[10, 10, 10]]
     assert shown.lines == [[20, 10, 0]]
