@@ -103,7 +103,7 @@ class StagedRuns(Runs):
                 if wanted and buckets_read(file):
                     start = first_position(batch.batch_id)
                     found = row_batch(
-                        self.flow, file, *range(start, start + rows), topic=self.topic
+                        self.flow, file, *range(start, start + rows), source_topic=self.topic
                     )
                     reports += list(work(iter([found])))
             return outcome_of(reports)

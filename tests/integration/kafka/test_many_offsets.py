@@ -63,7 +63,7 @@ def test_one_transaction_commits_the_offsets_of_230_topics(flow: Flow) -> None:
         known = KnownPartitions().including(partitions, membership.topic_ids)
         with transactions(flow, membership, known=known) as writing:
             for topic, partition in sorted(partitions):
-                writing.add(rows(flow, partition, 0, topic=topic))
+                writing.add(rows(flow, partition, 0, source_topic=topic))
             writing.commit()
         with flow.connections() as connections:
             # Waits until the broker has written the transaction's marker.

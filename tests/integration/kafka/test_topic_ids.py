@@ -41,7 +41,7 @@ def _two_topics(flow: Flow, other: str) -> Iterator[Transactions]:
     """A transaction with rows of both topics, which one member has."""
     with started(flow, 1, also=[other]) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
-        writing.add(rows(flow, 1, 4, topic=other))
+        writing.add(rows(flow, 1, 4, source_topic=other))
         yield writing
 
 
