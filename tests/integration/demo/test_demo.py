@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from demo.orders import make_orders
+from demo.orders import make_orders, produce_orders
 from demo.report import Report
 from demo.watching import TargetReader
 from spark_eos.verify import Difference, compare
@@ -22,6 +22,11 @@ from support.queries import until
 
 COMMAND = [sys.executable, "-m", "demo"]
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+
+
+def _report(flow: Flow, timeout: float = 30) -> Report:
+    expect = f"topic:{flow.source}"
+    return Report(compare(kafka=flow.kafka, outputs=[flow.target], expect=expect, timeout=timeout))
 
 
 def test_an_open_transaction_is_neither_counted_nor_overlooked(flow: Flow) -> None:
@@ -36,10 +41,7 @@ def test_an_open_transaction_is_neither_counted_nor_overlooked(flow: Flow) -> No
                 producer.produce(flow.target, value)
             producer.flush(60)
             if end == 20:
-                expect = f"topic:{flow.source}"
-                found = Report(
-                    compare(kafka=flow.kafka, outputs=[flow.target], expect=expect, timeout=2)
-                )
+                found = _report(flow, timeout=2)
                 assert found.comparison.count(Difference.OPEN)
                 assert found.comparison.records_out == 10
                 assert not found.exactly_once
@@ -165,3 +167,20 @@ def processes_of(directory: Path) -> list[str]:
             if (process / "cwd").readlink().is_relative_to(directory):
                 found.append((process / "cmdline").read_text().replace("\0", " "))
     return found
+
+
+def test_a_tampered_target_is_found_out(flow: Flow) -> None:
+    count = 2_500
+    orders = list(make_orders(count, seed=1))
+    for topic in (flow.source, flow.target):
+        produce_orders(flow.bootstrap_servers, topic, count, seed=1)
+    assert _report(flow).exactly_once
+    producer = Producer(flow.kafka)
+    key, value = orders[17]
+    producer.produce(flow.target, value, key)
+    assert producer.flush(60) == 0
+    doubled = _report(flow)
+    found = doubled.comparison
+    assert (found.rows_expected, found.records_out) == (count, count + 1)
+    assert (found.count(Difference.DUPLICATE), found.count(Difference.MISSING)) == (1, 0)
+    assert not doubled.exactly_once

@@ -533,3 +533,23 @@ def test_offsets_of_idle_partitions_outlive_their_retention(tmp_path: Path) -> N
         # brokers look several times.
         time.sleep(3)
         assert flow.committed() == {0: 9, 1: 5}
+
+
+@pytest.mark.slow
+def test_an_offset_that_was_set_hides_no_lost_one_beside_it(flow: Flow) -> None:
+    other = f"{flow.source}-b"
+    flow.broker.create_topic(other, 1)
+    with running(flow) as runs:
+        runs.batch(5, 5, also={other: (5,)})
+    # An offset that was set has no metadata: of the topic's partitions only the other topic tells.
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 5})
+    _lose(flow, 1)
+    assert _known(flow).partitions == {(other, 0)}
+    # As after the checkpoint was deleted: partition 1 would be written from its beginning.
+    with (
+        running(flow) as runs,
+        pytest.raises(OffsetsLostError, match=f"{flow.source}-1, although it had one before"),
+    ):
+        runs.batch(9, 9, also={other: (9,)})
+    assert flow.committed() == {0: 5}
+    assert len(flow.values()) == 15

@@ -1,13 +1,21 @@
 """Prometheus metrics of a query's batches."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
 import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.observability.listener import BatchListener, BatchProgress
 from spark_eos.observability.prometheus import PrometheusMetrics
 from support.flow import Flow
+from support.pipelines import waiting
 from support.queries import relay, run_available, until
 
 
@@ -112,3 +120,63 @@ def test_a_query_that_has_nothing_to_read_is_seen_and_served(
             spark_eos_session.streams.removeListener(listener)
         spark_eos_session.conf.unset(interval)
         served.close()
+
+
+@pytest.fixture
+def often_idle(spark_eos_session: SparkSession) -> Iterator[SparkSession]:
+    """A session in which Spark says twice a second that a query has nothing to read."""
+    name = "spark.sql.streaming.noDataProgressEventInterval"
+    spark_eos_session.conf.set(name, "500ms")
+    yield spark_eos_session
+    spark_eos_session.conf.unset(name)
+
+
+@contextmanager
+def _running(
+    spark: SparkSession, flow: Flow, metrics: PrometheusMetrics, go: Path
+) -> Iterator[StreamingQuery]:
+    """A query whose task waits at the value "poison"."""
+    listener = BatchListener(metrics.on_progress, metrics.on_idle)
+    spark.streams.addListener(listener)
+    sink = ExactlyOnceSink(**flow.options(), on_batch=[metrics, listener])
+    frame = waiting(relay(sink.read(spark, subscribe=flow.source)), str(go), "poison")
+    query = sink.write(frame).start()
+    try:
+        yield query
+    finally:
+        go.touch()
+        query.stop()
+        sink.close()
+        spark.streams.removeListener(listener)
+        metrics.close()
+
+
+@pytest.mark.slow
+def test_a_query_that_hangs_is_not_seen(
+    flow: Flow, often_idle: SparkSession, registry: CollectorRegistry, tmp_path: Path
+) -> None:
+    group: Any = {"group_id": flow.group_id}
+
+    def seen() -> float:
+        return _value(registry, "last_seen_timestamp_seconds", **group) or 0.0
+
+    metrics = PrometheusMetrics(registry=registry)
+    flow.produce(range(10))
+    with _running(often_idle, flow, metrics, tmp_path / "go") as query:
+        query.processAllAvailable()
+        last = _value(registry, "last_batch_timestamp_seconds", **group)
+        assert last is not None
+        # It has nothing to read.
+        until(lambda: seen() > last + 2, lambda: "Spark's idle events")
+        assert _value(registry, "last_batch_timestamp_seconds", **group) == last
+        # It hangs; there is more and more to read.
+        flow.produce(["poison"])
+        until((tmp_path / "go.waiting").exists, lambda: "the task")
+        before = seen()
+        flow.produce(range(10))
+        time.sleep(3)
+        assert seen() == before
+        # All had been read when the last batch ended: the lag does not show it.
+        assert _value(registry, "source_lag_records", **group, source_topic=flow.source) == 0
+        (tmp_path / "go").touch()
+        query.processAllAvailable()

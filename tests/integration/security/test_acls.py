@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -439,3 +440,22 @@ def _documented(flow: Guarded, column: str, missing: str) -> str:
         # Words, not the names of codes.
         text = re.sub(rf"(?<![A-Z_]){name}(?![A-Z_])", value, text)
     return text
+
+
+@pytest.mark.slow
+def test_with_just_the_acls_printed_a_query_runs_restarts_and_replays(
+    flow: Guarded, spark_eos_session: SparkSession
+) -> None:
+    flow.grant(*flow.commands())
+    flow.produce(range(10))
+    (report,) = run_available(spark_eos_session, flow)
+    assert (report.rows_written, report.attempts) == (10, 1)
+    flow.produce(range(10, 15))
+    (report,) = run_available(spark_eos_session, flow)
+    assert report.rows_written == 5
+    # As if Spark had died before it noted the end of the batch.
+    for name in ("1", ".1.crc"):
+        (Path(flow.checkpoint) / "commits" / name).unlink()
+    (report,) = run_available(spark_eos_session, flow)
+    assert (report.batch_id, report.rows_written, report.rows_skipped) == (1, 0, 5)
+    assert sorted(map(int, flow.values())) == list(range(15))

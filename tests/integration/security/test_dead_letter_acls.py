@@ -93,3 +93,13 @@ def test_replay_needs_what_is_printed_for_it(
     result = _ask("replay", flow, letters, "--source", flow.source, "--from-beginning")
     assert result.exit_code == 0, result.stderr
     assert flow.values(flow.source) == ["a", "large", "b", "large"]
+
+
+@pytest.mark.slow
+def test_what_is_printed_is_enough(flow: Guarded, spark_eos_session: SparkSession) -> None:
+    letters = letter_topic(flow)
+    flow.grant(*flow.commands("--dead-letter-topic", letters))
+    flow.produce(["a", "large", "b"], partition=0)
+    run_available(spark_eos_session, flow, _inflated, dead_letter_topic=letters)
+    assert sorted(flow.values()) == ["a", "b"]
+    assert [m.value() for m in flow.written(letters)] == [b"large"]

@@ -246,3 +246,15 @@ def test_adopt_asks_the_group(flow: Flow, spark_eos_session: SparkSession) -> No
         _await(query, reports, 10)
     with pytest.raises(CheckpointError, match=rf"asynchronous_progress.*{flow.group_id}"):
         OffsetLog(ArrowFiles(flow.checkpoint)).finished()
+
+
+@pytest.mark.slow
+def test_a_log_without_the_batch_before_its_last(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    for new in (range(100), range(100, 150)):
+        _write_unlogged(spark_eos_session, flow, new)
+    Path(flow.checkpoint, "offsets", "0").unlink()
+    # Spark reads the last one from the beginning on.
+    _write_unlogged(spark_eos_session, flow, range(150, 170))
+    _once(flow, 170)

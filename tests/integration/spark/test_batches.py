@@ -456,3 +456,21 @@ def test_a_query_stopped_in_a_batch_says_so_briefly(
     assert len("".join(traceback.format_exception(error))) < 5_000
     assert flow.open_transactions() == []
     assert flow.members() == []
+
+
+@pytest.mark.slow
+def test_two_sources_in_one_query(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
+) -> None:
+    flow, second = new_flow(), new_flow()
+    flow.produce(["a0", "a1"])
+    second.produce(["b0", "b1"])
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
+    frames = [sink.read(spark_eos_session, subscribe=f.source) for f in (flow, second)]
+    united = frames[0].unionByName(frames[1]).coalesce(1)
+    query = sink.write(united.select("source", "value")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sorted(flow.values()) == ["a0", "a1", "b0", "b1"]
+    assert flow.committed() == {0: 1, 1: 1}
+    assert reports[0].transactions == 1

@@ -316,3 +316,14 @@ def test_the_server_is_killed(
     assert flow.open_transactions() == []
     run_available(spark_eos_session, flow)
     assert sorted(flow.values()) == expected
+
+
+@pytest.mark.slow
+def test_a_checkpoint_on_another_file_system(
+    api: Api, connect_service: ConnectService, flow: Flow
+) -> None:
+    flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"
+    flow.produce(range(20))
+    api.start(flow, max_offsets=10, on_batch=None).replay()
+    assert sorted(map(int, flow.values())) == list(range(20))
+    assert (connect_service.files / flow.name / "check point" / "commits" / "1").exists()

@@ -5,8 +5,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -15,6 +17,7 @@ from spark_eos import ExactlyOnceSink, errors
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.columns import SOURCES_OWN
 from spark_eos._spark.narrow_plan import check_stream, explained, with_own_topic_marked
+from spark_eos.testing import process_available
 from support.flow import Flow
 from support.queries import Function, relay, run_available, until
 
@@ -389,3 +392,28 @@ def test_a_first_batch_without_rows_in_one_task(
     flow.produce(range(4, 8))
     run_available(spark_eos_session, flow, pipeline, read=latest)
     assert sorted(flow.values()) == ["4", "5", "6", "7"]
+
+
+@pytest.mark.slow
+def test_aborted_records_of_the_source(flow: Flow, spark_eos_session: SparkSession) -> None:
+    producer = Producer({**flow.kafka, "transactional.id": f"aborting-{flow.name}"})
+    producer.init_transactions(60)
+    for value, end in (("a", producer.abort_transaction), ("c", producer.commit_transaction)):
+        producer.begin_transaction()
+        for _ in range(5):
+            producer.produce(flow.source, value, partition=0)
+        producer.flush(60)
+        end(20)
+    sink = ExactlyOnceSink(**flow.options(), delivery="direct")
+    frame = _own(spark_eos_session, flow, **{"kafka.isolation.level": "read_committed"})
+    process_available(sink.write(relay(frame)), timeout=240)
+    sink.close()
+    assert flow.values() == ["c"] * 5
+
+    reader: Any = spark_eos_session.readStream.format("kafka").option("subscribe", flow.source)
+    uncommitted = reader.option("kafka.bootstrap.servers", flow.bootstrap_servers).load()
+    uncommitted = uncommitted.withColumn("source", F.struct("topic", "partition", "offset"))
+    with pytest.raises(
+        errors.UnsupportedPipelineError, match=r"'kafka\.isolation\.level' is missing"
+    ):
+        sink.write(relay(uncommitted))

@@ -84,3 +84,22 @@ def test_a_target_topic_with_fewer_partitions_than_before(
     # The first batch went with the topic that it was written to.
     assert sorted(map(int, flow.values())) == list(range(10, 20))
     assert flow.committed() == {0: 10, 1: 10}
+
+
+@pytest.mark.slow
+@pytest.mark.proves("source-topic-recreated")
+def test_a_source_topic_with_fewer_records_than_before(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    def recreate() -> None:
+        flow.recreate(flow.source)
+        flow.produce(["new"])
+
+    # Spark's complaint or ours, whichever comes first: both say that data is gone.
+    spark = "available offset which is less than end offset|offset was changed|data may have been"
+    ours = f"source topic '{flow.source}' was deleted and recreated"
+    with pytest.raises(StreamingQueryException, match=f"{spark}|{ours}"):
+        _run(spark_eos_session, flow, recreate)
+    assert sorted(map(int, flow.values())) == list(range(10))
+    assert flow.committed() == {}
+    assert flow.open_transactions() == []

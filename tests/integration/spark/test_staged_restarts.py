@@ -11,14 +11,17 @@ from typing import Any, NoReturn
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._run.run import Run
 from spark_eos._spark import classic
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos.errors import OffsetsLostError, SparkEosError, WriteError
+from spark_eos.testing import process_available
 from support import groups, staging
 from support.flow import Flow
 from support.members import started
+from support.sinks import arguments
 from support.staging import Written, failing_once_staged, record, run_staged
 
 _BATCH = 30
@@ -183,3 +186,37 @@ def test_rows_that_are_not_written_are_named_although_a_newer_run_has_the_group(
         with pytest.raises(Exception, match=f"{error.__name__}: offsets 5 to 8") as ended:
             _run(spark, flow)
     assert "FencedByNewerRunError" not in str(ended.value)
+
+
+@pytest.mark.slow
+def test_a_function_that_leaves_the_position_out(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow, range(1))
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**arguments(**flow.options(), **_options(flow), on_batch=reports.append))
+    frame = sink.read(spark, subscribe=flow.source).select("source", "key", "value")
+
+    def values(rows: DataFrame, batch_id: int) -> None:
+        sink(rows.select("value"), batch_id)
+
+    process_available(sink.write(frame).foreachBatch(values), timeout=240)
+    sink.close()
+    assert {report.delivery for report in reports} == {"staged"}
+    assert _numbers(flow) == Counter(range(_BATCH))
+
+
+@pytest.mark.slow
+def test_a_staged_batch_is_not_written_directly_without_its_note(
+    flow: Flow, spark: SparkSession
+) -> None:
+    _produced(flow, range(1))
+
+    def narrow(frame: DataFrame) -> DataFrame:
+        return frame.select("source", "key", "value")
+
+    with failing_once_staged():
+        run_staged(spark, flow, narrow, delivery="staged", **_options(flow))
+    shutil.rmtree(Path(flow.checkpoint) / "spark-eos" / "marker")
+    with pytest.raises(Exception, match="has written with delivery='staged'"):
+        run_staged(spark, flow, narrow)
+    run_staged(spark, flow, narrow, delivery="staged", **_options(flow))
+    assert _numbers(flow) == Counter(range(_BATCH))

@@ -421,3 +421,35 @@ def test_another_major_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(librdkafka, "_MAJOR", 3)
     with pytest.raises(ConfigurationError, match=r"of version 0x02.* install confluent-kafka"):
         librdkafka.library()
+
+
+def test_other_threads_run_while_it_waits(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+    proxy.on(ProduceRequest, DropRequest(), times=None)
+    with closing(_begun(proxied_flow)) as handle:
+        _produce(handle, proxied_flow.target, b"lost")
+        turns = 0
+        over = threading.Event()
+
+        def count() -> None:
+            nonlocal turns
+            while not over.wait(0.005):
+                turns += 1
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        # One call of librdkafka's.
+        handle._library.flush(handle._handle, 400)
+        over.set()
+        thread.join()
+        handle.abandon()
+    assert turns > 5
+
+
+@pytest.mark.usefixtures("anew")
+def test_arguments_of_another_form_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Argument(ctypes.Structure):
+        _fields_ = (*librdkafka_api.Argument._fields_[:-1], ("rest", ctypes.c_char * 48))
+
+    monkeypatch.setattr(librdkafka, "ARGUMENT", np.dtype(Argument))
+    with pytest.raises(ConfigurationError, match=r"structures are not .* install confluent-kafka"):
+        librdkafka.library()
