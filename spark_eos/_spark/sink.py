@@ -1,13 +1,9 @@
 """`ExactlyOnceSink`: exactly-once writing through foreachBatch."""
 
-import contextlib
-import threading
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._admin.status import Status, ask_status
 from spark_eos._batch.dead_letters import DeadLetterSettings
@@ -15,9 +11,7 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.settings import ClientSettings
 from spark_eos._client.tables import FittingTable, as_html
-from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
-from spark_eos._progress.renewal import end_renewal, renew_hourly
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.deliveries import (
@@ -29,13 +23,12 @@ from spark_eos._spark.deliveries import (
 from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.narrow_plan import explained, with_own_topic_marked
-from spark_eos._spark.sink_run import SinkRun, begin_run
+from spark_eos._spark.sink_run import SinkBatches
 from spark_eos._spark.source import read_from_offsets, source_settings
-from spark_eos._spark.start_line import say_start
 from spark_eos._spark.stream_sources import check_read_for, sources_of
 from spark_eos._spark.writer import ExactlyOnceWriter
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.observability.on_batch import OnBatch, announce, announce_query, as_observers
+from spark_eos.observability.on_batch import OnBatch, as_observers
 from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions, check_groups
 
 
@@ -140,20 +133,9 @@ class ExactlyOnceSink:
             if isinstance(progress_topic, ProgressTopic)
             else ProgressTopic(progress_topic)
         )
-        self._observers = as_observers(on_batch)
-        self._start = Start(self._settings)
-        self._turn = threading.Lock()
         self._selections: list[dict[str, str]] = []
         self._starting_offsets: set[str] = set()
-        self._spark: SparkSession | None = None
-        # What `write` has checked.
-        self._query: SinkQuery | None = None
-        self._started: StreamingQuery | None = None
-        self._run: SinkRun | None = None
-        # When the query was last known to have no batch in progress, in ms since the epoch.
-        self._prepared_ms = time.time_ns() // 1_000_000
-        self._batch_relation: str | None = None
-        self._written = -1
+        self._batches = SinkBatches(self._settings, as_observers(on_batch))
 
     def __repr__(self) -> str:
         settings = self._settings
@@ -164,13 +146,13 @@ class ExactlyOnceSink:
 
     def _repr_html_(self) -> str:
         settings, source = self._settings, self._settings.source_client
-        letters = settings.dead_letters
+        letters, query = settings.dead_letters, self._batches.query
         rows = {
             "group": settings.group_id,
             "target topic": settings.topic or "as the rows say",
             "delivery": f"{self._wanted_delivery}, before write"
-            if self._query is None
-            else self._query.delivery.name,
+            if query is None
+            else query.delivery.name,
             "checkpoint": self._checkpoint_location,
             "kafka": str(settings.client),
             **({} if source is None else {"source_kafka": str(source)}),
@@ -253,7 +235,7 @@ class ExactlyOnceSink:
         """
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
-        with self._start as start:
+        with self._batches.start as start:
             frame = read_from_offsets(
                 spark,
                 start,
@@ -265,7 +247,6 @@ class ExactlyOnceSink:
             )
         self._selections.append(selection)
         self._starting_offsets.add(starting_offsets)
-        self._spark = spark
         return frame
 
     # Writing ----------------------------------------------------------------------------------
@@ -297,12 +278,14 @@ class ExactlyOnceSink:
             AuthenticationError: A broker and this client do not accept each other.
         """
         frame = with_known_names(frame)
-        with self._start as start:
-            self._query = query = checked_by_cluster(self._checked(frame, start), start)
-        self._spark = frame.sparkSession
-        self._prepared_ms = time.time_ns() // 1_000_000
+        with self._batches.start as start:
+            query = checked_by_cluster(self._checked(frame, start), start)
+        self._batches.prepare(query, frame.sparkSession)
         return ExactlyOnceWriter(
-            self, query, with_own_topic_marked(frame), asynchronous=self._asynchronous_progress
+            self._batches,
+            query,
+            with_own_topic_marked(frame),
+            asynchronous=self._asynchronous_progress,
         )
 
     def _checked(self, frame: DataFrame, start: Start) -> SinkQuery:
@@ -333,38 +316,6 @@ class ExactlyOnceSink:
         choice.delivery.check_losses_seen(query)
         return query
 
-    # For the writer; see `WritingSink`.
-
-    def check_inactive(self) -> None:
-        # Spark would take another one for a new run of the first, because of the common checkpoint,
-        # and stop the first.
-        query = self._started
-        if query is not None and _is_active(query):
-            raise UnsupportedPipelineError(
-                f"the sink's query {query.id} is active, and a sink serves one query: "
-                "stop it first, or give the other query a separate sink, with its own "
-                "group_id and checkpoint_location"
-            )
-
-    def say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
-        with self._start as start:
-            say_start(query, start, log)
-        if log is None:
-            # The run is in another process.
-            self._start.close()
-
-    def note_started(self, query: SinkQuery, started: StreamingQuery) -> None:
-        self._started = started
-        announce_query(started, query.settings.group_id, self._observers)
-
-    def note_relation(self, relation: str) -> None:
-        self._batch_relation = relation
-
-    def begin_remotely(self) -> None:
-        # The query has not begun a batch yet.
-        self._prepared_ms = time.time_ns() // 1_000_000
-        renew_hourly(self._settings)
-
     # One batch --------------------------------------------------------------------------------
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -373,47 +324,7 @@ class ExactlyOnceSink:
         Raises:
             SparkEosError: The batch is not written; Spark stops the query with this error.
         """
-        called_ms = time.time_ns() // 1_000_000
-        frame = with_known_names(frame)
-        # A function of the user's own may call the sink in two threads.
-        with self._turn:
-            run = self._run
-            if run is None or not run.holds(frame):
-                run = self._start_run(frame, batch_id)
-            run.begin(batch_id)
-        # A later run of this sink may find this batch begun.
-        self._prepared_ms = called_ms
-        report = run.write(frame, batch_id, self._batch_relation)
-        self._written = batch_id
-        announce(report, self._observers)
-
-    def check_written(self, batch_id: int) -> None:
-        if self._written != batch_id:
-            raise UnsupportedPipelineError(
-                f"the function for foreachBatch has returned, and batch {batch_id} is not written: "
-                "the function has not called the sink, or has caught its error. Call the sink once "
-                "in each batch, even an empty one; the next start writes this one"
-            )
-
-    def _start_run(self, frame: DataFrame, batch_id: int) -> SinkRun:
-        if self._query is None:
-            raise UnsupportedPipelineError(
-                "start the query from sink.write(...), which checks its plan; set a function of "
-                "your own with sink.write(...).foreachBatch(function)"
-            )
-        with self._start as start:
-            delivery, why, runtime = begin_run(
-                self._query, frame, batch_id, self._spark, self._batch_relation, start
-            )
-        if self._run is not None:
-            self._run.abandon()
-            self._run = None
-        with contextlib.ExitStack() as if_it_fails:
-            start = self._start.handed_over()
-            if_it_fails.callback(start.close)
-            self._run = SinkRun(self._query, delivery, runtime, start, self._prepared_ms, why)
-            if_it_fails.pop_all()
-        return self._run
+        self._batches(frame, batch_id)
 
     def close(self) -> None:
         """Makes the group's members leave now; for use after the query has stopped.
@@ -422,25 +333,4 @@ class ExactlyOnceSink:
         exits. On Spark Connect the client does not hold the members. Also closes the connections
         of a start that led to no batch, as does the sink's end. May be called again.
         """
-        end_renewal(self._settings)
-        self._start.close()
-        run, self._run = self._run, None
-        if run is not None:
-            run.leave()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Spark Connect pickles the sink to the process where batches run; a run lives only there.
-        # A session is pickled by name and becomes the active session of that process.
-        state = {**self.__dict__, "_run": None, "_started": None}
-        del state["_turn"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _turn=threading.Lock())
-
-
-def _is_active(query: StreamingQuery) -> bool:
-    try:
-        return query.isActive
-    except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
-        return False
+        self._batches.close()

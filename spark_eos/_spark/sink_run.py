@@ -1,12 +1,21 @@
-"""One run of a sink's query: which batches belong to it, and how it ends."""
+"""The batches of a sink's query, where they run: which run each belongs to, and how it ends."""
 
+import contextlib
 import functools
 import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._batch.batch_report import BatchReport
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
+from spark_eos._progress.renewal import end_renewal, renew_hourly
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._run.run import Run
 from spark_eos._spark.classic import ClassicRuntime
@@ -16,8 +25,11 @@ from spark_eos._spark.deliveries import delivery_of_run, may_change
 from spark_eos._spark.delivery import Delivery, SinkQuery
 from spark_eos._spark.failed_job import as_own_error
 from spark_eos._spark.flat_source import with_struct
+from spark_eos._spark.names import with_known_names
 from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._spark.start_line import say_start
 from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
+from spark_eos.observability.on_batch import OnBatch, announce, announce_query
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +79,8 @@ class SinkRun:
         """Writes one micro-batch; if that fails, the run ends. See `QueryRuntime.batch`."""
         runtime = self._runtime
         try:
-            with runtime.batch(relation):
-                report = self._write(frame, batch_id)
+            with runtime.batch(relation), self._explained():
+                return self._run.write(self._batches.of(frame, batch_id))
         except BaseException as error:
             # Spark ends the query; the next run takes the members over or joins again.
             stopped = runtime.stopped(error)
@@ -78,11 +90,12 @@ class SinkRun:
                 logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
                 raise stopped from None
             raise
-        return report
 
-    def _write(self, frame: DataFrame, batch_id: int) -> BatchReport:
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raises why a batch has failed, where another error than the batch's own tells."""
         try:
-            return self._run.write(self._batches.of(frame, batch_id))
+            yield
         except Exception as error:
             # A newer run removes what this one has staged. Other errors know their cause.
             known = isinstance(error, SparkEosError) and not isinstance(error, CheckpointError)
@@ -106,32 +119,157 @@ class SinkRun:
             self._run.leave(task_kill_grace_s, background=background)
 
 
-def begin_run(
-    query: SinkQuery,
-    frame: DataFrame,
-    batch_id: int,
-    spark: SparkSession | None,
-    relation: str | None,
-    start: Start,
-) -> tuple[Delivery, str, QueryRuntime]:
-    """The delivery, why not another, and the runtime of the run that a batch begins."""
-    runtime: QueryRuntime
-    if is_connect(frame):
-        runtime = ConnectRuntime(query.location, spark or frame.sparkSession, relation)
-    else:
-        assert spark is not None  # noqa: S101 - the query was started in this process
-        runtime = ClassicRuntime(frame, query.location, spark, query.delivery.check_sources)
+class SinkBatches:
+    """What foreachBatch calls; on Spark Connect, a copy in the process where the batches run."""
 
-    def check_first() -> None:
-        check_columns(with_struct(frame.schema), query.settings.topic)
-        runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
+    def __init__(self, settings: WriterSettings, observers: Sequence[OnBatch]) -> None:
+        self._settings = settings
+        self._observers = observers
+        self.start = Start(settings)
+        # What `sink.write` has checked.
+        self.query: SinkQuery | None = None
+        self._spark: SparkSession | None = None
+        self._started: StreamingQuery | None = None
+        self._turn = threading.Lock()
+        self._run: SinkRun | None = None
+        # When the query was last known to have no batch in progress, in ms since the epoch.
+        self._prepared_ms = _now_ms()
+        self._relation: str | None = None
+        self._written = -1
 
-    marker = runtime.offset_log.marker()
-    changes = functools.partial(may_change, query, marker, batch_id, start)
-    delivery, why = delivery_of_run(query, marker, check_first, changes)
-    if runtime.asynchronous:
-        delivery.check_logged()
-    # A function of the user's own may have changed either since `write`.
-    delivery.check_batch(frame, query.settings.topic)
-    delivery.check_losses_seen(query)
-    return delivery, why, runtime
+    # The query --------------------------------------------------------------------------------
+
+    def prepare(self, query: SinkQuery, spark: SparkSession) -> None:
+        """Takes the query that is to start next, in which no batch is in progress."""
+        self.query, self._spark, self._prepared_ms = query, spark, _now_ms()
+
+    def check_inactive(self) -> None:
+        """Refuses a second query while one is active."""
+        # Spark would take another one for a new run of the first, because of the common checkpoint,
+        # and stop the first.
+        query = self._started
+        if query is not None and _is_active(query):
+            raise UnsupportedPipelineError(
+                f"the sink's query {query.id} is active, and a sink serves one query: "
+                "stop it first, or give the other query a separate sink, with its own "
+                "group_id and checkpoint_location"
+            )
+
+    def say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
+        """Called before the query starts, with its checkpoint unless on Spark Connect."""
+        with self.start as start:
+            say_start(query, start, log)
+        if log is None:
+            # The run is in another process.
+            self.start.close()
+
+    def note_started(self, query: SinkQuery, started: StreamingQuery) -> None:
+        self._started = started
+        announce_query(started, query.settings.group_id, self._observers)
+
+    def begin_remotely(self) -> None:
+        """On Spark Connect, called in the query's process before its first batch."""
+        self._prepared_ms = _now_ms()
+        renew_hourly(self._settings)
+
+    # One batch --------------------------------------------------------------------------------
+
+    def note_relation(self, relation: str) -> None:
+        """On Spark Connect, called before each batch with the server's id of it."""
+        self._relation = relation
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        called_ms = _now_ms()
+        frame = with_known_names(frame)
+        # A function of the user's own may call the sink in two threads.
+        with self._turn:
+            run = self._run
+            if run is None or not run.holds(frame):
+                run = self._start_run(frame, batch_id)
+            run.begin(batch_id)
+        # A later run of this sink may find this batch begun.
+        self._prepared_ms = called_ms
+        report = run.write(frame, batch_id, self._relation)
+        self._written = batch_id
+        announce(report, self._observers)
+
+    def check_written(self, batch_id: int) -> None:
+        if self._written != batch_id:
+            raise UnsupportedPipelineError(
+                f"the function for foreachBatch has returned, and batch {batch_id} is not written: "
+                "the function has not called the sink, or has caught its error. Call the sink once "
+                "in each batch, even an empty one; the next start writes this one"
+            )
+
+    def _start_run(self, frame: DataFrame, batch_id: int) -> SinkRun:
+        if self.query is None:
+            raise UnsupportedPipelineError(
+                "start the query from sink.write(...), which checks its plan; set a function of "
+                "your own with sink.write(...).foreachBatch(function)"
+            )
+        with self.start as start:
+            delivery, why, runtime = self._chosen(self.query, frame, batch_id, start)
+        if self._run is not None:
+            self._run.abandon()
+            self._run = None
+        with contextlib.ExitStack() as if_it_fails:
+            start = self.start.handed_over()
+            if_it_fails.callback(start.close)
+            self._run = SinkRun(self.query, delivery, runtime, start, self._prepared_ms, why)
+            if_it_fails.pop_all()
+        return self._run
+
+    def _chosen(
+        self, query: SinkQuery, frame: DataFrame, batch_id: int, start: Start
+    ) -> tuple[Delivery, str, QueryRuntime]:
+        """The delivery, why not another, and the runtime of the run that a batch begins."""
+        spark = self._spark
+        runtime: QueryRuntime
+        if is_connect(frame):
+            runtime = ConnectRuntime(query.location, spark or frame.sparkSession, self._relation)
+        else:
+            assert spark is not None  # noqa: S101 - the query was started in this process
+            runtime = ClassicRuntime(frame, query.location, spark, query.delivery.check_sources)
+
+        def check_first() -> None:
+            check_columns(with_struct(frame.schema), query.settings.topic)
+            runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
+
+        marker = runtime.offset_log.marker()
+        changes = functools.partial(may_change, query, marker, batch_id, start)
+        delivery, why = delivery_of_run(query, marker, check_first, changes)
+        if runtime.asynchronous:
+            delivery.check_logged()
+        # A function of the user's own may have changed either since `write`.
+        delivery.check_batch(frame, query.settings.topic)
+        delivery.check_losses_seen(query)
+        return delivery, why, runtime
+
+    def close(self) -> None:
+        """Ends the run, and all that a start that led to no batch has opened."""
+        end_renewal(self._settings)
+        self.start.close()
+        run, self._run = self._run, None
+        if run is not None:
+            run.leave()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark Connect pickles it to the process where batches run; a run lives only there.
+        # A session is pickled by name and becomes the active session of that process.
+        state = {**self.__dict__, "_run": None, "_started": None}
+        del state["_turn"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _turn=threading.Lock())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _is_active(query: StreamingQuery) -> bool:
+    try:
+        return query.isActive
+    except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
+        return False

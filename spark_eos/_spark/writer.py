@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,6 +19,7 @@ from spark_eos._spark.columns import check_target
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.failed_query import file_fault
+from spark_eos._spark.sink_run import SinkBatches
 from spark_eos._spark.spark_files import HadoopFiles
 from spark_eos.errors import CheckpointError, ConfigurationError
 
@@ -38,31 +39,6 @@ _INSTEAD: Final = {
 }
 
 
-class WritingSink(Protocol):
-    """What the writer needs of `ExactlyOnceSink`; on Spark Connect a copy of it writes."""
-
-    def __call__(self, frame: DataFrame, batch_id: int, /) -> None:
-        """Writes a batch."""
-
-    def check_written(self, batch_id: int) -> None:
-        """Refuses a batch that the sink has not written."""
-
-    def note_relation(self, relation: str) -> None:
-        """On Spark Connect, called before each batch with the server's id of it."""
-
-    def begin_remotely(self) -> None:
-        """On Spark Connect, called in the query's process once it has the sink."""
-
-    def check_inactive(self) -> None:
-        """Refuses a second query while one is active."""
-
-    def say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
-        """Called before the query starts, with its checkpoint unless on Spark Connect."""
-
-    def note_started(self, query: SinkQuery, started: StreamingQuery) -> None:
-        """Called once the query has started."""
-
-
 class ExactlyOnceWriter:
     """Starts a query whose rows a sink writes; `ExactlyOnceSink.write` makes it.
 
@@ -77,9 +53,9 @@ class ExactlyOnceWriter:
     """
 
     def __init__(
-        self, sink: WritingSink, query: SinkQuery, frame: DataFrame, *, asynchronous: bool
+        self, batches: SinkBatches, query: SinkQuery, frame: DataFrame, *, asynchronous: bool
     ) -> None:
-        self._sink = sink
+        self._batches = batches
         self._query = query
         self._frame = frame
         self._asynchronous = asynchronous
@@ -227,9 +203,10 @@ class ExactlyOnceWriter:
         if queryName is not None:
             self.queryName(queryName)
         self.options(**options)
-        self._sink.check_inactive()
-        sink, location, rows, own = self._sink, self._query.location, self._frame, self._function
-        function: BatchFunction = sink
+        self._batches.check_inactive()
+        batches, location, rows = self._batches, self._query.location, self._frame
+        function: BatchFunction = batches
+        own = self._function
         if own is None:
             check_target(rows.schema)
             letters = self._query.settings.dead_letters is not None
@@ -238,11 +215,11 @@ class ExactlyOnceWriter:
             flat = self._query.delivery.flattened(rows, self._query)
             rows = rows if flat is None else flat
         else:
-            function = _CallsSink(own, sink)
+            function = _CallsSink(own, batches)
         chosen = dict(self._options)
         log = None
         if is_connect(rows):
-            function = _RemoteBatches(sink, function)
+            function = _RemoteBatches(batches, function)
         else:
             with _checkpoint_at(location):
                 files = HadoopFiles(rows.sparkSession, location)
@@ -257,10 +234,10 @@ class ExactlyOnceWriter:
             writer = writer.trigger(**self._trigger)
         for name, value in {**chosen, _LOCATION: location}.items():
             writer = writer.option(name, value)
-        sink.say_start(self._query, log)
+        batches.say_start(self._query, log)
         with _checkpoint_at(location):
             query = writer.start()
-        sink.note_started(self._query, query)
+        batches.note_started(self._query, query)
         return query
 
     if not TYPE_CHECKING:
@@ -289,31 +266,31 @@ class _RemoteBatches:
     # Pickled together with the sink that a function of the user's own calls, so both end up in one
     # process. A copy of a sink by itself starts nothing.
 
-    def __init__(self, sink: WritingSink, function: BatchFunction) -> None:
-        self._sink = sink
+    def __init__(self, batches: SinkBatches, function: BatchFunction) -> None:
+        self._batches = batches
         self._function = function
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         (relation,) = remote_relations(frame)
-        self._sink.note_relation(relation)
+        self._batches.note_relation(relation)
         self._function(frame, batch_id)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if in_connect_worker():
-            self._sink.begin_remotely()
+            self._batches.begin_remotely()
 
 
 class _CallsSink:
     """A function of the user's own, which must write each batch: there may be no next one."""
 
-    def __init__(self, function: BatchFunction, sink: WritingSink) -> None:
+    def __init__(self, function: BatchFunction, batches: SinkBatches) -> None:
         self._function = function
-        self._sink = sink
+        self._batches = batches
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         self._function(frame, batch_id)
-        self._sink.check_written(batch_id)
+        self._batches.check_written(batch_id)
 
 
 def _tracking_options(

@@ -84,7 +84,7 @@ def test_the_newest_sink_of_a_group_renews_its_offsets() -> None:
 
     for sink in sinks:
         for _ in range(2):
-            sink.begin_remotely()
+            sink._batches.begin_remotely()
     until(lambda: renewals() == 1, lambda: "the end of the first one's")
     sinks[0].close()
     time.sleep(0.2)

@@ -202,8 +202,8 @@ def _staged_on_connect(
     writer = sink.write(getattr(staging, transform)(frame)).outputMode(mode)
     query = started(writer.trigger(availableNow=True))
     assert query.awaitTermination(240)
-    assert sink._query is not None
-    delivered.append(sink._query.delivery.name)
+    assert sink._batches.query is not None
+    delivered.append(sink._batches.query.delivery.name)
     return delivered
 
 
