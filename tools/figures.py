@@ -24,6 +24,8 @@ from support.queries import relay
 from support.runs import running
 
 PACKAGE: Final = str(Path(spark_eos.__file__).parent)
+# Of dataclasses, and of named tuples.
+_CONSTRUCTORS: Final = {"__init__", "<lambda>"}
 
 
 class Counter:
@@ -61,6 +63,8 @@ class Counter:
 
     def _note_type(self, frame: FrameType) -> None:
         """The generated constructors of dataclasses and named tuples have no file."""
+        if frame.f_code.co_name not in _CONSTRUCTORS:  # a comparison, a hash
+            return
         names = frame.f_code.co_varnames
         made = frame.f_locals.get(names[0]) if names else None
         kind = made if isinstance(made, type) else type(made)
