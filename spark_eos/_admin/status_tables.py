@@ -1,7 +1,7 @@
 """The tables of which a query's status is made, for a terminal or a notebook."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,6 +15,7 @@ from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.silent_brokers import does_not_answer
+from spark_eos._kafka.stored_text import ranges_of
 from spark_eos._kafka.topic_partition import TopicPartition
 
 # A line names at most so many partitions.
@@ -59,15 +60,8 @@ def duration(seconds: float) -> str:
 
 def ranges(partitions: Iterable[TopicPartition]) -> str:
     """Formats partitions by topic as ranges: ``orders 0-3,7``."""
-    found = []
-    for topic, numbers in by_topic(partitions).items():
-        spans = []
-        # In a run of consecutive numbers, number minus index is constant.
-        for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-            span = [number for _, number in run]
-            spans.append(f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}")
-        found.append(f"{topic} {','.join(spans)}")
-    return "; ".join(found)
+    found = by_topic(partitions).items()
+    return "; ".join(f"{topic} {ranges_of(numbers)}" for topic, numbers in found)
 
 
 def members(found: Iterable[DescribedMember]) -> FittingTable:

@@ -109,26 +109,15 @@ def as_json(status: Status) -> str:
             "assignment_epoch": group.assignment_epoch,
         },
         "members": [
-            {
-                "instance_id": member.instance_id,
-                "member_id": member.member_id,
-                "epoch": member.epoch,
-                "client_id": member.client_id,
+            _fields(member, client_host="host")
+            | {
                 "host": host(member),
                 "assigned": None if member.assigned is None else _named(member.assigned),
             }
             for member in group.members
         ],
         "partitions": [
-            {
-                "topic": one.topic,
-                "partition": one.partition,
-                "committed_offset": one.committed,
-                "last_stable_offset": one.last_stable,
-                "high_watermark": one.high_watermark,
-                "lag": one.lag,
-                "member_id": one.member,
-            }
+            _fields(one, committed="committed_offset", member="member_id") | {"lag": one.lag}
             for one in status.partitions
         ],
         "lag": status.lag,
@@ -150,33 +139,24 @@ def as_json(status: Status) -> str:
         "transactional_id_prefix": status.prefix,
         "open_transactions": [_transaction(one, now) for one in status.transactions],
         "held_back": [
-            {
-                "topic": one.topic,
-                "partition": one.partition,
-                "last_stable_offset": one.last_stable,
-                "high_watermark": one.high_watermark,
-                "producer_id": one.producer_id,
-                "transaction": one.transaction and _transaction(one.transaction, now),
-                "may_read": one.may_read,
-            }
+            _fields(one) | {"transaction": one.transaction and _transaction(one.transaction, now)}
             for one in status.held_back
         ],
         # Null and missing is also what only these know.
         "silent_brokers": list(status.silent),
-        "brokers": [
-            {
-                "id": broker.node_id,
-                "txn_offset_commit": broker.txn_offset_commit,
-                "consumer_group_heartbeat": broker.consumer_group_heartbeat,
-            }
-            for broker in cluster.brokers
-        ],
+        "brokers": [_fields(broker, node_id="id") for broker in cluster.brokers],
         "transaction_version": cluster.transaction_version,
         "offset_commit_version": cluster.offset_commit_version,
         "commits_by_topic_id": cluster.offset_commit_version == 6,
         "problem": cluster.problem,
     }
     return json.dumps(document, indent=2)
+
+
+def _fields(value: Any, **names: str) -> dict[str, Any]:
+    """A value's fields, some by other names."""
+    names["last_stable"] = "last_stable_offset"
+    return {names.get(name, name): found for name, found in asdict(value).items()}
 
 
 def _transaction(transaction: OpenTransaction, now: float) -> dict[str, Any]:
