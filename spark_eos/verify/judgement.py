@@ -1,7 +1,7 @@
 """Makes the findings of what SQL and the offsets answer."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kafka import TopicPartition
@@ -9,7 +9,7 @@ from kafka import TopicPartition
 from spark_eos.verify.control_records import Fate
 from spark_eos.verify.findings import Example, Finding, Findings, GroupOffset, Kind
 from spark_eos.verify.input_offsets import InputOffsets
-from spark_eos.verify.matching import Matching
+from spark_eos.verify.matching import Matching, Outputs
 from spark_eos.verify.open_transactions import Settled
 from spark_eos.verify.partitions import Partitions, position_in
 from spark_eos.verify.questions import Records
@@ -24,22 +24,22 @@ _SEVERAL: Final = "dead letters of several groups, of which --group-id says the 
 _FATES: Final = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"}
 
 
-@dataclass(frozen=True)
-class Reconciled:
-    """What is known once all records have been read and matched; offsets are those of the end."""
+@dataclass
+class Judgement:
+    """What a verification knows; what it learns is judged once all records are matched."""
 
-    records: Records
     matching: Matching
     inputs: Partitions
     outputs: Partitions
+    records: Records
     isolation_level: str
     group_id: str | None
-    offsets: InputOffsets
-    input_lows: Mapping[TopicPartition, int]
-    input_ends: Mapping[TopicPartition, int]
-    settled: Settled
-    letters: Mapping[bytes, int]  # dead letters that count, by group
-    others: int  # records of dead-letter topics that do not
+    # Those of the end.
+    offsets: InputOffsets = field(init=False)
+    input_lows: Mapping[TopicPartition, int] = field(init=False)
+    input_ends: Mapping[TopicPartition, int] = field(init=False)
+    settled: Settled = field(init=False)
+    rows: Outputs = field(init=False)
 
     def findings(self, notes: Iterable[str], *, examples: int, complete: bool) -> Findings:
         """Counts each kind of anomaly, and picks examples; adds its notes to those given."""
@@ -108,7 +108,7 @@ class Reconciled:
         if matching.at_most_once_each:
             missing += " AND NOT visible AND id IN (SELECT id FROM attempts)"
         unmatched = "SELECT SUM(visible) FROM unmatched WHERE gone OR typeof(id) <> 'integer'"
-        letters = self.letters
+        letters = self.rows.letters
         several = self.group_id is None and len(letters) > 1
         return {
             **self.settled.unjudged(),
@@ -137,7 +137,7 @@ class Reconciled:
             )
             if removed:
                 yield f"retention removed {removed:,} input offsets before they were processed"
-        if others := self.others:
+        if others := self.rows.others:
             group_id = self.group_id
             what = (
                 "dead letters of topics that are no inputs"

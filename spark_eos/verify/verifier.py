@@ -20,7 +20,7 @@ from spark_eos.verify.input_offsets import (
     MirroredProgress,
     check_not_staged,
 )
-from spark_eos.verify.judgement import Reconciled
+from spark_eos.verify.judgement import Judgement
 from spark_eos.verify.matching import Inputs, Matching, Outputs
 from spark_eos.verify.open_transactions import settle
 from spark_eos.verify.partitions import OFFSETS, SHIFT, Partitions, Spans, size
@@ -136,11 +136,10 @@ def verify(
         written = Partitions(target.partition_counts(outputs))
         notes = [*source.not_compacted(inputs), *target.not_compacted(outputs)]
         records = stack.enter_context(Records(partitions))
-        work = _Verification(
-            matching, source, target, partitions, written, records, watch or silent
-        )
-        reconciled = work.reconcile(group_id, prefix, isolation_level)
-        return reconciled.findings(notes, examples=examples, complete=complete)
+        found = (matching, partitions, written, records, isolation_level, group_id)
+        work = _Verification(*found, source=source, target=target, watch=watch or silent)
+        work.reconcile(prefix)
+        return work.findings(notes, examples=examples, complete=complete)
 
 
 def _source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
@@ -168,55 +167,50 @@ def _check_topics(topics: Sequence[str], what: str) -> None:
             raise ConfigurationError(f"topic {topic!r} is given more than once")
 
 
-@dataclass(frozen=True)
-class _Verification:
-    """What the steps share."""
+@dataclass(kw_only=True)
+class _Verification(Judgement):
+    """The steps, which set what is judged."""
 
-    matching: Matching
     source: Cluster
     target: Cluster
-    inputs: Partitions
-    outputs: Partitions
-    records: Records
     watch: Watch
 
-    def reconcile(
-        self, group_id: str | None, prefix: str | None, isolation_level: str
-    ) -> Reconciled:
+    def reconcile(self, prefix: str | None) -> None:
         """Reads and matches everything, in an order that is safe while a query runs."""
         # Input committed before the outputs' ends are taken has its output below those ends; and
         # the source offset of every visible output is committed once the outputs have been read.
         source, target, records = self.source, self.target, self.records
         # 1. The group's committed offsets: all input below them is due.
-        progress = None if group_id is None else self._progress(group_id)
+        progress = None if self.group_id is None else self._progress(self.group_id)
         before = None if progress is None else progress.read(stable=False)
         # 2. The outputs' ends; wait until everything below them is committed or aborted.
         self.watch("Waiting for open transactions", 0, 1)
-        settled = settle(target, self.outputs, prefix)
+        self.settled = settle(target, self.outputs, prefix)
         # 3. The outputs, as a consumer sees them.
         lows = target.lows(self.outputs)
-        rows = Outputs(self.matching, self.inputs, self.outputs, group_id)
-        reader = Reader(target, self.outputs, isolation_level)
-        spans = {one: (lows[one], end) for one, end in settled.ends.items()}
+        self.rows = Outputs(self.matching, self.inputs, self.outputs, self.group_id)
+        reader = Reader(target, self.outputs, self.isolation_level)
+        spans = {one: (lows[one], end) for one, end in self.settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
-            records.add_outputs(*rows.rows(batch))
-        rows.check_named()
+            records.add_outputs(*self.rows.rows(batch))
+        self.rows.check_named()
         # Again, because retention may have removed more in the meantime, unread.
         unsure = self._unsure(target.lows(self.outputs))
         # 4. The offsets again: visible output of input at or above them lacks its offset.
         after = None if progress is None else progress.read(stable=True)
+        self.offsets = after or InputOffsets({})
         # 5. The control records in the log. After the outputs, so that a transaction without one
         #    had none when its records were read.
         self._read_control_records(lows)
         # 6. The inputs. After the outputs, so that they include the source of every output.
-        input_ends = source.stable_ends(self.inputs)
-        self._read_inputs(input_ends, Inputs(self.matching, self.inputs, before, after))
-        input_lows = source.lows(self.inputs)
+        self.input_ends = source.stable_ends(self.inputs)
+        self._read_inputs(Inputs(self.matching, self.inputs, before, after))
+        self.input_lows = source.lows(self.inputs)
         # 7. Match inputs and outputs.
         self.watch("Matching", 0, 1)
         records.match(
             {
-                base >> SHIFT: (input_lows[one], unsure[one])
+                base >> SHIFT: (self.input_lows[one], unsure[one])
                 for one, base in self.inputs.bases.items()
             },
             at_most_once_each=self.matching.at_most_once_each,
@@ -224,21 +218,7 @@ class _Verification:
         )
         # 8. Find out why outputs are missing.
         if records.number("SELECT COUNT(*) FROM missing"):
-            self._read_attempts(group_id)
-        return Reconciled(
-            records=records,
-            matching=self.matching,
-            inputs=self.inputs,
-            outputs=self.outputs,
-            isolation_level=isolation_level,
-            group_id=group_id,
-            offsets=after or InputOffsets({}),
-            input_lows=input_lows,
-            input_ends=input_ends,
-            settled=settled,
-            letters=rows.letters,
-            others=rows.others,
-        )
+            self._read_attempts()
 
     def _progress(self, group_id: str) -> DirectProgress | MirroredProgress:
         group = CommittedOffsets(self.target, group_id)
@@ -268,21 +248,21 @@ class _Verification:
                 outputs.base(one), uncommitted(target, one, low, end, advance)
             )
 
-    def _read_inputs(self, ends: Mapping[Any, int], rows: Inputs) -> None:
+    def _read_inputs(self, rows: Inputs) -> None:
         lows = self.source.lows(self.inputs)
-        spans = {one: (lows[one], end) for one, end in ends.items()}
+        spans = {one: (lows[one], end) for one, end in self.input_ends.items()}
         reader = Reader(self.source, self.inputs, READ_COMMITTED)
         for batch in reader.read(spans, self._meter("Reading inputs", spans)):
             self.records.add_inputs(rows.rows(batch))
 
-    def _read_attempts(self, group_id: str | None) -> None:
+    def _read_attempts(self) -> None:
         spans = {
             self.outputs.partition(first): (first & OFFSETS, (last & OFFSETS) + 1)
             for first, last in self.records.uncommitted_spans()
         }
         if not spans:
             return
-        rows = Outputs(self.matching, self.inputs, self.outputs, group_id)
+        rows = Outputs(self.matching, self.inputs, self.outputs, self.group_id)
         reader = Reader(self.target, self.outputs, READ_UNCOMMITTED)
         for batch in reader.read(spans, self._meter("Reading aborted outputs", spans)):
             self.records.add_attempts(rows.rows(batch)[0])
