@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
@@ -22,8 +22,6 @@ from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import header_of, prefix_of
 from spark_eos.schemas.pins import DECODE, ENCODE, Pins
 from spark_eos.schemas.rows import HEADERS, Decoding, Encoding, Member, Target
-
-Given = TypeVar("Given")
 
 _LATEST: Final = "latest"
 _FRAMINGS: Final = ("prefix", "header")
