@@ -15,11 +15,10 @@ from spark_eos.verify.cluster import Cluster
 from spark_eos.verify.findings import Comparison, Difference, Finding, RowExample
 from spark_eos.verify.group_offsets import CommittedOffsets
 from spark_eos.verify.open_transactions import Settled, settle
-from spark_eos.verify.parquet_rows import ParquetRows
 from spark_eos.verify.partitions import Partitions, name_of
 from spark_eos.verify.records import READ_COMMITTED, Reader, Watch, meter, silent
 from spark_eos.verify.row_counts import EXPECTED, VISIBLE, HashedRow, RowCounts, digest
-from spark_eos.verify.rows import Row, TopicRows, shown
+from spark_eos.verify.rows import ParquetRows, Row, TopicRows, shown
 from spark_eos.verify.verifier import check_arguments
 
 _TOPIC: Final = "topic:"

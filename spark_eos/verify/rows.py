@@ -1,13 +1,30 @@
-"""What a comparison reads: rows of topics here, those of Parquet files in `parquet_rows`."""
+"""What a comparison reads: rows of topics, and of Parquet files."""
 
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 from kafka import TopicPartition
+from pyarrow import dataset
 
-from spark_eos.errors import escaped
+from spark_eos.errors import ConfigurationError, VerificationError, escaped
 from spark_eos.verify.partitions import OFFSETS, Partitions, Spans, size
 from spark_eos.verify.records import Reader
+
+_SHIFT: Final = 40
+"""Number of low bits that hold the row's number in its file; the bits above hold the file's."""
+_ROWS: Final = (1 << _SHIFT) - 1
+_AT_ONCE: Final = 4_096
+# By default all row groups of a file are read ahead, and kept until its end.
+_FORMAT: Final = dataset.ParquetFileFormat(
+    default_fragment_scan_options=dataset.ParquetFragmentScanOptions(pre_buffer=False)
+)
+_VALUE: Final = "value"
+_TYPES: Final = {
+    *("binary", "large_binary", "binary_view"),
+    *("string", "large_string", "string_view"),
+    "null",
+}
 
 
 class Row(NamedTuple):
@@ -69,3 +86,98 @@ def shown(data: bytes | None, most: int = 60) -> str | None:
     # No character has more than four bytes.
     text = escaped(data[: 4 * most + 4].decode("utf-8", "backslashreplace"), keep="")
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+class ParquetRows:
+    """The rows of a Parquet file, or of all those below a directory; at first only footers."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            # Leaves out names that begin with _ or ., such as Spark's _SUCCESS; and takes columns
+            # from directories' names, as Spark's partitionBy writes them.
+            found = dataset.dataset(path, format=_FORMAT, partitioning="hive")
+            schemas = [(one.path, one.physical_schema) for one in found.get_fragments()]
+            if not schemas:
+                raise ConfigurationError(f"--expect {path!r} holds no Parquet file")
+            inside = {name for _, schema in schemas for name in schema.names}
+            # The dataset's schema is that of its first file, and of the directories' names.
+            names = [name for name in ("key", "topic") if name in {*inside, *found.schema.names}]
+            for file, schema in schemas:
+                _check(file, schema, [_VALUE, *(name for name in names if name in inside)])
+            self._columns = [_VALUE, *names]
+            self.has_key = "key" in names
+            self.has_topic = "topic" in names
+            # Topics in directories' names may look like numbers.
+            self._schema = pa.schema(
+                [(name, pa.large_binary()) for name in self._columns if name != "topic"]
+                + [("topic", pa.string())] * ("topic" in names)
+            )
+            self._files = list(
+                dataset.dataset(
+                    path, format=_FORMAT, partitioning="hive", schema=self._schema
+                ).get_fragments()
+            )
+            self.total: int = sum(one.metadata.num_rows for one in self._files)
+        except (OSError, pa.ArrowException) as error:
+            raise ConfigurationError(f"--expect {path!r} can't be opened: {error}") from error
+
+    def read(self, advance: Callable[[int], None]) -> Iterator[list[Row]]:
+        """Yields all rows in batches, file by file."""
+        for index in range(len(self._files)):
+            for batch in self._read(index):
+                yield batch
+                advance(len(batch))
+
+    def pick(self, numbers: Collection[int]) -> Iterator[Row]:
+        """Yields some rows; reads each of their files from the beginning to the last of them."""
+        for index in sorted({number >> _SHIFT for number in numbers}):
+            wanted = {number for number in numbers if number >> _SHIFT == index}
+            for batch in self._read(index):
+                found = [row for row in batch if row.number in wanted]
+                yield from found
+                wanted -= {row.number for row in found}
+                if not wanted:
+                    break
+
+    def name(self, number: int) -> str:
+        """``file:row``, counted from 0."""
+        return f"{self._files[number >> _SHIFT].path.rpartition('/')[2]}:{number & _ROWS}"
+
+    def _read(self, index: int) -> Iterator[list[Row]]:
+        number = index << _SHIFT
+        try:
+            for batch in self._files[index].to_batches(
+                schema=self._schema,
+                columns=self._columns,
+                batch_size=_AT_ONCE,
+                # Nor with threads, which read ahead too.
+                use_threads=False,
+            ):
+                columns = [self._column(batch, name) for name in ("topic", "key", _VALUE)]
+                yield [Row(number + at, *row) for at, row in enumerate(zip(*columns, strict=True))]
+                number += batch.num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise VerificationError(f"--expect {self._path!r} can't be read: {error}") from error
+
+    def _column(self, batch: Any, name: str) -> list[Any]:
+        if name in self._columns:
+            return batch.column(name).to_pylist()  # type: ignore[no-any-return]
+        return [None] * batch.num_rows
+
+
+def _check(file: str, schema: Any, required: list[str]) -> None:
+    for name in required:
+        if name not in schema.names:
+            raise ConfigurationError(
+                f"--expect: {file} has no column {name!r}, only {', '.join(schema.names)}; rows "
+                "need 'value', and may have 'key' and 'topic'"
+            )
+    for name in {_VALUE, "key", "topic"} & set(schema.names):
+        found = schema.field(name).type
+        plain = found.value_type if pa.types.is_dictionary(found) else found
+        if str(plain) not in _TYPES and not pa.types.is_fixed_size_binary(plain):
+            raise ConfigurationError(
+                f"--expect: column {name!r} of {file} is {found}; it must be binary or string, "
+                "as Kafka's records are: cast it as your query does"
+            )

@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_eos.errors import ConfigurationError, VerificationError
-from spark_eos.verify.parquet_rows import ParquetRows
-from spark_eos.verify.rows import Row
+from spark_eos.verify.rows import ParquetRows, Row
 
 
 def write(path: Path, **columns: Any) -> Path:
