@@ -1,7 +1,9 @@
-"""Runs a module in a process of its own, as ``python -P -m`` does from Python 3.11 on."""
+"""Other programs: run to their end, or a module as ``python -P -m`` does from Python 3.11 on."""
 
+import subprocess
 import sys
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 # -m, and -c until it has removed it, look for modules in the working directory first.
 _RUN: Final = (
@@ -13,3 +15,18 @@ _RUN: Final = (
 def python_module(name: str, *arguments: str) -> list[str]:
     """Returns the command that runs a module, whatever files the working directory has."""
     return [sys.executable, "-c", _RUN, name, *arguments]
+
+
+def finished(
+    command: Sequence[str], seconds: float, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end, without input; raises TimeoutExpired after some seconds."""
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        **more,
+    )

@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from spark_eos._host.python_module import finished
 from spark_eos.errors import PrintableError
 
 MINIMUM_MAJOR = 17
@@ -49,14 +50,7 @@ def find_java() -> Java:
 @functools.lru_cache
 def _probe(executable: Path) -> Java:
     try:
-        result = subprocess.run(
-            [str(executable), "-version"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        result = finished([str(executable), "-version"], 60)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaError(f"{executable} -version does not run: {error}") from error
     banner = (result.stderr + result.stdout).strip()

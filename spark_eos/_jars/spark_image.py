@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
-from spark_eos._host.python_module import python_module
+from spark_eos._host.python_module import finished, python_module
 from spark_eos._jars.cache import cache_directory, cached
 from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, digest, fingerprint
 from spark_eos._jars.java import JavaError, find_java
@@ -61,16 +61,8 @@ def _archive(*, create: bool) -> ClassArchive:
 
 
 def _exercise(options: list[str]) -> None:
-    command = python_module(_TRAINING, *JVM_FLAGS, *options)
     try:
-        ended = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-            check=False,
-        )
+        ended = finished(python_module(_TRAINING, *JVM_FLAGS, *options), _PATIENCE)
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(str(error)) from error
     if ended.returncode:

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +13,7 @@ from pyspark import SparkFiles
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from spark_eos._host.python_module import finished
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos._jars.java import find_java
 from spark_eos._jars.spark_image import driver_options
@@ -139,15 +139,7 @@ def _problem_of(command: str, context: Any) -> str:
     added = [root, *(str(Path(root, name)) for name in shipped_python_files(context))]
     paths = [*added, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **context.environment}
-    ended = subprocess.run(
-        [command, "-c", _PROBE],
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env=environment,
-    )
+    ended = finished([command, "-c", _PROBE], _PATIENCE, env=environment)
     try:
         found = json.loads(ended.stdout)
     except ValueError:

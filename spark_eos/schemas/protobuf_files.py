@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
+from spark_eos._host.python_module import finished
 from spark_eos.errors import ConfigurationError, SchemaError
 from spark_eos.schemas.formats import Schema
 
@@ -126,16 +126,12 @@ def _by_protoc(texts: Mapping[str, str], compiled: Mapping[str, File]) -> dict[s
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", "--include_imports"]
         command += [f"--descriptor_set_in={known}"] if compiled else []
         # protoc writes what is wrong to its process's standard error.
-        done = subprocess.run(
+        done = finished(
             [*command, f"--descriptor_set_out={made}", _OWN],
+            _SECONDS,
             cwd=directory,
             # Where this process finds packages, as Spark has set it up.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
         )
         if done.returncode:
             told = done.stderr.strip().replace(_OWN, "the schema")[-1000:]
