@@ -123,19 +123,14 @@ class Principal:
 
     def command(self, acl: Acl) -> str:
         """The command that adds an ACL, quoted for a shell."""
+        who = self.principal or _UNKNOWN_PRINCIPAL
+        return self.tool("kafka-acls.sh", "--add", "--allow-principal", who, *acl.options())
+
+    def tool(self, name: str, *options: str) -> str:
+        """A command of Kafka's tools for the cluster, quoted for a shell."""
         config = [] if self.command_config is None else ["--command-config", self.command_config]
-        return shlex.join(
-            [
-                "kafka-acls.sh",
-                "--bootstrap-server",
-                self.bootstrap_servers,
-                *config,
-                "--add",
-                "--allow-principal",
-                self.principal or _UNKNOWN_PRINCIPAL,
-                *acl.options(),
-            ]
-        )
+        servers = ["--bootstrap-server", self.bootstrap_servers]
+        return shlex.join([name, *servers, *config, *options])
 
     def lacks(self, missing: Iterable[Acl]) -> str:
         """A text that names missing ACLs and the commands that grant them."""

@@ -4,7 +4,6 @@
 # partition the progress of one file of rows. Of a mirrored query, each partition stands for a
 # source partition. Offsets belong to a group, so that one topic serves all queries of a cluster.
 
-import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -82,19 +81,11 @@ def _create(connections: Connections, topic: ProgressTopic, deadline: Deadline) 
 
 
 def _command(connections: Connections, action: str, topic: ProgressTopic) -> str:
-    """A command for an administrator, quoted for a shell."""
-    config = connections.principal.command_config
-    replicas = topic.replicas if action == "--create" else None
-    return shlex.join(
-        [
-            "kafka-topics.sh",
-            "--bootstrap-server",
-            connections.bootstrap_servers,
-            *([] if config is None else ["--command-config", config]),
-            *(action, "--topic", topic.name, "--partitions", str(topic.partitions)),
-            *([] if replicas is None else ["--replication-factor", str(replicas)]),
-        ]
-    )
+    """A command for an administrator."""
+    options = [action, "--topic", topic.name, "--partitions", str(topic.partitions)]
+    if action == "--create" and topic.replicas is not None:
+        options += ["--replication-factor", str(topic.replicas)]
+    return connections.principal.tool("kafka-topics.sh", *options)
 
 
 COMMIT_PARTITION: Final = 0
