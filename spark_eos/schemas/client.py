@@ -1,7 +1,6 @@
 """The registry as tasks and the driver ask it: waits while it is away, and never shows a secret."""
 
 import contextlib
-import importlib
 import json
 import logging
 import time
@@ -15,11 +14,12 @@ import tenacity
 from cachetools import LRUCache, TTLCache
 
 from spark_eos.errors import ConfigurationError, RegistryError, SchemaError, warn
-from spark_eos.schemas.formats import Schema
+from spark_eos.schemas.formats import Schema, imported
 from spark_eos.schemas.framing import SchemaKey
 
 Answer = TypeVar("Answer")
 
+_CONFLUENT: Final = "confluent_kafka.schema_registry"
 _SECRETS: Final = ("password", "secret", "token", "user.info")
 # The registry's own codes: a subject, a version, a schema that it does not have. Another 404 may
 # come from a proxy, or from a wrong path.
@@ -73,7 +73,7 @@ class Client:
         }
         self._max_wait = max_wait
         self._identity = uuid.uuid4().hex
-        module = _confluent("schema_registry")
+        module = imported(_CONFLUENT)
         try:
             module.SchemaRegistryClient(self._settings).close()
         except (ValueError, TypeError, OSError) as error:
@@ -136,7 +136,7 @@ class Client:
 
     def registered(self, subject: str, schema: Schema, *, register: bool) -> Registered:
         """A schema as a subject has it, or as it gets it now."""
-        text = _confluent("schema_registry").Schema(schema.text, schema.kind)
+        text = imported(_CONFLUENT).Schema(schema.text, schema.kind)
 
         def ask(client: Any) -> Registered:
             if register:
@@ -203,7 +203,7 @@ class Client:
 
     def _asked(self, ask: Callable[[Any], Answer], what: Callable[[], str]) -> Answer:
         """What a question yields, once the registry has answered."""
-        module = _confluent("schema_registry")
+        module = imported(_CONFLUENT)
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(self._max_wait),
             wait=tenacity.wait_random_exponential(0.5, max=10),
@@ -290,17 +290,8 @@ def _userinfo(url: str) -> str:
     return urlsplit(url.strip()).netloc.rpartition("@")[0]
 
 
-def _confluent(name: str) -> Any:
-    try:
-        return importlib.import_module(f"confluent_kafka.{name}")
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{error}: install spark-eos[schemas], on Spark's executors too"
-        ) from error
-
-
 def _registry_error() -> Any:
-    return _confluent("schema_registry.error").SchemaRegistryError
+    return imported(f"{_CONFLUENT}.error").SchemaRegistryError
 
 
 def _hint(error: Exception) -> str:

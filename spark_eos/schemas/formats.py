@@ -106,10 +106,14 @@ def format_of(schema: Schema) -> Any:
         raise SchemaError(
             f"the schema is of the format {schema.kind!r}; spark-eos has {', '.join(_FORMATS)}"
         ) from None
+    return getattr(imported(module), name)(schema)
+
+
+def imported(module: str) -> Any:
+    """A module that needs the extra's packages; without them, ConfigurationError."""
     try:
-        made = getattr(importlib.import_module(module), name)
+        return importlib.import_module(module)
     except ImportError as error:
         raise ConfigurationError(
             f"{error}: install spark-eos[schemas], on Spark's executors too"
         ) from error
-    return made(schema)
