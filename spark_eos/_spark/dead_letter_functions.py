@@ -5,6 +5,7 @@ import struct
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, cast
 from xml.parsers.expat import ExpatError
@@ -121,16 +122,8 @@ def guarded(
     of_rows = RowErrors.of(passed, errors, WriteError)
     new = (T.StructField(field.name, field.dataType) for field in made)
     whole = {field.name: field for field in (*passed, *new, *of_rows.fields)}
-    guard = _Guard(
-        function,
-        made,
-        kind,
-        tuple(row_errors),
-        passed=passed.names,
-        names=[*whole],
-        of_rows=of_rows,
-        stacktrace=stacktrace,
-    )
+    own = (function, made, kind, tuple(row_errors), stacktrace)
+    guard = _Guard(*own, passed=passed.names, names=[*whole], of_rows=of_rows)
     return frame.mapInArrow(guard, T.StructType([*whole.values()]))
 
 
@@ -138,33 +131,21 @@ def _parsed(ddl: str) -> T.StructType:
     return cast("T.StructType", T.StructType.fromDDL(ddl))
 
 
+@dataclass(frozen=True)
 class _Guard:
     """The function for ``mapInArrow``: calls the user's on each batch, or on parts of it."""
 
-    def __init__(
-        self,
-        function: Callable[[Any], Any],
-        made: T.StructType,
-        kind: str,
-        row_errors: tuple[type[Exception], ...],
-        *,
-        passed: list[str],
-        names: list[str],
-        of_rows: RowErrors,
-        stacktrace: bool,
-    ) -> None:
-        self._function = function
-        self._schema = made
-        self._columns = made.names
-        self._kind = kind
-        self._row_errors = row_errors
-        self._passed = passed
-        self._names = names
-        self._of_rows = of_rows
-        self._stacktrace = stacktrace
+    function: Callable[[Any], Any]
+    schema: T.StructType
+    kind: str
+    row_errors: tuple[type[Exception], ...]
+    stacktrace: bool
+    passed: list[str]
+    names: list[str]
+    of_rows: RowErrors
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        types = arrow_schema(self._schema)
+        types = arrow_schema(self.schema)
         for batch in batches:
             start = 0
             for is_bad, run in groupby(bad_rows(batch).to_pylist()):
@@ -174,7 +155,7 @@ class _Guard:
 
     def _nulls(self, rows: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatch]:
         nothing = [pa.nulls(rows.num_rows, field.type) for field in types]
-        yield self._whole(rows, pa.RecordBatch.from_arrays(nothing, self._columns), {})
+        yield self._whole(rows, pa.RecordBatch.from_arrays(nothing, self.schema.names), {})
 
     def _made_of(self, rows: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatch]:
         start = 0
@@ -185,13 +166,13 @@ class _Guard:
     def _whole(
         self, rows: pa.RecordBatch, made: pa.RecordBatch, errors: Mapping[int, RowError]
     ) -> pa.RecordBatch:
-        columns = {name: rows.column(name) for name in self._passed}
-        columns |= dict(zip(self._columns, made.columns, strict=True))
-        self._of_rows.put(rows, columns, errors)
-        return pa.RecordBatch.from_arrays([columns[name] for name in self._names], self._names)
+        columns = {name: rows.column(name) for name in self.passed}
+        columns |= dict(zip(self.schema.names, made.columns, strict=True))
+        self.of_rows.put(rows, columns, errors)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.names], self.names)
 
     def _check_is_of_row(self, error: Exception, where: str) -> None:
-        other = not_of_row(error, self._row_errors)
+        other = not_of_row(error, self.row_errors)
         if other is not None:
             name = _name(type(other))
             text = f": {printable(_text(error))}".removesuffix(": ")
@@ -204,7 +185,7 @@ class _Guard:
     def _made(self, batch: pa.RecordBatch, types: pa.Schema) -> Iterator[_Made]:
         """Yields batches of the function's columns, with the errors of rows."""
         try:
-            found = self._by_row(batch, types) if self._kind == "rows" else self._by_batch(batch)
+            found = self._by_row(batch, types) if self.kind == "rows" else self._by_batch(batch)
             found = self._checked(found, batch, types)
         except SparkEosError:
             raise
@@ -215,33 +196,33 @@ class _Guard:
                 yield from self._made(batch.slice(0, half), types)
                 yield from self._made(batch.slice(half), types)
                 return
-            nothing = [pa.nulls(1, types.field(name).type) for name in self._columns]
-            found = (pa.RecordBatch.from_arrays(nothing, self._columns), {0: self._told(error)})
+            nothing = [pa.nulls(1, types.field(name).type) for name in self.schema.names]
+            found = (pa.RecordBatch.from_arrays(nothing, self.schema.names), {0: self._told(error)})
         yield found
 
     def _by_row(self, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
         errors: dict[int, RowError] = {}
         rows: list[Mapping[str, Any]] = []
-        nothing = dict.fromkeys(self._columns)
+        nothing = dict.fromkeys(self.schema.names)
         for number, row in enumerate(batch.to_pylist()):
             try:
-                rows.append(self._function(row))
+                rows.append(self.function(row))
             except Exception as error:  # noqa: BLE001 - likewise
                 self._check_is_of_row(error, position_of(batch, number))
                 rows.append(nothing)
                 errors[number] = self._told(error)
         columns = {
             name: pa.array([row[name] for row in rows], types.field(name).type)
-            for name in self._columns
+            for name in self.schema.names
         }
         return pa.RecordBatch.from_pydict(columns), errors
 
     def _by_batch(self, batch: pa.RecordBatch) -> _Made:
-        if self._kind == "pandas":
-            made = self._function(batch.to_pandas())
-            found = pa.RecordBatch.from_pandas(made[self._columns], preserve_index=False)
+        if self.kind == "pandas":
+            made = self.function(batch.to_pandas())
+            found = pa.RecordBatch.from_pandas(made[self.schema.names], preserve_index=False)
         else:
-            found = self._function(batch)
+            found = self.function(batch)
         return found, {}
 
     def _checked(self, made: _Made, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
@@ -251,13 +232,13 @@ class _Guard:
                 f"the guarded function has made {found.num_rows} rows of {batch.num_rows}; it must "
                 "make one of each. Filter before or after it, and explode after it"
             )
-        columns = [found.column(name).cast(types.field(name).type) for name in self._columns]
-        return pa.RecordBatch.from_arrays(columns, self._columns), errors
+        columns = [found.column(name).cast(types.field(name).type) for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(columns, self.schema.names), errors
 
     def _told(self, error: Exception) -> RowError:
         kind = type(error)
         trace = None
-        if self._stacktrace:
+        if self.stacktrace:
             trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
         return RowError(_text(error) or kind.__name__, _name(kind), trace, error)
 
