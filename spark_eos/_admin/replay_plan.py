@@ -11,6 +11,7 @@ from typing import Final
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter
 from spark_eos._batch.plan import PartitionPairs
+from spark_eos._client.printable import listed
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
@@ -28,8 +29,6 @@ from spark_eos.errors import (
     TopicNotFoundError,
 )
 
-# Errors name at most so many partitions.
-_NAMED: Final = 5
 # Errors show at most so many characters of a header.
 _SHOWN: Final = 100
 
@@ -91,11 +90,10 @@ class ReplayProgress:
                 )
         missing = sorted({*range(self._topics[name].partitions)} - offsets.keys())
         if missing and not all(map(has_text, offsets.values())):
-            names = ", ".join(f"{name}:{partition}" for partition in missing[:_NAMED])
-            more = ", ..." if len(missing) > _NAMED else ""
+            names = listed(f"{name}:{partition}" for partition in missing)
             first = TopicPartition(name, missing[0])
             raise OffsetsLostError(
-                f"offsets of group {group!r} were set, and others are missing ({names}{more}), so "
+                f"offsets of group {group!r} were set, and others are missing ({names}), so "
                 "how far those partitions were replayed is not known. Nothing is written. Set "
                 f"them, too ({PartitionPairs().how_to_set(group, {first: 'N'})})"
             )
@@ -237,9 +235,8 @@ class ReplayPlan:
 def _unknown(topic: str, unknown: Collection[tuple[str, int]]) -> OffsetsLostError:
     names = [f"{topic}-{p} in group {replay_group(topic, home)!r}" for home, p in sorted(unknown)]
     return OffsetsLostError(
-        f"how far dead letters were replayed is not known ({', '.join(names[:_NAMED])}"
-        f"{', ...' if len(names) > _NAMED else ''}): either this is the first replay of letters of "
-        "their source topic, or these offsets have expired since the last one "
-        "(offsets.retention.minutes), and letters may have been replayed. Nothing is written. "
-        "--from-beginning begins at the first letter there"
+        f"how far dead letters were replayed is not known ({listed(names)}): either this is the "
+        "first replay of letters of their source topic, or these offsets have expired since the "
+        "last one (offsets.retention.minutes), and letters may have been replayed. Nothing is "
+        "written. --from-beginning begins at the first letter there"
     )

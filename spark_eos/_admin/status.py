@@ -241,10 +241,6 @@ def _partition(
     end: EndOffsets | None,
     member: str | None,
 ) -> PartitionStatus:
-    return PartitionStatus(
-        *partition,
-        committed=committed.offset if committed else None,
-        last_stable=end.last_stable if end else None,
-        high_watermark=end.high_watermark if end else None,
-        member=member,
-    )
+    last_stable, high_watermark = end or (None, None)
+    offset = None if committed is None else committed.offset
+    return PartitionStatus(*partition, offset, last_stable, high_watermark, member)

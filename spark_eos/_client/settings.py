@@ -98,6 +98,14 @@ class ClientSettings:
         }
         self.security.for_kafka_python()  # OpenSSL reads certificates and keys
 
+    @classmethod
+    def of_source(cls, settings: Mapping[str, Any] | None) -> "ClientSettings | None":
+        """Those of the source's cluster; None if it is the target's."""
+        try:
+            return None if settings is None else cls(settings)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"source_kafka: {error.text}") from error
+
     def __repr__(self) -> str:
         return f"ClientSettings({self._settings}, security={str(self.security)!r})"
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import IsolationLevel, ListOffsetsRequest, OffsetSpec
+from spark_eos._client.printable import listed
 from spark_eos._kafka.cluster import by_topic, metadata_request
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
@@ -19,8 +20,6 @@ from spark_eos.acls import ResourceType, describe
 # OFFSET_NOT_AVAILABLE: the leader has moved or was just elected.
 _MOVING: Final = frozenset({5, 6, 74, 75, 78})
 _GONE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
-# Errors name at most so many partitions.
-_NAMED: Final = 5
 
 Offsets = dict[TopicPartition, int]
 
@@ -100,9 +99,7 @@ def _check_answered(
     needed: Collection[TopicPartition], answered: Collection[TopicPartition]
 ) -> None:
     if missing := sorted(set(needed).difference(answered)):
-        more = ", ..." if len(missing) > _NAMED else ""
-        names = ", ".join(map(str, missing[:_NAMED]))
-        raise RetriableError(f"no leader has answered for {names}{more}")
+        raise RetriableError(f"no leader has answered for {listed(missing)}")
 
 
 def partition_leaders(

@@ -40,17 +40,8 @@ class StepClock:
             self.milliseconds[name] = self.milliseconds.get(name, 0.0) + spent
 
 
-class Rows(Protocol):
-    """A batch's rows: each call is a Spark job."""
-
-    def __call__(
-        self,
-        settings: WriterSettings,
-        batch: BatchRange,
-        batch_plan: BatchPlan,
-        only: Partitions | None,
-    ) -> JobOutcome:
-        """Writes all rows, or only those of some of the plan's partitions."""
+Rows = Callable[[WriterSettings, BatchRange, BatchPlan, Partitions | None], JobOutcome]
+"""Writes a batch's rows with a Spark job: all, or only those of some of the plan's partitions."""
 
 
 class StagedFiles(Protocol):

@@ -6,15 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from spark_eos._batch.plan import PartitionPairs, Partitions
+from spark_eos._client.printable import listed
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._driver.progress_topic import COMMIT_PARTITION, first_position
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.stored_text import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError, ConfigurationError
-
-# Errors name at most so many topics.
-_NAMED: Final = 5
 
 
 def owners_of(known: KnownPartitions, pairs: PartitionPairs, read: Partitions) -> set[Owner]:
@@ -87,8 +85,7 @@ def _group_owned_error(group_id: str, owners: Collection[Owner], what: str) -> C
 
 
 def _topics(partitions: Partitions) -> str:
-    names = sorted({topic for topic, _ in partitions})
-    return ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
+    return listed(map(repr, sorted({topic for topic, _ in partitions})))
 
 
 # What beside `delivery` makes a query what it was.

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyspark.sql import DataFrame
 
@@ -33,15 +33,6 @@ DELIVERIES: Final = {each.name: each for each in _ALL}
 AUTO: Final = "auto"
 
 
-class Choice(NamedTuple):
-    """The delivery of a stream, what to fall back to, and why; see `SinkQuery`."""
-
-    delivery: Delivery
-    fallback: Delivery | None
-    why: str
-    forced: bool
-
-
 def check_delivery(wanted: str, *, other_cluster: bool) -> None:
     if wanted == AUTO:
         return
@@ -59,7 +50,8 @@ def delivery_of_stream(
     wanted: str,
     settings: WriterSettings,
     start: Start,
-) -> Choice:
+) -> tuple[Delivery, Delivery | None, str, bool]:
+    """The delivery, what to fall back to, why, and whether that is forced; see `SinkQuery`."""
     other_cluster = settings.source_client is not None
     suited = [
         each for each in DELIVERIES.values() if each.rejection(other_cluster=other_cluster) is None
@@ -88,7 +80,7 @@ def delivery_of_stream(
             reason,
             found.name,
         )
-    return Choice(found, fallback, _without_advice(reason), found is not wished[0])
+    return found, fallback, _without_advice(reason), found is not wished[0]
 
 
 def _without_advice(reason: str) -> str:

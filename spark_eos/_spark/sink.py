@@ -24,7 +24,7 @@ from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.narrow_plan import explained, with_own_topic_marked
 from spark_eos._spark.sink_run import SinkBatches
-from spark_eos._spark.source import read_from_offsets, source_settings
+from spark_eos._spark.source import read_from_offsets
 from spark_eos._spark.stream_sources import check_read_for, sources_of
 from spark_eos._spark.writer import ExactlyOnceWriter
 from spark_eos.errors import UnsupportedPipelineError
@@ -116,7 +116,7 @@ class ExactlyOnceSink:
         check_groups(transactions=transactions, dead_letters=dead_letters, limits=limits)
         self._settings = WriterSettings(
             client=ClientSettings(kafka).checked_by_librdkafka(),
-            source_client=None if source_kafka is None else source_settings(source_kafka),
+            source_client=ClientSettings.of_source(source_kafka),
             group_id=group_id,
             topic=topic,
             transactions=transactions,
@@ -297,13 +297,6 @@ class ExactlyOnceSink:
         sources = tuple(sources_of(frame))
         check_read_for(settings.group_id, sources)
         choice = delivery_of_stream(frame, plans, sources, self._wanted_delivery, settings, start)
-        if self._asynchronous_progress:
-            if is_connect(frame):
-                raise UnsupportedPipelineError(
-                    "asynchronous_progress needs classic Spark: on Spark Connect only Spark's log "
-                    "tells which offsets a batch has. Leave it out"
-                )
-            choice.delivery.check_logged()
         query = SinkQuery(
             settings,
             self._checkpoint_location,
@@ -313,7 +306,14 @@ class ExactlyOnceSink:
             frozenset(self._starting_offsets),
             *choice,
         )
-        choice.delivery.check_losses_seen(query)
+        if self._asynchronous_progress:
+            if is_connect(frame):
+                raise UnsupportedPipelineError(
+                    "asynchronous_progress needs classic Spark: on Spark Connect only Spark's log "
+                    "tells which offsets a batch has. Leave it out"
+                )
+            query.delivery.check_logged()
+        query.delivery.check_losses_seen(query)
         return query
 
     # One batch --------------------------------------------------------------------------------

@@ -5,12 +5,13 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.printable import listed
 from spark_eos._client.settings import QUICK_SOURCE, ClientSettings
 from spark_eos._driver import preflight
 from spark_eos._driver.start import Start
@@ -65,17 +66,8 @@ _KNOWN: Final = {
 }
 _LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
-# Warnings name at most so many partitions.
-_NAMED: Final = 10
 
 logger = logging.getLogger(__name__)
-
-
-def source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
-    try:
-        return ClientSettings(source_kafka)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"source_kafka: {error.text}") from error
 
 
 def check_source_options(
@@ -238,8 +230,6 @@ def starting_positions(
 def _warn_of_skipped(group_id: str, partitions: set[TopicPartition]) -> None:
     if not partitions:
         return
-    names = [str(partition) for partition in sorted(partitions)]
-    shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
     warn(
         logger,
         "EOS63",
@@ -248,7 +238,7 @@ def _warn_of_skipped(group_id: str, partitions: set[TopicPartition]) -> None:
         "not read. If a query of the group has run before, stop this one, and set their offsets, "
         "too, or use starting_offsets='earliest'",
         group_id,
-        shown,
+        listed(sorted(partitions), 10),
     )
 
 

@@ -106,7 +106,7 @@ def verify(
             assert findings.verdict is Verdict.SOUND, findings.anomalies
     """
     settings = ClientSettings(kafka)
-    source_settings = None if source_kafka is None else _source_settings(source_kafka)
+    source_settings = ClientSettings.of_source(source_kafka)
     matching = Matching(
         position_header,
         header,
@@ -140,13 +140,6 @@ def verify(
         work = _Verification(*found, source=source, target=target, watch=watch or silent)
         work.reconcile(prefix)
         return work.findings(notes, examples=examples, complete=complete)
-
-
-def _source_settings(source_kafka: Mapping[str, Any]) -> ClientSettings:
-    try:
-        return ClientSettings(source_kafka)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"source_kafka: {error.text}") from error
 
 
 def check_arguments(outputs: Sequence[str], group_id: str | None, timeout: float) -> None:

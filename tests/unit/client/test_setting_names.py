@@ -5,7 +5,7 @@ from confluent_kafka import KafkaException, Producer
 
 from spark_eos._client import settings
 from spark_eos._client.settings import ClientSettings
-from spark_eos._spark.source import check_source_options, source_settings
+from spark_eos._spark.source import check_source_options
 from spark_eos.errors import ConfigurationError, SparkEosError
 from support.client_settings import SERVERS
 
@@ -40,7 +40,7 @@ def test_settings_that_are_no_dict_are_refused_in_words() -> None:
     with pytest.raises(ConfigurationError, match=words):
         ClientSettings("broker-1:9092")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=f"source_kafka: {words}"):
-        source_settings("broker-1:9092")  # type: ignore[arg-type]
+        ClientSettings.of_source("broker-1:9092")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
