@@ -142,17 +142,10 @@ def job_outcome(reports: Iterable[str]) -> JobOutcome:
         if "topic" not in row:
             _add_task(job, row)
             continue
-        outcome = PartitionOutcome(
-            row["status"],
-            row["next_offset"],
-            row["rows"],
-            row["skipped"],
-            row["reason"],
-            row["dead_letters"],
-        )
-        partition = TopicPartition(row["topic"], row["partition"])
+        partition = TopicPartition(row.pop("topic"), row.pop("partition"))
+        outcome = PartitionOutcome(**row)
         known = job.partitions.setdefault(partition, outcome)
-        if row["status"] == OUT_OF_ORDER:
+        if outcome.status == OUT_OF_ORDER:
             job.out_of_order.add(partition)
         if known is not outcome:
             # Two tasks got rows of one partition: one's offset must not make the other's rows
