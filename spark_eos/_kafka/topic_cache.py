@@ -75,9 +75,7 @@ class TopicCache:
         self._topics.update(found)
         return found
 
-    def wait_for_partitions(
-        self, wanted: Mapping[str, int], operation: Operation = Operation.DESCRIBE
-    ) -> bool:
+    def wait_for_partitions(self, wanted: Mapping[str, int], operation: Operation) -> bool:
         """Waits until topics have at least so many partitions, at most max_block_ms."""
         deadline = Deadline(self._max_block, "max_block_ms")
 
@@ -161,7 +159,7 @@ def quoted(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in sorted(names))
 
 
-def why_impossible(name: str, operation: Operation = Operation.DESCRIBE) -> str | None:
+def why_impossible(name: str, operation: Operation) -> str | None:
     """Why there is no such topic, whatever a cluster says; None if there may be one."""
     if operation is Operation.WRITE and name in _INTERNAL:
         return "it is an internal topic of Kafka"

@@ -59,7 +59,7 @@ class SourceRows:
         """Where a row came from, for error messages."""
         return f"source {self.source} offset {self.offsets[row].as_py()}"
 
-    def zero_timestamps(self, without: Collection[int] = ()) -> int:
+    def zero_timestamps(self, without: Collection[int]) -> int:
         """Number of rows whose timestamp is 0, which is written as 1 ms; without some rows."""
         timestamps = column_of(self.rows, "timestamp")
         if timestamps is None:
