@@ -1,9 +1,11 @@
 """What one batch is to do, checked against the group's committed offsets; pure."""
 
+import pickle
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -87,6 +89,19 @@ def task_count(
 
 
 BatchPlan = Mapping[TopicPartition, PartitionPlan]
+
+
+class SharedPlan(dict[TopicPartition, PartitionPlan]):
+    """A plan that a worker process reads once, however many of its tasks get it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (pickle.dumps(dict(self), pickle.HIGHEST_PROTOCOL),)
+
+
+@lru_cache(maxsize=1)
+def _unpickled(plan: bytes) -> SharedPlan:
+    # A plan of 10,000 partitions takes 40 ms, and each of them may have a task.
+    return SharedPlan(pickle.loads(plan))  # noqa: S301 - the driver has pickled the function, too
 
 
 def batch_plan(

@@ -151,9 +151,8 @@ class GroupMembership:
             # One of a batch without partitions, all topics of which are deleted: who has no member
             # can't be fenced.
             total = max(1, sum(topic.partitions for topic in topics.values()))
-            wanted = [f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total))]
-            if self._renews_only:
-                wanted = [RENEWAL_INSTANCE]
+            names = (f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total)))
+            wanted = dict.fromkeys([RENEWAL_INSTANCE] if self._renews_only else names)
 
             def attempt() -> None:
                 self._release_members(wanted, deadline, first=first)
@@ -169,7 +168,7 @@ class GroupMembership:
 
             deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
 
-    def _release_members(self, wanted: list[str], deadline: Deadline, *, first: bool) -> None:
+    def _release_members(self, wanted: Collection[str], deadline: Deadline, *, first: bool) -> None:
         for found in own_group(self._connections, self._group_id, deadline).members:
             instance_id = found.instance_id or ""
             if found.epoch == heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH and instance_id in wanted:

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import ApiVersionsRequest, MetadataRequest
@@ -162,12 +162,15 @@ def metadata_request(names: Collection[str] | None, *, operations: bool = False)
     )
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Groups partition numbers by topic name, both in order."""
-    grouped: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
+Topic = TypeVar("Topic", str, uuid.UUID)
+
+
+def by_topic(partitions: Iterable[tuple[Topic, int]]) -> dict[Topic, list[int]]:
+    """Groups partition numbers by topic name or id, both in order."""
+    grouped: dict[Topic, list[int]] = {}
+    for topic, partition in partitions:
         grouped.setdefault(topic, []).append(partition)
-    return grouped
+    return {topic: sorted(grouped[topic]) for topic in sorted(grouped)}
 
 
 def topics_with_offsets(

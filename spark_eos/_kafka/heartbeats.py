@@ -3,9 +3,11 @@
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from spark_eos._client.error_codes import Code
 from spark_eos._client.printable import printable
+from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
@@ -33,6 +35,31 @@ class HeartbeatAnswer:
     assigned: IdPartitions | None
 
 
+def heartbeat_request(
+    group_id: str,
+    member: MemberIdentity,
+    subscription: Iterable[str] | None = None,
+    owned: IdPartitions | None = None,
+) -> Any:
+    # A full heartbeat has a subscription and the partitions that the member owns; a leaving member
+    # sends neither.
+    partitions = None
+    if owned is not None:
+        partitions = [
+            ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=topic_id, partitions=indexes)
+            for topic_id, indexes in by_topic(owned).items()
+        ]
+    return ConsumerGroupHeartbeatRequest(
+        group_id=group_id,
+        member_id=member.member_id,
+        member_epoch=member.epoch,
+        instance_id=member.instance_id,
+        rebalance_timeout_ms=-1 if subscription is None else REBALANCE_TIMEOUT_MS,
+        subscribed_topic_names=None if subscription is None else sorted(subscription),
+        topic_partitions=partitions,
+    )
+
+
 def heartbeat(
     connections: Connections,
     group_id: str,
@@ -43,25 +70,7 @@ def heartbeat(
     owned: IdPartitions | None = None,
 ) -> HeartbeatAnswer:
     """Joins, stays in or leaves the group; the member's epoch may be one of the ``*_EPOCH``."""
-    # A full heartbeat has a subscription and the partitions that the member owns; a leaving member
-    # sends neither.
-    partitions = None
-    if owned is not None:
-        partitions = [
-            ConsumerGroupHeartbeatRequest.TopicPartitions(
-                topic_id=topic_id, partitions=sorted(p for t, p in owned if t == topic_id)
-            )
-            for topic_id in sorted({t for t, _ in owned})
-        ]
-    request = ConsumerGroupHeartbeatRequest(
-        group_id=group_id,
-        member_id=member.member_id,
-        member_epoch=member.epoch,
-        instance_id=member.instance_id,
-        rebalance_timeout_ms=-1 if subscription is None else REBALANCE_TIMEOUT_MS,
-        subscribed_topic_names=None if subscription is None else sorted(subscription),
-        topic_partitions=partitions,
-    )
+    request = heartbeat_request(group_id, member, subscription, owned)
     answer = connections.ask_coordinator(
         CoordinatorType.GROUP,
         group_id,

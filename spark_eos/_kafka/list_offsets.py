@@ -171,5 +171,8 @@ def _listed(
 
 def led_by(leaders: Mapping[TopicPartition, int]) -> dict[int, dict[str, list[int]]]:
     """Partition numbers by leader and topic; without those that have no leader."""
-    nodes = sorted({leader for leader in leaders.values() if leader >= 0})
-    return {node: by_topic(p for p, leader in leaders.items() if leader == node) for node in nodes}
+    led: dict[int, list[TopicPartition]] = {}
+    for partition, leader in leaders.items():
+        if leader >= 0:
+            led.setdefault(leader, []).append(partition)
+    return {node: by_topic(led[node]) for node in sorted(led)}

@@ -96,7 +96,7 @@ def _parse(partition: TopicPartition, committed: CommittedOffset) -> _Metadata |
     try:
         suspect, staged, source, owner = map(fields.get, ("suspect", "staged", "source", "owner"))
         return _Metadata(
-            frozenset(indexes_in(fields)),
+            indexes_in(fields["partitions"], fields.get("among", "")),
             frozenset(matched(fields["topics"], SHORT_IDS).split()),
             None if suspect is None else SuspectRange.parse(suspect),
             None if staged is None else StagedBatch.parse(staged),
@@ -170,17 +170,14 @@ class KnownPartitions:
 
     def tells_nothing_of(self, topic: str) -> bool:
         """Whether a topic has offsets of which none tells what partitions the group has had."""
-        return any(name == topic for name, _ in self.set_by_others) and not any(
-            name == topic for name, _ in self.partitions
-        )
+        return topic in self._topics_set_by_others and topic not in self._indexes
 
     def knows(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
         """Whether the group had an offset for a partition that has none now."""
         if partition in self.partitions:
             return True
         # If a topic has no offset left, the texts of other topics list the topic's id only.
-        alone = not any(known == partition.topic for known, _ in self.partitions)
-        return alone and _short(topic_id) in self.topics
+        return partition.topic not in self._indexes and _short(topic_id) in self._topic_ids
 
     def texts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Formats the metadata to commit with each of some partitions' offsets."""
@@ -215,14 +212,21 @@ class KnownPartitions:
             found.setdefault(topic, []).append(index)
         return found
 
+    @cached_property
+    def _topic_ids(self) -> frozenset[str]:
+        return frozenset(self.topics)
+
+    @cached_property
+    def _topics_set_by_others(self) -> set[str]:
+        return {topic for topic, _ in self.set_by_others}
+
     def _told_by(self, topic: str) -> tuple[str, ...]:
         """The ids that the texts of a topic tell: all, or a part that is another for each topic."""
         ids, names = self.topics, self.current or (topic,)
-        width = max(_TOLD_BY, -(-_TOLD_BY * len(ids) // len(names)))
+        width = min(max(_TOLD_BY, -(-_TOLD_BY * len(ids) // len(names))), _MAX_TOPICS, len(ids))
         # Evenly spread, so that the texts of all topics tell of each id equally often.
         first = bisect_left(names, topic) * len(ids) // len(names)
-        around = (*ids[first:], *ids[:first])
-        return around[: min(width, _MAX_TOPICS)]
+        return ids[first : first + width] + ids[: max(0, first + width - len(ids))]
 
 
 def mirrored_positions(

@@ -10,6 +10,7 @@ import json
 import re
 import uuid
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from itertools import compress, groupby
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -127,13 +128,15 @@ def index_fields(numbers: Collection[int]) -> dict[str, str]:
     return fields
 
 
-def indexes_in(fields: Mapping[str, Any]) -> Iterable[int]:
-    """Returns the numbers of what `index_fields` has made."""
-    numbers = numbers_in(fields["partitions"])
-    if "among" not in fields:
-        return numbers
-    bits = int.from_bytes(base64.b64decode(matched(fields["among"], _BITS)), "big")
-    return compress(numbers, map(int, reversed(f"{bits:b}")))
+# Each offset of a mirrored query has another text, and all have the same list.
+@lru_cache(maxsize=16)
+def indexes_in(partitions: str, among: str) -> frozenset[int]:
+    """Returns the numbers of what `index_fields` has made; ``among`` is "" if it is not there."""
+    numbers = numbers_in(partitions)
+    if among == "":
+        return frozenset(numbers)
+    bits = int.from_bytes(base64.b64decode(matched(among, _BITS)), "big")
+    return frozenset(compress(numbers, map(int, reversed(f"{bits:b}"))))
 
 
 class SuspectRange(NamedTuple):

@@ -144,7 +144,8 @@ class TargetTopics:
 
     def add(self, topics: dict[str, TopicInfo]) -> None:
         """Remembers topics as they are; those written to before stay as they were then."""
-        self._seen = topics | self._seen
+        for name, topic in topics.items():
+            self._seen.setdefault(name, topic)
 
     def check(self) -> None:
         """Looks the topics up again."""

@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 from spark_eos._batch import task_report
 from spark_eos._batch.dead_letters import DeadLetterTally
-from spark_eos._batch.plan import BatchPlan
+from spark_eos._batch.plan import BatchPlan, SharedPlan
 from spark_eos._batch.task_report import Counters, PartitionOutcome, report_batch
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -59,6 +59,7 @@ def write_task(
     arrange: Arrange = writable_batches,
 ) -> Arrange:
     """Makes the function that ``mapInArrow`` runs for every Spark partition."""
+    shared = SharedPlan(plan)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -72,7 +73,7 @@ def write_task(
             producer = _worker_producer(settings)
             if discard_producer:
                 producer.drop()
-            yield _TaskWriter(settings, plan, producer).write(arrange(batches))
+            yield _TaskWriter(settings, shared, producer).write(arrange(batches))
 
     return run
 
@@ -107,6 +108,8 @@ class _TaskWriter:
         # Dead letters: committed; those of a transaction that had too many, and of rows after it.
         self._dead = DeadLetterTally()
         self._dead_over_limit = DeadLetterTally()
+        # Of the partitions seen so far.
+        self._dead_letters_allowed = 0
         self._left_out_others = False
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
@@ -224,8 +227,7 @@ class _TaskWriter:
         letters = self._transactions.letters
         if letters is None or not letters.counts.total:
             return
-        allowed = sum(self._plan[p].max_dead_letters for p in self._seen if p in self._plan)
-        wanted = self._dead.total + letters.counts.total
+        wanted, allowed = self._dead.total + letters.counts.total, self._dead_letters_allowed
         if wanted > allowed:
             self._stop_over_limit(f"{wanted} dead letters are more than this attempt's {allowed}")
             return
@@ -307,6 +309,8 @@ class _TaskWriter:
             return False
         if found.first_offset == seen and not follows:
             return False
+        if partition not in self._seen and (plan := self._plan.get(partition)) is not None:
+            self._dead_letters_allowed += plan.max_dead_letters
         self._seen[partition] = found.last_offset
         return True
 

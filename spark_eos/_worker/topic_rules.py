@@ -79,6 +79,11 @@ class _Known:
     asked: float
 
 
+def _limit(known: _Known) -> int:
+    """The largest batch that a topic takes, in bytes."""
+    return BROKERS_DEFAULT if known.config is None else _most_sent(known.config)
+
+
 class TopicRules:
     """The rules of a worker process's target topics; a topic whose config is unknown has none."""
 
@@ -92,15 +97,20 @@ class TopicRules:
         self._topics: TTLCache[str, _Known] = TTLCache(
             math.inf, settings.limits.metadata_max_idle_ms / 1000
         )
+        # The number of topics that are known, and the smallest of their batches' limits.
+        self._smallest: tuple[float, int] = (0, self._own_batch_size)
 
     # Configs ----------------------------------------------------------------------------------
 
     @property
     def batch_size(self) -> int:
         """The size of batches, in bytes, that all known topics take."""
-        configs = (known.config for known in self._known())
-        limits = (BROKERS_DEFAULT if config is None else _most_sent(config) for config in configs)
-        return max(1, min([self._own_batch_size, *limits]))
+        # Each slice of rows asks for it. Entries that have expired are gone from the number.
+        number, smallest = self._smallest
+        if number != self._topics.currsize:
+            smallest = min([self._own_batch_size, *(_limit(known) for known in self._known())])
+            self._smallest = self._topics.currsize, smallest
+        return max(1, smallest)
 
     def learn(self, topics: Collection[str]) -> None:
         """Asks for the configs of topics that exist, unless they are known."""
@@ -121,7 +131,14 @@ class TopicRules:
         with asking_cluster("asking for the configs of target topics"):
             found = topic_configs(self._connections, topics, self._settings.connect_deadline())
         for topic, config in found.items():
-            self._topics[topic] = _Known(config, now)
+            before, known = self._topics.get(topic), _Known(config, now)
+            self._topics[topic] = known
+            number, smallest = self._smallest
+            if before is None:
+                number += 1
+            elif before.config != config:
+                number = -1
+            self._smallest = number, min(smallest, _limit(known))
 
     def changed(self, topic: str) -> bool:
         """Asks for a topic's config again, and tells whether it is another one now."""

@@ -198,7 +198,7 @@ class Transactions:
         return self._plan[partition].progress or partition
 
     def _topic_ids(self) -> dict[str, uuid.UUID]:
-        return {self._progress(p).topic: part.topic_id for p, part in self._plan.items()}
+        return {self._progress(p).topic: self._plan[p].topic_id for p in self.offsets}
 
     def _check_sources(self, names: Collection[str]) -> None:
         """Checks that topics are still those whose offsets the plan commits."""

@@ -1,5 +1,6 @@
 """Plans of batches: ranges, gaps, numbers of tasks."""
 
+import pickle
 import uuid
 
 import pytest
@@ -9,6 +10,8 @@ from spark_eos._batch import plan
 from spark_eos._batch.plan import (
     BatchRange,
     PartitionPairs,
+    PartitionPlan,
+    SharedPlan,
     records_of,
     task_count,
     wait_per_record,
@@ -110,3 +113,14 @@ def test_a_gap_is_refused() -> None:
 def test_an_offset_that_is_gone_was_moved_back(offset: int) -> None:
     with pytest.raises(errors.OffsetsLostError, match=f"up to {offset} and now has no offset"):
         check_not_moved_back("g", PartitionPairs(), {_A0: offset}, {}, [_A0])
+
+
+def test_a_worker_reads_a_plan_once() -> None:
+    part = PartitionPlan(_TOPIC, 0, 9, 3, _MEMBER, "text")
+    planned = SharedPlan({_A0: part, _A1: part})
+    text = pickle.dumps(planned)
+    first, second = (pickle.loads(text) for _ in range(2))  # noqa: S301 - its own
+    assert first is second
+    assert first == planned
+    text = pickle.dumps(SharedPlan({_A2: part}))
+    assert pickle.loads(text) == {_A2: part}  # noqa: S301 - its own
