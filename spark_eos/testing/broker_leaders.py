@@ -47,10 +47,10 @@ class Leaders:
 
     def coordinating(self, topic: str, key: str) -> int:
         """Return the partition whose leader coordinates a group or transactional id."""
-        # As Java hashes texts, and Kafka makes it positive.
+        # The absolute value of Java's hash of the text, a signed number of 32 bits.
         units = (unit for (unit,) in struct.iter_unpack("<H", key.encode("utf-16-le")))
         hashed = reduce(lambda value, unit: (31 * value + unit) & 0xFFFFFFFF, units, 0)
-        return (hashed & 0x7FFFFFFF) % len(self._partitions(topic))
+        return min(hashed, 2**32 - hashed) % 2**31 % len(self._partitions(topic))
 
     def controller(self) -> int:
         """Return the id of the active controller."""

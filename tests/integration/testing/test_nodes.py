@@ -109,7 +109,7 @@ def test_replicas_are_as_in_production(kafka: EmbeddedKafka) -> None:
 
 def test_coordinators_are_those_that_kafka_names_and_can_be_moved(kafka: EmbeddedKafka) -> None:
     settings: dict[str, Any] = {"bootstrap.servers": kafka.bootstrap_servers}
-    names = ["a", "orders", "spark-eos/orders/0", "größer", "\N{PARTY POPPER}"]
+    names = ["a", "b", "orders", "spark-eos/orders/0", "größer", "\N{PARTY POPPER}"]
     with closing(Connections(ClientSettings(settings))) as connections:
 
         def named(kind: CoordinatorType, name: str) -> int:
