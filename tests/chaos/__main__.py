@@ -18,7 +18,7 @@ from chaos.breakages import MUTATIONS, mutated
 from chaos.every_load import EVERY_LOAD
 from chaos.figures import summary
 from chaos.proving import document, prove
-from chaos.schedule import FRONTS, Kind, Schedule, schedule
+from chaos.schedule import FRONTS, Kind, Moment, Schedule, schedule
 from chaos.stage import TRANSACTION_TIMEOUT_MS
 from chaos.trial import Outcome, run_trial
 from support.origin import origin
@@ -34,6 +34,8 @@ _console = Console(stderr=True, highlight=False)
 @click.option("--steps", type=click.IntRange(1), default=15, show_default=True, help="Of a seed.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice([k.value for k in Kind]),
               help="Only faults of this kind; may be repeated.")  # fmt: skip
+@click.option("--at", "moments", multiple=True, type=click.Choice([m.value for m in Moment]),
+              help="Only faults at this moment; may be repeated.")  # fmt: skip
 @click.option("--load", "loads", multiple=True, type=click.Choice(list(EVERY_LOAD)),
               help="Only it.")  # fmt: skip
 @click.option("--front", "fronts", multiple=True, type=click.Choice(FRONTS), help="Only it.")
@@ -59,6 +61,7 @@ def main(
     minutes: float,
     steps: int,
     kinds: tuple[str, ...],
+    moments: tuple[str, ...],
     loads: tuple[str, ...],
     fronts: tuple[str, ...],
     cluster: bool | None,
@@ -94,6 +97,7 @@ def main(
             kinds=[Kind(kind) for kind in kinds],
             fronts=fronts or FRONTS,
             cluster=cluster,
+            at=[Moment(moment) for moment in moments],
         )
         outcome = _run(plan, keep=keep)
         outcomes.append(outcome)

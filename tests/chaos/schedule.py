@@ -61,6 +61,22 @@ class Kind(enum.Enum):
     REGISTRY_PAUSE = "registry-pause"
 
 
+class Moment(enum.Enum):
+    """What passes between query and broker when a fault is done."""
+
+    BEFORE_FENCING = "before-fencing"
+    FENCED = "fenced"
+    BEFORE_PRODUCE = "before-produce"
+    PRODUCED = "produced"
+    BEFORE_OFFSETS = "before-offsets"
+    OFFSETS_SENT = "offsets-sent"
+    BEFORE_END = "before-end"
+    ENDED = "ended"
+
+
+# Only a start comes to these.
+TAKE_OVER = frozenset({Moment.BEFORE_FENCING, Moment.FENCED})
+_ITS_END = (Moment.BEFORE_OFFSETS, Moment.OFFSETS_SENT, Moment.BEFORE_END, Moment.ENDED)
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
 # Where the group's members are not the driver's: Connect's sink process.
 NOT_OF_THE_SINK = frozenset({Kind.HOLDER_KILL, Kind.HOLDER_PAUSE})
@@ -123,6 +139,21 @@ ALONE = frozenset(
 FATAL = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.QUERY_KILL, *ASYNCHRONOUS, *PLACE_KILLS})
 # Whatever was writing is dead afterwards, so what it left open must not outlive the recovery.
 DEADLY = (FATAL | ALONE) - {Kind.TWO_DRIVERS, Kind.FROZEN_QUERY, *PLACE_FREEZES}
+# Always at one of the moments around a transaction's end.
+_AROUND_ITS_END = ASYNCHRONOUS | {Kind.RELAY_KILL}
+# At a moment, or at any time.
+_AT_MOMENTS = frozenset(
+    {
+        Kind.WORKER_KILL,
+        Kind.EXECUTOR_KILL,
+        Kind.DRIVER_KILL,
+        Kind.JVM_KILL,
+        Kind.QUERY_KILL,
+        Kind.BROKER_KILL,
+        Kind.BROKER_RESTART,
+        Kind.NETWORK_CUT,
+    }
+)
 # Nothing can be committed while they last.
 DOWNTIME = BROKER | _SOURCE_BROKER | {Kind.SESSION_EXPIRY}
 
@@ -132,6 +163,8 @@ class Fault:
     kind: Kind  # what is done
     seconds: float  # how long it lasts, where it lasts; how far it goes else
     choice: float  # from 0 to below 1; which worker, how many batches, and the like
+    at: Moment | None = None  # when it is done; None for at once
+    sender: int | None = None  # the process that has come to this moment
 
 
 @dataclass(frozen=True)
@@ -181,9 +214,23 @@ def _fits(load: str, front: str) -> bool:
     return (load in STAGED_LOADS) == (front == "staged")
 
 
-def _go_together(one: Kind, other: Kind) -> bool:
-    pair = {one, other}
-    if one is other or ALONE & pair:
+def moments_of(kind: Kind) -> frozenset[Moment]:
+    """When a fault can be done, other than at any time."""
+    if kind in _AROUND_ITS_END:
+        return frozenset(_ITS_END)
+    if kind not in _AT_MOMENTS:
+        return frozenset()
+    # Of a start the driver fences first. A broker killed just before the markers meets KAFKA-20734.
+    workers = TAKE_OVER if kind in {Kind.WORKER_KILL, Kind.EXECUTOR_KILL} else frozenset()
+    return frozenset(Moment) - workers - ({Moment.ENDED} if kind is Kind.BROKER_KILL else set())
+
+
+def _go_together(kinds: Sequence[Kind], at: Collection[Moment]) -> bool:
+    pair = set(kinds)
+    if len(pair) < len(kinds) or ALONE & pair:
+        return False
+    # Whoever starts the query again can't be half of a pair.
+    if at and not all(moments_of(kind) & set(at) - TAKE_OVER for kind in pair):
         return False
     groups = (NETWORK, BROKER, MIRRORED_ONLY, REGISTRY_ONLY)
     return not any(pair <= group for group in groups)
@@ -197,6 +244,7 @@ def schedule(
     kinds: Collection[Kind] = (),
     fronts: Sequence[str] = FRONTS,
     cluster: bool | None = None,
+    at: Collection[Moment] = (),
 ) -> Schedule:
     chosen = random.Random(seed)
     on_cluster = chosen.random() < 0.4 if cluster is None else cluster
@@ -205,9 +253,11 @@ def schedule(
     load = chosen.choice([load for load in loads if _fits(load, front)])
     without = impossible(front, load, cluster=on_cluster)
     pool = [k for k in Kind if (not kinds or k in kinds) and k not in without]
+    pool = [k for k in pool if not at or moments_of(k) & set(at)]
     if not pool:
         raise ValueError(
-            f"none of these faults can be done to {front} with {load}, cluster={on_cluster}"
+            f"none of these faults can be done to {front} with {load}, cluster={on_cluster}, "
+            f"at={[moment.value for moment in at]}"
         )
     bag: list[Kind] = []
 
@@ -217,20 +267,29 @@ def schedule(
             chosen.shuffle(bag)
         return bag.pop()
 
-    def fault(kind: Kind) -> Fault:
-        return Fault(kind, round(chosen.uniform(0.5, 3.0), 2), chosen.randrange(1_000) / 1_000)
+    when = random.Random(f"{seed}-moments")
+
+    def moment(kind: Kind, *, alone: bool) -> Moment | None:
+        possible = moments_of(kind) - (frozenset() if alone else TAKE_OVER)
+        own = [one for one in at or Moment if one in possible]
+        chance = 1.0 if at or kind in _AROUND_ITS_END else 0.5
+        return when.choice(own) if own and when.random() < chance else None
+
+    def fault(kind: Kind, *, alone: bool) -> Fault:
+        seconds, choice = round(chosen.uniform(0.5, 3.0), 2), chosen.randrange(1_000) / 1_000
+        return Fault(kind, seconds, choice, moment(kind, alone=alone))
 
     made = []
     for _ in range(steps):
         kinds_of_step = [draw()]
         if chosen.random() < 0.6:
             kinds_of_step.append(draw())
-        if len(kinds_of_step) > 1 and not _go_together(*kinds_of_step):
+        if len(kinds_of_step) > 1 and not _go_together(kinds_of_step, at):
             bag.append(kinds_of_step.pop())
         made.append(
             Step(
                 round(chosen.uniform(0.0, 1.5), 2),
-                tuple(fault(kind) for kind in kinds_of_step),
+                tuple(fault(kind, alone=len(kinds_of_step) == 1) for kind in kinds_of_step),
                 round(chosen.choice((0.0, chosen.uniform(0.0, 1.0))), 2),
             )
         )

@@ -26,7 +26,10 @@ from chaos.schedule import (
     REGISTRY_ONLY,
     STAGED_LOADS,
     STAGED_ONLY,
+    TAKE_OVER,
     Kind,
+    Moment,
+    moments_of,
     schedule,
 )
 from chaos.staged_loads import STAGED
@@ -97,6 +100,24 @@ def test_every_kind_has_its_turn_before_any_comes_twice() -> None:
     assert possible >= CLUSTER_ONLY
     local = schedule(5, steps=60, loads=["relay"], fronts=["sink"], cluster=False)
     assert not CLUSTER_ONLY & {fault.kind for fault in local.faults}
+
+
+def test_faults_are_done_at_moments_and_at_any_time() -> None:
+    found = schedule(5, steps=10_000, loads=["relay"], fronts=["sink"], cluster=True)
+    times = {(fault.kind, fault.at) for fault in found.faults}
+    for kind in {fault.kind for fault in found.faults}:
+        any_time = set() if kind is Kind.ASYNCHRONOUS_KILL else {None}
+        assert {at for one, at in times if one is kind} == moments_of(kind) | any_time, kind
+    pairs = [step.faults for step in found.steps if len(step.faults) == 2]
+    assert not any(fault.at in TAKE_OVER for pair in pairs for fault in pair)
+
+
+def test_all_faults_are_done_at_the_moments_asked_for() -> None:
+    for at in (Moment.FENCED,), (Moment.ENDED, Moment.FENCED):
+        found = schedule(5, steps=60, loads=["relay"], fronts=["sink"], at=at)
+        assert {fault.at for fault in found.faults} == set(at)
+    with pytest.raises(ValueError, match="at=\\['fenced'\\]"):
+        schedule(5, steps=1, loads=["relay"], kinds=[Kind.TASK_SLEEP], at=[Moment.FENCED])
 
 
 @pytest.mark.parametrize("name", [*MUTATIONS, *FOUND_BY_TESTS])

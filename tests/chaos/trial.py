@@ -143,6 +143,7 @@ def _play(stage: Stage, outcome: Outcome, tell: Tell) -> None:
 def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     time.sleep(step.pause)
     kinds = "+".join(fault.kind.value for fault in step.faults)
+    when = "".join(f" at {fault.at.value}" for fault in step.faults if fault.at is not None)
     starts = stage.starts
     began = time.monotonic()
     over, missed = inflict_together(stage, step.faults, step.between)
@@ -160,9 +161,9 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     if DEADLY & done:
         left = stage.abandoned(over_by_the_clock)
         if left:
-            raise ViolationError(Rule.NOTHING_LEFT_OPEN, f"{kinds}: {', '.join(left)}")
+            raise ViolationError(Rule.NOTHING_LEFT_OPEN, f"{kinds}{when}: {', '.join(left)}")
     missing = f": missed the bar of {BAR:g} s" if recovery.missed else ""
-    tell(f"{kinds}: recovered in {recovery.seconds:.1f} s{missing}")
+    tell(f"{kinds}{when}: recovered in {recovery.seconds:.1f} s{missing}")
 
 
 def _await_end(stage: Stage) -> None:
