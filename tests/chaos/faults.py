@@ -18,10 +18,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from chaos import loads, processes, staged_faults
+from chaos import loads, node_faults, processes, staged_faults
 from chaos.invariants import Rule, ViolationError
 from chaos.moments import AN_OCCASION, held
-from chaos.schedule import TAKE_OVER, Fault, Kind, Moment
+from chaos.schedule import NO_MAJORITY, TAKE_OVER, Fault, Kind, Moment
 from chaos.second_drivers import frozen_query, two_drivers
 from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError, wait_for
 from spark_eos._kafka.offset_metadata import CommittedOffset
@@ -42,17 +42,24 @@ def inflict(stage: Stage, fault: Fault) -> None:
     deed = (_DEEDS if stage.staged is None else _STAGED_DEEDS)[fault.kind]
     if fault.kind is Kind.ASYNCHRONOUS_KILL:
         _await_batches(stage, fault)
+    _at_its_moment(deed, stage, fault)
+    if fault.kind in NO_MAJORITY:
+        time.sleep(2 * fault.seconds)
+        stage.mend()
+
+
+def _at_its_moment(deed: Callable[[Stage, Fault], None], stage: Stage, fault: Fault) -> None:
     if fault.at is None:
         deed(stage, fault)
     elif fault.at in TAKE_OVER:
         # A start that has something to end.
         with held(stage.proxy, Moment.PRODUCED):
             stage.query.kill()
-        with held(stage.proxy, fault.at, seconds=_PATIENCE, meanwhile=stage.keep_going):
-            deed(stage, fault)
+        with held(stage.proxy, fault.at, seconds=_PATIENCE, meanwhile=stage.keep_going) as (_, id_):
+            deed(stage, replace(fault, transactional_id=id_))
     else:
-        with held(stage.proxy, fault.at, skip=int(fault.choice * 10) % 5) as sender:
-            deed(stage, replace(fault, sender=sender))
+        with held(stage.proxy, fault.at, skip=int(fault.choice * 10) % 5) as (sender, id_):
+            deed(stage, replace(fault, sender=sender, transactional_id=id_))
 
 
 def _one(pids: list[int], fault: Fault) -> list[int]:
@@ -436,6 +443,7 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.SOURCE_NETWORK_NO_ANSWERS: _blocking("answers", _source),
     Kind.REGISTRY_KILL: _registry_kill,
     Kind.REGISTRY_PAUSE: _registry_pause,
+    **node_faults.DEEDS,
 }
 
 

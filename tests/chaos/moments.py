@@ -47,24 +47,26 @@ class _Held(Fault):
         self.held = threading.Event()
         self.over = threading.Event()
         self.sender = 0
+        self.transactional_id = ""
         self._skip = skip
         self._answer = answer
 
     async def request(self, link: Link, request: Request) -> None:
-        if self._answer or not await self._hold(link) or processes.command(self.sender):
+        if self._answer or not await self._hold(link, request) or processes.command(self.sender):
             await super().request(link, request)
         # Else the sender was killed before it could send this.
 
     async def answer(self, link: Link, request: Request, content: bytes) -> None:
         if self._answer:
-            await self._hold(link)
+            await self._hold(link, request)
         await super().answer(link, request, content)
 
-    async def _hold(self, link: Link) -> bool:
+    async def _hold(self, link: Link, request: Request) -> bool:
         self._skip -= 1
         if self._skip >= 0 or self.held.is_set():
             return False
         self.sender = int(link.client_id.rpartition("-")[2])
+        self.transactional_id = request.message().transactional_id
         self.held.set()
         await asyncio.to_thread(self.over.wait)
         return True
@@ -78,13 +80,13 @@ def held(
     skip: int = 0,
     seconds: float = AN_OCCASION,
     meanwhile: Callable[[], None] = lambda: None,
-) -> Iterator[int]:
+) -> Iterator[tuple[int, str]]:
     """Waits for a moment, after ``skip`` others of its kind, and holds it while the body runs.
 
     Calls ``meanwhile`` again and again until it has come.
 
     Yields:
-        The id of the process that has sent the request.
+        The id of the process that has sent the request, and the transactional id.
 
     Raises:
         NotInflictedError: It has not come within so many seconds.
@@ -100,7 +102,7 @@ def held(
             meanwhile()
             if time.monotonic() > end:
                 raise NotInflictedError(f"no transaction has come to {moment.value}")
-        yield hold.sender
+        yield hold.sender, hold.transactional_id
     finally:
         rule.times = 0
         hold.over.set()

@@ -14,7 +14,7 @@ from chaos.invariants import Rule, Violation, ViolationError, violations
 from chaos.loads import EXPECT, POSITION
 from chaos.lockstep import judged, read_logs
 from chaos.processes import reports_of
-from chaos.schedule import DEADLY, FATAL, Schedule, Step
+from chaos.schedule import DEADLY, FATAL, NODES, Schedule, Step
 from chaos.schema_load import OUTPUT_SUBJECT, wrong_values
 from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
 from chaos.staged_judging import judge
@@ -154,6 +154,8 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     if FATAL & done:
         _await_end(stage)
     moved = _recovered(stage, over, starts)
+    if NODES & done:
+        stage.mend()
     restarted = stage.starts > starts
     started = max(0.0, stage.query.queries()[-1] - over) if restarted else None
     recovery = Recovery(kinds, moved - over, moved - began, restarted, started)
