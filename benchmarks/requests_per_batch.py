@@ -28,7 +28,7 @@ def requests_per_batch(spark: SparkSession, directory: Path) -> Measured:
     """
     measured = Measured(f"requests, {_ROWS:,} rows, {_RECORDS.name}", "requests per batch")
     with KafkaProxy() as proxy, EmbeddedKafka(advertised_port=proxy.port) as broker:
-        proxy.upstream_port = int(broker.bootstrap_servers.rpartition(":")[2])
+        proxy.connect(broker)
         source = f"requests-{uuid.uuid4().hex[:8]}"
         broker.create_topic(source, _RECORDS.partitions)
         fill(broker, source, _ROWS * _BATCHES + SPARE * _RECORDS.partitions, _RECORDS)

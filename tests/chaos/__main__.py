@@ -18,7 +18,7 @@ from chaos.breakages import MUTATIONS, mutated
 from chaos.every_load import EVERY_LOAD
 from chaos.figures import summary
 from chaos.proving import document, prove
-from chaos.schedule import FRONTS, Kind, Schedule, schedule
+from chaos.schedule import FRONTS, Kind, Moment, Schedule, schedule
 from chaos.stage import TRANSACTION_TIMEOUT_MS
 from chaos.trial import Outcome, run_trial
 from support.origin import origin
@@ -34,11 +34,15 @@ _console = Console(stderr=True, highlight=False)
 @click.option("--steps", type=click.IntRange(1), default=15, show_default=True, help="Of a seed.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice([k.value for k in Kind]),
               help="Only faults of this kind; may be repeated.")  # fmt: skip
+@click.option("--at", "moments", multiple=True, type=click.Choice([m.value for m in Moment]),
+              help="Only faults at this moment; may be repeated.")  # fmt: skip
 @click.option("--load", "loads", multiple=True, type=click.Choice(list(EVERY_LOAD)),
               help="Only it.")  # fmt: skip
 @click.option("--front", "fronts", multiple=True, type=click.Choice(FRONTS), help="Only it.")
 @click.option("--cluster/--local", default=None, help="Executors in processes of their own, or "
               "not; by default the seed decides.")  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Of Kafka; "
+              "with several, each step has a fault of one of them.")  # fmt: skip
 @click.option("--mutations", is_flag=True, help="Break spark-eos in each of the known ways, and "
               "fail unless each is found out by a violated rule, and its faults are harmless "
               "without it.")  # fmt: skip
@@ -59,9 +63,11 @@ def main(
     minutes: float,
     steps: int,
     kinds: tuple[str, ...],
+    moments: tuple[str, ...],
     loads: tuple[str, ...],
     fronts: tuple[str, ...],
     cluster: bool | None,
+    nodes: int,
     mutations: bool,
     chosen: tuple[str, ...],
     keep: bool,
@@ -94,10 +100,12 @@ def main(
             kinds=[Kind(kind) for kind in kinds],
             fronts=fronts or FRONTS,
             cluster=cluster,
+            nodes=nodes,
+            at=[Moment(moment) for moment in moments],
         )
         outcome = _run(plan, keep=keep)
         outcomes.append(outcome)
-        _append(json_file, {**asdict(outcome), "cluster": plan.cluster})
+        _append(json_file, {**asdict(outcome), "cluster": plan.cluster, "nodes": plan.nodes})
     Console().print(summary(outcomes))
     failed = [outcome.seed for outcome in outcomes if outcome.problem is not None]
     if failed:
@@ -122,6 +130,7 @@ def _run(
     directory = Path(tempfile.mkdtemp(prefix=f"spark-eos-chaos-{plan.seed}-"))
     where = "executors of their own" if plan.cluster else "one JVM"
     broken = f", broken: {name}" if name is not None else ""
+    where += f", {plan.nodes} nodes" if plan.nodes > 1 else ""
     what = f"{plan.load}, {plan.front}, {where}, {len(plan.faults)} faults{broken}"
     _console.print(f"seed {plan.seed}: {what}")
     outcome = run_trial(

@@ -18,9 +18,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from chaos import loads, processes, staged_faults
+from chaos import loads, node_faults, processes, staged_faults
 from chaos.invariants import Rule, ViolationError
-from chaos.schedule import Fault, Kind
+from chaos.moments import AN_OCCASION, held
+from chaos.schedule import NO_MAJORITY, TAKE_OVER, Fault, Kind, Moment
 from chaos.second_drivers import frozen_query, two_drivers
 from chaos.stage import SESSION_TIMEOUT_MS, NotInflictedError, Stage, TrialError, wait_for
 from spark_eos._kafka.offset_metadata import CommittedOffset
@@ -33,20 +34,41 @@ from support.proxy import KafkaProxy, everybody
 
 # A start on Spark Connect takes a minute and more where many share two cores.
 _PATIENCE = 240.0
-_AN_OCCASION = 22.5
 _MOST_PARTITIONS = 7
 
 
 def inflict(stage: Stage, fault: Fault) -> None:
     """Does one fault, and returns when it is over: paused processes go on, the broker is back."""
-    deeds = _DEEDS if stage.staged is None else _STAGED_DEEDS
-    deeds[fault.kind](stage, fault)
+    deed = (_DEEDS if stage.staged is None else _STAGED_DEEDS)[fault.kind]
+    if fault.kind is Kind.ASYNCHRONOUS_KILL:
+        _await_batches(stage, fault)
+    _at_its_moment(deed, stage, fault)
+    if fault.kind in NO_MAJORITY:
+        time.sleep(2 * fault.seconds)
+        stage.mend()
+
+
+def _at_its_moment(deed: Callable[[Stage, Fault], None], stage: Stage, fault: Fault) -> None:
+    if fault.at is None:
+        deed(stage, fault)
+    elif fault.at in TAKE_OVER:
+        # A start that has something to end.
+        with held(stage.proxy, Moment.PRODUCED):
+            stage.query.kill()
+        with held(stage.proxy, fault.at, seconds=_PATIENCE, meanwhile=stage.keep_going) as (_, id_):
+            deed(stage, replace(fault, transactional_id=id_))
+    else:
+        with held(stage.proxy, fault.at, skip=int(fault.choice * 10) % 5) as (sender, id_):
+            deed(stage, replace(fault, sender=sender, transactional_id=id_))
 
 
 def _one(pids: list[int], fault: Fault) -> list[int]:
+    """One of them; if it waits for a moment, the one whose moment it is."""
     if not pids:
         raise NotInflictedError("there is no such process now")
-    return [pids[int(fault.choice * len(pids))]]
+    sender = fault.sender
+    own = [pid for pid in pids if sender and sender in (pid, *processes.children(pid))]
+    return own[:1] or [pids[int(fault.choice * len(pids))]]
 
 
 def _paused(pids: list[int], seconds: float) -> None:
@@ -59,7 +81,13 @@ def _paused(pids: list[int], seconds: float) -> None:
 
 def _killing(find: Callable[[int], list[int]]) -> Callable[[Stage, Fault], None]:
     def kill(stage: Stage, fault: Fault) -> None:
-        processes.send(_one(find(stage.query.pid), fault), signal.SIGKILL)
+        chosen = _one(find(stage.query.pid), fault)
+        processes.send(chosen, signal.SIGKILL)
+        wait_for(
+            lambda: not any(map(processes.command, chosen)),
+            time.monotonic() + _PATIENCE,
+            f"{chosen} lives on although it was killed",
+        )
 
     return kill
 
@@ -80,15 +108,14 @@ def _query_kill(stage: Stage, _fault: Fault) -> None:
     stage.query.kill()
 
 
-def _asynchronous_kill(stage: Stage, fault: Fault) -> None:
-    """In the middle of a transaction, after batches of which Spark has logged the first only."""
+def _await_batches(stage: Stage, fault: Fault) -> None:
+    """Until there are batches of which Spark has logged the first only."""
     batches = 2 + int(fault.choice * 4)
     wait_for(
         lambda: stage.query.reports() >= batches or stage.query.exit_status() is not None,
         time.monotonic() + _PATIENCE,
         f"the query does not get {batches} batches done: {stage.query.log}",
     )
-    staged_faults.relay_kill(stage, fault)
 
 
 def _session_expiry(stage: Stage, fault: Fault) -> None:
@@ -286,7 +313,7 @@ def _add_partition(stage: Stage, topic: str, total: int) -> None:
 
 def _delete_offsets(stage: Stage, _fault: Fault) -> None:
     """The query must refuse to go on, or restore them; who knows the offsets puts them back."""
-    end = time.monotonic() + _AN_OCCASION
+    end = time.monotonic() + AN_OCCASION
     while len(_batches(stage.checkpoint / "offsets")) < 3 and time.monotonic() < end:
         time.sleep(0.1)
     if len(_batches(stage.checkpoint / "offsets")) < 3:
@@ -359,7 +386,7 @@ def _late_offsets(stage: Stage, fault: Fault) -> None:
     """An offset commit whose connection is cut reaches the broker in the producer's next one."""
     late = LateOffsets(stage.proxy)
     rule = stage.proxy.on(TxnOffsetCommitRequest, late, times=None)
-    delivered = late.delivered.wait(_AN_OCCASION)
+    delivered = late.delivered.wait(AN_OCCASION)
     rule.times = 0
     if not delivered:
         raise NotInflictedError("no transaction followed the one whose offsets were held back")
@@ -383,7 +410,8 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.DRIVER_PAUSE: _pausing(_driver),
     Kind.JVM_KILL: _killing(processes.jvm_of),
     Kind.QUERY_KILL: _query_kill,
-    Kind.ASYNCHRONOUS_KILL: _asynchronous_kill,
+    Kind.ASYNCHRONOUS_KILL: _query_kill,
+    Kind.RELAY_KILL: _query_kill,
     Kind.JVM_PAUSE: _pausing(processes.jvm_of),
     Kind.HOLDER_KILL: _killing(processes.holders_of),
     Kind.HOLDER_PAUSE: _pausing(processes.holders_of),
@@ -415,6 +443,7 @@ _DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.SOURCE_NETWORK_NO_ANSWERS: _blocking("answers", _source),
     Kind.REGISTRY_KILL: _registry_kill,
     Kind.REGISTRY_PAUSE: _registry_pause,
+    **node_faults.DEEDS,
 }
 
 

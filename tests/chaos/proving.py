@@ -69,6 +69,7 @@ def _plan(mutation: Mutation, seed: int) -> Schedule:
         kinds=mutation.kinds,
         fronts=[mutation.front],
         cluster=False,
+        at=mutation.at,
     )
 
 

@@ -59,8 +59,42 @@ class Kind(enum.Enum):
     SOURCE_NETWORK_NO_ANSWERS = "source-network-no-answers"
     REGISTRY_KILL = "registry-kill"
     REGISTRY_PAUSE = "registry-pause"
+    LEADER_KILL = "leader-kill"
+    LEADER_STOP = "leader-stop"
+    LEADER_FREEZE = "leader-freeze"
+    LEADER_MOVE = "leader-move"
+    COORDINATOR_KILL = "coordinator-kill"
+    COORDINATOR_STOP = "coordinator-stop"
+    COORDINATOR_FREEZE = "coordinator-freeze"
+    COORDINATOR_MOVE = "coordinator-move"
+    GROUP_COORDINATOR_KILL = "group-coordinator-kill"
+    GROUP_COORDINATOR_STOP = "group-coordinator-stop"
+    GROUP_COORDINATOR_FREEZE = "group-coordinator-freeze"
+    GROUP_COORDINATOR_MOVE = "group-coordinator-move"
+    CONTROLLER_KILL = "controller-kill"
+    CONTROLLER_STOP = "controller-stop"
+    CONTROLLER_FREEZE = "controller-freeze"
+    TWO_NODES_KILL = "two-nodes-kill"
+    TWO_NODES_FREEZE = "two-nodes-freeze"
+    NODE_UNREACHABLE = "node-unreachable"
 
 
+class Moment(enum.Enum):
+    """What passes between query and broker when a fault is done."""
+
+    BEFORE_FENCING = "before-fencing"
+    FENCED = "fenced"
+    BEFORE_PRODUCE = "before-produce"
+    PRODUCED = "produced"
+    BEFORE_OFFSETS = "before-offsets"
+    OFFSETS_SENT = "offsets-sent"
+    BEFORE_END = "before-end"
+    ENDED = "ended"
+
+
+# Only a start comes to these.
+TAKE_OVER = frozenset({Moment.BEFORE_FENCING, Moment.FENCED})
+_ITS_END = (Moment.BEFORE_OFFSETS, Moment.OFFSETS_SENT, Moment.BEFORE_END, Moment.ENDED)
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
 # Where the group's members are not the driver's: Connect's sink process.
 NOT_OF_THE_SINK = frozenset({Kind.HOLDER_KILL, Kind.HOLDER_PAUSE})
@@ -106,6 +140,29 @@ NETWORK = frozenset(
     }
 )
 BROKER = frozenset({Kind.BROKER_KILL, Kind.BROKER_RESTART, Kind.BROKER_PAUSE})
+# One node of a cluster, after which the others go on without it.
+_ONE_NODE = frozenset(
+    {
+        Kind.LEADER_KILL,
+        Kind.LEADER_STOP,
+        Kind.LEADER_FREEZE,
+        Kind.LEADER_MOVE,
+        Kind.COORDINATOR_KILL,
+        Kind.COORDINATOR_STOP,
+        Kind.COORDINATOR_FREEZE,
+        Kind.COORDINATOR_MOVE,
+        Kind.GROUP_COORDINATOR_KILL,
+        Kind.GROUP_COORDINATOR_STOP,
+        Kind.GROUP_COORDINATOR_FREEZE,
+        Kind.GROUP_COORDINATOR_MOVE,
+        Kind.CONTROLLER_KILL,
+        Kind.CONTROLLER_STOP,
+        Kind.CONTROLLER_FREEZE,
+    }
+)
+# Without a majority, or where the one that leads is not reached.
+NO_MAJORITY = frozenset({Kind.TWO_NODES_KILL, Kind.TWO_NODES_FREEZE, Kind.NODE_UNREACHABLE})
+NODES = _ONE_NODE | NO_MAJORITY
 # They start the query again, or another one, themselves: they can't be half of a pair.
 ALONE = frozenset(
     {
@@ -123,8 +180,24 @@ ALONE = frozenset(
 FATAL = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.QUERY_KILL, *ASYNCHRONOUS, *PLACE_KILLS})
 # Whatever was writing is dead afterwards, so what it left open must not outlive the recovery.
 DEADLY = (FATAL | ALONE) - {Kind.TWO_DRIVERS, Kind.FROZEN_QUERY, *PLACE_FREEZES}
+# Always at one of the moments around a transaction's end.
+_AROUND_ITS_END = ASYNCHRONOUS | {Kind.RELAY_KILL}
+# At a moment, or at any time.
+_AT_MOMENTS = frozenset(
+    {
+        Kind.WORKER_KILL,
+        Kind.EXECUTOR_KILL,
+        Kind.DRIVER_KILL,
+        Kind.JVM_KILL,
+        Kind.QUERY_KILL,
+        Kind.BROKER_KILL,
+        Kind.BROKER_RESTART,
+        Kind.NETWORK_CUT,
+        *NODES,
+    }
+)
 # Nothing can be committed while they last.
-DOWNTIME = BROKER | _SOURCE_BROKER | {Kind.SESSION_EXPIRY}
+DOWNTIME = BROKER | _SOURCE_BROKER | NO_MAJORITY | {Kind.SESSION_EXPIRY}
 
 
 @dataclass(frozen=True)
@@ -132,6 +205,9 @@ class Fault:
     kind: Kind  # what is done
     seconds: float  # how long it lasts, where it lasts; how far it goes else
     choice: float  # from 0 to below 1; which worker, how many batches, and the like
+    at: Moment | None = None  # when it is done; None for at once
+    sender: int | None = None  # the process that has come to this moment
+    transactional_id: str | None = None  # whose moment it is
 
 
 @dataclass(frozen=True)
@@ -153,6 +229,7 @@ class Schedule:
     cluster: bool  # executors in processes of their own, instead of threads of the driver's JVM
     speculation: bool  # whether Spark starts second copies of slow tasks
     steps: tuple[Step, ...]  # the faults
+    nodes: int = 1  # of each Kafka
 
     @property
     def faults(self) -> list[Fault]:
@@ -166,10 +243,11 @@ class Schedule:
         return random.Random(f"{self.seed}-{start}").random() < 0.6
 
 
-def impossible(front: str, load: str, *, cluster: bool) -> frozenset[Kind]:
+def impossible(front: str, load: str, *, cluster: bool, nodes: int) -> frozenset[Kind]:
     """Faults that can't be done to a front with a load."""
     found = NOT_OF_THE_SINK if front in _IN_ONE_PROCESS else frozenset()
     found |= frozenset() if cluster else CLUSTER_ONLY
+    found |= frozenset() if nodes > 1 else NODES
     # What the target refuses becomes a dead letter, and only broken records may be such there.
     found |= {Kind.TARGET_REFUSES} if load in LOADS_WITH_REGISTRY else REGISTRY_ONLY
     found |= frozenset() if front == "mirrored" else MIRRORED_ONLY
@@ -181,11 +259,25 @@ def _fits(load: str, front: str) -> bool:
     return (load in STAGED_LOADS) == (front == "staged")
 
 
-def _go_together(one: Kind, other: Kind) -> bool:
-    pair = {one, other}
-    if one is other or ALONE & pair:
+def moments_of(kind: Kind) -> frozenset[Moment]:
+    """When a fault can be done, other than at any time."""
+    if kind in _AROUND_ITS_END:
+        return frozenset(_ITS_END)
+    if kind not in _AT_MOMENTS:
+        return frozenset()
+    # Of a start the driver fences first. A broker killed just before the markers meets KAFKA-20734.
+    workers = TAKE_OVER if kind in {Kind.WORKER_KILL, Kind.EXECUTOR_KILL} else frozenset()
+    return frozenset(Moment) - workers - ({Moment.ENDED} if kind is Kind.BROKER_KILL else set())
+
+
+def _go_together(kinds: Sequence[Kind], at: Collection[Moment]) -> bool:
+    pair = set(kinds)
+    if len(pair) < len(kinds) or ALONE & pair:
         return False
-    groups = (NETWORK, BROKER, MIRRORED_ONLY, REGISTRY_ONLY)
+    # Whoever starts the query again can't be half of a pair.
+    if at and not all(moments_of(kind) & set(at) - TAKE_OVER for kind in pair):
+        return False
+    groups = (NETWORK, BROKER | NODES, MIRRORED_ONLY, REGISTRY_ONLY)
     return not any(pair <= group for group in groups)
 
 
@@ -197,40 +289,52 @@ def schedule(
     kinds: Collection[Kind] = (),
     fronts: Sequence[str] = FRONTS,
     cluster: bool | None = None,
+    at: Collection[Moment] = (),
+    nodes: int = 1,
 ) -> Schedule:
+    """Return what a seed decides; with several nodes, each step has a fault of one of them."""
     chosen = random.Random(seed)
     on_cluster = chosen.random() < 0.4 if cluster is None else cluster
     front = chosen.choice([f for f in fronts if any(_fits(load, f) for load in loads)])
     on_cluster = on_cluster and front in _IN_ONE_PROCESS
     load = chosen.choice([load for load in loads if _fits(load, front)])
-    without = impossible(front, load, cluster=on_cluster)
+    without = impossible(front, load, cluster=on_cluster, nodes=nodes)
     pool = [k for k in Kind if (not kinds or k in kinds) and k not in without]
+    pool = [k for k in pool if not at or moments_of(k) & set(at)]
     if not pool:
         raise ValueError(
-            f"none of these faults can be done to {front} with {load}, cluster={on_cluster}"
+            f"none of these faults can be done to {front} with {load}, cluster={on_cluster}, "
+            f"at={[moment.value for moment in at]}"
         )
-    bag: list[Kind] = []
+    bag = _Bag(pool, chosen)
+    of_nodes = [kind for kind in pool if kind in NODES]
+    first = _Bag(of_nodes, chosen) if of_nodes else bag
+    if of_nodes:
+        bag = _Bag([k for k in pool if _go_together([k, of_nodes[0]], at)], chosen)
 
-    def draw() -> Kind:
-        if not bag:
-            bag.extend(pool)
-            chosen.shuffle(bag)
-        return bag.pop()
+    when = random.Random(f"{seed}-moments")
 
-    def fault(kind: Kind) -> Fault:
-        return Fault(kind, round(chosen.uniform(0.5, 3.0), 2), chosen.randrange(1_000) / 1_000)
+    def moment(kind: Kind, *, alone: bool) -> Moment | None:
+        possible = moments_of(kind) - (frozenset() if alone else TAKE_OVER)
+        own = [one for one in at or Moment if one in possible]
+        chance = 1.0 if at or kind in _AROUND_ITS_END else 0.5
+        return when.choice(own) if own and when.random() < chance else None
+
+    def fault(kind: Kind, *, alone: bool) -> Fault:
+        seconds, choice = round(chosen.uniform(0.5, 3.0), 2), chosen.randrange(1_000) / 1_000
+        return Fault(kind, seconds, choice, moment(kind, alone=alone))
 
     made = []
     for _ in range(steps):
-        kinds_of_step = [draw()]
-        if chosen.random() < 0.6:
-            kinds_of_step.append(draw())
-        if len(kinds_of_step) > 1 and not _go_together(*kinds_of_step):
-            bag.append(kinds_of_step.pop())
+        kinds_of_step = [first.draw()]
+        if chosen.random() < 0.6 and bag.kinds:
+            kinds_of_step.append(bag.draw())
+        if len(kinds_of_step) > 1 and not _go_together(kinds_of_step, at):
+            bag.put_back(kinds_of_step.pop())
         made.append(
             Step(
                 round(chosen.uniform(0.0, 1.5), 2),
-                tuple(fault(kind) for kind in kinds_of_step),
+                tuple(fault(kind, alone=len(kinds_of_step) == 1) for kind in kinds_of_step),
                 round(chosen.choice((0.0, chosen.uniform(0.0, 1.0))), 2),
             )
         )
@@ -241,4 +345,23 @@ def schedule(
         on_cluster,
         on_cluster and chosen.random() < 0.5,
         tuple(made),
+        nodes,
     )
+
+
+class _Bag:
+    """Draws every kind once before any comes twice."""
+
+    def __init__(self, kinds: list[Kind], chosen: random.Random) -> None:
+        self.kinds = kinds
+        self._chosen = chosen
+        self._left: list[Kind] = []
+
+    def draw(self) -> Kind:
+        if not self._left:
+            self._left.extend(self.kinds)
+            self._chosen.shuffle(self._left)
+        return self._left.pop()
+
+    def put_back(self, kind: Kind) -> None:
+        self._left.append(kind)

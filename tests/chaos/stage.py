@@ -40,6 +40,7 @@ TRANSACTION_TIMEOUT_MS = 12_000
 SESSION_TIMEOUT_MS = 5_000
 # Seconds, after a transaction's timeout.
 _ABORTED_WITHIN = 20.0
+_IN_SYNC_WITHIN = 120.0
 _TESTS = Path(__file__).parents[1]
 
 
@@ -83,11 +84,13 @@ class Stage:
         self.control = directory / "control"
         self.starts = 0
         self.registry: EmbeddedSchemaRegistry | None = None
-        self.proxy = KafkaProxy(record=False)
+        self.proxy = KafkaProxy(nodes=plan.nodes, record=False)
         self.order = OrderCheck()
         self.proxy.observer = self.order
         # Of a mirrored query, the cluster that it reads.
-        self.source_proxy = KafkaProxy(record=False) if plan.front == "mirrored" else self.proxy
+        self.source_proxy = (
+            KafkaProxy(nodes=plan.nodes, record=False) if plan.front == "mirrored" else self.proxy
+        )
         self._project = project
         self._stack = ExitStack()
         self._others: list[Driver] = []
@@ -141,7 +144,8 @@ class Stage:
     def _new_broker(self, proxy: KafkaProxy) -> EmbeddedKafka:
         self._stack.enter_context(proxy)
         broker = EmbeddedKafka(
-            advertised_port=proxy.port,
+            nodes=self.plan.nodes,
+            advertised_port=proxy.ports,
             heap="768m",
             properties={
                 "group.consumer.session.timeout.ms": str(SESSION_TIMEOUT_MS),
@@ -150,8 +154,18 @@ class Stage:
             },
         )
         self._stack.enter_context(broker)
-        proxy.upstream_port = int(broker.bootstrap_servers.rpartition(":")[2])
+        proxy.connect(broker)
         return broker
+
+    def mend(self) -> None:
+        """Brings back the nodes that are away, and waits until they have caught up."""
+        self.proxy.cut_off = frozenset()
+        for node in self.broker.nodes:
+            if node.is_running:
+                node.resume()
+        if not self.broker.is_running:
+            self.broker.start()
+        self.broker.wait_until_in_sync(_IN_SYNC_WITHIN)
 
     def __exit__(self, *_: object) -> None:
         self._kill_all()
@@ -258,6 +272,7 @@ class Stage:
         """Ends all queries, and waits until the brokers have aborted what they leave open."""
         self.watcher.stop_feeding()
         self._kill_all()
+        self.mend()
         end = time.monotonic() + self.transaction_timeout_ms / 1000 + _ABORTED_WITHIN
         while time.monotonic() < end and self.abandoned(time.time()):
             time.sleep(0.2)

@@ -1,25 +1,18 @@
 """What is done to a staged query only, or done to it in another way than to a direct one."""
 
-import asyncio
 import shutil
-import threading
 import time
 from collections.abc import Callable
 
-from kafka.protocol.producer import EndTxnRequest
-
 from chaos import staged_places
 from chaos.invariants import Rule, ViolationError
+from chaos.moments import AN_OCCASION
 from chaos.schedule import Fault, Kind
 from chaos.second_drivers import frozen_query
 from chaos.stage import NotInflictedError, Stage, TrialError, wait_for
 from chaos.staged_files import StagedFiles
-from spark_eos._kafka.protocol import TxnOffsetCommitRequest
-from support.proxy_faults import Fault as ProxyFault
-from support.proxy_faults import Link, Request
 
 _PATIENCE = 240.0
-_AN_OCCASION = 22.5
 
 
 def staged_files(stage: Stage) -> StagedFiles:
@@ -34,7 +27,7 @@ def staged_files(stage: Stage) -> StagedFiles:
 def _come_to(stage: Stage, place: str) -> None:
     """Waits until the driver has stopped at a place."""
     staged_places.ask(stage.control, place)
-    end = time.monotonic() + _AN_OCCASION
+    end = time.monotonic() + AN_OCCASION
     while not staged_places.is_reached(stage.control, place):
         if time.monotonic() > end and staged_places.take_back(stage.control, place):
             raise NotInflictedError(f"no batch has come to {place}")
@@ -60,50 +53,6 @@ def freeze_at(place: str) -> Callable[[Stage, Fault], None]:
         frozen_query(stage, fault)
 
     return freeze
-
-
-# In the middle of a transaction ---------------------------------------------------------------
-
-
-class _Held(ProxyFault):
-    """Stops one request on its way to the broker, or its answer, until the query is dead."""
-
-    def __init__(self, skip: int, *, answer: bool) -> None:
-        self.held = threading.Event()
-        self.over = threading.Event()
-        self._skip = skip
-        self._answer = answer
-
-    async def request(self, link: Link, request: Request) -> None:
-        if not self._answer:
-            await self._hold()
-        if not self.over.is_set():
-            await super().request(link, request)
-
-    async def answer(self, link: Link, request: Request, content: bytes) -> None:
-        if self._answer:
-            await self._hold()
-        await super().answer(link, request, content)
-
-    async def _hold(self) -> None:
-        self._skip -= 1
-        if self._skip < 0 and not self.held.is_set():
-            self.held.set()
-            await asyncio.to_thread(self.over.wait)
-
-
-def relay_kill(stage: Stage, fault: Fault) -> None:
-    """Kills the query around the offsets of a transaction, or around its end."""
-    message = TxnOffsetCommitRequest if fault.choice < 0.5 else EndTxnRequest
-    hold = _Held(int(fault.choice * 10) % 5, answer=int(fault.choice * 1_000) % 2 == 1)
-    rule = stage.proxy.on(message, hold, times=None)
-    try:
-        if not hold.held.wait(_AN_OCCASION):
-            raise NotInflictedError("no transaction has come so far")
-        stage.query.kill()
-    finally:
-        rule.times = 0
-        hold.over.set()
 
 
 # What a staged query refuses ------------------------------------------------------------------
@@ -187,7 +136,6 @@ DEEDS: dict[Kind, Callable[[Stage, Fault], None]] = {
     Kind.STAGING_KILL: kill_at(staged_places.STAGING),
     Kind.BEFORE_STAGED_COMMIT_KILL: kill_at(staged_places.BEFORE_STAGED_COMMIT),
     Kind.AFTER_STAGED_COMMIT_KILL: kill_at(staged_places.BEFORE_SWEEP),
-    Kind.RELAY_KILL: relay_kill,
     Kind.BEFORE_END_KILL: kill_at(staged_places.BEFORE_END),
     Kind.BEFORE_COMMIT_KILL: kill_at(staged_places.BEFORE_COMMIT),
     Kind.BEFORE_STAGED_COMMIT_FREEZE: freeze_at(staged_places.BEFORE_STAGED_COMMIT),

@@ -22,11 +22,15 @@ from chaos.schedule import (
     LOADS_WITH_REGISTRY,
     MIRRORED_ONLY,
     NETWORK,
+    NODES,
     NOT_OF_THE_SINK,
     REGISTRY_ONLY,
     STAGED_LOADS,
     STAGED_ONLY,
+    TAKE_OVER,
     Kind,
+    Moment,
+    moments_of,
     schedule,
 )
 from chaos.staged_loads import STAGED
@@ -86,7 +90,7 @@ def test_a_front_has_the_faults_that_can_be_done_to_it() -> None:
 def test_every_kind_has_its_turn_before_any_comes_twice() -> None:
     found = schedule(5, steps=60, loads=["relay"], fronts=["sink"], cluster=True)
     kinds = [fault.kind for fault in found.faults]
-    possible = set(Kind) - NOT_OF_THE_SINK - STAGED_ONLY - MIRRORED_ONLY - REGISTRY_ONLY
+    possible = set(Kind) - NOT_OF_THE_SINK - STAGED_ONLY - MIRRORED_ONLY - REGISTRY_ONLY - NODES
     assert set(kinds[: len(possible)]) == possible
     assert any(len(step.faults) == 2 for step in found.steps)
     assert not any(
@@ -97,6 +101,36 @@ def test_every_kind_has_its_turn_before_any_comes_twice() -> None:
     assert possible >= CLUSTER_ONLY
     local = schedule(5, steps=60, loads=["relay"], fronts=["sink"], cluster=False)
     assert not CLUSTER_ONLY & {fault.kind for fault in local.faults}
+
+
+def test_with_several_nodes_each_step_has_one_fault_of_a_node() -> None:
+    found = schedule(5, steps=60, loads=["relay"], fronts=["sink"], nodes=3)
+    first = [step.faults[0].kind for step in found.steps]
+    assert set(first[: len(NODES)]) == NODES == set(first)
+    others = {fault.kind for step in found.steps for fault in step.faults[1:]}
+    assert others
+    assert not others & (NODES | BROKER | ALONE)
+    own = schedule(5, steps=60, loads=["relay"], kinds=[Kind.LEADER_KILL], nodes=3)
+    assert {fault.kind for fault in own.faults} == {Kind.LEADER_KILL}
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_faults_are_done_at_moments_and_at_any_time(nodes: int) -> None:
+    found = schedule(5, steps=10_000, loads=["relay"], fronts=["sink"], cluster=True, nodes=nodes)
+    times = {(fault.kind, fault.at) for fault in found.faults}
+    for kind in {step.faults[0].kind for step in found.steps}:
+        any_time = set() if kind is Kind.ASYNCHRONOUS_KILL else {None}
+        assert {at for one, at in times if one is kind} == moments_of(kind) | any_time, kind
+    pairs = [step.faults for step in found.steps if len(step.faults) == 2]
+    assert not any(fault.at in TAKE_OVER for pair in pairs for fault in pair)
+
+
+def test_all_faults_are_done_at_the_moments_asked_for() -> None:
+    for at in (Moment.FENCED,), (Moment.ENDED, Moment.FENCED):
+        found = schedule(5, steps=60, loads=["relay"], fronts=["sink"], at=at)
+        assert {fault.at for fault in found.faults} == set(at)
+    with pytest.raises(ValueError, match="at=\\['fenced'\\]"):
+        schedule(5, steps=1, loads=["relay"], kinds=[Kind.TASK_SLEEP], at=[Moment.FENCED])
 
 
 @pytest.mark.parametrize("name", [*MUTATIONS, *FOUND_BY_TESTS])
@@ -147,31 +181,41 @@ def test_the_documentation_names_every_kind_and_every_mutation() -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("front", "steps", "kinds"),
+    ("front", "steps", "kinds", "nodes"),
     [
         pytest.param(
             "sink",
             6,
             ["worker-kill", "user-exception", "network-cut", "late-offsets", "broker-restart"],
+            1,
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "staged",
             3,
             ["relay-kill", "before-sweep-freeze", "user-exception"],
+            1,
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "mirrored",
             3,
             ["driver-kill", "source-broker-restart", "source-network-cut", "broker-restart"],
+            1,
             marks=pytest.mark.slow,
         ),
-        pytest.param("connect", 2, ["holder-kill", "worker-kill"], marks=pytest.mark.slow),
+        pytest.param("connect", 2, ["holder-kill", "worker-kill"], 1, marks=pytest.mark.slow),
+        pytest.param(
+            "sink",
+            4,
+            ["leader-kill", "coordinator-freeze", "group-coordinator-move", "controller-stop"],
+            3,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_nothing_is_lost_or_doubled_under_faults(
-    front: str, steps: int, kinds: list[str], tmp_path: Path
+    front: str, steps: int, kinds: list[str], nodes: int, tmp_path: Path
 ) -> None:
     """A few faults, few of which need a new JVM; ``make chaos`` has them all."""
     load = "shuffled" if front == "staged" else "enrich"
@@ -179,7 +223,8 @@ def test_nothing_is_lost_or_doubled_under_faults(
     arguments = [part for kind in kinds for part in ("--kind", kind)]
     run = subprocess.run(
         [sys.executable, "-m", "chaos", "--seed", "11", "--seeds", "1", "--steps", str(steps),
-         "--load", load, "--front", front, "--local", *arguments],
+         "--load", load, "--front", front, "--local", "--nodes", str(nodes),
+         *arguments],
         env={**os.environ, "PYTHONPATH": str(_TESTS), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,

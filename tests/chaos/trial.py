@@ -14,7 +14,7 @@ from chaos.invariants import Rule, Violation, ViolationError, violations
 from chaos.loads import EXPECT, POSITION
 from chaos.lockstep import judged, read_logs
 from chaos.processes import reports_of
-from chaos.schedule import DEADLY, FATAL, Schedule, Step
+from chaos.schedule import DEADLY, FATAL, NODES, Schedule, Step
 from chaos.schema_load import OUTPUT_SUBJECT, wrong_values
 from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
 from chaos.staged_judging import judge
@@ -143,6 +143,7 @@ def _play(stage: Stage, outcome: Outcome, tell: Tell) -> None:
 def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     time.sleep(step.pause)
     kinds = "+".join(fault.kind.value for fault in step.faults)
+    when = "".join(f" at {fault.at.value}" for fault in step.faults if fault.at is not None)
     starts = stage.starts
     began = time.monotonic()
     over, missed = inflict_together(stage, step.faults, step.between)
@@ -153,6 +154,8 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     if FATAL & done:
         _await_end(stage)
     moved = _recovered(stage, over, starts)
+    if NODES & done:
+        stage.mend()
     restarted = stage.starts > starts
     started = max(0.0, stage.query.queries()[-1] - over) if restarted else None
     recovery = Recovery(kinds, moved - over, moved - began, restarted, started)
@@ -160,9 +163,9 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
     if DEADLY & done:
         left = stage.abandoned(over_by_the_clock)
         if left:
-            raise ViolationError(Rule.NOTHING_LEFT_OPEN, f"{kinds}: {', '.join(left)}")
+            raise ViolationError(Rule.NOTHING_LEFT_OPEN, f"{kinds}{when}: {', '.join(left)}")
     missing = f": missed the bar of {BAR:g} s" if recovery.missed else ""
-    tell(f"{kinds}: recovered in {recovery.seconds:.1f} s{missing}")
+    tell(f"{kinds}{when}: recovered in {recovery.seconds:.1f} s{missing}")
 
 
 def _await_end(stage: Stage) -> None:
@@ -249,7 +252,7 @@ def _differing_logs(
 ) -> list[Violation]:
     """What the target's brokers tell otherwise than the verifier."""
     told = read_logs(
-        stage.broker._data(),
+        stage.broker.nodes[0]._data(),
         group_id=stage.name,
         prefix=f"spark-eos/{stage.name}/",
         outputs=[*stage.targets, *stage.letters],

@@ -1,12 +1,13 @@
-"""A TCP proxy between clients and the real broker, for answers a broker won't give on demand.
+"""A TCP proxy between clients and real brokers, for answers a broker won't give on demand.
 
 It knows Kafka's frames: rules pick single requests by api key and content, and let a `Fault` have
-its way with them. Everything else passes untouched, but for the broker's address: where answers
-name it, they name the proxy's, so that clients stay behind it.
+its way with them. Everything else passes untouched, but for the brokers' addresses: where answers
+name one, they name the proxy's for it, so that clients stay behind it.
 """
 
 import asyncio
 import contextlib
+import functools
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 from kafka.protocol.admin import DescribeClusterRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
+from spark_eos.testing import EmbeddedKafka
 from support.proxy_faults import Fault, Link, Request, Rewrite
 
 HOST = "127.0.0.1"
@@ -68,16 +70,21 @@ class Observer(Protocol):
 
 
 class KafkaProxy:
-    """A proxy on a port of its own, served by a thread; a context manager."""
+    """A proxy with a port for each node of a cluster, served by a thread; a context manager."""
 
-    def __init__(self, upstream_port: int | None = None, *, record: bool = True) -> None:
-        self.upstream_port = upstream_port
+    def __init__(
+        self, upstream_port: int | None = None, *, nodes: int = 1, record: bool = True
+    ) -> None:
+        # The nodes' own.
+        self.upstream_ports: list[int | None] = [upstream_port, *[None] * (nodes - 1)]
         self.latency = 0.0  # seconds that every request and every answer takes longer
         # Nothing passes in these directions, ``requests`` or ``answers``.
         self.blocked: frozenset[str] = frozenset()
         # By client id, which connections are held up and cut; all by default.
         self.concerns: Callable[[str], bool] = everybody
-        self.port = 0
+        # Those of nodes that no connection gets through to, whichever it concerns.
+        self.cut_off: frozenset[int | None] = frozenset()
+        self.ports: list[int] = []
         # Told of every request that passes, every answer, and the end of every connection.
         self.observer: Observer | None = None
         self._record = record
@@ -87,7 +94,7 @@ class KafkaProxy:
         self._failures: list[Exception] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     def __enter__(self) -> "KafkaProxy":
         self._thread.start()
@@ -105,7 +112,16 @@ class KafkaProxy:
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"{HOST}:{self.port}"
+        return ",".join(f"{HOST}:{port}" for port in self.ports)
+
+    @property
+    def port(self) -> int:
+        """The first node's."""
+        return self.ports[0]
+
+    def connect(self, kafka: EmbeddedKafka) -> None:
+        """Passes on to the nodes of a cluster."""
+        self.upstream_ports = [node.ports.client for node in kafka.nodes]
 
     # What a test asks for -----------------------------------------------------------------------
 
@@ -154,7 +170,7 @@ class KafkaProxy:
 
     async def deliver_late(self, request: Request) -> Any:
         """The same, for faults."""
-        reader, writer = await asyncio.open_connection(HOST, self.upstream_port)
+        reader, writer = await asyncio.open_connection(HOST, request.upstream_port)
         writer.write(_framed(request.content))
         content = await _read_frame(reader)
         writer.close()
@@ -163,17 +179,20 @@ class KafkaProxy:
     # Passing on ---------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, HOST, 0, limit=_BUFFER)
-        self.port = self._server.sockets[0].getsockname()[1]
+        for node in range(len(self.upstream_ports)):
+            serve = functools.partial(self._serve, node)
+            server = await asyncio.start_server(serve, HOST, 0, limit=_BUFFER)
+            self._servers.append(server)
+            self.ports.append(server.sockets[0].getsockname()[1])
 
     async def _close(self) -> None:
-        assert self._server is not None
         # asyncio leaves a connection unclosed that is being accepted when its server is closed.
-        for listening in self._server.sockets:
+        for listening in (socket_ for server in self._servers for socket_ in server.sockets):
             self._loop.remove_reader(listening.fileno())
         for _ in range(10):
             await asyncio.sleep(0)
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for link in list(self._links):
             link.cut()
         tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
@@ -181,13 +200,14 @@ class KafkaProxy:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        upstream = self.upstream_ports[node]
         # asyncio logs a connection whose task is cancelled, as when the proxy is closed.
         with contextlib.suppress(OSError, asyncio.CancelledError), contextlib.closing(writer):
-            up_reader, up_writer = await asyncio.open_connection(
-                HOST, self.upstream_port, limit=_BUFFER
-            )
-            await self._pass_on(reader, up_reader, Link(writer, up_writer))
+            up_reader, up_writer = await asyncio.open_connection(HOST, upstream, limit=_BUFFER)
+            await self._pass_on(reader, up_reader, Link(writer, up_writer, upstream))
 
     async def _pass_on(
         self, reader: asyncio.StreamReader, up_reader: asyncio.StreamReader, link: Link
@@ -213,12 +233,14 @@ class KafkaProxy:
         if self.latency and self.concerns(link.client_id):
             await asyncio.sleep(self.latency)
         # Set by another thread.
-        while direction in self.blocked and self.concerns(link.client_id):  # noqa: ASYNC110
+        while link.upstream_port in self.cut_off or (  # noqa: ASYNC110
+            direction in self.blocked and self.concerns(link.client_id)
+        ):
             await asyncio.sleep(0.01)
 
     async def _pump_requests(self, reader: asyncio.StreamReader, link: Link) -> None:
         async for content in _frames(reader):
-            request = Request(content, time.monotonic())
+            request = Request(content, time.monotonic(), link.upstream_port)
             link.client_id = request.client_id
             await self._hold("requests", link)
             if self._record:
@@ -244,10 +266,11 @@ class KafkaProxy:
                 await fault.answer(link, request, self._as_ours(request, content))
 
     def _as_ours(self, request: Request, content: bytes) -> bytes:
-        """The answer with the proxy's address instead of the broker's."""
-        if request.api_key not in _TELL_ADDRESSES:
-            return content
-        return content.replace(_address(self.upstream_port), _address(self.port))
+        """The answer with the proxy's addresses instead of the brokers'."""
+        if request.api_key in _TELL_ADDRESSES:
+            for upstream, port in zip(self.upstream_ports, self.ports, strict=True):
+                content = content.replace(_address(upstream), _address(port))
+        return content
 
 
 def everybody(_client_id: str) -> bool:

@@ -22,6 +22,7 @@ class Request:
 
     content: bytes  # its bytes, header included, without the length in front
     at: float  # when it came, by the monotonic clock
+    upstream_port: int | None = None  # of the node that it is for
 
     @property
     def api_key(self) -> int:
@@ -71,7 +72,13 @@ def _request_class(api_key: int) -> Any:
 class Link:
     """One client's connection, and the proxy's own to the broker for it."""
 
-    def __init__(self, client: asyncio.StreamWriter, broker: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        client: asyncio.StreamWriter,
+        broker: asyncio.StreamWriter,
+        upstream_port: int | None = None,
+    ) -> None:
+        self.upstream_port = upstream_port  # the node's
         self.client_id = ""  # of its last request; empty before the first
         self._client = client
         self._broker = broker
