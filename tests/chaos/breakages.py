@@ -49,7 +49,7 @@ MUTATIONS = {
     "lingering-transactions-left": Mutation(
         (Kind.QUERY_KILL,),
         steps=1,
-        at=(Moment.BEFORE_PRODUCE, Moment.PRODUCED, Moment.BEFORE_OFFSETS),
+        at=(Moment.BEFORE_PRODUCE, Moment.PRODUCED),
         transaction_timeout_ms=120_000,
     ),
     # While staging, a restart that runs the frame for its state alone may be met instead.

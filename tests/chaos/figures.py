@@ -13,10 +13,12 @@ def summary(outcomes: list[Outcome]) -> Table:
     """All trials by kinds of faults; recovery from the faults, against the bar."""
     records = sum(o.records for o in outcomes)
     faults = sum(sum(o.faults.values()) for o in outcomes)
+    steps = sum(o.findings.get("steps_replayed", 0) for o in outcomes)
     of = origin()
     table = Table(
         title=f"{len(outcomes)} seeds, {faults} faults, {records:,} records, "
-        f"{sum(o.transactions for o in outcomes):,} transactions ({of['date']}, {of['commit']})",
+        f"{sum(o.transactions for o in outcomes):,} transactions, {steps:,} steps "
+        f"taken through the model ({of['date']}, {of['commit']})",
         caption=f"Recovery: seconds from the fault, or the end of one that lasts, to the next "
         f"committed transaction. Missed: more than {BAR:g} s.",
     )

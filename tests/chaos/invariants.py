@@ -39,6 +39,7 @@ class Rule(enum.Enum):
     STATE_KEPT = "a query finds the state that its batches have left"
     STOPS_WITHOUT_STATE = "a staged query without its own latest checkpoint writes nothing"
     LOCKSTEP = "the brokers' own logs tell the same transactions, markers, offsets and records"
+    ALLOWED = "requests and answers are steps that the model of the protocol allows"
     VALUES_KEPT = "an output has its record's values, and only a broken record is a dead letter"
     COUNTED = "no more dead letters are reported than there are"
     ROW_NAMED = "an error about a record names the source record it was made of"

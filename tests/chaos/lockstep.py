@@ -25,6 +25,8 @@ from chaos.invariants import Rule, Violation
 from chaos.loads import POSITION
 from spark_eos._kafka.topic_partition import TopicPartition
 
+Ranges = dict[TopicPartition, tuple[int, int]]
+
 
 @dataclass
 class Told:
@@ -32,6 +34,9 @@ class Told:
     aborted: int = 0  # number of those that were aborted
     records: int = 0  # visible output records, dead letters included
     offsets: dict[TopicPartition, int] = field(default_factory=dict)  # the group's last offsets
+    # The first and last offset that the records of a batch bear, by source partition; a batch is
+    # known by its partition and its own first offset.
+    batches: dict[tuple[TopicPartition, int], Ranges] = field(default_factory=dict, compare=False)
     problems: list[str] = field(default_factory=list)  # what does not fit, each in words
 
 
@@ -53,7 +58,7 @@ class _Part:
     transaction: _Transaction | None = None  # the transaction; None if it was written in none
     records: int = 0  # how many records it has
     # The first and last offset that they bear, by source partition.
-    sources: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    sources: Ranges = field(default_factory=dict)
     offsets: list[GroupOffset] = field(default_factory=list)  # those that it commits
     commit: bool | None = None  # what its marker says; None if it has none
 
@@ -74,7 +79,7 @@ def read_logs(
     told = Told()
     transactions = _transactions(states(data), prefix, told)
     parts: dict[_Transaction, dict[TopicPartition, _Part]] = defaultdict(dict)
-    add = _add_positions if positions else _add_count
+    add = _adding_positions(told) if positions else _add_count
     for topic in outputs:
         for part in _parts(batches(data, topic), add, transactions):
             if part.transaction is None:
@@ -184,12 +189,23 @@ def _add_count(part: _Part, batch: Batch) -> None:
     part.records += len(batch.records)
 
 
-def _add_positions(part: _Part, batch: Batch) -> None:
-    _add_count(part, batch)
-    for record in batch.records:
-        source, offset = _position(dict(record.headers))
-        first, last = part.sources.get(source, (offset, offset))
-        part.sources[source] = min(first, offset), max(last, offset)
+def _adding_positions(told: Told) -> Callable[[_Part, Batch], None]:
+    def add(part: _Part, batch: Batch) -> None:
+        _add_count(part, batch)
+        found: Ranges = {}
+        for record in batch.records:
+            source, offset = _position(dict(record.headers))
+            widen(found, source, offset, offset)
+        told.batches[batch.partition, batch.records[0].offset] = found
+        for source, (first, last) in found.items():
+            widen(part.sources, source, first, last)
+
+    return add
+
+
+def widen(ranges: Ranges, source: TopicPartition, first: int, last: int) -> None:
+    before = ranges.get(source, (first, last))
+    ranges[source] = min(first, before[0]), max(last, before[1])
 
 
 def _adding_offsets(group_id: str) -> Callable[[_Part, Batch], None]:

@@ -6,14 +6,16 @@ time, while the first one goes on. `explore` visits all orders of these steps, a
 first state in which a record is lost or doubled.
 
 A `Breakage` leaves out one rule of the order: fence, read, write, commit, end.
+
+`chaos.replay` takes the steps that real queries have taken.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-# Records 0 and 2 have a row; 1 is filtered. A transaction holds one row.
+# Records 0 and 2 have a row; 1 is filtered. An explored transaction holds one row.
 ROWS: Final = (0, 2)
 BATCHES: Final = ((0, 2), (2, 3))
 _END: Final = BATCHES[-1][1]
@@ -63,15 +65,19 @@ class Request(NamedTuple):
     offset: int = 0
     task: int = -1
     driver: int = -1
+    rows: tuple[int, ...] = ()
 
 
 class Task(NamedTuple):
-    """What a worker does: ``step`` is the request that it waits for, or how it ended."""
+    """What a worker does: ``step`` is the request that it waits for, or how it ended.
+
+    ``rows`` are those of its transaction.
+    """
 
     member: int
     slot: int
     epoch: int
-    row: int
+    rows: tuple[int, ...]
     end: int
     step: str
 
@@ -90,8 +96,10 @@ class Driver(NamedTuple):
 class Rules(NamedTuple):
     """What holds for all steps of an exploration."""
 
-    broken: Breakage
-    bounds: Bounds
+    broken: Breakage = Breakage.NONE
+    bounds: Bounds = _BOUNDS
+    rows: tuple[int, ...] = ROWS
+    rows_in_transaction: int | None = 1  # None for all that the task has
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -107,7 +115,7 @@ class Rules(NamedTuple):
 class State(NamedTuple):
     """Everything there is."""
 
-    drivers: tuple[Driver, Driver]
+    drivers: tuple[Driver, ...]
     # By slot, which stands for a transactional id.
     epochs: tuple[int, ...]
     open: tuple[Transaction | None, ...]
@@ -145,19 +153,21 @@ def explore(breakage: Breakage = Breakage.NONE, bounds: Bounds = _BOUNDS) -> Exp
     while todo:
         state = todo.popleft()
         finished = finished or state.committed == _END
-        if (what := _violated(state)) is not None:
+        if (what := violated(state, rules)) is not None:
             return Explored(len(came_from), finished, Violation(what, _steps(came_from, state)))
-        for name, reached in _Steps(state, rules).all():
-            following = _without_what_is_over(reached)
+        for name, reached in Steps(state, rules).all():
+            following = without_what_is_over(reached)
             if following not in came_from:
                 came_from[following] = (state, name)
                 todo.append(following)
     return Explored(len(came_from), finished, None)
 
 
-def _violated(state: State) -> str | None:
-    for row in ROWS:
-        copies = state.written.count(row)
+def violated(state: State, rules: Rules) -> str | None:
+    """What is wrong with the records, or with the group's offset."""
+    written = Counter(state.written)
+    for row in rules.rows:
+        copies = written[row]
         if copies > 1:
             return f"record {row} is doubled"
         if row < state.committed and not copies:
@@ -167,7 +177,7 @@ def _violated(state: State) -> str | None:
     return None
 
 
-def _without_what_is_over(state: State) -> State:
+def without_what_is_over(state: State) -> State:
     """The same state without what can't change anything any more: fewer states to visit."""
     requests = frozenset(
         one
@@ -179,13 +189,12 @@ def _without_what_is_over(state: State) -> State:
     drivers = [Driver("stopped") if one.step == "stopped" else one for one in state.drivers]
     running = {driver.task for driver in drivers}
     tasks = tuple(
-        task._replace(member=0, slot=0, epoch=0, row=0, end=0, step="over")
+        task._replace(member=0, slot=0, epoch=0, rows=(), end=0, step="over")
         if task.step in {"done", "lost", "refused"} and number not in running
         else task
         for number, task in enumerate(state.tasks)
     )
-    first, second = drivers
-    return state._replace(drivers=(first, second), tasks=tasks, requests=requests)
+    return state._replace(drivers=tuple(drivers), tasks=tasks, requests=requests)
 
 
 def _counts(request: Request, state: State) -> bool:
@@ -208,7 +217,7 @@ def _replaced(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...
     return (*values[:index], value, *values[index + 1 :])
 
 
-class _Steps:
+class Steps:
     """The steps that are possible in a state."""
 
     def __init__(self, state: State, rules: Rules) -> None:
@@ -219,35 +228,40 @@ class _Steps:
     def all(self) -> Iterator[tuple[str, State]]:
         state = self._state
         for request in state.requests:
-            yield f"{request.kind} arrives", self._arrives(request)
+            yield f"{request.kind} arrives", self.arrives(request)
             if (request.task >= 0 or request.driver >= 0) and state.late < self._rules.bounds.late:
-                yield f"no answer to {request.kind}", self._gives_up(request)
-        for number, driver in enumerate(state.drivers):
-            for name, following in self._driver_steps(number, driver):
+                yield f"no answer to {request.kind}", self.gives_up(request)
+        for number in range(len(state.drivers)):
+            for name, following in self.of_driver(number):
                 yield f"driver {number}: {name}", following
 
     # The broker -------------------------------------------------------------------------------
 
-    def _arrives(self, request: Request) -> State:
+    def accepted(self, request: Request) -> State | None:
+        """What a request does when it arrives; None if the broker refuses it."""
         state = self._state._replace(requests=self._state.requests - {request})
-        accepted = True
         if request.kind == "OffsetCommit":
-            accepted = request.member == state.member
-            if accepted:
-                state = state._replace(committed=request.offset)
-        elif request.kind == "InitProducerId":
-            state = _init_producer(state, request.slot)
-        else:
-            following = _in_transaction(state, request, state.open[request.slot])
-            accepted = following is not None and request.epoch == state.epochs[request.slot]
-            state = following if accepted and following is not None else state
+            known = request.member == state.member
+            return state._replace(committed=request.offset) if known else None
+        if request.kind == "InitProducerId":
+            return init_producer(state, request.slot)
+        if request.epoch != state.epochs[request.slot]:
+            return None
+        return _in_transaction(state, request, state.open[request.slot])
+
+    def arrives(self, request: Request) -> State:
+        """The broker's part, and what whoever waits for the answer does next."""
+        following = self.accepted(request)
+        accepted = following is not None
+        state = following or self._state._replace(requests=self._state.requests - {request})
         if request.task >= 0:
             return self._task_hears(state, request, accepted=accepted)
         if request.driver >= 0:
-            return _with_driver(state, request.driver, step="next batch" if accepted else "stopped")
+            step = "next batch" if accepted else "stopped"
+            return with_driver(state, request.driver, step=step)
         return state
 
-    def _gives_up(self, request: Request) -> State:
+    def gives_up(self, request: Request) -> State:
         state = self._state
         orphan = request._replace(task=-1, driver=-1)
         requests = state.requests - {request} | {orphan}
@@ -255,7 +269,7 @@ class _Steps:
         if request.task >= 0:
             return _aborts(state, request.task, "lost")
         again = self._broken is not Breakage.LATE_END_NOT_FENCED
-        return _with_driver(
+        return with_driver(
             state, request.driver, step=self._rules.order[0] if again else "next batch"
         )
 
@@ -269,27 +283,44 @@ class _Steps:
         match request.kind:
             case "InitProducerId":
                 state = _with_task(state, number, epoch=state.epochs[task.slot])
-                return _asks(state, number, "AddPartitionsToTxn")
+                return self._asks(state, number, "AddPartitionsToTxn")
             case "AddPartitionsToTxn":
-                state = _asks(state, number, "Produce")
+                state = self._asks(state, number, "Produce")
                 if self._broken is Breakage.NOT_FLUSHED:
                     # The record is on its way, and nobody waits for it.
                     (produce,) = (r for r in state.requests if r.task == number)
                     orphan = produce._replace(task=-1)
                     state = state._replace(requests=state.requests - {produce} | {orphan})
-                    state = _asks(state, number, "TxnOffsetCommit")
+                    state = self._asks(state, number, "TxnOffsetCommit")
                 return state
             case "Produce":
-                return _asks(state, number, "TxnOffsetCommit")
+                return self._asks(state, number, "TxnOffsetCommit")
             case "TxnOffsetCommit":
-                return _asks(state, number, "EndTxn")
+                return self._asks(state, number, "EndTxn")
             case _:
-                return _begins(state, number, task.row + 1)
+                return self._begins(state, number, task.rows[-1] + 1)
+
+    def _asks(self, state: State, number: int, kind: str) -> State:
+        """The task sends a request and waits for the answer."""
+        task = state.tasks[number]
+        offset = task.rows[-1] + 1 if kind == "TxnOffsetCommit" else 0
+        rows = task.rows if kind == "Produce" else ()
+        request = Request(kind, task.member, task.slot, task.epoch, offset, number, rows=rows)
+        return _with_task(_sends(state, request), number, step=kind)
+
+    def _begins(self, state: State, number: int, row: int, *, asks: bool = True) -> State:
+        """The task goes on with its next rows; it is done if there are none."""
+        rows = self.rows(row, state.tasks[number].end)[: self._rules.rows_in_transaction]
+        if not rows:
+            return _with_task(state, number, step="done")
+        state = _with_task(state, number, rows=rows)
+        return self._asks(state, number, "AddPartitionsToTxn") if asks else state
 
     # A driver ---------------------------------------------------------------------------------
 
-    def _driver_steps(self, number: int, driver: Driver) -> Iterator[tuple[str, State]]:
-        state = self._state
+    def of_driver(self, number: int) -> Iterator[tuple[str, State]]:
+        """What a driver may do next."""
+        state, driver = self._state, self._state.drivers[number]
         match driver.step:
             case "off":
                 yield from self._starts(number)
@@ -302,32 +333,35 @@ class _Steps:
                 stable = all(one is None or one.offset is None for one in state.open)
                 if stable or self._broken is Breakage.LINGERING_LEFT:
                     found, after = state.committed, self._rules.after("read")
-                    read = _with_driver(state, number, committed=found, step=after)
+                    read = with_driver(state, number, committed=found, step=after)
                     yield "reads the offset", read
             case "plan":
                 yield from self._plans(number, driver)
             case "write":
                 yield from self._waits(number, driver)
-            case "end":
-                end = BATCHES[driver.batch][1]
-                request = Request("OffsetCommit", driver.member, offset=end, driver=number)
-                following = _with_driver(state, number, step="wait")
-                yield "commits the end", _sends(following, request)
-            case "next batch" if driver.batch + 1 < len(BATCHES):
-                end = BATCHES[driver.batch][1]
-                known = max(driver.committed, end)
-                yield (
-                    "goes on",
-                    _with_driver(
-                        state, number, batch=driver.batch + 1, committed=known, step="plan"
-                    ),
-                )
+            case "end" | "next batch":
+                yield from self._goes_on(number, driver)
+
+    def _goes_on(self, number: int, driver: Driver) -> Iterator[tuple[str, State]]:
+        state, end = self._state, BATCHES[driver.batch][1]
+        if driver.step == "end" and driver.committed < end:
+            yield "commits the end", self.commits(number, end)
+        elif driver.batch + 1 < len(BATCHES):
+            following, known = driver.batch + 1, max(driver.committed, end)
+            changes = {"batch": following, "committed": known, "step": "plan"}
+            yield "goes on", with_driver(state, number, **changes)
+
+    def commits(self, number: int, end: int) -> State:
+        """A driver commits an offset outside transactions."""
+        member = self._state.drivers[number].member
+        request = Request("OffsetCommit", member, offset=end, driver=number)
+        return _sends(with_driver(self._state, number, step="wait"), request)
 
     def _starts(self, number: int) -> Iterator[tuple[str, State]]:
         # Its checkpoint may tell of any batch up to the one that the other is in.
-        for batch in range(self._state.drivers[1 - number].batch + 1):
+        for batch in range(max(driver.batch for driver in self._state.drivers) + 1):
             step = self._rules.order[0]
-            yield "starts", _with_driver(self._state, number, step=step, batch=batch)
+            yield "starts", with_driver(self._state, number, step=step, batch=batch)
 
     def _fences(self, number: int, driver: Driver) -> Iterator[tuple[str, State]]:
         state = self._state
@@ -335,7 +369,7 @@ class _Steps:
             return
         # Only at its start a driver takes over what isn't its own.
         if driver.member and driver.member != state.member:
-            yield "is fenced", _with_driver(state, number, step="stopped")
+            yield "is fenced", with_driver(state, number, step="stopped")
             return
         member = state.member + 1
         if self._broken is Breakage.NO_TAKEOVER and state.member:
@@ -345,21 +379,22 @@ class _Steps:
             "fences": driver.fences + 1,
             "step": self._rules.after("fence"),
         }
-        yield "fences", _with_driver(state._replace(member=member), number, **changes)
+        yield "fences", with_driver(state._replace(member=member), number, **changes)
 
     def _ends_transactions(self, number: int) -> State:
         state = self._state
         if self._broken is not Breakage.LINGERING_LEFT:
             for slot, opened in enumerate(state.open):
                 if opened is not None:
-                    state = _init_producer(state, slot)
-        return _with_driver(state, number, step=self._rules.after("end transactions"))
+                    state = init_producer(state, slot)
+        return with_driver(state, number, step=self._rules.after("end transactions"))
 
     def _plans(self, number: int, driver: Driver) -> Iterator[tuple[str, State]]:
         state = self._state
         start, end = BATCHES[driver.batch]
+        yield "finds the group changed", with_driver(state, number, step=self._rules.order[0])
         if driver.committed < start:
-            yield "finds a gap", _with_driver(state, number, step="gap")
+            yield "finds a gap", with_driver(state, number, step="gap")
             return
         if self._broken is Breakage.END_FIRST and driver.committed < end:
             early = Request("OffsetCommit", driver.member, offset=end)
@@ -371,37 +406,48 @@ class _Steps:
     ) -> Iterator[tuple[str, State]]:
         driver = state.drivers[number]
         end = BATCHES[driver.batch][1]
-        if not any(committed <= row < end for row in ROWS):
-            yield "has nothing to write", _with_driver(state, number, step="end")
+        if not self.rows(committed, end):
+            yield "has nothing to write", with_driver(state, number, step="end")
             return
         if len(state.tasks) == self._rules.bounds.tasks:
             return
         task = len(state.tasks)
-        following = _with_driver(state, number, step="write", task=task)
-        new = Task(driver.member, task, 0, committed, end, "")
-        init = following._replace(tasks=(*state.tasks, new))
-        yield "starts a task in a new worker", _asks(init, task, "InitProducerId")
+        starting = Steps(with_driver(state, number, step="write", task=task), self._rules)
+        new = Task(driver.member, task, 0, (), end, "")
+        started = starting.starts_task(new, committed, asks=True)
+        yield "starts a task in a new worker", started
         if driver.task < 0:
             return
         # The worker of the task before takes this one, with its producer if that ended cleanly.
         before = state.tasks[driver.task]
         if before.step in {"done", "lost", "refused"}:
             reused = new._replace(slot=before.slot, epoch=before.epoch)
-            again = following._replace(tasks=(*state.tasks, reused))
-            if before.step == "done" or self._broken is Breakage.PRODUCER_KEPT:
-                yield "starts a task in the worker", _begins(again, task, committed)
-            else:
-                yield "starts a task in the worker", _asks(again, task, "InitProducerId")
+            kept = before.step == "done" or self._broken is Breakage.PRODUCER_KEPT
+            started = starting.starts_task(reused, committed, asks=not kept)
+            yield "starts a task in the worker", started
+
+    def rows(self, start: int, end: int) -> tuple[int, ...]:
+        """The records between two offsets that have a row."""
+        return tuple(row for row in self._rules.rows if start <= row < end)
+
+    def starts_task(self, new: Task, first: int, *, asks: bool) -> State:
+        """A task begins at a record, with a producer that it has or that it asks for."""
+        number = len(self._state.tasks)
+        state = self._state._replace(tasks=(*self._state.tasks, new))
+        if not asks:
+            return self._begins(state, number, first)
+        return self._asks(self._begins(state, number, first, asks=False), number, "InitProducerId")
 
     def _waits(self, number: int, driver: Driver) -> Iterator[tuple[str, State]]:
         state = self._state
-        step = state.tasks[driver.task].step
-        if step == "done":
-            yield "hears of success", _with_driver(state, number, step="end")
+        task = state.tasks[driver.task]
+        if task.step == "done":
+            known = task.rows[-1] + 1
+            yield "hears of success", with_driver(state, number, step="end", committed=known)
             return
         # It has failed, or Spark gives it up while it goes on.
         first = self._rules.order[0]
-        yield "gives the task up", _with_driver(state, number, step=first)
+        yield "gives the task up", with_driver(state, number, step=first)
         if self._broken is Breakage.RETRY_WRITES:
             yield from self._starts_task(state, number, driver.committed)
 
@@ -417,7 +463,7 @@ def _in_transaction(state: State, request: Request, opened: Transaction | None) 
     following: Transaction | None = opened
     match request.kind:
         case "Produce":
-            following = opened._replace(rows=(*opened.rows, request.offset))
+            following = opened._replace(rows=(*opened.rows, *request.rows))
         case "TxnOffsetCommit":
             following = opened._replace(offset=request.offset)
         case "EndTxn":
@@ -431,7 +477,7 @@ def _in_transaction(state: State, request: Request, opened: Transaction | None) 
     return _with_open(state, slot, following)
 
 
-def _init_producer(state: State, slot: int) -> State:
+def init_producer(state: State, slot: int) -> State:
     epochs = _replaced(state.epochs, slot, state.epochs[slot] + 1)
     return _with_open(state._replace(epochs=epochs), slot, None)
 
@@ -440,10 +486,9 @@ def _with_open(state: State, slot: int, transaction: Transaction | None) -> Stat
     return state._replace(open=_replaced(state.open, slot, transaction))
 
 
-def _with_driver(state: State, number: int, **changes: object) -> State:
+def with_driver(state: State, number: int, **changes: object) -> State:
     changed = state.drivers[number]._replace(**changes)  # type: ignore[arg-type]
-    first, second = _replaced(state.drivers, number, changed)
-    return state._replace(drivers=(first, second))
+    return state._replace(drivers=_replaced(state.drivers, number, changed))
 
 
 def _with_task(state: State, number: int, **changes: object) -> State:
@@ -455,29 +500,8 @@ def _sends(state: State, request: Request) -> State:
     return state._replace(requests=state.requests | {request})
 
 
-def _asks(state: State, number: int, kind: str) -> State:
-    """The task sends a request and waits for the answer."""
-    task = state.tasks[number]
-    offset = task.row + (kind == "TxnOffsetCommit")
-    if kind == "InitProducerId":
-        state = _begins(state, number, task.row, asks=False)
-        offset = 0
-    request = Request(kind, task.member, task.slot, task.epoch, offset, number)
-    return _with_task(_sends(state, request), number, step=kind)
-
-
 def _aborts(state: State, number: int, step: str) -> State:
     """The task ends without having written; nobody waits for the abort's answer."""
     task = state.tasks[number]
     abort = Request("EndTxn, abort", slot=task.slot, epoch=task.epoch)
     return _with_task(_sends(state, abort), number, step=step)
-
-
-def _begins(state: State, number: int, row: int, *, asks: bool = True) -> State:
-    """The task goes on with its next row; it is done if there is none."""
-    task = state.tasks[number]
-    rows = [one for one in ROWS if row <= one < task.end]
-    if not rows:
-        return _with_task(state, number, step="done")
-    state = _with_task(state, number, row=rows[0])
-    return _asks(state, number, "AddPartitionsToTxn") if asks else state

@@ -5,18 +5,14 @@ transaction's end: else an abort that the client leaves out, or a lost record, c
 without output.
 """
 
-import struct
 from collections import defaultdict
-from typing import Any
 
 from kafka.protocol.producer import EndTxnRequest, ProduceRequest
 
+from chaos.traces import producer_of
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from support.proxy_faults import Link, Request
 
-# In a record batch: after base offset, length, leader epoch, magic, checksum, attributes, last
-# offset delta and two timestamps.
-_PRODUCER_AT = 8 + 4 + 4 + 1 + 4 + 2 + 4 + 8 + 8
 _Producer = tuple[int, int]
 
 
@@ -30,7 +26,7 @@ class OrderCheck:
 
     def request(self, link: Link, request: Request) -> None:
         if request.api_key == ProduceRequest.API_KEY:
-            producer = _producer(request.message())
+            producer = producer_of(request.message())
             if producer is None:
                 return
             if producer in self._committing:
@@ -46,7 +42,7 @@ class OrderCheck:
             message = request.message()
             self._committing.discard((message.producer_id, message.producer_epoch))
 
-    def answer(self, link: Link, request: Request) -> None:
+    def answer(self, link: Link, request: Request, _content: bytes) -> None:
         if request.api_key == ProduceRequest.API_KEY:
             for waiting in self._waiting.values():
                 waiting.discard((id(link), request.correlation_id))
@@ -55,13 +51,3 @@ class OrderCheck:
         """A connection has ended: what it waited for is sent again on another."""
         for producer, waiting in self._waiting.items():
             self._waiting[producer] = {key for key in waiting if key[0] != id(link)}
-
-
-def _producer(message: Any) -> _Producer | None:
-    if message.transactional_id is None:
-        return None
-    for topic in message.topic_data:
-        for partition in topic.partition_data:
-            found: _Producer = struct.unpack_from(">qh", partition.records, _PRODUCER_AT)
-            return found
-    return None

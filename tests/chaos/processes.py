@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ class Driver:
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL for the driver, its JVM and whatever they have started."""
+        """SIGKILL for the driver, its JVM and whatever they have started; returns when all end."""
         # Workers first, so that none can end what it has begun. Twice: the first pass may miss what
         # is being forked meanwhile.
         for _ in range(2):
@@ -92,6 +93,9 @@ class Driver:
             members = [*reversed(children(self.pid)), *driver, *session_members(self.pid)]
             send(members, signal.SIGKILL)
         self._process.wait(20)
+        end = time.monotonic() + 20
+        while any(map(command, session_members(self.pid))) and time.monotonic() < end:
+            time.sleep(0.01)
 
 
 def add_report(file: Path, report: dict[str, Any]) -> None:

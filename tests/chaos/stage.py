@@ -24,7 +24,9 @@ from chaos.order import OrderCheck
 from chaos.processes import Driver
 from chaos.schedule import Schedule
 from chaos.staged_files import StagedFiles
+from chaos.traces import Trace
 from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.cluster import topics
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import CommittedOffset
@@ -86,7 +88,8 @@ class Stage:
         self.registry: EmbeddedSchemaRegistry | None = None
         self.proxy = KafkaProxy(nodes=plan.nodes, record=False)
         self.order = OrderCheck()
-        self.proxy.observer = self.order
+        self.trace = Trace()
+        self.proxy.observers = (self.order, self.trace)
         # Of a mirrored query, the cluster that it reads.
         self.source_proxy = (
             KafkaProxy(nodes=plan.nodes, record=False) if plan.front == "mirrored" else self.proxy
@@ -299,6 +302,11 @@ class Stage:
             return all_group_offsets(self.connections, self.name, Deadline(1.0, "harness"))
         except SparkEosError:
             return None
+
+    def topic_names(self) -> dict[str, str]:
+        """Names of the source's topics by their ids, as requests have them."""
+        found = topics(self.connections, self.sources, Deadline(20, "harness"))
+        return {str(topic.topic_id): name for name, topic in found.items()}
 
     def processed(self) -> int:
         """How many input records the query has got behind it."""

@@ -14,10 +14,12 @@ from chaos.invariants import Rule, Violation, ViolationError, violations
 from chaos.loads import EXPECT, POSITION
 from chaos.lockstep import judged, read_logs
 from chaos.processes import reports_of
-from chaos.schedule import DEADLY, FATAL, NODES, Schedule, Step
+from chaos.replay import replay
+from chaos.schedule import DEADLY, FATAL, NODES, Kind, Schedule, Step
 from chaos.schema_load import OUTPUT_SUBJECT, wrong_values
 from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
 from chaos.staged_judging import judge
+from chaos.traces import resolved, save
 from spark_eos.verify import Kind as FindingKind
 from spark_eos.verify import Verdict, verify
 from support.flow import consume
@@ -121,6 +123,8 @@ def _play(stage: Stage, outcome: Outcome, tell: Tell) -> None:
     tell(f"verifying {outcome.records:,} records")
     try:
         _judge(stage, outcome, drained=drained)
+        if "steps_replayed" in outcome.findings:
+            tell(f"{outcome.findings['steps_replayed']:,} steps were taken through the model")
     except Exception:  # noqa: BLE001 - see above
         outcome.harness = outcome.harness or traceback.format_exc()
     outcome.violations += [*stage.watcher.violations, *_rows_not_named(stage.directory)]
@@ -260,7 +264,16 @@ def _differing_logs(
         drained=drained,
     )
     counts |= {"transactions_committed": told.committed, "transactions_aborted": told.aborted}
-    return judged(told, records_out, drained=drained)
+    violated = judged(told, records_out, drained=drained)
+    if stage.mirrored or stage.staged is not None:
+        return violated
+    events = resolved(stage.trace.events, stage.topic_names(), told.batches)
+    save(events, stage.directory / "trace.gz")
+    if Kind.OFFSETS_DELETED in {fault.kind for fault in stage.plan.faults}:
+        return violated  # The harness puts them back, past the proxy.
+    replayed = replay(events, stage.transaction_timeout_ms)
+    counts["steps_replayed"] = replayed.steps
+    return violated + [Violation(Rule.ALLOWED, problem) for problem in replayed.problems[:1]]
 
 
 def _judge(stage: Stage, outcome: Outcome, *, drained: bool) -> None:

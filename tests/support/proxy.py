@@ -62,7 +62,7 @@ class Observer(Protocol):
     def request(self, link: Link, request: Request) -> None:
         """A request has come from a client."""
 
-    def answer(self, link: Link, request: Request) -> None:
+    def answer(self, link: Link, request: Request, content: bytes) -> None:
         """The broker has answered a request."""
 
     def gone(self, link: Link) -> None:
@@ -86,7 +86,7 @@ class KafkaProxy:
         self.cut_off: frozenset[int | None] = frozenset()
         self.ports: list[int] = []
         # Told of every request that passes, every answer, and the end of every connection.
-        self.observer: Observer | None = None
+        self.observers: tuple[Observer, ...] = ()
         self._record = record
         self.requests: list[Request] = []
         self._rules: list[Rule] = []
@@ -225,8 +225,8 @@ class KafkaProxy:
             ended = await asyncio.gather(*pumps, return_exceptions=True)
             self._failures += [e for e in ended if isinstance(e, Exception)]
             self._links.discard(link)
-            if self.observer is not None:
-                self.observer.gone(link)
+            for observer in self.observers:
+                observer.gone(link)
             link.cut()
 
     async def _hold(self, direction: str, link: Link) -> None:
@@ -245,8 +245,8 @@ class KafkaProxy:
             await self._hold("requests", link)
             if self._record:
                 self.requests.append(request)
-            if self.observer is not None:
-                self.observer.request(link, request)
+            for observer in self.observers:
+                observer.request(link, request)
             rule = next((r for r in list(self._rules) if r.applies(request)), None)
             if rule is None:
                 link.expect(request, _NO_FAULT)
@@ -261,8 +261,8 @@ class KafkaProxy:
             expected = link.take(int.from_bytes(content[:4], "big"))
             if expected is not None:
                 request, fault = expected
-                if self.observer is not None:
-                    self.observer.answer(link, request)
+                for observer in self.observers:
+                    observer.answer(link, request, content)
                 await fault.answer(link, request, self._as_ours(request, content))
 
     def _as_ours(self, request: Request, content: bytes) -> bytes:
