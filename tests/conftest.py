@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from hypothesis import HealthCheck, settings
+from pyspark.sql import SparkSession
 
-from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing import EmbeddedKafka, spark_session
+from spark_eos.testing.spark import prepare_quick_start
 from support import collected
 from support.connect_server import ConnectService
 from support.flow import Flow
@@ -135,6 +137,22 @@ def flow_alone(tmp_path: Path) -> Iterator[Flow]:
 
 
 @pytest.fixture(scope="session")
+def cheaper_spark(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Settings of a Spark that costs less, for `make test`; slow tests have Spark as users do."""
+    if request.config.option.markexpr != "not slow":
+        return {}
+    return {"spark.python.daemon.module": "support.worker_daemon"}
+
+
+@pytest.fixture(scope="session")
+def spark_eos_session(cheaper_spark: dict[str, str]) -> Iterator[SparkSession]:
+    """A Spark for all tests of a process."""
+    prepare_quick_start()
+    with spark_session("spark-eos-tests", config=cheaper_spark, quick_start=True) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
 def other_kafka(request: pytest.FixtureRequest) -> SharedKafka:
     """A second cluster, for sources of other clusters."""
     return shared_kafka(request.config, "other_kafka")
@@ -160,9 +178,11 @@ def mirrored_flow(new_mirrored_flow: Callable[..., MirroredFlow]) -> MirroredFlo
 
 
 @pytest.fixture(scope="session")
-def connect_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectService]:
+def connect_service(
+    cheaper_spark: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ConnectService]:
     """A Spark Connect server and a client of it, started when they are first used."""
-    with ConnectService(tmp_path_factory.mktemp("connect")) as service:
+    with ConnectService(tmp_path_factory.mktemp("connect"), cheaper_spark) as service:
         yield service
 
 

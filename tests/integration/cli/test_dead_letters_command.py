@@ -258,6 +258,7 @@ def test_letters_that_do_not_tell_their_source_are_left(flow: Flow) -> None:
     assert run(flow, "replay", "--to", flow.target).stdout == "Replayed 0 dead letters.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_letters_with_a_header_name_that_is_not_utf8_are_left(flow: Flow) -> None:
     topic = write_letters(flow, [0])
@@ -302,6 +303,7 @@ def test_letters_of_any_time_are_listed_and_shown(flow: Flow) -> None:
     assert "value: old" in run(flow, "show", "--partition", "1", "--offset", "4").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_a_replay_writes_to_no_topic_that_only_a_letter_names(flow: Flow) -> None:
     payments = f"payments-{flow.name}"
@@ -414,6 +416,7 @@ def test_a_replay_that_another_has_overtaken_writes_what_is_left_of_its_own(
     assert len(flow.values(flow.source)) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_offsets_that_an_operator_has_set_are_whole_and_within_the_topic(flow: Flow) -> None:
     topic = write_letters(flow, range(4))
@@ -439,6 +442,7 @@ def test_offsets_that_an_operator_has_set_are_whole_and_within_the_topic(flow: F
     assert "Replayed 3 dead letters" in run(flow, *own).stdout
 
 
+@pytest.mark.slow
 def test_a_replay_needs_no_default_file_system_that_is_local(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -458,6 +462,7 @@ def test_a_replay_needs_no_default_file_system_that_is_local(
         replaying._check_begun(spark_eos_session, "file:/nowhere")
 
 
+@pytest.mark.slow
 def test_more_topics_than_are_shown_can_not_be_agreed_to(flow: Flow) -> None:
     for n in range(21):
         write_letters(flow, [n], topic=f"forged-{n}")

@@ -126,7 +126,7 @@ def _taking_its_time(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield batch
 
 
-@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_few_rows_go_in_one_task_unless_the_query_is_slow(
     flow: Flow, spark_eos_session: SparkSession, *, slow: bool
 ) -> None:
@@ -405,8 +405,8 @@ def _ended_without_the_sink(
     ("how", "delivery", "number"),
     [
         ("it is left out", "direct", 1),
-        ("it is left out", "staged", 1),
-        ("its error is caught", "direct", 0),
+        pytest.param("it is left out", "staged", 1, marks=pytest.mark.slow),
+        pytest.param("its error is caught", "direct", 0, marks=pytest.mark.slow),
     ],
 )
 def test_a_function_that_does_not_write_its_last_batch(

@@ -40,7 +40,7 @@ def _owners(flow: Flow) -> list[Any]:
     return [json.loads(one.metadata).get("owner") for one in _texts(flow).values()]
 
 
-@pytest.fixture(params=["direct", "mirrored"])
+@pytest.fixture(params=["direct", pytest.param("mirrored", marks=pytest.mark.slow)])
 def any_flow(request: pytest.FixtureRequest) -> Flow:
     """Topics in one cluster, or the source in another one."""
     name = {"direct": "flow", "mirrored": "mirrored_flow"}[request.param]
@@ -109,10 +109,11 @@ def test_the_running_query_whose_group_it_is_goes_on(
     assert len(flow.values()) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.proves("group-reused")
 @pytest.mark.parametrize(
     "pipeline",
-    [relay, pytest.param(staging.repartitioned, marks=pytest.mark.slow)],
+    [relay, staging.repartitioned],
     ids=["direct", "staged"],
 )
 def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(
@@ -238,6 +239,7 @@ def test_offsets_without_an_owner_refuse_nothing(
         flow.checkpoint += "-next"
 
 
+@pytest.mark.slow
 def test_a_staged_query_names_the_target_that_the_group_had(
     spark_eos_session: SparkSession, flow: Flow
 ) -> None:

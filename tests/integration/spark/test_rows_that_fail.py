@@ -68,7 +68,7 @@ def test_the_users_own_error_is_the_reason(flow: Flow, spark_eos_session: SparkS
     _fails(spark_eos_session, flow, raising, "ZeroDivisionError")
 
 
-@pytest.mark.parametrize("delivery", ["direct", "mirrored"])
+@pytest.mark.parametrize("delivery", ["direct", pytest.param("mirrored", marks=pytest.mark.slow)])
 def test_an_exception_of_a_python_function(
     new_flow: Callable[..., Flow],
     new_mirrored_flow: Callable[..., Flow],

@@ -33,7 +33,11 @@ def _produced(flow: Flow, numbers: Any = range(_RECORDS)) -> None:
     [
         (staging.repartitioned, Counter(range(_RECORDS))),
         pytest.param(staging.joined, Counter(range(_RECORDS)), marks=pytest.mark.slow),
-        (staging.both_branches, Counter([*range(_RECORDS), *(-n for n in range(_RECORDS))])),
+        pytest.param(
+            staging.both_branches,
+            Counter([*range(_RECORDS), *(-n for n in range(_RECORDS))]),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_rows_that_move(
@@ -173,6 +177,7 @@ def test_a_query_does_not_begin_anew_on_another_road(
     assert len(flow.values()) == _RECORDS
 
 
+@pytest.mark.slow
 @pytest.mark.proves("staged-checkpoint-deleted")
 def test_a_query_does_not_begin_anew_in_another_progress_topic(
     flow: Flow, spark: SparkSession

@@ -45,6 +45,7 @@ def test_what_is_produced_is_consumed(flow: Flow, spark_eos_session: SparkSessio
     assert (second.headers, second[1]) == (None, round(hour_ago.timestamp() * 1000))
 
 
+@pytest.mark.slow
 def test_a_frame_is_produced_where_java_would(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
