@@ -191,6 +191,7 @@ def test_a_replay_keeps_the_records_own_timestamps(flow: Flow) -> None:
     assert [headers_of(m) for m in flow.written(flow.source)] == [{"own": "h"}] * 8
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_letters_that_can_not_be_replayed(flow: Flow) -> None:
     write_letters(flow, [0])
@@ -209,7 +210,11 @@ def test_letters_that_can_not_be_replayed(flow: Flow) -> None:
 
 @pytest.mark.usefixtures("spark_eos_session")
 @pytest.mark.parametrize(
-    ("config", "size"), [("max.message.bytes", 10_000), ("message.timestamp.before.max.ms", 9)]
+    ("config", "size"),
+    [
+        ("max.message.bytes", 10_000),
+        pytest.param("message.timestamp.before.max.ms", 9, marks=pytest.mark.slow),
+    ],
 )
 def test_a_letter_that_its_target_refuses_is_named(flow: Flow, config: str, size: int) -> None:
     small = f"small-{flow.name}"

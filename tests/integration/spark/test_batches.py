@@ -101,6 +101,7 @@ def test_every_column_reaches_the_record(
     assert (elsewhere.topic(), elsewhere.partition()) == (other.target, 2)
 
 
+@pytest.mark.slow
 def test_keys_are_partitioned_as_java_does(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -126,7 +127,8 @@ def _taking_its_time(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield batch
 
 
-@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", [False, True])
 def test_few_rows_go_in_one_task_unless_the_query_is_slow(
     flow: Flow, spark_eos_session: SparkSession, *, slow: bool
 ) -> None:

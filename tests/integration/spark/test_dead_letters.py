@@ -214,10 +214,9 @@ def test_one_error_that_only_kafka_tells(
     assert len(flow.written(letters)) == (20 if records == 8 else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("too-many-dead-letters")
-@pytest.mark.parametrize(
-    "delivery", ["flow", pytest.param("mirrored_flow", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
 def test_the_share_is_that_of_the_whole_batch_when_it_is_repeated(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
 ) -> None:

@@ -102,6 +102,7 @@ def test_while_nothing_is_staged_the_query_may_become_direct(
     assert sorted(flow.values()) == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.slow
 def test_once_something_is_staged_the_query_stays_staged(api: Api, flow: Flow) -> None:
     flow.produce(["a", "b"])
     api.start(flow, "forgotten").replay()

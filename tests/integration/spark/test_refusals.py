@@ -331,6 +331,7 @@ def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSessi
         query.awaitTermination()
 
 
+@pytest.mark.slow
 def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(10))
     sink = ExactlyOnceSink(**flow.options(), delivery="direct")

@@ -151,7 +151,7 @@ def test_a_road_is_not_changed_under_a_checkpoint(
                 "delivery='staged', with the checkpoint it had;"
             ),
         ),
-        (
+        pytest.param(
             "direct",
             ["source", "key", "value"],
             ["key", "value"],
@@ -161,6 +161,7 @@ def test_a_road_is_not_changed_under_a_checkpoint(
                 "Their offsets mean different things: change the query back, so that its delivery "
                 "can be 'direct';"
             ),
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -141,6 +141,7 @@ def test_close_removes_process_and_data() -> None:
     assert "Performing controller activation" in broker.log()
 
 
+@pytest.mark.slow
 def test_features_and_properties_reach_the_broker() -> None:
     with EmbeddedKafka(
         features={"transaction.version": 1}, properties={"num.partitions": "7"}
@@ -214,6 +215,7 @@ def test_nothing_outlives_its_owner(how: str) -> None:
             assert not directory.exists()
 
 
+@pytest.mark.slow
 def test_a_fork_leaves_the_broker_alone(kafka: EmbeddedKafka) -> None:
     child = os.fork()
     if child == 0:
