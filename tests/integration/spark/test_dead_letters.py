@@ -320,7 +320,6 @@ def test_letters_of_another_clusters_records_say_so(
     assert flow.values() == ["bad b"]
 
 
-@pytest.mark.slow
 def test_staged_rows_have_no_position(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:

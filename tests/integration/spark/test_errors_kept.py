@@ -75,7 +75,7 @@ PLAIN: dict[str, Made] = {
     "column, staged": lambda frame: _numbers(frame, errors="column").drop("source"),
 }
 # By SQL, by methods, and with a column of one's own.
-_EACH_KIND = ("with", "as json", "column")
+_EACH_KIND = ("with", "column")
 
 
 def _run(

@@ -313,7 +313,6 @@ def test_group_offsets_that_were_deleted(flow: Flow, spark_eos_session: SparkSes
     assert sorted(flow.values()) == ["0", "1", "2", "3", "new"]
 
 
-@pytest.mark.slow
 def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
     run_available(spark_eos_session, flow)
@@ -331,7 +330,6 @@ def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSessi
         query.awaitTermination()
 
 
-@pytest.mark.slow
 def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(10))
     sink = ExactlyOnceSink(**flow.options(), delivery="direct")
@@ -391,7 +389,7 @@ def test_two_calls_for_one_batch_at_a_time(flow: Flow, spark_eos_session: SparkS
     assert len(flow.values()) == 2
 
 
-@pytest.mark.parametrize("delivery", ["direct", pytest.param("staged", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("delivery", [pytest.param("direct", marks=pytest.mark.slow), "staged"])
 def test_reports_that_do_not_arrive(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch, delivery: str
 ) -> None:

@@ -109,11 +109,10 @@ def test_the_running_query_whose_group_it_is_goes_on(
     assert len(flow.values()) == 20
 
 
-@pytest.mark.slow
 @pytest.mark.proves("group-reused")
 @pytest.mark.parametrize(
     "pipeline",
-    [relay, staging.repartitioned],
+    [relay, pytest.param(staging.repartitioned, marks=pytest.mark.slow)],
     ids=["direct", "staged"],
 )
 def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(

@@ -178,7 +178,6 @@ def test_a_query_does_not_begin_anew_on_another_road(
     assert len(flow.values()) == _RECORDS
 
 
-@pytest.mark.slow
 @pytest.mark.proves("staged-checkpoint-deleted")
 def test_a_query_does_not_begin_anew_in_another_progress_topic(
     flow: Flow, spark: SparkSession

@@ -108,7 +108,6 @@ def test_a_ledger_that_is_lost_within_a_batch_is_refused(flow: Flow, spark: Spar
     assert _numbers(flow) == Counter(range(_BATCH))
 
 
-@pytest.mark.slow
 def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Path) -> None:
     _produced(flow, range(1))
     with failing_once_staged():
@@ -127,8 +126,9 @@ def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Pat
     assert None not in {message.key() for message in flow.written()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("most_files", [classic._MOST_FILES, 0])
+@pytest.mark.parametrize(
+    "most_files", [pytest.param(classic._MOST_FILES, marks=pytest.mark.slow), 0]
+)
 def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most_files: int
 ) -> None:
