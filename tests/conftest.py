@@ -1,6 +1,7 @@
 """Fixtures of spark-eos' own tests."""
 
 import concurrent.futures
+import gc
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator
@@ -57,6 +58,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from support.scheduling import SparkInSomeProcesses
 
     return SparkInSomeProcesses(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spares the garbage collector what is there to stay: modules, and thousands of tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
