@@ -190,11 +190,9 @@ def mirrored_flow(new_mirrored_flow: Callable[..., MirroredFlow]) -> MirroredFlo
 
 
 @pytest.fixture(scope="session")
-def connect_service(
-    cheaper_spark: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ConnectService]:
+def connect_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectService]:
     """A Spark Connect server and a client of it, started when they are first used."""
-    with ConnectService(tmp_path_factory.mktemp("connect"), cheaper_spark) as service:
+    with ConnectService(tmp_path_factory.mktemp("connect")) as service:
         yield service
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from importlib import resources
 from pathlib import Path
@@ -38,7 +37,7 @@ def listens(pid: int, port: int) -> bool:
 class ConnectServer:
     """A server, from its start until `kill`."""
 
-    def __init__(self, log: Path, files: Path, config: Mapping[str, str]) -> None:
+    def __init__(self, log: Path, files: Path) -> None:
         prepare_environment()
         with socket.create_server((_HOST, 0)) as free:
             self.port = int(free.getsockname()[1])
@@ -49,7 +48,6 @@ class ConnectServer:
                 # Rows reach the sink in small pieces, so that a test may stop in between.
                 "spark.hadoop.fs.viewfs.mounttable.tests.link./files": f"file:{files}",
                 "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
-                **config,
             },
             quick_start=True,
         )
@@ -104,11 +102,10 @@ class ConnectServer:
 class ConnectService:
     """A server and a client process, started when they are first needed, and again when killed."""
 
-    def __init__(self, directory: Path, config: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path) -> None:
         self.files = directory / "files"
         self.files.mkdir()
         self._directory = directory
-        self._config = config
         self._server: ConnectServer | None = None
         self._ends = ExitStack()
         self._queries: Queries | None = None
@@ -124,7 +121,7 @@ class ConnectService:
         if self._server is None or self._server.process.poll() is not None:
             self._ends.close()
             self._queries = None
-            self._server = ConnectServer(self._directory / "server.log", self.files, self._config)
+            self._server = ConnectServer(self._directory / "server.log", self.files)
             self._ends.callback(self._server.kill)
         return self._server
 

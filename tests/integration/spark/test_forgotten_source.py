@@ -151,23 +151,29 @@ def _fail(*_: object) -> None:
 _OURS = f'{{"spark-eos":{FORMAT},"partitions":"0-32","topics":""}}'
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(None, id="deleted"),
+        pytest.param((0, ""), id="set by an operator", marks=pytest.mark.slow),
+        pytest.param((0, "mine"), id="another client's", marks=pytest.mark.slow),
+        pytest.param((1 << 32, _OURS), id="of a later batch", marks=pytest.mark.slow),
+    ],
+)
 def test_offsets_that_prove_nothing_keep_the_query_staged(
     flow: Flow,
     spark_eos_session: SparkSession,  # noqa: ARG001 - started
+    found: tuple[int, str] | None,
 ) -> None:
     api = Api(Queries())
     _fail_while_staging(api, flow)
     commit = TopicPartition("spark-eos-progress", 0)
-    # An operator's, another client's, and one of a later batch; then none.
-    for found in ((0, ""), (0, "mine"), (1 << 32, _OURS), None):
-        if found is None:
-            groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [commit])
-        else:
-            offset, text = found
-            groups.set_offsets(
-                flow.bootstrap_servers, flow.group_id, {commit: offset}, {commit: text}
-            )
-        error = api.start(flow, delivery="direct").error()
-        assert error is not None, found
-        assert "has written with delivery='staged'" in error, found
-        assert flow.values() == []
+    if found is None:
+        groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [commit])
+    else:
+        offset, text = found
+        groups.set_offsets(flow.bootstrap_servers, flow.group_id, {commit: offset}, {commit: text})
+    error = api.start(flow, delivery="direct").error()
+    assert error is not None
+    assert "has written with delivery='staged'" in error
+    assert flow.values() == []
