@@ -1,6 +1,7 @@
 """Fixtures of spark-eos' own tests."""
 
 import concurrent.futures
+import gc
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from hypothesis import HealthCheck, settings
+from pyspark.sql import SparkSession
 
-from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing import EmbeddedKafka, spark_session
+from spark_eos.testing.spark import prepare_quick_start
 from support import collected
 from support.connect_server import ConnectService
 from support.flow import Flow
@@ -55,6 +58,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from support.scheduling import SparkInSomeProcesses
 
     return SparkInSomeProcesses(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spares the garbage collector what is there to stay: modules, and thousands of tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -132,6 +146,22 @@ def flow_alone(tmp_path: Path) -> Iterator[Flow]:
     """A flow of a broker of its own, which may be stopped."""
     with EmbeddedKafka() as broker:
         yield Flow(broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+
+
+@pytest.fixture(scope="session")
+def cheaper_spark(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Settings of a Spark that costs less, for `make test`; slow tests have Spark as users do."""
+    if request.config.option.markexpr != "not slow":
+        return {}
+    return {"spark.python.daemon.module": "support.worker_daemon"}
+
+
+@pytest.fixture(scope="session")
+def spark_eos_session(cheaper_spark: dict[str, str]) -> Iterator[SparkSession]:
+    """A Spark for all tests of a process."""
+    prepare_quick_start()
+    with spark_session("spark-eos-tests", config=cheaper_spark, quick_start=True) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,9 @@ from spark_eos._kafka.topic_partition import TopicPartition as OwnPartition
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 
+# Each stops a broker of its own, to read what it has written.
+pytestmark = pytest.mark.slow
+
 
 class Query:
     """Transactions of a query, as its tasks write them."""

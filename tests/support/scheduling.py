@@ -7,13 +7,13 @@ from typing import Any, Final
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 _ROOT: Final = Path(__file__).parents[2]
-_WITH_SPARK: Final = 3
+_WITH_SPARK: Final = 2
 # Modules that share what takes long to start: brokers with security, a schema registry.
 _TOGETHER: Final = ("tests/integration/security/", "tests/integration/spark/test_schema")
 
 
 class SparkInSomeProcesses(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out modules as processes get free; those with Spark to the first three only.
+    """Hands out modules as processes get free; those with Spark to the first two only.
 
     A Spark takes seconds to start, and minutes until it is quick. These begin with those, and
     then help with the others.

@@ -91,6 +91,7 @@ def _lists_subjects(url: str) -> None:
         assert client.get_subjects() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "works", "number"),
     [

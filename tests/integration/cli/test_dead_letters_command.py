@@ -209,7 +209,11 @@ def test_letters_that_can_not_be_replayed(flow: Flow) -> None:
 
 @pytest.mark.usefixtures("spark_eos_session")
 @pytest.mark.parametrize(
-    ("config", "size"), [("max.message.bytes", 10_000), ("message.timestamp.before.max.ms", 9)]
+    ("config", "size"),
+    [
+        ("max.message.bytes", 10_000),
+        pytest.param("message.timestamp.before.max.ms", 9, marks=pytest.mark.slow),
+    ],
 )
 def test_a_letter_that_its_target_refuses_is_named(flow: Flow, config: str, size: int) -> None:
     small = f"small-{flow.name}"
@@ -258,6 +262,7 @@ def test_letters_that_do_not_tell_their_source_are_left(flow: Flow) -> None:
     assert run(flow, "replay", "--to", flow.target).stdout == "Replayed 0 dead letters.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_letters_with_a_header_name_that_is_not_utf8_are_left(flow: Flow) -> None:
     topic = write_letters(flow, [0])
@@ -439,6 +444,7 @@ def test_offsets_that_an_operator_has_set_are_whole_and_within_the_topic(flow: F
     assert "Replayed 3 dead letters" in run(flow, *own).stdout
 
 
+@pytest.mark.slow
 def test_a_replay_needs_no_default_file_system_that_is_local(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -458,6 +464,7 @@ def test_a_replay_needs_no_default_file_system_that_is_local(
         replaying._check_begun(spark_eos_session, "file:/nowhere")
 
 
+@pytest.mark.slow
 def test_more_topics_than_are_shown_can_not_be_agreed_to(flow: Flow) -> None:
     for n in range(21):
         write_letters(flow, [n], topic=f"forged-{n}")

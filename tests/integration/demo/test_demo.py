@@ -29,6 +29,7 @@ def _report(flow: Flow, timeout: float = 30) -> Report:
     return Report(compare(kafka=flow.kafka, outputs=[flow.target], expect=expect, timeout=timeout))
 
 
+@pytest.mark.slow
 def test_an_open_transaction_is_neither_counted_nor_overlooked(flow: Flow) -> None:
     producer = Producer({**flow.kafka, "transactional.id": f"open-{flow.name}"})
     producer.init_transactions(60)
@@ -132,6 +133,7 @@ def _check_counts(out: str) -> None:
         assert row(out, name) == ["0", "0"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process_and_no_data(
     start_demo: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
 ) -> None:

@@ -72,7 +72,16 @@ def test_what_is_unpacked_is_used(own_cache: Path) -> None:
     assert modes == {"0o0"}
 
 
-@pytest.mark.parametrize("how", ["changed", "missing", "added", "without a stamp"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "changed",
+        *(
+            pytest.param(how, marks=pytest.mark.slow)
+            for how in ("missing", "added", "without a stamp")
+        ),
+    ],
+)
 def test_what_is_incomplete_is_downloaded_again(how: str, own_cache: Path) -> None:
     victim = own_cache / KEPT / LICENSE
     if how == "changed":

@@ -49,6 +49,7 @@ def test_a_transactions_offsets_go_in_several_requests(
     assert flow.merged_values() == ["0/0", "0/1", "1/0"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("request-split")
 def test_one_transaction_commits_the_offsets_of_230_topics(flow: Flow) -> None:
     flow.partitions = 3

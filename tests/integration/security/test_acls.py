@@ -282,7 +282,7 @@ def test_without_describe_configs_what_a_broker_refuses_ends_the_query(flow: Gua
 
 
 @pytest.mark.proves("broker-away", "acl-goes-on-transactions")
-@pytest.mark.parametrize("end", ["aborted", "committed"])
+@pytest.mark.parametrize("end", ["aborted", pytest.param("committed", marks=pytest.mark.slow)])
 def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
     end: str,
     flow: Guarded,

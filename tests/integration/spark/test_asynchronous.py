@@ -117,7 +117,7 @@ def test_a_gap_in_the_log_is_closed_where_spark_needs_all_of_it(
 
 
 @pytest.mark.proves("driver-killed-asynchronous")
-@pytest.mark.parametrize("partitions", [[0], [0, 1]])
+@pytest.mark.parametrize("partitions", [[0], pytest.param([0, 1], marks=pytest.mark.slow)])
 def test_a_log_that_lies_behind_restores_no_offset(
     partitions: list[int], flow: Flow, spark_eos_session: SparkSession
 ) -> None:

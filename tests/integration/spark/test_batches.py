@@ -101,6 +101,7 @@ def test_every_column_reaches_the_record(
     assert (elsewhere.topic(), elsewhere.partition()) == (other.target, 2)
 
 
+@pytest.mark.slow
 def test_keys_are_partitioned_as_java_does(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -126,6 +127,7 @@ def _taking_its_time(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", [False, True])
 def test_few_rows_go_in_one_task_unless_the_query_is_slow(
     flow: Flow, spark_eos_session: SparkSession, *, slow: bool
@@ -405,8 +407,8 @@ def _ended_without_the_sink(
     ("how", "delivery", "number"),
     [
         ("it is left out", "direct", 1),
-        ("it is left out", "staged", 1),
-        ("its error is caught", "direct", 0),
+        pytest.param("it is left out", "staged", 1, marks=pytest.mark.slow),
+        pytest.param("its error is caught", "direct", 0, marks=pytest.mark.slow),
     ],
 )
 def test_a_function_that_does_not_write_its_last_batch(

@@ -80,6 +80,7 @@ def test_a_transaction_commits_offsets_once_for_each_member(
     assert set(flow.committed().values()) == {4}
 
 
+@pytest.mark.slow
 def test_what_workers_have_loaded_is_not_searched_for_garbage_after_every_task(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

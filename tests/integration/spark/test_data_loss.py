@@ -42,6 +42,7 @@ def test_records_deleted_before_they_were_read_end_the_query(
     assert sorted(flow.values()) == sorted([*map(str, [*range(10), *range(14, 30)]), "other"])
 
 
+@pytest.mark.slow
 @pytest.mark.proves("records-cut")
 def test_a_log_that_was_cut_ends_the_query(flow: Flow, spark_eos_session: SparkSession) -> None:
     """As by an unclean leader election: here, another topic's offsets stand for it."""

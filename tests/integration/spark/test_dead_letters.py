@@ -192,7 +192,9 @@ def test_nothing_but_one_error_ends_the_query_before_it_is_written(
     assert len(flow.written(letters)) == 6
 
 
-@pytest.mark.parametrize(("records", "written"), [(100, "None"), (8, "20")])
+@pytest.mark.parametrize(
+    ("records", "written"), [pytest.param(100, "None", marks=pytest.mark.slow), (8, "20")]
+)
 def test_one_error_that_only_kafka_tells(
     flow: Flow, letters: str, spark_eos_session: SparkSession, records: int, written: str
 ) -> None:
@@ -212,6 +214,7 @@ def test_one_error_that_only_kafka_tells(
     assert len(flow.written(letters)) == (20 if records == 8 else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("too-many-dead-letters")
 @pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
 def test_the_share_is_that_of_the_whole_batch_when_it_is_repeated(
@@ -231,6 +234,7 @@ def test_the_share_is_that_of_the_whole_batch_when_it_is_repeated(
     assert len(flow.values()) == 1_500 + 1_048 - 117
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("style", "names"),
     [

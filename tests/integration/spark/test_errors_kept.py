@@ -74,6 +74,8 @@ PLAIN: dict[str, Made] = {
     "column": lambda frame: _numbers(frame, errors="column").select(*WRITTEN, "error"),
     "column, staged": lambda frame: _numbers(frame, errors="column").drop("source"),
 }
+# By SQL, by methods, and with a column of one's own.
+_EACH_KIND = ("with", "column")
 
 
 def _run(
@@ -126,7 +128,13 @@ def _check(flow: Flow, letters: str, bad: list[bytes | None], name: str) -> None
 
 
 @pytest.mark.proves("row-becomes-dead-letter")
-@pytest.mark.parametrize("name", [*SQL, *PLAIN][:-1])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in _EACH_KIND else pytest.mark.slow)
+        for name in [*SQL, *PLAIN][:-1]
+    ],
+)
 def test_a_stream(flow: Flow, spark_eos_session: SparkSession, name: str) -> None:
     letters = letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
@@ -137,7 +145,7 @@ def test_a_stream(flow: Flow, spark_eos_session: SparkSession, name: str) -> Non
     assert "ValueError" in headers_of(flow.written(letters)[0])["__dlq.errors.exception"]
 
 
-@pytest.mark.parametrize("name", ["selected", "as json"])
+@pytest.mark.parametrize("name", ["selected", pytest.param("as json", marks=pytest.mark.slow)])
 def test_a_users_own_function(flow: Flow, spark_eos_session: SparkSession, name: str) -> None:
     letters = letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
@@ -154,16 +162,23 @@ def _staged(frame: DataFrame) -> DataFrame:
     ("made", "options", "in_function"),
     [
         pytest.param(PLAIN["selected"], {}, False, id="no dead letters"),
-        pytest.param(PLAIN["selected"], {}, True, id="no dead letters, own function"),
+        pytest.param(
+            PLAIN["selected"], {}, True, id="no dead letters, own function", marks=pytest.mark.slow
+        ),
         pytest.param(_staged, {"dead_letters": True}, False, id="staged"),
         pytest.param(
             lambda frame: _numbers(frame).select("key", "value").repartition(2),
             {"dead_letters": True},
             False,
             id="staged, without source",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            lambda frame: _numbers(frame, errors="raise"), {"dead_letters": True}, False, id="asked"
+            lambda frame: _numbers(frame, errors="raise"),
+            {"dead_letters": True},
+            False,
+            id="asked",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -187,6 +202,7 @@ def test_where_no_dead_letter_is_made_the_query_ends(
     assert flow.written() == flow.written(letters) == []
 
 
+@pytest.mark.slow
 def test_another_job_ends_at_a_bad_row(flow: Flow, spark_eos_session: SparkSession) -> None:
     """A user's own count before the sink is called, which would leave nulls in what it caches."""
     letters = letter_topic(flow)

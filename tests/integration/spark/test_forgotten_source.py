@@ -82,7 +82,7 @@ def test_a_query_that_only_lacks_the_column_is_told(
 # Remembered in time ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("delivery", ["auto", "direct"])
+@pytest.mark.parametrize("delivery", ["auto", pytest.param("direct", marks=pytest.mark.slow)])
 def test_while_nothing_is_staged_the_query_may_become_direct(
     api: Api, flow: Flow, delivery: str
 ) -> None:
@@ -102,6 +102,7 @@ def test_while_nothing_is_staged_the_query_may_become_direct(
     assert sorted(flow.values()) == ["a", "b", "c", "d", "e"]
 
 
+@pytest.mark.slow
 def test_once_something_is_staged_the_query_stays_staged(api: Api, flow: Flow) -> None:
     flow.produce(["a", "b"])
     api.start(flow, "forgotten").replay()
@@ -154,9 +155,9 @@ _OURS = f'{{"spark-eos":{FORMAT},"partitions":"0-32","topics":""}}'
     "found",
     [
         pytest.param(None, id="deleted"),
-        pytest.param((0, ""), id="set by an operator"),
-        pytest.param((0, "mine"), id="another client's"),
-        pytest.param((1 << 32, _OURS), id="of a later batch"),
+        pytest.param((0, ""), id="set by an operator", marks=pytest.mark.slow),
+        pytest.param((0, "mine"), id="another client's", marks=pytest.mark.slow),
+        pytest.param((1 << 32, _OURS), id="of a later batch", marks=pytest.mark.slow),
     ],
 )
 def test_offsets_that_prove_nothing_keep_the_query_staged(

@@ -69,6 +69,7 @@ def test_a_fourth_delivery_is_exactly_once_across_restarts(
     assert sorted(map(int, flow.values())) == list(range(15))
 
 
+@pytest.mark.slow
 def test_a_query_of_it_keeps_its_delivery(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
     _run(spark_eos_session, flow)

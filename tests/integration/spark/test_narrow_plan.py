@@ -168,6 +168,7 @@ def test_wide_batches_after_a_narrow_one(flow: Flow, spark_eos_session: SparkSes
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 def test_narrow_batches_of_many_kinds(flow: Flow, spark_eos_session: SparkSession) -> None:
     batches = 2 * len(NARROW)
     flow.produce([n % 10 for n in range(2 * batches)])
@@ -347,6 +348,7 @@ def _own(spark: SparkSession, flow: Flow, **options: str) -> DataFrame:
 # One sink, one query ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sinks_second_query_is_refused_while_the_first_is_active(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -373,7 +375,9 @@ def test_a_sinks_second_query_is_refused_while_the_first_is_active(
     assert sorted(map(int, flow.values())) == list(range(8))
 
 
-@pytest.mark.parametrize("whose", ["the query's", "the sink's"])
+@pytest.mark.parametrize(
+    "whose", [pytest.param("the query's", marks=pytest.mark.slow), "the sink's"]
+)
 def test_a_first_batch_without_rows_in_one_task(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:

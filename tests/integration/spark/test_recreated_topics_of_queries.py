@@ -37,7 +37,11 @@ def _run(
 
 
 @pytest.mark.proves("source-topic-recreated", "topic-id-source-recreated")
-@pytest.mark.parametrize("filtered", [False, True], ids=["written", "filtered out"])
+@pytest.mark.parametrize(
+    "filtered",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["written", "filtered out"],
+)
 def test_a_source_topic_with_more_records_than_before(
     flow: Flow, spark_eos_session: SparkSession, *, filtered: bool
 ) -> None:

@@ -201,6 +201,7 @@ def test_a_reader_of_ones_own_in_another_cluster(
         _write(spark_eos_session, own, partial(read, servers=wrong), **options)
 
 
+@pytest.mark.slow
 def test_what_a_reader_of_ones_own_reads_elsewhere_may_be_staged(
     flow: Flow, mirrored_flow: MirroredFlow, spark_eos_session: SparkSession
 ) -> None:
@@ -255,7 +256,7 @@ def test_a_transaction_timeout_above_the_brokers_maximum(
 
 
 @pytest.mark.proves("group-foreign-consumer")
-@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+@pytest.mark.parametrize("protocol", ["consumer", pytest.param("classic", marks=pytest.mark.slow)])
 def test_a_foreign_live_member_of_the_group(
     flow: Flow, spark_eos_session: SparkSession, protocol: str
 ) -> None:
@@ -388,7 +389,7 @@ def test_two_calls_for_one_batch_at_a_time(flow: Flow, spark_eos_session: SparkS
     assert len(flow.values()) == 2
 
 
-@pytest.mark.parametrize("delivery", ["direct", "staged"])
+@pytest.mark.parametrize("delivery", [pytest.param("direct", marks=pytest.mark.slow), "staged"])
 def test_reports_that_do_not_arrive(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch, delivery: str
 ) -> None:

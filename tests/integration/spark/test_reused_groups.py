@@ -40,7 +40,7 @@ def _owners(flow: Flow) -> list[Any]:
     return [json.loads(one.metadata).get("owner") for one in _texts(flow).values()]
 
 
-@pytest.fixture(params=["direct", "mirrored"])
+@pytest.fixture(params=["direct", pytest.param("mirrored", marks=pytest.mark.slow)])
 def any_flow(request: pytest.FixtureRequest) -> Flow:
     """Topics in one cluster, or the source in another one."""
     name = {"direct": "flow", "mirrored": "mirrored_flow"}[request.param]
@@ -238,6 +238,7 @@ def test_offsets_without_an_owner_refuse_nothing(
         flow.checkpoint += "-next"
 
 
+@pytest.mark.slow
 def test_a_staged_query_names_the_target_that_the_group_had(
     spark_eos_session: SparkSession, flow: Flow
 ) -> None:

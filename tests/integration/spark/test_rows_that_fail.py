@@ -68,6 +68,7 @@ def test_the_users_own_error_is_the_reason(flow: Flow, spark_eos_session: SparkS
     _fails(spark_eos_session, flow, raising, "ZeroDivisionError")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["direct", "mirrored"])
 def test_an_exception_of_a_python_function(
     new_flow: Callable[..., Flow],
@@ -97,13 +98,3 @@ def test_an_exception_of_a_python_function(
     assert "ValueError: no thirteen here" in told.partition("WriteError: ")[2]
     # The other partition's task may have ended before the job did.
     assert flow.values() in ([], ["a"])
-
-
-def test_what_a_row_holds_moves_no_cursor(flow: Flow, spark_eos_session: SparkSession) -> None:
-    def routed(frame: DataFrame) -> DataFrame:
-        return frame.select("source", "value", F.col("value").cast("string").alias("topic"))
-
-    flow.produce(["\x1b[2J\x9b\a\r\u202epayments"], partition=0)
-    with pytest.raises(StreamingQueryException, match="payments") as caught:
-        run_available(spark_eos_session, flow, routed, max_block_ms=1_000)
-    assert {one for one in str(caught.value) if not one.isprintable()} <= {"\n", "\t"}

@@ -33,7 +33,11 @@ def _produced(flow: Flow, numbers: Any = range(_RECORDS)) -> None:
     [
         (staging.repartitioned, Counter(range(_RECORDS))),
         pytest.param(staging.joined, Counter(range(_RECORDS)), marks=pytest.mark.slow),
-        (staging.both_branches, Counter([*range(_RECORDS), *(-n for n in range(_RECORDS))])),
+        pytest.param(
+            staging.both_branches,
+            Counter([*range(_RECORDS), *(-n for n in range(_RECORDS))]),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_rows_that_move(
@@ -147,7 +151,7 @@ def test_a_road_is_not_changed_under_a_checkpoint(
                 "delivery='staged', with the checkpoint it had;"
             ),
         ),
-        (
+        pytest.param(
             "direct",
             ["source", "key", "value"],
             ["key", "value"],
@@ -157,6 +161,7 @@ def test_a_road_is_not_changed_under_a_checkpoint(
                 "Their offsets mean different things: change the query back, so that its delivery "
                 "can be 'direct';"
             ),
+            marks=pytest.mark.slow,
         ),
     ],
 )

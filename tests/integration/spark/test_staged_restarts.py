@@ -126,7 +126,9 @@ def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Pat
     assert None not in {message.key() for message in flow.written()}
 
 
-@pytest.mark.parametrize("most_files", [classic._MOST_FILES, 0])
+@pytest.mark.parametrize(
+    "most_files", [pytest.param(classic._MOST_FILES, marks=pytest.mark.slow), 0]
+)
 def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most_files: int
 ) -> None:

@@ -41,6 +41,7 @@ def _totals(*counts: int) -> Counter[tuple[str, int]]:
     return Counter((f"c{customer}", count) for customer in range(5) for count in counts)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("staged-records-deleted")
 def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
     flow: Flow, spark: SparkSession

@@ -12,7 +12,7 @@ from support.flow import Flow
 from support.queries import run_available
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "GMT+8"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", pytest.param("GMT+8", marks=pytest.mark.slow)])
 def test_a_query_in_another_time_zone(
     zone: str, flow: Flow, spark_eos_session: SparkSession
 ) -> None:

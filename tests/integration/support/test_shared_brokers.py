@@ -43,6 +43,7 @@ def test_a_test_can_not_end_it(embedded_kafka: EmbeddedKafka) -> None:
     assert "Kafka Server started" in embedded_kafka.log()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [0, 2])
 def test_all_processes_have_one_that_ends_with_the_run(tmp_path: Path, processes: int) -> None:
     tests = tmp_path / "test_brokers.py"

@@ -54,6 +54,7 @@ def partitions(broker: EmbeddedKafka, topic: str) -> int | None:
     return None if found is None else len(found.partitions)
 
 
+@pytest.mark.slow
 def test_a_topic_of_many_partitions_can_be_used_at_once(kafka: EmbeddedKafka) -> None:
     """Else an idempotent producer may have its first batch refused, and its second one accepted."""
     with closing(
@@ -71,7 +72,8 @@ def test_a_topic_of_many_partitions_can_be_used_at_once(kafka: EmbeddedKafka) ->
             assert found == {(topic, partition): 0 for partition in range(500)}
 
 
-def test_topics_are_created_extended_and_deleted(kafka: EmbeddedKafka) -> None:
+def test_topics_are_created_extended_and_deleted(embedded_kafka: EmbeddedKafka) -> None:
+    kafka = embedded_kafka
     kafka.create_topic("letters", partitions=2)
     assert partitions(kafka, "letters") == 2
     with pytest.raises(KafkaException, match="already exists"):
@@ -139,6 +141,7 @@ def test_close_removes_process_and_data() -> None:
     assert "Performing controller activation" in broker.log()
 
 
+@pytest.mark.slow
 def test_features_and_properties_reach_the_broker() -> None:
     with EmbeddedKafka(
         features={"transaction.version": 1}, properties={"num.partitions": "7"}
@@ -169,8 +172,8 @@ def test_a_feature_that_does_not_exist_is_refused() -> None:
         EmbeddedKafka(features={"no.such.feature": 1}).start()
 
 
-def test_a_port_that_is_taken_is_named(kafka: EmbeddedKafka) -> None:
-    port = int(kafka.bootstrap_servers.rpartition(":")[2])
+def test_a_port_that_is_taken_is_named(embedded_kafka: EmbeddedKafka) -> None:
+    port = int(embedded_kafka.bootstrap_servers.rpartition(":")[2])
     with pytest.raises(BrokerStartError, match=f"Port {port} .* is in use"):
         EmbeddedKafka(port=port).start()
 
@@ -186,7 +189,9 @@ if sys.argv[1] == "wait":
 """
 
 
-@pytest.mark.parametrize("how", ["killed", "forgets to close"])
+@pytest.mark.parametrize(
+    "how", ["killed", pytest.param("forgets to close", marks=pytest.mark.slow)]
+)
 def test_nothing_outlives_its_owner(how: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, "wait" if how == "killed" else "exit"],
@@ -209,6 +214,7 @@ def test_nothing_outlives_its_owner(how: str) -> None:
             assert not directory.exists()
 
 
+@pytest.mark.slow
 def test_a_fork_leaves_the_broker_alone(kafka: EmbeddedKafka) -> None:
     child = os.fork()
     if child == 0:

@@ -64,6 +64,7 @@ def test_a_restart_keeps_schemas_and_address(
         assert client.get_latest_version("kept").schema_id == number
 
 
+@pytest.mark.slow
 def test_it_takes_its_classes_from_an_archive(schema_registry: EmbeddedSchemaRegistry) -> None:
     maps = Path(f"/proc/{schema_registry.pid}/maps").read_text().splitlines()
     cache = str(cache_directory().resolve())

@@ -81,6 +81,7 @@ def test_a_users_fixture_of_the_same_name_has_no_log(pytester: pytest.Pytester) 
     assert "Log of " not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_preparing_is_shown_although_pytest_captures(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

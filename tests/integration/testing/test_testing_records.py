@@ -45,6 +45,7 @@ def test_what_is_produced_is_consumed(flow: Flow, spark_eos_session: SparkSessio
     assert (second.headers, second[1]) == (None, round(hour_ago.timestamp() * 1000))
 
 
+@pytest.mark.slow
 def test_a_frame_is_produced_where_java_would(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -101,6 +102,7 @@ def test_mistakes_are_named(flow: Flow, spark_eos_session: SparkSession) -> None
         produce(spark, broker, flow.source, [{"value": "a", "partition": 9}])
 
 
+@pytest.mark.slow
 def test_a_query_that_takes_too_long_is_stopped(spark_eos_session: SparkSession) -> None:
     def slow(_frame: DataFrame, _batch_id: int) -> None:
         time.sleep(3)

@@ -259,13 +259,8 @@ def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
 
 
 @pytest.mark.proves("task-fails", case="3 UNKNOWN_TOPIC_OR_PARTITION]")
-@pytest.mark.parametrize(
-    "row",
-    [
-        "29 TOPIC_AUTHORIZATION_FAILED",
-        pytest.param("3 UNKNOWN_TOPIC_OR_PARTITION", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["29 TOPIC_AUTHORIZATION_FAILED", "3 UNKNOWN_TOPIC_OR_PARTITION"])
 def test_a_query_ends_and_the_next_writes_every_row(
     row: str, proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:
