@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-unit test-slow test-kills coverage mutants matrix chaos chaos-mutations soak bench check docs demo clean
+.PHONY: help venv jars test test-unit test-slow test-kills test-upgrade coverage mutants matrix chaos chaos-mutations soak bench check docs demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, C
 
 test-kills: jars ## Kill staged queries of every shape at random moments: about fifteen minutes
 	@SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_kills.py $(ARGS)
+
+test-upgrade: jars ## Let drivers of an earlier version and of this one take over from each other, TURNS=n times
+	@SPARK_EOS_TURNS=$(or $(TURNS),6) $(PYTEST) tests/integration/spark/test_earlier_version.py $(ARGS)
 
 # Which tests run which lines, for both targets below: of this code, and only if all pass.
 .DELETE_ON_ERROR:
