@@ -106,11 +106,13 @@ bench: jars $(VENV)/quix/.stamp ## Compare speed with the alternatives and updat
 	@PYTHONPATH=tests $(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
 	@PYTHONPATH=tests $(BIN)/python benchmarks/summary.py
 
-check: $(VENV)/.stamp ## Check style, types, import contracts and documentation links
+check: $(VENV)/.stamp ## Check style, types, import contracts, manifests and documentation links
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/hadolint conf/kubernetes/Dockerfile
+	@$(BIN)/kubernetes-validate --strict --quiet conf/kubernetes/orders.yaml
 	@$(MKDOCS) --site-dir $(VENV)/docs
 
 docs: $(VENV)/.stamp ## Update the generated pages and build the documentation into build/docs
