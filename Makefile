@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-unit test-slow test-kills coverage mutants matrix chaos chaos-nodes chaos-mutations soak bench check docs demo clean
+.PHONY: help venv jars test test-unit test-slow test-kills test-upgrade coverage mutants matrix chaos chaos-nodes chaos-mutations soak bench check docs demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, C
 test-kills: jars ## Kill staged queries of every shape at random moments: about fifteen minutes
 	@SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_kills.py $(ARGS)
 
+test-upgrade: jars ## Let drivers of an earlier version and of this one take over from each other, TURNS=n times
+	@SPARK_EOS_TURNS=$(or $(TURNS),6) $(PYTEST) tests/integration/spark/test_earlier_version.py $(ARGS)
+
 # Which tests run which lines, for both targets below: of this code, and only if all pass.
 .DELETE_ON_ERROR:
 build/tests.xml: $(shell find spark_eos tests -name '*.py') | jars
@@ -106,11 +109,13 @@ bench: jars $(VENV)/quix/.stamp ## Compare speed with the alternatives and updat
 	@PYTHONPATH=tests $(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
 	@PYTHONPATH=tests $(BIN)/python benchmarks/summary.py
 
-check: $(VENV)/.stamp ## Check style, types, import contracts and documentation links
+check: $(VENV)/.stamp ## Check style, types, import contracts, manifests and documentation links
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/hadolint conf/kubernetes/Dockerfile
+	@$(BIN)/kubernetes-validate --strict --quiet conf/kubernetes/orders.yaml
 	@$(MKDOCS) --site-dir $(VENV)/docs
 
 docs: $(VENV)/.stamp ## Update the generated pages and build the documentation into build/docs

@@ -31,6 +31,13 @@ from support.origin import origin
 ROOT: Final = Path(__file__).parent.parent
 _PYTHONS: Final = ("python3.10", "python3.11", "python3.12", "python3.13")
 _KILLS: Final = "tests/integration/spark/test_staged_kills.py"
+# Of what uses kafka-python's internals; MAINTAINING.md, "Upgrading kafka-python".
+_CLIENT: Final = (
+    "tests/unit/client",
+    "tests/integration/kafka",
+    "tests/integration/security",
+    "tests/integration/driver/test_older_brokers.py",
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,12 @@ class Tests:
     @property
     def arguments(self) -> list[str]:
         """Those of pytest. Files that are named are run whole."""
-        chosen = {"all": ["-m", "not slow"], "slow": ["-m", "slow"], "kills": [_KILLS]}
+        chosen = {
+            "all": ["-m", "not slow"],
+            "slow": ["-m", "slow"],
+            "kills": [_KILLS],
+            "client": [*_CLIENT],
+        }
         order = [f"--randomly-seed={self.order}"] if self.order is not None else []
         return [*(self.files or chosen[self.suite]), *order]
 
@@ -126,10 +138,11 @@ def _runs_on(version: str, spark: str) -> bool:
 @click.option("--processes", default=2, show_default=True, help="Number of parallel tests.")
 @click.option(
     "--suite",
-    type=click.Choice(["all", "slow", "kills"]),
+    type=click.Choice(["all", "slow", "kills", "client"]),
     default="all",
     show_default=True,
-    help="The tests of make test, make test-slow or make test-kills.",
+    help="The tests of make test, make test-slow or make test-kills; or those of the client, with "
+    "the newest kafka-python of PyPI.",
 )
 @click.option("--order", type=int, help="Seed of the tests' order, for a row of its own.")
 @click.option("--busy", default=0, help="Number of busy loops beside the tests.")
@@ -194,11 +207,15 @@ def _run(
     of: dict[str, str],
 ) -> Result:
     minor = version.rpartition(".")[0]
-    venv = Path(".venv", "matrix", f"spark-{spark}-python{minor}")
+    own = "-client" if tests.suite == "client" else ""
+    venv = Path(".venv", "matrix", f"spark-{spark}-python{minor}{own}")
     make = ["make", "--silent", "jars", f"VENV={venv}", f"PYTHON={python}"]
     other = [f"SPARK={spark}"] if spark in _OTHERS else []
     kills = {"SPARK_EOS_KILLS": "1"} if tests.suite == "kills" else {}
     subprocess.run([*make, *other], cwd=ROOT, check=True)
+    label = tests.label
+    if tests.suite == "client":
+        label += f", kafka-python {_newest_client(venv)}"
     with tempfile.TemporaryDirectory() as directory, tests.beside():
         report = Path(directory, "report.xml")
         subprocess.run(
@@ -221,13 +238,23 @@ def _run(
         spark=spark,
         kafka=kafka,
         java=str(find_java().major),
-        tests=tests.label,
+        tests=label,
         passed=counts["tests"] - failed - counts["skipped"],
         failed=failed,
         skipped=counts["skipped"],
         minutes=round(float(suite["time"]) / 60),
         **of,
     )
+
+
+def _newest_client(venv: Path) -> str:
+    """Installs the newest kafka-python, whatever versions are allowed; returns its version."""
+    install = ["install", "--quiet", "--no-deps", "--upgrade", "--pre", "kafka-python"]
+    subprocess.run([str(venv / "bin" / "pip"), *install], cwd=ROOT, check=True)
+    ask = "from importlib.metadata import version; print(version('kafka-python'))"
+    python = [str(venv / "bin" / "python"), "-c", ask]
+    told = subprocess.run(python, cwd=ROOT, capture_output=True, text=True, check=True)
+    return told.stdout.strip()
 
 
 if __name__ == "__main__":

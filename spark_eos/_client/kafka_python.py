@@ -15,11 +15,8 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
-from kafka.net.inet import KafkaNetSocket, create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
-from kafka.net.selector import NetworkSelector
-from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -41,6 +38,8 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 from kafka.protocol.producer import InitProducerIdRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kafka.util import ensure_valid_topic_name
+
+from spark_eos._client.kafka_python_transports import ConnectingSelector
 
 __all__ = [
     "AbstractTokenProvider",
@@ -78,42 +77,6 @@ _FIRST_MS: Final = 3_000
 _STOP_MS: Final = 5_000
 
 
-class _Socket(KafkaNetSocket):  # type: ignore[misc]
-    """A socket that is closed if it does not connect, which kafka-python leaves to Python."""
-
-    # kafka-python takes the class that is registered for a proxy's scheme; this one has no proxy.
-
-    SCHEMES = ("spark-eos",)
-
-    async def sock_connect(self, net: Any, sock: Any, address: Any, timeout_at: Any = None) -> Any:
-        try:
-            return await super().sock_connect(net, sock, address, timeout_at=timeout_at)
-        except BaseException:
-            sock.close()
-            raise
-
-
-class _TlsTransport(KafkaSSLTransport):  # type: ignore[misc]
-    """TLS that gives up on a listener that says nothing; kafka-python waits for it forever."""
-
-    def __init__(self, *arguments: Any, timeout_at: float | None, **configuration: Any) -> None:
-        super().__init__(*arguments, **configuration)
-        self._timeout_at = timeout_at
-
-    async def handshake(self) -> None:
-        while (wait := self._wanted()) is not None:
-            await wait(self._sock, timeout_at=self._timeout_at)
-
-    def _wanted(self) -> Callable[..., Any] | None:
-        try:
-            self._sock.do_handshake()
-        except ssl.SSLWantReadError:
-            return self._net.wait_read  # type: ignore[no-any-return]
-        except ssl.SSLWantWriteError:
-            return self._net.wait_write  # type: ignore[no-any-return]
-        return None
-
-
 class _Answer:
     """A `threading.Event` whose lock an interrupted caller can't leave held: it has none."""
 
@@ -127,7 +90,7 @@ class _Answer:
         self._sets.get()
 
 
-class _Selector(NetworkSelector):  # type: ignore[misc]
+class _Selector(ConnectingSelector):
     def __init__(
         self, configuration: dict[str, Any], around: Callable[[], AbstractContextManager[None]]
     ) -> None:
@@ -138,11 +101,12 @@ class _Selector(NetworkSelector):  # type: ignore[misc]
         with self._around():
             super().run_forever()
 
-    def run(self, coro: Any, *args: Any) -> Any:
+    def run(self, coro: Any, *args: Any, **limit: Any) -> Any:
         """As kafka-python's, whose event Ctrl-C may leave so that the loop never ends."""
+        # 3.1 has a limit, of no use here: what is run has one of its own.
         ours = self._io_thread not in (None, threading.current_thread())
         if self._closed or self._exception or not ours:
-            return super().run(coro, *args)
+            return super().run(coro, *args, **limit)
         answer, state = _Answer(), dict[str, Any](value=None, exception=None)
 
         async def waiter() -> None:
@@ -157,7 +121,8 @@ class _Selector(NetworkSelector):  # type: ignore[misc]
 
         with self._pending_waiters_lock:
             self._pending_waiters[answer] = state
-        self.call_soon_threadsafe(waiter)
+        # 3.1 has one function for all threads.
+        (getattr(self, "call_soon_threadsafe", None) or self.call_soon)(waiter)
         answer.wait()
         if state["exception"] is not None:
             raise state["exception"]
@@ -214,7 +179,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         """Connects to any broker, at the address that it advertises."""
         connection = self.get_connection(self.least_loaded_node())
         if not connection.connected:
-            await self.wait_for(connection.init_future, timeout_ms)
+            await self._wait_for(connection.init_future, timeout_ms)
 
     def is_connected(self, node: int) -> bool:
         connection = self._conns.get(node)
@@ -227,8 +192,10 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
     def abort(self) -> None:
         """Closes all connections at once; kafka-python's `close` first waits to send the rest."""
         for connection in list(self._conns.values()):
-            if connection.transport is not None:
-                connection.transport._write_buffer.clear()
+            transport = connection.transport
+            while transport is not None:
+                transport._write_buffer.clear()
+                transport = getattr(transport, "_transport", None)  # what TLS is over, in 3.1
         self.close()
 
     def expire_metadata(self) -> None:
@@ -279,7 +246,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         if connection is not None and connection.connected:
             return await sent
         # The request's timeout does not cover connecting, so the wait is limited here.
-        return await self.wait_for(
+        return await self._wait_for(
             sent, timeout_ms if node is not None else min(timeout_ms, any_connect_ms)
         )
 
@@ -303,43 +270,23 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         if sent is None:
             return None
         try:
-            return await self.wait_for(sent, max(0.0, until - time.monotonic()) * 1000)
+            return await self._wait_for(sent, max(0.0, until - time.monotonic()) * 1000)
         except (kafka_errors.KafkaError, OSError):
             return None
 
+    async def _wait_for(self, future: Any, timeout_ms: float) -> Any:
+        moved: Any = getattr(self._net, "await_for", None)  # in 3.1
+        return await (self.wait_for if moved is None else moved)(future, timeout_ms)
+
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        # As kafka-python's, which leaves the socket open where TLS fails.
-        connected = await create_connection(
-            self._net,
+        """Of 3.0; 3.1 has the selector connect."""
+        return await self._net.transport(
             node.host,
             node.port,
+            self.config["ssl_context"] if self.ssl_enabled else None,
             self.config["socket_options"],
-            proxy_url=f"{_Socket.SCHEMES[0]}://",
-            timeout_at=timeout_at,
+            timeout_at,
         )
-        if self.ssl_enabled:
-            tls = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
-            transport = _TlsTransport(
-                self._net, connected, host=node.host, timeout_at=timeout_at, **tls
-            )
-        else:
-            transport = KafkaTCPTransport(self._net, connected, host=node.host)
-        try:
-            await transport.handshake()
-        except BaseException as error:
-            transport.abort(error)
-            if not isinstance(error, Exception):
-                raise
-            raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
-        receive = transport._sock_recv
-
-        def receive_all() -> tuple[bytes, Exception | None]:
-            # kafka-python drops data received right before the end, such as why it is refused.
-            data, error = receive()
-            return (data, None) if data else (data, error)
-
-        transport._sock_recv = receive_all
-        return transport
 
 
 def api_name(request: Any) -> str:

@@ -35,7 +35,9 @@ from support.pages import code_blocks, run_block
     ARCHIVE,
     SLOWLY,
     BULK,
+    _DELTA,
     TABLE,
+    *_ICEBERG,
 ) = code_blocks("recipes", "python")
 
 (RESET,) = (code for code in code_blocks("recipes", "sh") if "--to-datetime" in code)

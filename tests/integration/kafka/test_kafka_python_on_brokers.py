@@ -163,6 +163,18 @@ def test_a_silent_bootstrap_server_is_passed_over(
                 assert list(manager.addresses().values()) == [broker.bootstrap_servers]
 
 
+def test_a_listener_that_says_nothing_in_tls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_python, "_FIRST_MS", 300)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        servers = ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in silent)
+        tls = {"security.protocol": "SSL"}
+        _, manager = stack.enter_context(_connections(servers, **tls))
+        with pytest.raises(kafka_errors.KafkaTimeoutError):
+            manager.reach(2)
+        assert "I/O wait timed out" in str(manager.ends[0][1])
+
+
 @contextlib.contextmanager
 def _listener(said: bytes) -> Iterator[int]:
     """A listener that says something and closes each connection."""

@@ -1,0 +1,163 @@
+"""A query of an earlier version goes on with this one, and back, under load: `make test-upgrade`.
+
+What is kept between them: the checkpoint, the group's offsets with their texts, the progress
+topic and the dead letters.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from spark_eos.verify import Verdict, verify
+from support.flow import Flow
+from support.jobs import ROOT
+from support.killable_process import KillableProcess
+from support.loading import loaded
+from support.queries import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+# Its texts of offsets and its checkpoints have the same format as today's.
+_EARLIER: Final = "933701f"
+# Drivers after each other.
+_TURNS: Final = int(os.environ.get("SPARK_EOS_TURNS", "3"))
+_UNLUCKY: Final = 50
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree of the earlier version."""
+    tree = tmp_path_factory.mktemp("earlier")
+    git = shutil.which("git") or "git"
+    archive = [git, "archive", f"--output={tree}.tar", _EARLIER, "spark_eos"]
+    ran = subprocess.run(archive, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        pytest.skip(f"this clone does not have {_EARLIER}: {ran.stderr.strip()}")
+    with tarfile.open(f"{tree}.tar") as tar:
+        tar.extractall(tree, filter="data")
+    return tree
+
+
+class _Driver(KillableProcess):
+    def __init__(self, tree: Path, place: Path, name: str, settings: dict[str, Any]) -> None:
+        self.log = place / f"{name}.log"
+        path = os.pathsep.join([str(tree), str(ROOT / "tests")])
+        super().__init__(
+            [sys.executable, "-m", "support.earlier_main", json.dumps(settings)],
+            log=self.log,
+            # Not one that has a spark_eos, which Python would prefer.
+            directory=place,
+            environment={
+                "PYTHONPATH": path,
+                "PYTHONUNBUFFERED": "1",
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+        )
+
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def batches(self) -> list[list[Any]]:
+        """The query's id, the batch's number and its rows, of each batch."""
+        lines = self.output().splitlines()
+        return [json.loads(line[7:]) for line in lines if line.startswith("REPORT ")]
+
+    def writes(self) -> bool:
+        """Waits until it has written two batches, or has ended."""
+        until(lambda: self._has_written() or self.ended(), self.output, 240)
+        return self._has_written()
+
+    def _has_written(self) -> bool:
+        return len([rows for _, _, rows in self.batches() if rows]) >= 2
+
+    def ended_by_another(self) -> bool:
+        """Whether it was fenced, or Spark found another driver's batch in the checkpoint."""
+        words = ("FencedByNewerRunError", "CONCURRENT_STREAM_LOG_UPDATE")
+        return self.exit_status() == 1 and any(word in self.output() for word in words)
+
+    def ended(self) -> bool:
+        return self.exit_status() is not None
+
+
+@pytest.mark.parametrize("delivery", ["direct", "mirrored", "staged"])
+def test_drivers_of_two_versions_take_over_from_each_other(
+    delivery: str, earlier: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
+    letters = f"dlq-{flow.name}"
+    flow.broker.create_topic(letters, 2)
+    settings = {
+        "kafka": flow.kafka,
+        "source_kafka": flow.source_kafka,
+        "group_id": flow.group_id,
+        "topic": flow.target,
+        "checkpoint_location": flow.checkpoint,
+        "worker_directory": flow.worker_directory,
+        "delivery": delivery,
+        "progress_topic": f"progress-{flow.name}",
+        "dead_letter_topic": letters,
+        "source": flow.source,
+        "unlucky": _UNLUCKY,
+        "drain": False,
+    }
+    drivers: list[_Driver] = []
+    with contextlib.ExitStack() as stack, loaded(flow) as produced:
+        for turn in range(_TURNS):
+            before = drivers[-1] if drivers else None
+            # Half of them is killed; the others run when the next one starts.
+            if before is not None and turn % 4 < 2:
+                before.kill()
+            for attempt in range(5):
+                name = f"driver-{turn}-{attempt}"
+                driver = _Driver((earlier, ROOT)[turn % 2], tmp_path, name, settings)
+                drivers.append(driver)
+                stack.enter_context(driver)
+                if driver.writes():
+                    break
+                # Spark may have ended the newer one; whoever runs it starts it again. The batches
+                # of a staged query that runs are ahead of one that starts, which stops.
+                assert driver.ended_by_another(), driver.output()[-6000:]
+                if before is not None and delivery == "staged":
+                    before.kill()
+            assert driver.writes()
+            if before is not None:
+                until(before.ended, before.output, 120)
+                ended = turn % 4 < 2 or delivery == "staged" or before.ended_by_another()
+                assert ended, before.output()[-6000:]
+            time.sleep(random.uniform(0, 3))
+        drivers[-1].kill()
+    last = _Driver(ROOT, tmp_path, "last", {**settings, "drain": True})
+    with last:
+        until(last.ended, last.output)
+        assert last.exit_status() == 0, last.output()[-6000:]
+    found = verify(
+        kafka=flow.kafka,
+        source_kafka=flow.source_kafka,
+        inputs=[flow.source],
+        outputs=[flow.target],
+        dead_letter_topics=[letters],
+        key=True,
+        group_id=flow.group_id,
+        complete=True,
+    )
+    assert found.verdict is Verdict.SOUND, found.anomalies
+    written = sorted(int(message.key() or b"") for message in flow.written())
+    rejected = sorted(int(message.key() or b"") for message in flow.written(letters))
+    assert rejected == list(range(0, produced[0], _UNLUCKY))
+    assert sorted(written + rejected) == list(range(produced[0]))
+    # It is one query, whose batches count on.
+    batches = [driver.batches() for driver in (*drivers, last)]
+    assert len({query for told in batches for query, _, _ in told}) == 1
+    firsts = [told[0][1] for told in batches if told]
+    assert firsts == sorted(firsts)
+    assert firsts[0] < firsts[1]
