@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-unit test-slow test-kills coverage mutants matrix chaos chaos-mutations soak bench check docs demo clean
+.PHONY: help venv jars test test-unit test-slow test-kills test-clusters coverage mutants matrix chaos chaos-mutations soak bench check docs demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,12 @@ test-unit: $(VENV)/.stamp ## Run the tests that need no broker and no JVM: half 
 
 test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, Connect
 	@$(PYTEST) -m slow --numprocesses 2 --dist worksteal $(ARGS)
+
+# One process: a YARN, its containers, a broker and a Spark are enough for two cores.
+test-clusters: jars ## Run a job on a real YARN, and staged queries on a real HDFS, and kill them: about half an hour
+	@SPARK_EOS_CLUSTERS=1 $(PYTEST) tests/integration/clusters $(ARGS)
+	@SPARK_EOS_CHECKPOINTS=hdfs SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_faults.py \
+		tests/integration/spark/test_staged_kills.py $(ARGS)
 
 test-kills: jars ## Kill staged queries of every shape at random moments: about fifteen minutes
 	@SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_kills.py $(ARGS)

@@ -110,13 +110,27 @@ def embedded_kafka(request: pytest.FixtureRequest) -> SharedKafka:
     return shared_kafka(request.config, "embedded_kafka")
 
 
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
+    """Where checkpoints are; None if in a test's own directory. `make test-clusters` sets HDFS."""
+    if os.environ.get("SPARK_EOS_CHECKPOINTS") != "hdfs":
+        yield None
+        return
+    from support.hadoop import Hadoop
+
+    with Hadoop(tmp_path_factory.mktemp("hadoop"), yarn=False) as hadoop:
+        yield hadoop.hdfs
+
+
 @pytest.fixture
-def new_flow(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Callable[..., Flow]:
+def new_flow(
+    embedded_kafka: EmbeddedKafka, checkpoints: str | None, tmp_path: Path
+) -> Callable[..., Flow]:
     """Makes topics, a group and a checkpoint of the test's own."""
 
     def make(**options: Any) -> Flow:
-        workers = tmp_path / "workers"
-        return Flow(embedded_kafka, str(tmp_path / "checkpoint"), str(workers), **options)
+        checkpoint = f"{checkpoints or ''}{tmp_path}/checkpoint"
+        return Flow(embedded_kafka, checkpoint, str(tmp_path / "workers"), **options)
 
     return make
 

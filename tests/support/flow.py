@@ -22,6 +22,7 @@ from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos.options import Limits
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.testing.records import settled_ends
+from support.stored_files import StoredFiles, stored_files
 
 
 @dataclass
@@ -66,6 +67,11 @@ class Flow:
     @property
     def source_kafka(self) -> dict[str, Any] | None:
         return None
+
+    @property
+    def stored(self) -> StoredFiles:
+        """The checkpoint's files."""
+        return stored_files(self.checkpoint)
 
     def group_offsets(self, offsets: Mapping[int, int]) -> dict[TopicPartition, tuple[int, str]]:
         """The group's offsets and their texts that stand for offsets of source partitions."""

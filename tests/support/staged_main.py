@@ -7,11 +7,12 @@ a signal: the process and all of its children get it there; SIGKILL if none is g
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from spark_eos import BatchReport, ExactlyOnceSink
@@ -23,11 +24,18 @@ from spark_eos.testing import spark_session
 from support import staging
 from support.query_main import print_report, run_to_the_end
 from support.sinks import arguments
+from support.stored_files import STAGED, StoredFiles, stored_files
 
 # Where the query may be killed, in the order in which a batch gets there.
 POINTS = ("staging", "staged", "staged-commit", "written", "settled")
 # In the middle of the job that stages, where a file of the copy is begun.
 HALFWAY = "halfway"
+
+
+def half_of(batch_id: int, files: StoredFiles) -> Iterator[str]:
+    """Files of a batch's copy that are begun, in a checkpoint."""
+    begun = re.compile(rf"{STAGED}/{batch_id}-[^/]+/_temporary/(.*/)?part-[^/]*\.parquet")
+    return filter(begun.fullmatch, files.sizes(STAGED))
 
 
 def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
@@ -45,8 +53,8 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
     )
 
     def halfway(self: Any, batch_id: int) -> None:
-        copies = Path(self._location, "spark-eos", "staged")
-        while not any(copies.glob(f"{batch_id}-*/_temporary/**/part-*.parquet")):
+        files = stored_files(self._location)
+        while not any(half_of(batch_id, files)):
             time.sleep(0.005)
         reached(HALFWAY, batch_id)
 

@@ -1,0 +1,116 @@
+"""A checkpoint's files, as tests look at them and damage them: of this machine, or on HDFS."""
+
+import json
+import os
+import shutil
+import urllib.request
+from contextlib import suppress
+from getpass import getuser
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode, urlsplit
+
+HDFS_HOST: Final = "127.0.0.1"
+HDFS_PAGES: Final = "127.0.0.2"
+"""Where the REST interface of `support.hadoop` is, at the port that the file system's URI has."""
+
+
+STAGED: Final = "spark-eos/staged"
+"""Where staged files are in a checkpoint."""
+
+
+class StoredFiles(Protocol):
+    """Files below a location; paths are relative to it."""
+
+    def sizes(self, path: str = "") -> dict[str, int]:
+        """All files below a directory, also hidden ones, and their sizes; none if it is gone."""
+
+    def read(self, path: str) -> bytes:
+        """A file's content."""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Replaces a file, or creates it with the directories that it is in."""
+
+    def delete(self, path: str) -> None:
+        """Deletes a file, or a directory with all that is in it."""
+
+
+def stored_files(location: str) -> StoredFiles:
+    """The files below a path, or a URI of `support.hadoop`'s file system."""
+    return _HdfsFiles(location) if location.startswith("hdfs:") else _LocalFiles(location)
+
+
+class _LocalFiles:
+    def __init__(self, location: str) -> None:
+        self._base = Path(location)
+
+    def sizes(self, path: str = "") -> dict[str, int]:
+        found = {}
+        # Which passes over what is deleted meanwhile.
+        for directory, _, names in os.walk(self._base / path):
+            for file in (Path(directory, name) for name in names):
+                with suppress(FileNotFoundError):
+                    found[str(file.relative_to(self._base))] = file.stat().st_size
+        return found
+
+    def read(self, path: str) -> bytes:
+        return (self._base / path).read_bytes()
+
+    def write(self, path: str, content: bytes) -> None:
+        (self._base / path).parent.mkdir(parents=True, exist_ok=True)
+        (self._base / path).write_bytes(content)
+
+    def delete(self, path: str) -> None:
+        found = self._base / path
+        if found.is_dir():
+            shutil.rmtree(found)
+        else:
+            found.unlink()
+
+
+class _HdfsFiles:
+    """Over WebHDFS."""
+
+    def __init__(self, location: str) -> None:
+        found = urlsplit(location)
+        self._server = f"http://{HDFS_PAGES}:{found.port}/webhdfs/v1"
+        self._base = found.path
+
+    def sizes(self, path: str = "") -> dict[str, int]:
+        try:
+            listed = self._json("GET", path, "LISTSTATUS")["FileStatuses"]["FileStatus"]
+        except HTTPError as error:
+            if error.code != 404:
+                raise
+            return {}
+        found: dict[str, int] = {}
+        for status in listed:
+            below = "/".join(filter(None, (path, status["pathSuffix"])))
+            if status["type"] == "DIRECTORY":
+                found |= self.sizes(below)
+            else:
+                found[below] = status["length"]
+        return found
+
+    def read(self, path: str) -> bytes:
+        return self._answer("GET", self._url(path, "OPEN"))
+
+    def write(self, path: str, content: bytes) -> None:
+        asked = {"overwrite": "true", "noredirect": "true"}
+        self._answer("PUT", self._json("PUT", path, "CREATE", **asked)["Location"], content)
+
+    def delete(self, path: str) -> None:
+        assert self._json("DELETE", path, "DELETE", recursive="true")["boolean"], path
+
+    def _json(self, method: str, path: str, operation: str, **more: str) -> Any:
+        return json.loads(self._answer(method, self._url(path, operation, **more)))
+
+    def _url(self, path: str, operation: str, **more: str) -> str:
+        query = urlencode({"op": operation, "user.name": getuser(), **more})
+        return f"{self._server}{quote(f'{self._base}/{path}'.rstrip('/'))}?{query}"
+
+    def _answer(self, method: str, url: str, content: bytes | None = None) -> bytes:
+        request = urllib.request.Request(url, content, method=method)  # noqa: S310 - http
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http
+            return bytes(answer.read())
