@@ -171,6 +171,9 @@ class Hadoop:
             "spark.executor.memoryOverhead": "1700m",
             "spark.executor.instances": "2",
             "spark.ui.enabled": "false",
+            "spark.driver.defaultJavaOptions": " ".join(JVM_FLAGS),
+            "spark.executor.defaultJavaOptions": " ".join(JVM_FLAGS),
+            "spark.yarn.am.extraJavaOptions": " ".join(JVM_FLAGS),
             "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": _HOST,
         }
         return KillableProcess(
