@@ -35,6 +35,8 @@ class Flow:
     partitions: int = 2
     through: str | None = None  # a proxy's address
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:10])
+    # Of sessions of processes of their own, which the checkpoint needs.
+    config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.broker.create_topic(self.source, self.partitions)

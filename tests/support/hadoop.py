@@ -44,13 +44,13 @@ APPLICATION_MASTER: Final = "org.apache.spark.deploy.yarn.ApplicationMaster"
 """In the command line of a driver in a container."""
 
 
-def hadoop_jars() -> list[Path]:
-    """What Hadoop's daemons need beside Spark's jars; skips the test if these are of another."""
-    version = _LOCK.rpartition("-")[2]
+def hadoop_jars(lock: str = _LOCK) -> list[Path]:
+    """What a part of Hadoop needs beside Spark's jars; skips the test if these are of another."""
+    version = lock.rpartition("-")[2]
     if not (_SPARKS_JARS / f"hadoop-client-api-{version}.jar").exists():
         pytest.skip(f"this Spark has another Hadoop than {version}")
-    file = Path(__file__).with_name("locks") / f"{_LOCK}.json"
-    return locked_jars(parse_lock(_LOCK, file.read_text(encoding="utf-8")))
+    file = Path(__file__).with_name("locks") / f"{lock}.json"
+    return locked_jars(parse_lock(lock, file.read_text(encoding="utf-8")))
 
 
 class Hadoop:
@@ -63,7 +63,7 @@ class Hadoop:
         self._directory = directory
         self._yarn = yarn
         self._stack = ExitStack()
-        self._port, *ports = _free_ports(6)
+        self._port, *ports = free_ports(6)
         self._pages = f"{HDFS_PAGES}:{self._port}"
         self._managers = [f"{_HOST}:{port}" for port in ports]
         self.configuration = directory / "conf"  # HADOOP_CONF_DIR
@@ -293,7 +293,8 @@ def _json(url: str) -> Any:
         return json.load(answer)
 
 
-def _free_ports(number: int) -> Iterator[int]:
+def free_ports(number: int) -> Iterator[int]:
+    """Yields ports that were free a moment ago, for servers that can't tell which they chose."""
     with ExitStack() as stack:
         # All stay open until the last one is chosen, so that they differ.
         found = [stack.enter_context(socket.socket()) for _ in range(number)]

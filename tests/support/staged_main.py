@@ -1,8 +1,9 @@
 """A staged query for `support.queries.QueryProcess`; its settings are JSON in the first argument.
 
 Settings beside those of ExactlyOnceSink: ``source``; ``pipeline`` (a name in `support.staging`);
-``mode`` (the output mode); ``max_offsets``; ``shuffle_partitions``; ``kill`` (a point, a batch and
-a signal: the process and all of its children get it there; SIGKILL if none is given).
+``mode`` (the output mode); ``config`` (of the session); ``max_offsets``; ``shuffle_partitions``;
+``kill`` (a point, a batch and a signal: the process and all of its children get it there; SIGKILL
+if none is given).
 """
 
 import json
@@ -34,7 +35,9 @@ HALFWAY = "halfway"
 
 def half_of(batch_id: int, files: StoredFiles) -> Iterator[str]:
     """Files of a batch's copy that are begun, in a checkpoint."""
-    begun = re.compile(rf"{STAGED}/{batch_id}-[^/]+/_temporary/(.*/)?part-[^/]*\.parquet")
+    # The latter where a committer of S3A's completes them without renaming.
+    work = "(_temporary|__magic)"
+    begun = re.compile(rf"{STAGED}/{batch_id}-[^/]+/{work}[^/]*/(.*/)?part-[^/]*\.parquet.*")
     return filter(begun.fullmatch, files.sizes(STAGED))
 
 
@@ -91,7 +94,8 @@ def main() -> None:
     mode, offsets = settings.pop("mode", "append"), settings.pop("max_offsets", 30)
     if (kill := settings.pop("kill", None)) is not None:
         _kill_at(*kill)
-    config = {"spark.sql.shuffle.partitions": str(settings.pop("shuffle_partitions", 3))}
+    config = settings.pop("config", {})
+    config["spark.sql.shuffle.partitions"] = str(settings.pop("shuffle_partitions", 3))
     config["spark.sql.execution.arrow.maxRecordsPerBatch"] = "5"
     spark = spark_session(config=config, quick_start=True)
     sink = ExactlyOnceSink(**arguments(**settings, on_batch=print_report))

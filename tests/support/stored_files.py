@@ -1,4 +1,4 @@
-"""A checkpoint's files, as tests look at them and damage them: of this machine, or on HDFS."""
+"""A checkpoint's files, as tests look at them and damage them: of this machine, HDFS, or S3."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
 
+from pyarrow import fs
+
 HDFS_HOST: Final = "127.0.0.1"
 HDFS_PAGES: Final = "127.0.0.2"
 """Where the REST interface of `support.hadoop` is, at the port that the file system's URI has."""
@@ -22,6 +24,8 @@ STAGED: Final = "spark-eos/staged"
 
 class StoredFiles(Protocol):
     """Files below a location; paths are relative to it."""
+
+    def __init__(self, location: str) -> None: ...
 
     def sizes(self, path: str = "") -> dict[str, int]:
         """All files below a directory, also hidden ones, and their sizes; none if it is gone."""
@@ -37,8 +41,10 @@ class StoredFiles(Protocol):
 
 
 def stored_files(location: str) -> StoredFiles:
-    """The files below a path, or a URI of `support.hadoop`'s file system."""
-    return _HdfsFiles(location) if location.startswith("hdfs:") else _LocalFiles(location)
+    """The files below a path, or a URI of `support.hadoop` or `support.object_store`."""
+    scheme = location.partition(":")[0]
+    kinds: dict[str, type[StoredFiles]] = {"hdfs": _HdfsFiles, "s3a": _S3Files}
+    return kinds.get(scheme, _LocalFiles)(location)
 
 
 class _LocalFiles:
@@ -114,3 +120,35 @@ class _HdfsFiles:
         request = urllib.request.Request(url, content, method=method)  # noqa: S310 - http
         with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http
             return bytes(answer.read())
+
+
+class _S3Files:
+    """Through pyarrow, which takes the server and the keys from the environment."""
+
+    def __init__(self, location: str) -> None:
+        self._fs, self._base = fs.FileSystem.from_uri(location.replace("s3a:", "s3:", 1))
+
+    def sizes(self, path: str = "") -> dict[str, int]:
+        below = f"{self._base}/{path}".rstrip("/")
+        listed = self._fs.get_file_info(
+            fs.FileSelector(below, allow_not_found=True, recursive=True)
+        )
+        return {
+            info.path.removeprefix(f"{self._base}/"): info.size for info in listed if info.is_file
+        }
+
+    def read(self, path: str) -> bytes:
+        with self._fs.open_input_stream(f"{self._base}/{path}") as stream:
+            return bytes(stream.read())
+
+    def write(self, path: str, content: bytes) -> None:
+        with self._fs.open_output_stream(f"{self._base}/{path}") as stream:
+            stream.write(content)
+
+    def delete(self, path: str) -> None:
+        found = f"{self._base}/{path}".rstrip("/")
+        (info,) = self._fs.get_file_info([found])
+        if info.is_file:
+            self._fs.delete_file(found)
+        else:
+            self._fs.delete_dir(found)

@@ -192,6 +192,8 @@ def test_a_copy_that_is_half_written(flow: Flow, tmp_path: Path) -> None:
 @pytest.mark.proves("staged-disk-full")
 def test_a_disk_that_is_full(flow: Flow, tmp_path: Path) -> None:
     """Room for a few files and not for a whole copy; with more room the query goes on."""
+    if not Path(flow.checkpoint).is_absolute():
+        pytest.skip("the files are on no disk of this machine")
     flow.produce(map(record, range(30)))
     _finished(flow, tmp_path, **_SLOWLY)
     before = Counter(flow.values())
