@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-unit test-slow test-kills test-upgrade coverage mutants matrix chaos chaos-nodes chaos-mutations soak bench check docs demo clean
+.PHONY: help venv jars test test-unit test-slow test-kills test-clusters test-stores test-upgrade coverage mutants matrix chaos chaos-nodes chaos-mutations soak bench check docs demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,19 @@ test-unit: $(VENV)/.stamp ## Run the tests that need no broker and no JVM: half 
 test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, Connect
 	@$(PYTEST) -m slow --numprocesses 2 --dist worksteal $(ARGS)
 
+# One process: a YARN, its containers, a broker and a Spark are enough for two cores.
+test-clusters: jars ## Run a job on a real YARN, and staged queries on a real HDFS, and kill them: about half an hour
+	@SPARK_EOS_CLUSTERS=1 $(PYTEST) tests/integration/clusters $(ARGS)
+	@SPARK_EOS_CHECKPOINTS=hdfs SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_faults.py \
+		tests/integration/spark/test_staged_kills.py $(ARGS)
+
+# The server's directory is the path's last, since it has a Python of its own.
+STORES = PATH="$$PATH:$(CURDIR)/$(VENV)/stores/bin" SPARK_EOS_CHECKPOINTS=s3a
+test-stores: jars $(VENV)/stores/.stamp ## Keep checkpoints in a real S3 server, and kill staged queries there: an hour or more
+	@$(STORES) $(PYTEST) tests/integration/clusters/test_object_store.py $(ARGS)
+	@$(STORES) SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_faults.py \
+		tests/integration/spark/test_staged_kills.py $(ARGS)
+
 test-kills: jars ## Kill staged queries of every shape at random moments: about fifteen minutes
 	@SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_kills.py $(ARGS)
 
@@ -98,6 +111,7 @@ soak: jars ## Run chaos for four hours, or HOURS=n
 # Environments of their own, because their packages may differ from ours.
 $(VENV)/quix/.stamp: benchmarks/quix-constraints.txt
 $(VENV)/mutants/.stamp: tools/mutants-constraints.txt
+$(VENV)/stores/.stamp: tests/stores-constraints.txt
 $(VENV)/%/.stamp: $(VENV)/.stamp
 	@echo "Installing the packages of $(filter %.txt,$^) into $(@D)"
 	@$(PYTHON) -m venv $(@D)

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -24,6 +24,9 @@ from support.proxy import KafkaProxy, clean
 from support.secured import Secured, secured_kafka
 from support.shared_brokers import SharedBrokersPlugin, SharedKafka, add_threads, shared_kafka
 from support.versions import CLOSES_SOCKETS
+
+if TYPE_CHECKING:
+    from support.object_store import ObjectStore
 
 pytest_plugins = ["pytester"]
 # Spark's workers find there what tests define.
@@ -124,13 +127,48 @@ def embedded_kafka(request: pytest.FixtureRequest) -> SharedKafka:
     return shared_kafka(request.config, "embedded_kafka")
 
 
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ObjectStore"]:
+    """A real S3 server, of which this process and its children know."""
+    from support.object_store import ObjectStore
+
+    with ObjectStore(tmp_path_factory.mktemp("store")) as store, pytest.MonkeyPatch.context() as m:
+        for name, value in store.environment.items():
+            m.setenv(name, value)
+        yield store
+
+
+@pytest.fixture(scope="session")
+def checkpoints(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str | None]:
+    """Where checkpoints are; None if in a test's own directory. Some of Make's targets choose."""
+    where = os.environ.get("SPARK_EOS_CHECKPOINTS")
+    if where == "hdfs":
+        from support.hadoop import Hadoop
+
+        with Hadoop(tmp_path_factory.mktemp("hadoop"), yarn=False) as hadoop:
+            yield hadoop.hdfs
+    elif where == "s3a":
+        yield request.getfixturevalue("object_store").location
+    else:
+        yield None
+
+
 @pytest.fixture
-def new_flow(embedded_kafka: EmbeddedKafka, tmp_path: Path) -> Callable[..., Flow]:
+def new_flow(
+    request: pytest.FixtureRequest,
+    embedded_kafka: EmbeddedKafka,
+    checkpoints: str | None,
+    tmp_path: Path,
+) -> Callable[..., Flow]:
     """Makes topics, a group and a checkpoint of the test's own."""
 
     def make(**options: Any) -> Flow:
-        workers = tmp_path / "workers"
-        return Flow(embedded_kafka, str(tmp_path / "checkpoint"), str(workers), **options)
+        checkpoint = f"{checkpoints or ''}{tmp_path}/checkpoint"
+        if checkpoint.startswith("s3a:"):
+            options.setdefault("config", request.getfixturevalue("object_store").settings)
+        return Flow(embedded_kafka, checkpoint, str(tmp_path / "workers"), **options)
 
     return make
 

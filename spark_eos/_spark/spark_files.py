@@ -15,6 +15,9 @@ from spark_eos.errors import CheckpointError
 
 # Hadoop's wildcards in the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
+# Hadoop's names: CommonPathCapabilities.ABORTABLE_STREAM, and an option of S3A 3.4.2 or newer.
+_THERE_WHEN_CLOSED: Final = "fs.capability.outputstream.abortable"
+_UNLESS_THERE_IS_ONE: Final = "fs.option.create.conditional.overwrite"
 
 
 def literal_path(path: str) -> str:
@@ -55,14 +58,24 @@ class HadoopFiles:
 
     def _create(self, path: str, text: str) -> None:
         target = self._path(self._base, path)
+        # In an object store, whose renames are copies.
+        at_once = self._fs.hasPathCapability(target, _THERE_WHEN_CLOSED)
         # Hidden, so that nobody reads it.
         aside = self._path(target.getParent(), f".{target.getName()}.aside")
-        stream = self._fs.create(aside)
+        if at_once:
+            builder = self._fs.createFile(target).recursive()
+            stream = builder.opt(_UNLESS_THERE_IS_ONE, "true").build()
+        else:
+            stream = self._fs.create(aside)
         try:
             stream.write(text.encode())
+        except BaseException:
+            if at_once:
+                stream.abort()
+            raise
         finally:
             stream.close()
-        if not self._fs.rename(aside, target):
+        if not at_once and not self._fs.rename(aside, target):
             raise CheckpointError(
                 f"checkpoint_location {self.location!r}: {path} can't be created there; "
                 "look whether the file exists, and who may write in its directory"

@@ -22,6 +22,7 @@ from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos.options import Limits
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.testing.records import settled_ends
+from support.stored_files import StoredFiles, stored_files
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Flow:
     partitions: int = 2
     through: str | None = None  # a proxy's address
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:10])
+    # Of sessions of processes of their own, which the checkpoint needs.
+    config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.broker.create_topic(self.source, self.partitions)
@@ -66,6 +69,11 @@ class Flow:
     @property
     def source_kafka(self) -> dict[str, Any] | None:
         return None
+
+    @property
+    def stored(self) -> StoredFiles:
+        """The checkpoint's files."""
+        return stored_files(self.checkpoint)
 
     def group_offsets(self, offsets: Mapping[int, int]) -> dict[TopicPartition, tuple[int, str]]:
         """The group's offsets and their texts that stand for offsets of source partitions."""

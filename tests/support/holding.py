@@ -12,6 +12,15 @@ from support.queries import QueryProcess, until
 
 SMALL_BATCHES: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
 """Configuration of a session in which rows reach the sink before the held one does."""
+SPECULATION: Final = {
+    "spark.speculation": "true",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.speculation.interval": "50ms",
+}
+"""Configuration of a session that copies a task which has run for so long, when the other one has
+ended. The copy, which writes nothing, ends first: in each attempt of two tasks."""
 LONG_TRANSACTIONS: Final[dict[str, Any]] = {
     "transaction_timeout_ms": 600_000,
     "max_transaction_ms": 300_000,

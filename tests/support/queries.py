@@ -128,6 +128,8 @@ class QueryProcess:
     ) -> None:
         self.log = log
         self.flow = flow
+        if config := {**flow.config, **settings.pop("config", {})}:
+            settings["config"] = config
         given = flat({**flow.options(), "source": flow.source, **settings})
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         with log.open("w") as output:

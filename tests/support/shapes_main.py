@@ -1,7 +1,7 @@
 """A query of `support.shapes` for `support.queries.QueryProcess`; its settings are JSON.
 
-Settings beside those of ExactlyOnceSink: ``source``, a topic or a directory; ``shape``; and
-``forever``, whether the query waits for more when it has read everything.
+Settings beside those of ExactlyOnceSink: ``source``, a topic or a directory; ``shape``; ``config``
+(of the session); and ``forever``, whether the query waits for more when it has read everything.
 """
 
 import json
@@ -19,7 +19,7 @@ def main() -> None:
     settings: dict[str, Any] = json.loads(sys.argv[1])
     source, shape = settings.pop("source"), {**SHAPES, **UNFORESEEN}[settings.pop("shape")]
     forever = settings.pop("forever", False)
-    config = {"spark.sql.shuffle.partitions": "2", **shape.config}
+    config = {"spark.sql.shuffle.partitions": "2", **shape.config, **settings.pop("config", {})}
     spark = spark_session(config=config, quick_start=True)
     sink = ExactlyOnceSink(**arguments(**settings))
     frames = shape.frames(spark, sink, source, {"maxOffsetsPerTrigger": "30"})

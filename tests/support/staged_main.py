@@ -1,17 +1,19 @@
 """A staged query for `support.queries.QueryProcess`; its settings are JSON in the first argument.
 
 Settings beside those of ExactlyOnceSink: ``source``; ``pipeline`` (a name in `support.staging`);
-``mode`` (the output mode); ``max_offsets``; ``shuffle_partitions``; ``kill`` (a point, a batch and
-a signal: the process and all of its children get it there; SIGKILL if none is given).
+``mode`` (the output mode); ``config`` (of the session); ``max_offsets``; ``shuffle_partitions``;
+``kill`` (a point, a batch and a signal: the process and all of its children get it there; SIGKILL
+if none is given).
 """
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from spark_eos import BatchReport, ExactlyOnceSink
@@ -23,11 +25,20 @@ from spark_eos.testing import spark_session
 from support import staging
 from support.query_main import print_report, run_to_the_end
 from support.sinks import arguments
+from support.stored_files import STAGED, StoredFiles, stored_files
 
 # Where the query may be killed, in the order in which a batch gets there.
 POINTS = ("staging", "staged", "staged-commit", "written", "settled")
 # In the middle of the job that stages, where a file of the copy is begun.
 HALFWAY = "halfway"
+
+
+def half_of(batch_id: int, files: StoredFiles) -> Iterator[str]:
+    """Files of a batch's copy that are begun, in a checkpoint."""
+    # The latter where a committer of S3A's completes them without renaming.
+    work = "(_temporary|__magic)"
+    begun = re.compile(rf"{STAGED}/{batch_id}-[^/]+/{work}[^/]*/(.*/)?part-[^/]*\.parquet.*")
+    return filter(begun.fullmatch, files.sizes(STAGED))
 
 
 def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
@@ -45,8 +56,8 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
     )
 
     def halfway(self: Any, batch_id: int) -> None:
-        copies = Path(self._location, "spark-eos", "staged")
-        while not any(copies.glob(f"{batch_id}-*/_temporary/**/part-*.parquet")):
+        files = stored_files(self._location)
+        while not any(half_of(batch_id, files)):
             time.sleep(0.005)
         reached(HALFWAY, batch_id)
 
@@ -83,7 +94,8 @@ def main() -> None:
     mode, offsets = settings.pop("mode", "append"), settings.pop("max_offsets", 30)
     if (kill := settings.pop("kill", None)) is not None:
         _kill_at(*kill)
-    config = {"spark.sql.shuffle.partitions": str(settings.pop("shuffle_partitions", 3))}
+    config = settings.pop("config", {})
+    config["spark.sql.shuffle.partitions"] = str(settings.pop("shuffle_partitions", 3))
     config["spark.sql.execution.arrow.maxRecordsPerBatch"] = "5"
     spark = spark_session(config=config, quick_start=True)
     sink = ExactlyOnceSink(**arguments(**settings, on_batch=print_report))

@@ -1,10 +1,7 @@
 """docs/deploying.md: its recipe for executors that have nothing installed, on a real cluster."""
 
-import re
 import shutil
-import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +9,9 @@ import pytest
 
 from support.flow import Flow
 from support.jobs import ROOT
-from support.pages import code_blocks, readmes_query
-from support.pins import write_pins
+from support.pages import readmes_query
+from support.shipping import SHIPPED, make_bare_python, pack
 from support.standalone import Standalone
-
-PACK, SUBMIT = code_blocks("deploying", "sh")
 
 # Each submits an application of its own.
 pytestmark = pytest.mark.slow
@@ -30,10 +25,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Python of this version without packages."""
-    place = tmp_path_factory.mktemp("bare")
-    venv.create(place, with_pip=False)
-    return str(place / "bin" / "python")
+    return make_bare_python(tmp_path_factory.mktemp("bare"))
 
 
 @pytest.fixture
@@ -52,20 +44,8 @@ def _environment(bare_python: str) -> dict[str, str]:
 def test_packages_that_are_shipped(
     flow: Flow, cluster: Standalone, bare_python: str, script: Path
 ) -> None:
-    # As tested: not what is newest today.
-    pins = write_pins(script.parent / "pins.txt")
-    pack = PACK
-    for words, others in {
-        "python3": sys.executable,
-        " . ": f" {ROOT} --no-build-isolation --constraint {pins} ",
-    }.items():
-        assert words in pack
-        pack = pack.replace(words, others)
-    subprocess.run(["/bin/bash", "-e", "-c", pack], cwd=script.parent, check=True, timeout=300)
-    pairs = re.findall(r"(--archives|--conf) (\S+)", SUBMIT)
-    options = [word for pair in pairs for word in pair]
-    assert len(options) == 4
-    ended = cluster.submit(script, *options, environment=_environment(bare_python))
+    pack(script.parent)
+    ended = cluster.submit(script, *SHIPPED, environment=_environment(bare_python))
     assert ended.returncode == 0, ended.stderr[-4000:]
     assert sorted(map(int, flow.values())) == list(range(20))
     # It was the cluster, all of it.

@@ -11,6 +11,7 @@ from support.flow import Flow
 from support.holding import (
     LONG_TRANSACTIONS,
     SMALL_BATCHES,
+    SPECULATION,
     hold_written_once,
     produce_with_hold,
     until_held,
@@ -20,16 +21,6 @@ from support.standalone import Standalone
 
 # A cluster for each test.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-
-# A task that has run for so long, when the other one has ended, is copied. The copy, which writes
-# nothing, ends first: in each attempt of two tasks.
-_SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.multiplier": "1.1",
-    "spark.speculation.quantile": "0.5",
-    "spark.speculation.minTaskRuntime": "100ms",
-    "spark.speculation.interval": "50ms",
-}
 
 
 def _executor_of_the_open_transaction(query: QueryProcess) -> int:
@@ -74,7 +65,7 @@ def test_speculative_copies_write_nothing_and_end_no_query(flow: Flow, tmp_path:
             flow,
             tmp_path / "log",
             master=cluster.master,
-            config={**SMALL_BATCHES, **_SPECULATION, "spark.executor.memory": "512m"},
+            config={**SMALL_BATCHES, **SPECULATION, "spark.executor.memory": "512m"},
             # The first attempt never goes on.
             hold=[str(tmp_path / "never"), "hold"],
             hold_once=True,

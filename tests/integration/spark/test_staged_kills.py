@@ -36,7 +36,7 @@ def _query(flow: Flow, tmp_path: Path, name: str, **settings: Any) -> QueryProce
 
 def _last(flow: Flow, log: str) -> int:
     """The last batch in one of the checkpoint's logs; -1 if there is none."""
-    names = [path.name for path in Path(flow.checkpoint, log).glob("*")]
+    names = [path.rpartition("/")[2] for path in flow.stored.sizes(log)]
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 

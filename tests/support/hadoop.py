@@ -1,0 +1,303 @@
+"""A real HDFS, and a real YARN of two nodes: each daemon is a process of its own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from getpass import getuser
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import URLError
+from xml.sax.saxutils import escape
+
+import pyspark
+import pytest
+
+from spark_eos._jars.class_archive import JVM_FLAGS
+from spark_eos._jars.jar_sets import locked_jars, spark_kafka_jars
+from spark_eos._jars.java import find_java
+from spark_eos._jars.lockfile import parse_lock
+from support.killable_process import KillableProcess
+from support.queries import until
+from support.stored_files import HDFS_HOST, HDFS_PAGES
+
+_LOCK: Final = "hadoop-3.5.0"
+_SPARKS_JARS: Final = Path(pyspark.__file__).parent / "jars"
+_HOST: Final = "127.0.0.1"
+# Spark takes nodes of one address for one host, on which it copies no task and trusts no node.
+_NODES: Final = (_HOST, "127.0.0.2")
+_DAEMONS: Final = {
+    "namenode": "org.apache.hadoop.hdfs.server.namenode.NameNode",
+    "datanode": "org.apache.hadoop.hdfs.server.datanode.DataNode",
+    "resourcemanager": "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager",
+    "nodemanager": "org.apache.hadoop.yarn.server.nodemanager.NodeManager",
+}
+_HEAP: Final = "192m"
+EXECUTOR: Final = "YarnCoarseGrainedExecutorBackend"
+"""In the command line of an executor in a container."""
+APPLICATION_MASTER: Final = "org.apache.spark.deploy.yarn.ApplicationMaster"
+"""In the command line of a driver in a container."""
+
+
+def hadoop_jars(lock: str = _LOCK) -> list[Path]:
+    """What a part of Hadoop needs beside Spark's jars; skips the test if these are of another."""
+    version = lock.rpartition("-")[2]
+    if not (_SPARKS_JARS / f"hadoop-client-api-{version}.jar").exists():
+        pytest.skip(f"this Spark has another Hadoop than {version}")
+    file = Path(__file__).with_name("locks") / f"{lock}.json"
+    return locked_jars(parse_lock(lock, file.read_text(encoding="utf-8")))
+
+
+class Hadoop:
+    """HDFS, and YARN if wanted, on loopback addresses; a context manager.
+
+    Two nodes of 4 GiB each, as YARN counts; a daemon takes about 200 MB.
+    """
+
+    def __init__(self, directory: Path, *, yarn: bool) -> None:
+        self._directory = directory
+        self._yarn = yarn
+        self._stack = ExitStack()
+        self._port, *ports = free_ports(6)
+        self._pages = f"{HDFS_PAGES}:{self._port}"
+        self._managers = [f"{_HOST}:{port}" for port in ports]
+        self.configuration = directory / "conf"  # HADOOP_CONF_DIR
+        self._nodes: list[KillableProcess] = []
+
+    @property
+    def hdfs(self) -> str:
+        """URI of the file system, without a slash at its end."""
+        return f"hdfs://{HDFS_HOST}:{self._port}"
+
+    @property
+    def home(self) -> str:
+        """URI of the directory in which relative paths begin."""
+        return f"{self.hdfs}/user/{getuser()}"
+
+    def __enter__(self) -> "Hadoop":
+        jars = [self.configuration, *hadoop_jars(), _SPARKS_JARS / "*"]
+        self._classes = os.pathsep.join(map(str, jars))
+        # Last of all: what YARN runs has sessions of its own.
+        self._stack.callback(self._kill_containers)
+        try:
+            self._configure()
+            subprocess.run(
+                [*self._command("namenode"), "-format", "-nonInteractive"],
+                capture_output=True,
+                check=True,
+                timeout=240,
+            )
+            self._start("namenode")
+            self._start("datanode")
+            if self._yarn:
+                self._start("resourcemanager")
+                self._nodes = [self._start_node(number) for number in range(len(_NODES))]
+            until(self._ready, self._told, 240)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def containers(self, kind: str = "") -> dict[int, Path]:
+        """Processes in containers with ``kind`` in their command lines, and their directories."""
+        found = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                place = (process / "cwd").readlink()
+                command = (process / "cmdline").read_bytes().decode(errors="replace")
+                # Not the shells that have started them.
+                shell = kind and command.startswith("/bin/bash")
+                if (
+                    place.is_relative_to(self._directory / "nodes")
+                    and kind in command
+                    and not shell
+                ):
+                    found[int(process.name)] = place
+        return found
+
+    def _kill_containers(self) -> None:
+        # Twice, as the first pass may miss what is being started.
+        for _ in range(2):
+            for pid in self.containers():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    @contextmanager
+    def lost_node(self, container: Path) -> Iterator[None]:
+        """Kills the manager of a container's node, and starts it again at the end.
+
+        What the node's containers run goes on meanwhile, and YARN can't end it.
+        """
+        number = int(container.relative_to(self._directory / "nodes").parts[0])
+        self._nodes[number].kill()
+        try:
+            yield
+        finally:
+            self._kill_containers()
+            self._nodes[number] = self._start_node(number)
+            until(self._ready, self._told, 240)
+
+    def logs(self, application: str) -> str:
+        """What an application's containers have printed."""
+        files = sorted(self._directory.glob(f"nodes/*/logs/{application}/*/std*"))
+        return "".join(f"\n--- {file}\n{file.read_text(errors='replace')}" for file in files)
+
+    def submit(
+        self,
+        script: Path,
+        *arguments: str,
+        options: Sequence[str],
+        directory: Path,
+        log: Path,
+        environment: Mapping[str, str],
+    ) -> KillableProcess:
+        """``spark-submit`` in a directory, with this YARN as its master; a context manager."""
+        here = Path(sys.executable).parent
+        settings = {
+            # Else each application would upload them.
+            "spark.yarn.jars": f"local:{_SPARKS_JARS}/*",
+            "spark.yarn.am.memory": "512m",
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+            # As YARN counts: one executor for each node.
+            "spark.executor.memoryOverhead": "1700m",
+            "spark.executor.instances": "2",
+            "spark.ui.enabled": "false",
+            "spark.driver.defaultJavaOptions": " ".join(JVM_FLAGS),
+            "spark.executor.defaultJavaOptions": " ".join(JVM_FLAGS),
+            "spark.yarn.am.extraJavaOptions": " ".join(JVM_FLAGS),
+            "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": _HOST,
+        }
+        return KillableProcess(
+            [
+                # Or this process's would go to the executors.
+                *("env", "-u", "PYTHONPATH"),
+                *(str(here / "spark-submit"), "--master", "yarn"),
+                *(
+                    word
+                    for name, value in settings.items()
+                    for word in ("--conf", f"{name}={value}")
+                ),
+                *("--jars", ",".join(map(str, spark_kafka_jars())), *options),
+                *(str(script), *arguments),
+            ],
+            log=log,
+            directory=directory,
+            environment={
+                "HADOOP_CONF_DIR": str(self.configuration),
+                "SPARK_LOCAL_IP": _HOST,
+                "SPARK_HOME": str(_SPARKS_JARS.parent),
+                "PATH": f"{here}{os.pathsep}{os.environ['PATH']}",
+                **environment,
+            },
+        )
+
+    def _command(self, daemon: str, **overrides: str) -> list[str]:
+        flags = (f"-Xmx{_HEAP}", *JVM_FLAGS, "-Dlog4j2.level=INFO", "-cp", self._classes)
+        given = [word for pair in overrides.items() for word in ("-D", "=".join(pair))]
+        return [str(find_java().executable), *flags, _DAEMONS[daemon], *given]
+
+    def _start(self, name: str, command: Sequence[str] = ()) -> KillableProcess:
+        java_home = find_java().executable.resolve().parent.parent
+        process = KillableProcess(
+            command or self._command(name),
+            log=self._directory / f"{name}.log",
+            directory=self._directory,
+            # From which YARN takes the Java of its containers.
+            environment={"JAVA_HOME": str(java_home)},
+        )
+        return self._stack.enter_context(process)
+
+    def _start_node(self, number: int) -> KillableProcess:
+        place = self._directory / "nodes" / str(number)
+        of_its_own = {
+            **dict.fromkeys(
+                ("address", "localizer.address", "webapp.address"), f"{_NODES[number]}:0"
+            ),
+            "local-dirs": str(place / "local"),
+            "log-dirs": str(place / "logs"),
+        }
+        named = {f"yarn.nodemanager.{name}": value for name, value in of_its_own.items()}
+        return self._start(f"node-{number}", self._command("nodemanager", **named))
+
+    def _configure(self) -> None:
+        self.configuration.mkdir()
+        data = self._directory / "data"
+        datanode = ("address", "http.address", "ipc.address")
+        managers = ("", "scheduler.", "resource-tracker.", "admin.", "webapp.")
+        files = {
+            "core-site": {"fs.defaultFS": self.hdfs, "hadoop.tmp.dir": str(data)},
+            "hdfs-site": {
+                "dfs.replication": "1",
+                "dfs.namenode.http-address": self._pages,
+                **{f"dfs.datanode.{name}": f"{_HOST}:0" for name in datanode},
+            },
+            "yarn-site": {
+                **{
+                    f"yarn.resourcemanager.{name}address": address
+                    for name, address in zip(managers, self._managers, strict=True)
+                },
+                # Until a silent node is given up.
+                "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
+                "yarn.scheduler.minimum-allocation-mb": "128",
+                "yarn.nodemanager.resource.memory-mb": "4096",
+                # Containers get what they ask for, however full this machine's disk is.
+                "yarn.nodemanager.disk-health-checker.enable": "false",
+                "yarn.nodemanager.pmem-check-enabled": "false",
+                "yarn.nodemanager.vmem-check-enabled": "false",
+            },
+            "capacity-scheduler": {
+                "yarn.scheduler.capacity.root.queues": "default",
+                "yarn.scheduler.capacity.root.default.capacity": "100",
+                "yarn.scheduler.capacity.maximum-am-resource-percent": "0.9",
+            },
+        }
+        for name, properties in files.items():
+            lines = (
+                f"<property><name>{name}</name><value>{escape(value)}</value></property>"
+                for name, value in properties.items()
+            )
+            text = f"<configuration>{''.join(lines)}</configuration>"
+            (self.configuration / f"{name}.xml").write_text(text, encoding="utf-8")
+
+    def _ready(self) -> bool:
+        try:
+            bean = "Hadoop:service=NameNode,name=FSNamesystemState"
+            (state,) = _json(f"http://{self._pages}/jmx?qry={bean}")["beans"]
+            if state["NumLiveDataNodes"] != 1 or state["FSState"] != "Operational":
+                return False
+            if not self._yarn:
+                return True
+            found = _json(f"http://{self._managers[-1]}/ws/v1/cluster/nodes?states=RUNNING")[
+                "nodes"
+            ]
+            return len((found or {}).get("node", [])) == len(_NODES)
+        except (URLError, OSError, ValueError):
+            return False
+
+    def _told(self) -> str:
+        logs = sorted(self._directory.glob("*.log"))
+        return "".join(f"\n--- {log.name}\n{log.read_text()[-3000:]}" for log in logs)
+
+
+def _json(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+def free_ports(number: int) -> Iterator[int]:
+    """Yields ports that were free a moment ago, for servers that can't tell which they chose."""
+    with ExitStack() as stack:
+        # All stay open until the last one is chosen, so that they differ.
+        found = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for listener in found:
+            listener.bind((_HOST, 0))
+        yield from [listener.getsockname()[1] for listener in found]

@@ -1,0 +1,134 @@
+"""A real S3 server, and what Spark needs to keep checkpoints in it."""
+
+import re
+import shutil
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyarrow import fs
+
+from support.hadoop import free_ports, hadoop_jars
+from support.killable_process import KillableProcess
+from support.pages import code_blocks
+from support.queries import until
+
+_LOCK: Final = "hadoop-aws-3.5.0"
+_HOST: Final = "127.0.0.1"
+_SERVERS: Final = ("master", "volume", "filer", "s3")
+_BUCKET: Final = "checkpoints"
+_ENDPOINT: Final = "AWS_ENDPOINT_URL"
+# The server takes them from here; so do S3A, in its processes, and pyarrow.
+_IDENTITY: Final = {
+    "AWS_ACCESS_KEY_ID": "spark-eos",
+    "AWS_SECRET_ACCESS_KEY": "known-to-all-tests",
+    "AWS_REGION": "us-east-1",
+}
+_COUNTED: Final = re.compile(r"^SeaweedFS_s3_request_total\{(.*)\} (\d+)$", re.MULTILINE)
+_SECONDS: Final = re.compile(r"^SeaweedFS_s3_request_seconds_sum\{.*\} (\S+)$", re.MULTILINE)
+
+
+def documented_settings() -> dict[str, str]:
+    """What docs/deploying.md sets for S3A."""
+    (block,) = code_blocks("deploying", "properties")
+    return dict(line.split(maxsplit=1) for line in block.splitlines())
+
+
+class ObjectStore:
+    """SeaweedFS on the loopback address; a context manager. About 120 MB."""
+
+    def __init__(self, directory: Path) -> None:
+        program = shutil.which("weed")
+        if program is None:
+            pytest.skip("there is no `weed`: make test-stores installs it")
+        self._jars = hadoop_jars(_LOCK)
+        names = [f"{name}.port{kind}" for name in _SERVERS for kind in ("", ".grpc")]
+        *ports, metrics = free_ports(len(names) + 1)
+        chosen = dict(zip(names, ports, strict=True))
+        self._endpoint = f"http://{_HOST}:{chosen['s3.port']}"
+        self._metrics = f"http://{_HOST}:{metrics}/metrics"
+        self._process = KillableProcess(
+            [
+                *(program, "server", "-s3", "-filer", f"-ip={_HOST}", f"-ip.bind={_HOST}"),
+                *(f"-{name}={port}" for name, port in chosen.items()),
+                *("-s3.port.iceberg=0", "-s3.port.lance=0", f"-metricsPort={metrics}"),
+                *("-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=50"),
+                # However full this machine's disk is.
+                *(f"-dir={directory}", "-volume.minFreeSpace=1"),
+                # Else below /tmp, whatever TMPDIR says.
+                f"-filer.localSocket={directory / 'filer.sock'}",
+                f"-s3.localSocket={directory / 's3.sock'}",
+            ],
+            log=directory / "server.log",
+            directory=directory,
+            environment=self.environment,
+        )
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What tells processes of the server, and who they are."""
+        return {_ENDPOINT: self._endpoint, **_IDENTITY}
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a session needs for it."""
+        return {
+            "spark.jars": ",".join(map(str, self._jars)),
+            "spark.hadoop.fs.s3a.endpoint": self._endpoint,
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            **documented_settings(),
+        }
+
+    @property
+    def location(self) -> str:
+        """URI of the bucket, without a slash at its end."""
+        return f"s3a://{_BUCKET}"
+
+    def __enter__(self) -> "ObjectStore":
+        self._process.__enter__()
+        try:
+            until(self._created, self._process.log_tail, 60)
+        except BaseException:
+            self._process.kill()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+
+    def _created(self) -> bool:
+        """Makes the bucket, once the server takes requests."""
+        with suppress(OSError):
+            store = fs.S3FileSystem(
+                access_key=_IDENTITY["AWS_ACCESS_KEY_ID"],
+                secret_key=_IDENTITY["AWS_SECRET_ACCESS_KEY"],
+                region=_IDENTITY["AWS_REGION"],
+                endpoint_override=self._endpoint,
+                allow_bucket_creation=True,
+            )
+            store.create_dir(_BUCKET)
+            with store.open_output_stream(f"{_BUCKET}/ready") as stream:
+                stream.write(b"ready")
+            return True
+        return False
+
+    def requests(self) -> Counter[str]:
+        """How many requests the server has answered, by kind."""
+        found: Counter[str] = Counter()
+        for labels, number in _COUNTED.findall(self._told()):
+            kind = re.search(r'type="(\w+)"', labels)
+            assert kind is not None
+            found[kind[1]] += int(number)
+        return found
+
+    def seconds(self) -> float:
+        """How long the server has worked on them altogether."""
+        return sum(map(float, _SECONDS.findall(self._told())))
+
+    def _told(self) -> str:
+        with urllib.request.urlopen(self._metrics, timeout=30) as answer:  # noqa: S310 - http
+            return str(answer.read().decode())

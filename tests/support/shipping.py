@@ -1,0 +1,38 @@
+"""What docs/deploying.md ships to executors that have nothing installed."""
+
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from support.jobs import ROOT
+from support.pages import code_blocks, page
+from support.pins import write_pins
+
+_PACK, _SUBMIT = code_blocks("deploying", "sh")[:2]
+SHIPPED = [word for pair in re.findall(r"(--archives|--conf) (\S+)", _SUBMIT) for word in pair]
+"""The options of spark-submit that ship the packages."""
+assert len(SHIPPED) == 4, SHIPPED
+CLUSTER_MODE = re.findall(r"`--deploy-mode cluster`.*?\n.*?`(--conf) (\S+)`", page("deploying"))[0]
+"""Its further options where YARN runs the driver."""
+
+
+def pack(directory: Path) -> None:
+    """Makes the archive of packages as the page says, in a directory."""
+    # As tested: not what is newest today.
+    pins = write_pins(directory / "pins.txt")
+    pack = _PACK
+    for words, others in {
+        "python3": sys.executable,
+        " . ": f" {ROOT} --no-build-isolation --constraint {pins} ",
+    }.items():
+        assert words in pack
+        pack = pack.replace(words, others)
+    subprocess.run(["/bin/bash", "-e", "-c", pack], cwd=directory, check=True, timeout=300)
+
+
+def make_bare_python(place: Path) -> str:
+    """A Python of this version without packages."""
+    venv.create(place, with_pip=False)
+    return str(place / "bin" / "python")

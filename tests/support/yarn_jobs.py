@@ -1,0 +1,127 @@
+"""``jobs/relay.py`` on a real YARN, whose containers have only what docs/deploying.md ships."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from support.flow import Flow
+from support.hadoop import Hadoop
+from support.jobs import ROOT
+from support.killable_process import KillableProcess
+from support.queries import slot_holders, until
+from support.shipping import CLUSTER_MODE, SHIPPED, make_bare_python, pack
+
+T = TypeVar("T")
+
+
+@dataclass
+class Job:
+    """A job that was submitted."""
+
+    flow: Flow
+    hadoop: Hadoop
+    process: KillableProcess
+    log: Path
+
+    def until(self, condition: Callable[[], T], what: str) -> T:
+        """Waits for a condition while the job runs."""
+
+        def checked() -> T:
+            found = condition()
+            assert found or self.process.exit_status() is None, self.told(what)
+            return found
+
+        found: T = until(checked, lambda: self.told(what), 300)
+        return found
+
+    def succeeds(self) -> None:
+        """Waits for its end."""
+        until(lambda: self.process.exit_status() is not None, lambda: self.told("its end"), 300)
+        assert self.process.exit_status() == 0, self.told("its end")
+
+    def writing_container(self) -> Path:
+        """Waits for an open transaction; returns the directory of the container it is from."""
+
+        def found() -> Path | None:
+            for transactional_id in self.flow.ongoing_transactions():
+                slot = f"/slot-{transactional_id.rpartition('/')[2]}.lock"
+                for lock, worker in slot_holders(self.flow.worker_directory).items():
+                    if lock.endswith(slot):
+                        return self.hadoop.containers().get(worker)
+            return None
+
+        container = self.until(found, "an open transaction")
+        assert container is not None
+        return container
+
+    def until_gone(self, pids: list[int]) -> None:
+        """Waits until processes have ended."""
+        until(
+            lambda: not any(Path(f"/proc/{p}").exists() for p in pids),
+            lambda: self.told("their end"),
+        )
+
+    def text(self) -> str:
+        """What the job and its containers have logged."""
+        text = self.log.read_text(errors="replace")
+        submitted = re.search(r"Submitted application (application_\w+)", text)
+        return text + (self.hadoop.logs(submitted[1]) if submitted else "")
+
+    def told(self, what: str) -> str:
+        """What to say when it was waited for in vain."""
+        ends = [text[-6_000:] for text in self.text().split("\n--- ")]
+        return "\n--- ".join([what, *ends])
+
+
+@dataclass
+class Yarn:
+    """A YARN, and a directory with an archive of packages for its containers."""
+
+    hadoop: Hadoop
+    packages: Path
+    python: str  # without packages
+
+    @contextmanager
+    def relay(
+        self,
+        flow: Flow,
+        mode: str,
+        *,
+        log: Path,
+        config: dict[str, str] | None = None,
+        arguments: tuple[str, ...] = ("--available-now",),
+    ) -> Iterator[Job]:
+        """Submits the job, with its checkpoint on HDFS; without arguments until all is written."""
+        settings = [word for pair in (config or {}).items() for word in ("--conf", "=".join(pair))]
+        in_cluster = mode == "cluster"
+        driver = {} if in_cluster else {"PYSPARK_DRIVER_PYTHON": sys.executable}
+        with self.hadoop.submit(
+            ROOT / "jobs" / "relay.py",
+            *("--bootstrap-servers", flow.bootstrap_servers, "--group-id", flow.group_id),
+            *("--source", flow.source, "--target", flow.target),
+            *("--checkpoint-location", f"checkpoints/{flow.name}"),
+            *("--worker-directory", flow.worker_directory, *arguments),
+            options=[
+                *("--deploy-mode", mode, *SHIPPED, *(CLUSTER_MODE if in_cluster else ())),
+                *settings,
+            ],
+            directory=self.packages,
+            log=log,
+            environment={"PYSPARK_PYTHON": self.python, **driver},
+        ) as process:
+            yield Job(flow, self.hadoop, process, log)
+
+
+@contextmanager
+def yarn_with_packages(place: Path) -> Iterator[Yarn]:
+    """Starts YARN, and makes what it ships."""
+    packages, hadoop = place / "packages", place / "hadoop"
+    packages.mkdir()
+    hadoop.mkdir()
+    pack(packages)
+    with Hadoop(hadoop, yarn=True) as found:
+        yield Yarn(found, packages, make_bare_python(place / "bare"))
