@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from support.flow import Flow
 from support.hadoop import Hadoop
@@ -16,6 +16,8 @@ from support.queries import slot_holders, until
 from support.shipping import CLUSTER_MODE, SHIPPED, make_bare_python, pack
 
 T = TypeVar("T")
+# On a busy machine YARN alone takes minutes to start two containers.
+_PATIENCE: Final = 600.0
 
 
 @dataclass
@@ -35,12 +37,16 @@ class Job:
             assert found or self.process.exit_status() is None, self.told(what)
             return found
 
-        found: T = until(checked, lambda: self.told(what), 300)
+        found: T = until(checked, lambda: self.told(what), _PATIENCE)
         return found
 
     def succeeds(self) -> None:
         """Waits for its end."""
-        until(lambda: self.process.exit_status() is not None, lambda: self.told("its end"), 300)
+
+        def ended() -> bool:
+            return self.process.exit_status() is not None
+
+        until(ended, lambda: self.told("its end"), _PATIENCE)
         assert self.process.exit_status() == 0, self.told("its end")
 
     def writer(self) -> tuple[int, Path]:

@@ -21,7 +21,7 @@ from support.yarn_jobs import Yarn, yarn_with_packages
 pytestmark = [
     pytest.mark.skipif("SPARK_EOS_CLUSTERS" not in os.environ, reason="make test-clusters runs it"),
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 _BATCH: Final = 50_000
