@@ -2,11 +2,11 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from support.flow import Flow
 from support.hadoop import Hadoop
@@ -16,6 +16,8 @@ from support.queries import slot_holders, until
 from support.shipping import CLUSTER_MODE, SHIPPED, make_bare_python, pack
 
 T = TypeVar("T")
+# On a busy machine YARN alone takes minutes to start two containers.
+_PATIENCE: Final = 600.0
 
 
 @dataclass
@@ -35,35 +37,42 @@ class Job:
             assert found or self.process.exit_status() is None, self.told(what)
             return found
 
-        found: T = until(checked, lambda: self.told(what), 300)
+        found: T = until(checked, lambda: self.told(what), _PATIENCE)
         return found
 
     def succeeds(self) -> None:
         """Waits for its end."""
-        until(lambda: self.process.exit_status() is not None, lambda: self.told("its end"), 300)
+
+        def ended() -> bool:
+            return self.process.exit_status() is not None
+
+        until(ended, lambda: self.told("its end"), _PATIENCE)
         assert self.process.exit_status() == 0, self.told("its end")
 
-    def writing_container(self) -> Path:
-        """Waits for an open transaction; returns the directory of the container it is from."""
+    def writer(self) -> tuple[int, Path]:
+        """Waits for an open transaction; returns the worker it is from, and its container."""
 
-        def found() -> Path | None:
+        def found() -> tuple[int, Path] | None:
+            holders = slot_holders(self.flow.worker_directory)
             for transactional_id in self.flow.ongoing_transactions():
-                slot = f"/slot-{transactional_id.rpartition('/')[2]}.lock"
-                for lock, worker in slot_holders(self.flow.worker_directory).items():
-                    if lock.endswith(slot):
-                        return self.hadoop.containers().get(worker)
+                lock = f"/slot-{transactional_id.rpartition('/')[2]}.lock"
+                for worker in (pid for path, pid in holders.items() if path.endswith(lock)):
+                    if (container := self.hadoop.containers().get(worker)) is not None:
+                        return worker, container
             return None
 
-        container = self.until(found, "an open transaction")
-        assert container is not None
-        return container
+        writer = self.until(found, "an open transaction")
+        assert writer is not None
+        return writer
 
-    def until_gone(self, pids: list[int]) -> None:
-        """Waits until processes have ended."""
-        until(
-            lambda: not any(Path(f"/proc/{p}").exists() for p in pids),
-            lambda: self.told("their end"),
-        )
+    def until_gone(self, pids: Iterable[int] | None = None) -> None:
+        """Waits until processes in containers have ended; all if none are given."""
+
+        def gone() -> bool:
+            left = self.hadoop.containers().keys()
+            return not (left if pids is None else left & set(pids))
+
+        until(gone, lambda: self.told("the end of processes"))
 
     def text(self) -> str:
         """What the job and its containers have logged."""
@@ -113,7 +122,10 @@ class Yarn:
             log=log,
             environment={"PYSPARK_PYTHON": self.python, **driver},
         ) as process:
-            yield Job(flow, self.hadoop, process, log)
+            job = Job(flow, self.hadoop, process, log)
+            yield job
+        # Or the next job would take them for its own.
+        job.until_gone()
 
 
 @contextmanager

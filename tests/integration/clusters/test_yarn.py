@@ -1,9 +1,11 @@
 """A job on a real YARN, with a real HDFS, whose executors have nothing installed."""
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,7 @@ from support.yarn_jobs import Yarn, yarn_with_packages
 pytestmark = [
     pytest.mark.skipif("SPARK_EOS_CLUSTERS" not in os.environ, reason="make test-clusters runs it"),
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 _BATCH: Final = 50_000
@@ -57,14 +59,14 @@ def _written_once(flow: Flow, batches: int) -> None:
 def test_executors_that_have_only_what_is_shipped(
     flow: Flow, yarn: Yarn, tmp_path: Path, mode: str
 ) -> None:
-    bare = [yarn.python, "-c", "import spark_eos"]
+    bare = [yarn.python, "-I", "-c", "import spark_eos"]
     assert b"No module named" in subprocess.run(bare, capture_output=True, check=False).stderr
     _produce(flow, 2)
     with yarn.relay(flow, mode, log=tmp_path / "log", arguments=_BY_BATCH) as job:
         job.until(lambda: yarn.hadoop.containers(EXECUTOR), "an executor")
         job.succeeds()
     _written_once(flow, 2)
-    assert stored_files(f"{yarn.hadoop.home}/checkpoints/{flow.name}").sizes("commits")
+    assert _finished_batches(flow, yarn) == 2
 
 
 @pytest.mark.parametrize("mode", ["client", "cluster"])
@@ -73,13 +75,13 @@ def test_an_executor_is_killed_in_its_transaction(
 ) -> None:
     _produce(flow, 3)
     with yarn.relay(flow, mode, log=tmp_path / "log", arguments=_BY_BATCH) as job:
-        container = job.writing_container()
+        _, container = job.writer()
         (executor,) = (
             pid for pid, at in yarn.hadoop.containers(EXECUTOR).items() if at == container
         )
         os.kill(executor, signal.SIGKILL)
         job.succeeds()
-        assert "attempts=2" in job.text(), job.told("a further attempt")
+        assert re.search("attempts=[2-9]", job.text()), job.told("a further attempt")
     _written_once(flow, 3)
 
 
@@ -88,7 +90,7 @@ def test_a_driver_is_killed_and_yarn_starts_another_one(
 ) -> None:
     _produce(flow, 3)
     with yarn.relay(flow, "cluster", log=tmp_path / "log", arguments=_BY_BATCH) as job:
-        job.writing_container()
+        job.writer()
         ((driver, container),) = yarn.hadoop.containers(APPLICATION_MASTER).items()
         assert "_01_000001" in container.name
         os.kill(driver, signal.SIGKILL)
@@ -108,26 +110,29 @@ def test_a_driver_on_a_lost_node_wakes_up_beside_yarns_second_attempt(
     """YARN can't end what the node runs, which goes on."""
     _produce(flow, 4)
     with yarn.relay(flow, "cluster", log=tmp_path / "log", arguments=_BY_BATCH) as job:
-        job.writing_container()
+        job.writer()
         ((_, container),) = yarn.hadoop.containers(APPLICATION_MASTER).items()
         first = [pid for pid, at in yarn.hadoop.containers().items() if at == container]
         with yarn.hadoop.lost_node(container):
             _signal(first, signal.SIGSTOP)
-            before = sum(flow.committed(stable=False).values())
+            before = _finished_batches(flow, yarn)
             job.until(lambda: _second_driver(yarn), "YARN's second attempt")
-            job.until(
-                lambda: sum(flow.committed(stable=False).values()) > before,
-                "what the second writes",
-            )
+            job.until(lambda: _finished_batches(flow, yarn) > before, "a batch of the second")
             _signal(first, signal.SIGCONT)
             job.succeeds()
             job.until_gone(first)
     _written_once(flow, 4)
 
 
+def _finished_batches(flow: Flow, yarn: Yarn) -> int:
+    files = stored_files(f"{yarn.hadoop.home}/checkpoints/{flow.name}")
+    return sum(path.removeprefix("commits/").isdecimal() for path in files.sizes("commits"))
+
+
 def _signal(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def test_a_task_that_hangs_is_copied_on_another_node(
@@ -136,13 +141,11 @@ def test_a_task_that_hangs_is_copied_on_another_node(
     _produce(flow, 2)
     log = tmp_path / "log"
     with yarn.relay(flow, "client", log=log, arguments=_BY_BATCH, config=SPECULATION) as job:
-        container = job.writing_container()
-        workers = yarn.hadoop.containers("pyspark").items()
-        hanging = [pid for pid, at in workers if at == container]
-        _signal(hanging, signal.SIGSTOP)
+        worker, _ = job.writer()
+        os.kill(worker, signal.SIGSTOP)
         job.succeeds()
         assert "as speculatable" in job.text()
-        assert "attempts=2" in job.text(), job.told("a further attempt")
+        assert re.search("attempts=[2-9]", job.text()), job.told("a further attempt")
     _written_once(flow, 2)
 
 

@@ -35,19 +35,19 @@ def _query(flow: Flow, tmp_path: Path, name: str, **settings: Any) -> QueryProce
 
 def _killed(flow: Flow, tmp_path: Path, point: str, batch: int, **settings: Any) -> None:
     with _query(flow, tmp_path, f"{point}-{batch}", kill=[point, batch], **settings) as query:
-        assert query.wait(120) == -9, query.output()
+        assert query.wait() == -9, query.output()
 
 
 def _finished(flow: Flow, tmp_path: Path, name: str = "last", **settings: Any) -> list[Any]:
     with _query(flow, tmp_path, name, **settings) as query:
-        assert query.wait(120) == 0, query.output()
+        assert query.wait() == 0, query.output()
         return query.reports()
 
 
 def _ended_with(flow: Flow, tmp_path: Path, words: str, **settings: Any) -> None:
     before = Counter(flow.values())
     with _query(flow, tmp_path, "refused", **settings) as query:
-        assert query.wait(120) != 0
+        assert query.wait() != 0
         assert words in query.output(), query.output()[-4000:]
     assert Counter(flow.values()) == before
 
@@ -169,7 +169,7 @@ def test_a_damaged_copy_is_noticed(flow: Flow, tmp_path: Path, how: str) -> None
         if (sums := f"{directory}/.{name}.crc") in flow.stored.sizes(directory):
             flow.stored.delete(sums)
     with _query(flow, tmp_path, "damaged") as query:
-        assert query.wait(120) != 0
+        assert query.wait() != 0
         words = "files of it were removed or changed" if how == "removed" else name
         assert words in query.output(), query.output()[-4000:]
     flow.stored.write(file, kept)
@@ -208,7 +208,7 @@ def test_a_disk_that_is_full(flow: Flow, tmp_path: Path) -> None:
     with _query(
         flow, tmp_path, "full", through=[*_UNSHARED, "sh", "-c", small], **_SLOWLY
     ) as query:
-        assert query.wait(120) > 0, query.output()
+        assert query.wait() > 0, query.output()
         assert "No space left on device" in query.output(), query.output()[-4000:]
     assert Counter(flow.values()) == before
     assert flow.open_transactions() == []
@@ -252,7 +252,7 @@ def test_a_driver_that_wakes_up_beside_its_successor(
         older.until(lambda: _stopped(older.process.pid), f"the point {point!r}", 120)
         _finished(flow, tmp_path, "newer")
         os.killpg(older.process.pid, signal.SIGCONT)
-        assert older.wait(120) > 0, older.output()
+        assert older.wait() > 0, older.output()
     assert error in older.output(), older.output()[-4000:]
     _each_total_once(flow, records)
 
