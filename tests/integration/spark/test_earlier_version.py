@@ -147,7 +147,8 @@ def test_drivers_of_two_versions_take_over_from_each_other(
         outputs=[flow.target],
         dead_letter_topics=[letters],
         key=True,
-        group_id=flow.group_id,
+        # A staged query's offsets do not tell how far it is: all input counts as processed.
+        group_id=None if delivery == "staged" else flow.group_id,
         complete=True,
     )
     assert found.verdict is Verdict.SOUND, found.anomalies
