@@ -2,15 +2,14 @@
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import click
 
 from spark_eos._cli.query import end_at
 from spark_eos._cli.topics import METAVAR, new_topics
-from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
-from spark_eos.testing.embedded_server import EmbeddedServer
+from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry, KafkaNode
 
 _port_option: Final = click.option(
     "--port", type=click.IntRange(1, 65535), help="Port to listen on; by default a free one."
@@ -27,20 +26,27 @@ _port_option: Final = click.option(
     metavar=METAVAR,
     help="Topic to create, with 1 partition by default; repeatable.",
 )
-def broker(port: int | None, topics: Mapping[str, int]) -> None:
-    """Run a single-node Kafka on 127.0.0.1 until Ctrl-C.
+@click.option(
+    "--nodes",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of nodes; with --port, they listen on it and those after it.",
+)
+def broker(port: int | None, topics: Mapping[str, int], nodes: int) -> None:
+    """Run a Kafka on 127.0.0.1 until Ctrl-C.
 
-    Prints its address on stdout as soon as it and the topics are ready. Removes its data when it
-    stops.
+    Prints its addresses on stdout as soon as it and the topics are ready. Removes its data when it
+    stops. Of three nodes, any one may be killed.
     """
-    kafka = EmbeddedKafka(port=port)
+    kafka = EmbeddedKafka(nodes=nodes, port=port)
 
     def ready() -> str:
         for name, partitions in topics.items():
             kafka.create_topic(name, partitions)
         return kafka.bootstrap_servers
 
-    _serve(kafka, "Kafka", ready)
+    _serve(kafka, "Kafka", ready, kafka.nodes)
 
 
 @click.command()
@@ -56,17 +62,27 @@ def registry(port: int | None) -> None:
              curl http://127.0.0.1:8081/apis/ccompat/v7/subjects
     """  # noqa: D301 - click needs the character itself
     server = EmbeddedSchemaRegistry(port=port)
-    _serve(server, "The schema registry", lambda: server.url)
+    _serve(server, "The schema registry", lambda: server.url, [server])
 
 
-def _serve(server: EmbeddedServer, name: str, address: Callable[[], str]) -> None:
+def _serve(
+    server: EmbeddedKafka | EmbeddedSchemaRegistry,
+    name: str,
+    address: Callable[[], str],
+    processes: Sequence[KafkaNode | EmbeddedSchemaRegistry],
+) -> None:
     """Runs a server until Ctrl-C; ``address`` makes it ready, and returns what to print."""
     end_at(signal.SIGINT, signal.SIGTERM)
     try:
         with server:
             click.echo(address())
-            click.echo(f"{name} is running. Press Ctrl-C to stop it and remove its data.", err=True)
-            while server.is_running:
+            pids = ", ".join(str(process.pid) for process in processes)
+            click.echo(
+                f"{name} is running, as process {pids}. "
+                "Press Ctrl-C to stop it and remove its data.",
+                err=True,
+            )
+            while any(process.is_running for process in processes):
                 time.sleep(0.2)
             raise click.ClickException(f"{name} ended unexpectedly. Its log:\n{server.log()}")
     except KeyboardInterrupt:

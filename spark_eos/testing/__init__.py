@@ -1,7 +1,7 @@
 """A real broker, a real schema registry and a real Spark for tests.
 
-- `EmbeddedKafka`: a Kafka broker that starts in a second and leaves nothing behind; with
-  `BrokerSecurity`, it has listeners with TLS and SASL, and ACLs.
+- `EmbeddedKafka`: a Kafka broker, or a cluster of several, that starts in a second and leaves
+  nothing behind; with `BrokerSecurity`, it has listeners with TLS and SASL, and ACLs.
 - `EmbeddedSchemaRegistry`: a schema registry that starts in a few seconds.
 - `spark_session`: a local Spark session that can read from Kafka.
 - `produce` and `consume_committed`: write and read records as DataFrames.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_eos.testing.broker import EmbeddedKafka
     from spark_eos.testing.broker_image import BrokerStartError
+    from spark_eos.testing.broker_node import KafkaNode
     from spark_eos.testing.broker_security import BrokerSecurity, Certificate, SecuredListener
     from spark_eos.testing.records import consume_committed, process_available, produce
     from spark_eos.testing.registry import EmbeddedSchemaRegistry, RegistryStartError
@@ -28,6 +29,7 @@ __all__ = [
     "Certificate",
     "EmbeddedKafka",
     "EmbeddedSchemaRegistry",
+    "KafkaNode",
     "RegistryStartError",
     "SecuredListener",
     "consume_committed",
@@ -42,6 +44,7 @@ _HOMES = {
     "Certificate": "broker_security",
     "EmbeddedKafka": "broker",
     "EmbeddedSchemaRegistry": "registry",
+    "KafkaNode": "broker_node",
     "RegistryStartError": "registry",
     "SecuredListener": "broker_security",
     "consume_committed": "records",

@@ -1,29 +1,20 @@
-"""A real Kafka broker for tests: one node, ready in about a second, gone when it is closed."""
+"""A real Kafka for tests: ready in about a second, gone when it is closed."""
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from tenacity import Retrying, retry_if_exception_message, stop_after_attempt
 
 from spark_eos.testing import broker_admin
-from spark_eos.testing.broker_image import BrokerStartError, broker_image, command, create_data
-from spark_eos.testing.broker_properties import (
-    Ports,
-    broker_properties,
-    free_ports,
-    write_properties,
-)
+from spark_eos.testing.broker_leaders import GROUPS, TRANSACTIONS, Leaders
+from spark_eos.testing.broker_node import KafkaNode, NodeSettings
+from spark_eos.testing.broker_properties import cluster_ports
 from spark_eos.testing.broker_security import BrokerSecurity
-from spark_eos.testing.embedded_server import HOST, EmbeddedServer, ServerImage
+from spark_eos.testing.embedded_server import on_free_ports, start_together
 
 KAFKA_VARIABLE = "SPARK_EOS_KAFKA"
 _NEWEST = "4.4.0"
-_BIND_ATTEMPTS = 5
-_STARTED: Final = "Kafka Server started"
 
 
 def kafka_version() -> str:
@@ -31,16 +22,22 @@ def kafka_version() -> str:
     return os.environ.get(KAFKA_VARIABLE) or _NEWEST
 
 
-class EmbeddedKafka(EmbeddedServer):
-    """A single-node Kafka on 127.0.0.1, with its own JVM and its data in a temporary directory.
+class EmbeddedKafka:
+    """A Kafka on 127.0.0.1, of one node or several, with its data in a temporary directory.
 
-    Use it as a context manager, or call `start` and `close`. JVM and data are removed when the
+    Use it as a context manager, or call `start` and `close`. JVMs and data are removed when the
     Python process ends, even by SIGKILL. It is not thread-safe.
 
     The first start on a machine downloads the broker (43 MB) and prepares it for quick starts,
     which takes half a minute; later ones take about a second.
 
+    With three nodes it does what a cluster in production does when nodes fail: topics, groups'
+    offsets and transactions' states have three replicas, of which two must be in sync, and another
+    node takes over. Methods of this class concern all nodes, and `nodes` has each.
+
     Args:
+        nodes: Number of nodes, each a broker and a controller in a JVM of its own. With fewer than
+            three there are as many replicas as nodes, and one fewer must be in sync.
         properties: Broker settings that override the defaults (see `broker_properties.BASE`).
         security: Secured listeners besides the plaintext one for clients, their users, and
             whether there is an authorizer.
@@ -48,13 +45,19 @@ class EmbeddedKafka(EmbeddedServer):
             ``{"transaction.version": 1}``; by default the newest.
         jar_set: The broker's jars, by the name of their lock file; by default those of
             `kafka_version`.
-        heap: Maximum heap of the JVM, as in ``-Xmx``.
-        port: Port for clients; by default a free one.
+        heap: Maximum heap of each JVM, as in ``-Xmx``. With few records, a node has
+            about 200 MB of memory.
+        port: Port for clients, of the first node: those of the others follow it. By default free
+            ones.
         advertised_port: Port to which clients are redirected once connected, such as that of a
-            proxy in front of the broker; by default the port for clients.
+            proxy in front of the broker, or one for each node; by default the port for clients.
         start_timeout: Seconds within which a start must succeed.
 
+    Attributes:
+        nodes: The nodes; ``nodes[0]`` has the id 1.
+
     Raises:
+        ValueError: `nodes` is less than 1, or there is another number of advertised ports.
         BrokerStartError: From `start`: Kafka does not start; the message ends with its log, or
             says that `port` is in use.
         spark_eos._jars.jar_sets.JarError: From `start`: a jar's checksum differs from the lock's.
@@ -67,101 +70,139 @@ class EmbeddedKafka(EmbeddedServer):
             with EmbeddedKafka() as kafka:
                 kafka.create_topic("orders", partitions=4)
                 producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+        A producer's transactions outlive their coordinator::
+
+            with EmbeddedKafka(nodes=3) as kafka:
+                kafka.transaction_coordinator("payments").kill()
     """
 
     def __init__(
         self,
         *,
+        nodes: int = 1,
         properties: Mapping[str, str] | None = None,
         security: BrokerSecurity | None = None,
         features: Mapping[str, int] | None = None,
         jar_set: str | None = None,
         heap: str = "256m",
         port: int | None = None,
-        advertised_port: int | None = None,
+        advertised_port: int | Sequence[int] | None = None,
         start_timeout: float = 60,
     ) -> None:
-        super().__init__("broker", BrokerStartError, port=port, start_timeout=start_timeout)
-        self._properties = dict(properties or {})
+        if nodes < 1:
+            raise ValueError(f"nodes is {nodes}, and must be at least 1")
+        if isinstance(advertised_port, int):
+            advertised_port = [advertised_port]
+        self._advertised = [None] * nodes if advertised_port is None else list(advertised_port)
+        if len(self._advertised) != nodes:
+            raise ValueError(f"advertised_port has {len(self._advertised)} ports for {nodes} nodes")
+        self._clients = [None if port is None else port + n for n in range(nodes)]
         self._security = security
-        self._features = dict(features or {})
-        self._jar_set = jar_set or f"kafka-{kafka_version()}"
-        self._heap = heap
-        self._advertised_port = advertised_port
-        self._ports: Ports | None = None
+        settings = NodeSettings(
+            dict(properties or {}), security, dict(features or {}), heap, start_timeout
+        )
+        jars = jar_set or f"kafka-{kafka_version()}"
+        self.nodes = tuple(
+            KafkaNode(id_, jars, settings, port=client)
+            for id_, client in enumerate(self._clients, 1)
+        )
         self._admin: AdminClient | None = None
+
+    def __enter__(self) -> "EmbeddedKafka":
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it and remove its data."""
+        self.close()
 
     @property
     def bootstrap_servers(self) -> str:
-        """Address for clients, ``127.0.0.1:PORT``; restarts keep it."""
-        return f"{HOST}:{self._addresses().client}"
+        """Addresses for clients, ``127.0.0.1:PORT,...``; restarts keep them."""
+        return ",".join(node.bootstrap_servers for node in self.nodes)
 
     @property
     def direct_servers(self) -> str:
-        """Address of the broker's internal listener: always plaintext, never behind a proxy."""
-        return f"{HOST}:{self._addresses().internal}"
+        """Addresses of internal listeners: always plaintext, never behind a proxy."""
+        return ",".join(node.direct_servers for node in self.nodes)
 
     def servers_of(self, listener: str) -> str:
-        """Return the address of a secured listener; restarts keep it."""
-        return f"{HOST}:{self._addresses().secured[listener]}"
+        """Return the addresses of a secured listener; restarts keep them."""
+        return ",".join(node.servers_of(listener) for node in self.nodes)
 
-    def _addresses(self) -> Ports:
-        if self._ports is None:
-            raise RuntimeError("The broker has no address before its first start()")
-        return self._ports
+    @property
+    def pid(self) -> int:
+        """Process id of the first node's JVM."""
+        return self.nodes[0].pid
 
-    def _image(self) -> ServerImage:
-        return broker_image(self._jar_set)
+    @property
+    def is_running(self) -> bool:
+        """Whether all nodes' JVMs are alive, even if they are paused."""
+        return all(node.is_running for node in self.nodes)
 
-    def _run(self, image: ServerImage, options: Sequence[str]) -> None:
-        if not self._data().exists():
-            create_data(image, self._data(), self._features, self._properties)
-        fixed = self._ports is not None or self._port is not None
+    def start(self) -> None:
+        """Start all nodes that do not run, and wait until they are ready; with data and ports kept.
+
+        Raises:
+            RuntimeError: All run already.
+        """
+        if self.is_running:
+            raise RuntimeError("The broker is running already")
+        stopped = [node for node in self.nodes if not node.is_running]
+        first = not any(node.has_run for node in self.nodes)
+
+        def start() -> None:
+            if first:
+                secured = () if self._security is None else tuple(self._security.listeners)
+                ports = cluster_ports(self._clients, self._advertised, secured)
+                for node in self.nodes:
+                    node.settle(ports)
+            start_together(stopped)
+
         # Another process may take a port between our choice and Kafka's start.
-        self._ports = Retrying(
-            retry=retry_if_exception_message(match="(?s).*Address already in use"),
-            stop=stop_after_attempt(1 if fixed else _BIND_ATTEMPTS),
-            reraise=True,
-        )(self._launched, image, options)
-
-    def _launched(self, image: ServerImage, options: Sequence[str]) -> Ports:
-        """Start it at its ports, or at free ones; return them."""
-        secured = () if self._security is None else tuple(self._security.listeners)
-        ports = self._ports or free_ports(self._port, self._advertised_port, secured)
-        properties = self._directory() / "server.properties"
-        settings = broker_properties(ports, self._data(), self._properties, self._security)
-        write_properties(properties, settings)
+        chosen = first and self._clients[0] is None
+        on_free_ports(attempts=5 if chosen else 1)(start)
+        self._admin = broker_admin.admin_client(self.direct_servers)
         if self._security is not None:
-            options = [*options, *self._security.jvm_options]
-        run = command(image, "kafka.Kafka", str(properties), heap=self._heap, options=options)
-        admin = broker_admin.admin_client(f"{HOST}:{ports.internal}")
-        self._launch(run, lambda log: _STARTED in log and broker_admin.answers(admin))
-        if self._security is not None:
-            self._security.create_credentials(admin)
-        self._admin = admin
-        return ports
+            self._security.create_credentials(self._admin)
 
-    def _trainee(self) -> "EmbeddedKafka":
-        return EmbeddedKafka(jar_set=self._jar_set)
+    def prepare(self) -> None:
+        """Download its jars and archive its classes, as the first start would do."""
+        self.nodes[0].prepare()
 
-    def _exercise(self) -> None:
-        self.create_topic("training")
-        settings: dict[str, Any] = {
-            "bootstrap.servers": self.bootstrap_servers,
-            "transactional.id": "training",
-            "log_level": 0,
-        }
-        producer = Producer(settings)
-        producer.init_transactions(broker_admin.TIMEOUT)
-        producer.begin_transaction()
-        producer.produce("training", b"value")
-        producer.commit_transaction(broker_admin.TIMEOUT)
-
-    def _disconnect(self) -> None:
+    def stop(self, grace: float = 10) -> None:
+        """Stop all nodes with SIGTERM, and with SIGKILL after `grace` seconds; keep the data."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(lambda node: node.stop(grace), self.nodes))
         self._admin = None
 
-    def _data(self) -> Path:
-        return self._directory() / "data"
+    def kill(self) -> None:
+        """End all nodes with SIGKILL; keep the data."""
+        for node in self.nodes:
+            node.kill()
+        self._admin = None
+
+    def pause(self) -> None:
+        """Freeze all nodes with SIGSTOP: connections stay open, but nobody answers."""
+        for node in self.nodes:
+            node.pause()
+
+    def resume(self) -> None:
+        """Resume all nodes with SIGCONT after `pause`."""
+        for node in self.nodes:
+            node.resume()
+
+    def close(self) -> None:
+        """End all nodes and remove their data; only `log` still works."""
+        self._admin = None
+        for node in self.nodes:
+            node.close()
+
+    def log(self) -> str:
+        """Return what the nodes have logged since the first start, one after the other."""
+        return "".join(node.log() for node in self.nodes)
 
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
@@ -188,6 +229,86 @@ class EmbeddedKafka(EmbeddedServer):
             confluent_kafka.KafkaException: The broker refuses.
         """
         broker_admin.delete_topic(self._administration(), name)
+
+    def leader(self, topic: str, partition: int = 0) -> KafkaNode:
+        """Return the node that leads a partition, as soon as there is one.
+
+        Raises:
+            LookupError: There is no such partition.
+            TimeoutError: It has no leader for 30 s.
+        """
+        return self._node(self._leaders().leader(topic, partition))
+
+    def group_coordinator(self, group_id: str) -> KafkaNode:
+        """Return the node that coordinates a group; raises like `leader`, before any group too."""
+        return self.leader(*self.group_partition(group_id))
+
+    def transaction_coordinator(self, transactional_id: str) -> KafkaNode:
+        """Return the node that coordinates a transactional id; raises like `leader`.
+
+        So it does as long as there has been no transaction in this cluster.
+        """
+        return self.leader(*self.transaction_partition(transactional_id))
+
+    def group_partition(self, group_id: str) -> tuple[str, int]:
+        """Return the partition of ``__consumer_offsets`` whose leader coordinates a group.
+
+        Raises:
+            LookupError: There has been no group in this cluster.
+
+        Examples:
+            ::
+
+                kafka.move_leader(*kafka.group_partition("orders"), kafka.nodes[2])
+        """
+        return GROUPS, self._leaders().coordinating(GROUPS, group_id)
+
+    def transaction_partition(self, transactional_id: str) -> tuple[str, int]:
+        """Return the partition of ``__transaction_state`` whose leader coordinates an id.
+
+        Raises:
+            LookupError: There has been no transaction in this cluster.
+
+        Examples:
+            ::
+
+                kafka.move_leader(*kafka.transaction_partition("payments"), kafka.nodes[2])
+        """
+        return TRANSACTIONS, self._leaders().coordinating(TRANSACTIONS, transactional_id)
+
+    def controller(self) -> KafkaNode:
+        """Return the node that is the active controller."""
+        return self._node(self._leaders().controller())
+
+    def move_leader(self, topic: str, partition: int, to: KafkaNode) -> None:
+        """Make a node a partition's leader: it is made the preferred replica, and elected.
+
+        Raises:
+            LookupError: There is no such partition.
+            TimeoutError: It does not lead it after 30 s.
+        """
+        self._leaders().move(topic, partition, to.id)
+
+    def wait_until_in_sync(self, timeout: float = 60) -> None:
+        """Wait until all replicas are in sync, as before the next node is restarted.
+
+        Args:
+            timeout: Seconds.
+
+        Raises:
+            RuntimeError: A node does not run.
+            TimeoutError: Some are not in sync by then; the message says which.
+        """
+        for node in self.nodes:
+            if not node.is_running:
+                raise RuntimeError(f"Node {node.id} does not run: call its start()")
+        self._leaders(timeout).await_in_sync()
+
+    def _leaders(self, timeout: float = broker_admin.TIMEOUT) -> Leaders:
+        return Leaders(self.direct_servers, timeout)
+
+    def _node(self, id_: int) -> KafkaNode:
+        return self.nodes[id_ - 1]
 
     def _administration(self) -> AdminClient:
         if self._admin is None:

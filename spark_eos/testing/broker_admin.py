@@ -38,11 +38,11 @@ def admin_client(address: str) -> AdminClient:
     return AdminClient(settings)
 
 
-def answers(admin: AdminClient) -> bool:
-    """Return whether the broker serves requests, within a second."""
+def answers(admin: AdminClient, node: int) -> bool:
+    """Return whether a node serves requests, within a second."""
     try:
         # The metadata lists a broker only once it can host partitions.
-        return bool(admin.list_topics(timeout=1).brokers)
+        return node in admin.list_topics(timeout=1).brokers
     except KafkaException:
         return False
 

@@ -1,8 +1,10 @@
 """The files that let a broker start in a second: prepared once, kept in the cache directory."""
 
+import base64
 import shutil
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -48,9 +50,13 @@ def command(
 
 
 def create_data(
-    image: ServerImage, target: Path, features: Mapping[str, int], properties: Mapping[str, str]
+    image: ServerImage,
+    target: Path,
+    node: int,
+    features: Mapping[str, int],
+    properties: Mapping[str, str],
 ) -> None:
-    """Create a formatted data directory for a broker with these features and own settings."""
+    """Create a formatted data directory for a node with these features and own settings."""
     # Formatting depends on the settings only in which features exist.
     relevant = {key: properties[key] for key in properties if key.startswith("unstable.")}
     key = digest(*map(str, sorted(features.items())), *map(str, sorted(relevant.items())))
@@ -61,6 +67,14 @@ def create_data(
                 _format(image, template, features, relevant)
     # Kafka's storage tool would need another JVM.
     shutil.copytree(template, target)
+    # Nodes differ in their names only.
+    names = {
+        "version": "1",
+        "cluster.id": CLUSTER_ID,
+        "node.id": str(node),
+        "directory.id": base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="),
+    }
+    write_properties(target / "meta.properties", names)
 
 
 def _format(
@@ -69,7 +83,7 @@ def _format(
     with tempfile.TemporaryDirectory(dir=template.parent, prefix="format-") as temporary:
         data = Path(temporary, "data")
         file = Path(temporary, "server.properties")
-        write_properties(file, broker_properties(free_ports(), data, properties))
+        write_properties(file, broker_properties(1, [free_ports()], data, properties))
         options = [f"--feature={name}={level}" for name, level in sorted(features.items())]
         result = subprocess.run(
             command(

@@ -2,33 +2,28 @@
 
 import json
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from spark_eos.testing.broker_security import BrokerSecurity
 from spark_eos.testing.embedded_server import HOST
 
+INTERNAL_TOPICS: Final = (
+    "offsets.topic",
+    "transaction.state.log",
+    "share.coordinator.state.topic",
+)
+"""Prefixes of the settings of topics that coordinators keep their state in."""
 _PLAIN_LISTENERS = "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
 BASE: Mapping[str, str] = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "INTERNAL",
     "auto.create.topics.enable": "false",
-    # With one broker nothing can be replicated.
-    "default.replication.factor": "1",
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-    # Each of these partitions costs time at its first use and at every start.
-    "offsets.topic.num.partitions": "1",
-    "transaction.state.log.num.partitions": "1",
-    "share.coordinator.state.topic.num.partitions": "1",
     # Groups react at once, and tests may ask for short timeouts.
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
@@ -39,7 +34,7 @@ BASE: Mapping[str, str] = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "200",
     "controller.quorum.election.timeout.ms": "200",
-    "controller.quorum.fetch.timeout.ms": "500",
+    "controller.quorum.fetch.timeout.ms": "2000",
     # Few threads, no background work.
     "num.network.threads": "1",
     "num.io.threads": "2",
@@ -64,49 +59,87 @@ class Ports:
     secured: Mapping[str, int]  # by listener
 
 
-def free_ports(
-    client: int | None = None, advertised: int | None = None, secured: Collection[str] = ()
-) -> Ports:
-    """Return ports that were free a moment ago; `client` and `advertised` are used if given."""
+def free_ports() -> Ports:
+    """Return ports that were free a moment ago."""
+    return cluster_ports([None], [None])[0]
+
+
+def cluster_ports(
+    clients: Sequence[int | None],
+    advertised: Sequence[int | None],
+    secured: Collection[str] = (),
+) -> tuple[Ports, ...]:
+    """Return free ports of each node, and those for clients and the advertised ones if given."""
+    # All sockets stay open until the last port is chosen, so that the ports differ.
     with ExitStack() as stack:
-        ports = []
-        for _ in range(3 + len(secured)):
-            # All sockets stay open until the last port is chosen, so that the ports differ.
+
+        def free() -> int:
             listener = stack.enter_context(socket.socket())
             listener.bind((HOST, 0))
-            ports.append(listener.getsockname()[1])
-    chosen = client if client is not None else ports[0]
-    return Ports(
-        client=chosen,
-        advertised=chosen if advertised is None else advertised,
-        internal=ports[1],
-        controller=ports[2],
-        secured=dict(zip(secured, ports[3:], strict=True)),
-    )
+            return int(listener.getsockname()[1])
+
+        chosen = [free() if client is None else client for client in clients]
+        return tuple(
+            Ports(
+                client=client,
+                advertised=client if shown is None else shown,
+                internal=free(),
+                controller=free(),
+                secured={name: free() for name in secured},
+            )
+            for client, shown in zip(chosen, advertised, strict=True)
+        )
 
 
 def broker_properties(
-    ports: Ports,
+    node: int,
+    ports: Sequence[Ports],
     data: Path,
     overrides: Mapping[str, str],
     security: BrokerSecurity | None = None,
 ) -> dict[str, str]:
-    """Return the complete settings of a broker; `overrides` take precedence."""
-    others = [f"{name}://{HOST}:{port}" for name, port in ports.secured.items()]
-    others = [f"INTERNAL://{HOST}:{ports.internal}", *others]
-    controller = f"CONTROLLER://{HOST}:{ports.controller}"
+    """Return the complete settings of a node, from 1; `overrides` take precedence.
+
+    Args:
+        node: The node's id.
+        ports: Those of all nodes, in order.
+        data: The node's data directory.
+        overrides: Further settings.
+        security: Secured listeners.
+    """
+    own = ports[node - 1]
+    others = [f"{name}://{HOST}:{port}" for name, port in own.secured.items()]
+    others = [f"INTERNAL://{HOST}:{own.internal}", *others]
+    controller = f"CONTROLLER://{HOST}:{own.controller}"
     listeners = security.listeners if security is not None else {}
     protocols = [f"{name}:{listener.protocol}" for name, listener in listeners.items()]
+    voters = [f"{id_}@{HOST}:{each.controller}" for id_, each in enumerate(ports, 1)]
     return {
         **BASE,
+        **_replication(len(ports)),
+        "node.id": str(node),
         "listener.security.protocol.map": ",".join([_PLAIN_LISTENERS, *protocols]),
-        "controller.quorum.voters": f"1@{HOST}:{ports.controller}",
-        "listeners": ",".join([f"CLIENT://{HOST}:{ports.client}", *others, controller]),
-        "advertised.listeners": ",".join([f"CLIENT://{HOST}:{ports.advertised}", *others]),
+        "controller.quorum.voters": ",".join(voters),
+        "listeners": ",".join([f"CLIENT://{HOST}:{own.client}", *others, controller]),
+        "advertised.listeners": ",".join([f"CLIENT://{HOST}:{own.advertised}", *others]),
         "log.dirs": str(data),
         **({} if security is None else security.properties()),
         **overrides,
     }
+
+
+def _replication(nodes: int) -> dict[str, str]:
+    """As in production, as far as there are nodes."""
+    replicas = min(nodes, 3)
+    in_sync = str(max(1, replicas - 1))
+    found = {"default.replication.factor": str(replicas), "min.insync.replicas": in_sync}
+    for topic in INTERNAL_TOPICS:
+        found[f"{topic}.replication.factor"] = str(replicas)
+        # Each partition costs time at its first use and at every start.
+        found[f"{topic}.num.partitions"] = str(nodes)
+    for topic in INTERNAL_TOPICS[1:]:
+        found[f"{topic}.min.isr"] = in_sync
+    return found
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:

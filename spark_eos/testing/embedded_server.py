@@ -8,12 +8,13 @@ import tempfile
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 from confluent_kafka import KafkaException
+from tenacity import Retrying, retry_if_exception_message, stop_after_attempt
 
 from spark_eos._jars.cache import cached
 from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, fingerprint
@@ -71,7 +72,7 @@ class _Remains:
         if os.getpid() != self._owner:
             return  # in a fork of the owner, which must not touch the owner's server
         if self.process is not None:
-            self.process.stop(grace=15)
+            self.process.kill()  # nothing of it is needed any more
             self.process = None
         if self.directory is not None:
             self._final_log = self.log()
@@ -90,6 +91,7 @@ class EmbeddedServer(ABC):
         self._port = port
         self._start_timeout = start_timeout
         self._has_run = False
+        self._logged_before = 0  # how much it had logged before its last start
         # It must not refer to this object, which that would keep alive.
         self._remains = _Remains()
         # Also runs when the interpreter exits.
@@ -119,7 +121,7 @@ class EmbeddedServer(ABC):
         """Start it and wait until it is ready; again with the same data and port."""
         if self.is_running:
             raise RuntimeError(f"The {self._kind} is running already")
-        self._start(self._prepared())
+        start_together([self])
 
     def prepare(self) -> None:
         """Download its jars and archive its classes, as the first start would do."""
@@ -131,28 +133,22 @@ class EmbeddedServer(ABC):
                 f"Port {self._port} of {HOST} is in use: choose another one, or none for a free one"
             )
         image = self._image()
-        image.archive.train(lambda options: self._trainee()._train(image, options))  # noqa: SLF001
+        image.archive.train(
+            lambda options: on_free_ports()(lambda: self._trainee()._train(image, options))  # noqa: SLF001
+        )
         return image
 
     def _train(self, image: ServerImage, options: Sequence[str]) -> None:
         """Run through what tests do, so that the JVM can archive the classes it loads."""
         try:
-            self._start(image, options)
+            self._begin(image, options)
+            self._await_ready()
             self._exercise()
             self.stop(grace=60)  # the JVM writes the archive when it exits, which takes seconds
         except (OSError, KafkaException) as error:
             raise self._failed(f"{error}\n{self.log()}") from error
         finally:
             self.close()
-
-    def _start(self, image: ServerImage, options: Sequence[str] = ()) -> None:
-        try:
-            self._run(image, options)
-        except BaseException:
-            if not self._has_run:  # its data is worthless
-                self.close()
-            raise
-        self._has_run = True
 
     @abstractmethod
     def _image(self) -> ServerImage: ...
@@ -162,7 +158,12 @@ class EmbeddedServer(ABC):
         """Another one with the same image."""
 
     @abstractmethod
-    def _run(self, image: ServerImage, options: Sequence[str]) -> None: ...
+    def _begin(self, image: ServerImage, options: Sequence[str] = ()) -> None:
+        """Start its JVM, with further options."""
+
+    @abstractmethod
+    def _is_ready(self, log: str) -> bool:
+        """Whether it serves requests; `log` is what it has logged since this start."""
 
     @abstractmethod
     def _exercise(self) -> None:
@@ -211,22 +212,22 @@ class EmbeddedServer(ABC):
             raise RuntimeError(f"The {self._kind} is not running; call start()")
         return self._remains.process
 
-    def _launch(
-        self,
-        command: Sequence[str],
-        is_ready: Callable[[str], bool],  # given what it has logged since this start
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        """Start the JVM and wait until it serves requests; else kill it and raise with its log."""
+    def _launch(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start the JVM."""
         directory = self._directory()
-        deadline = time.monotonic() + self._start_timeout
-        logged_before = len(self.log())
-        process = ServerProcess(
+        self._logged_before = len(self.log())
+        # Kept at once, so that it is removed however the wait ends.
+        self._remains.process = ServerProcess(
             command, directory=directory, log=directory / _LOG, environment=environment
         )
-        # Before the wait, so that it is removed however that ends.
-        self._remains.process = process
-        while not is_ready(self.log()[logged_before:]):
+
+    def _await_ready(self) -> None:
+        """Wait until it serves requests; else kill it and raise with its log."""
+        process = self._remains.process
+        if process is None:
+            raise RuntimeError(f"The {self._kind} was closed")
+        deadline = time.monotonic() + self._start_timeout
+        while not self._is_ready(self.log()[self._logged_before :]):
             code = process.exit_code()
             if code is None and time.monotonic() < deadline:
                 time.sleep(0.02)
@@ -239,6 +240,33 @@ class EmbeddedServer(ABC):
             )
             tail = "\n".join(self.log().splitlines()[-_LOG_TAIL_LINES:])
             raise self._failed(f"The {self._kind} {reason}. The end of its log:\n{tail}")
+        self._has_run = True
+
+
+def start_together(servers: Sequence[EmbeddedServer]) -> None:
+    """Start servers that are ready only once others are; wait until all are."""
+    images = [server._prepared() for server in servers]  # noqa: SLF001
+    try:
+        for server, image in zip(servers, images, strict=True):
+            server._begin(image)  # noqa: SLF001
+        for server in servers:
+            server._await_ready()  # noqa: SLF001
+    except BaseException:
+        for server in servers:
+            if server._has_run:  # noqa: SLF001
+                server.kill()
+            else:  # its data is worthless
+                server.close()
+        raise
+
+
+def on_free_ports(attempts: int = 5) -> Retrying:
+    """Return what starts something again if another process took a port that was free."""
+    return Retrying(
+        retry=retry_if_exception_message(match="(?s).*Address already in use"),
+        stop=stop_after_attempt(attempts),
+        reraise=True,
+    )
 
 
 def _is_free(port: int) -> bool:

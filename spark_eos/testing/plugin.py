@@ -95,10 +95,11 @@ def pytest_runtest_makereport(
     """Add the end of the servers' logs to the report of a failed test that used them."""
     report = yield
     if report.failed:
-        from spark_eos.testing.embedded_server import EmbeddedServer  # noqa: PLC0415
+        from spark_eos.testing.broker import EmbeddedKafka  # noqa: PLC0415
+        from spark_eos.testing.registry import EmbeddedSchemaRegistry  # noqa: PLC0415
 
         for name, used in getattr(item, "funcargs", {}).items():
-            if isinstance(used, EmbeddedServer):
+            if isinstance(used, EmbeddedKafka | EmbeddedSchemaRegistry):
                 lines = used.log().splitlines()[-_LOG_LINES:]
                 report.sections.append((f"Log of {name}", "\n".join(lines)))
     return report

@@ -105,7 +105,7 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
             f"registries/{_JAR_SET}", sorted(directory.rglob("*.jar")), "Schema registries"
         )
 
-    def _run(self, image: ServerImage, options: Sequence[str]) -> None:
+    def _begin(self, image: ServerImage, options: Sequence[str] = ()) -> None:
         settings = {
             **_SETTINGS,
             "quarkus.http.port": str(self._port or 0),
@@ -117,7 +117,7 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
         properties = [f"-D{name}={value}" for name, value in settings.items()]
         command = image.command(*properties, "-jar", str(program), heap=self._heap, options=options)
         environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-        self._launch(command, self._is_ready, environment)
+        self._launch(command, environment)
 
     def _is_ready(self, log: str) -> bool:
         found = _LISTENING.search(log)

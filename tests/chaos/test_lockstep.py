@@ -48,7 +48,7 @@ class Query:
         # Stopped, its logs are whole.
         self.broker.stop()
         return read_logs(
-            self.broker._data(),
+            self.broker.nodes[0]._data(),
             group_id="query",
             prefix="eos/query/",
             outputs=["out"],

@@ -249,7 +249,7 @@ def _differing_logs(
 ) -> list[Violation]:
     """What the target's brokers tell otherwise than the verifier."""
     told = read_logs(
-        stage.broker._data(),
+        stage.broker.nodes[0]._data(),
         group_id=stage.name,
         prefix=f"spark-eos/{stage.name}/",
         outputs=[*stage.targets, *stage.letters],

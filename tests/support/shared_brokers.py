@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing import EmbeddedKafka, KafkaNode
 from spark_eos.testing.broker_admin import admin_client
 from spark_eos.testing.broker_properties import Ports
 
@@ -34,10 +34,17 @@ class SharedKafka(EmbeddedKafka):
 
     def __init__(self, ports: Ports, pid: int, log: Path) -> None:
         super().__init__()
-        self._ports = ports
+        (own,) = self.nodes
+        self.nodes = (_SharedNode(own, ports, pid, log),)
+        self._admin = admin_client(self.direct_servers)
+
+
+class _SharedNode(KafkaNode):
+    def __init__(self, like: KafkaNode, ports: Ports, pid: int, log: Path) -> None:
+        super().__init__(like.id, like.jar_set, like._settings)
+        self.settle((ports,))
         self._pid = pid
         self._log = log
-        self._admin = admin_client(self.direct_servers)
 
     @property
     def pid(self) -> int:
@@ -75,7 +82,8 @@ class _Starter:
         if name not in self._started:
             self._started[name] = self._stack.enter_context(EmbeddedKafka(heap=_HEAP))
         broker = self._started[name]
-        return broker._addresses(), broker.pid, broker._directory() / "server.log"
+        (node,) = broker.nodes
+        return node.ports, node.pid, node._directory() / "server.log"
 
     def address(self) -> str:
         if self._listener is None:

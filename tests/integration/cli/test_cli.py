@@ -1,3 +1,4 @@
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from support.error_classes import without_address
 from support.operating import COMMAND
+from support.queries import until
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -120,6 +122,31 @@ def test_a_server_runs_until_it_is_interrupted(
     assert "Traceback" not in err
     assert not directories.pop().exists()
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+@pytest.mark.slow
+def test_of_three_nodes_one_may_be_killed() -> None:
+    with subprocess.Popen(
+        [COMMAND, "broker", "--nodes", "3", "--topic", "orders"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        address = process.stdout.readline().strip()
+        line = process.stderr.readline()
+        pids = [int(word) for word in re.findall(r"\d+", line)]
+        assert len(pids) == address.count("127.0.0.1:") == 3
+        os.kill(pids[0], signal.SIGKILL)
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        until(lambda: len(admin.list_topics(timeout=60).brokers) == 2, lambda: "its end", 60)
+        assert admin.list_topics("orders", timeout=60).topics["orders"].partitions[0].leader != 1
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60)[1].endswith("Stopped.\n")
+    assert process.returncode == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def child_processes(pid: int) -> list[int]:

@@ -77,7 +77,8 @@ class Recipe:
 
     def compression(self, topic: str) -> set[str]:
         """How the first batches of a topic's partitions are compressed, on the broker's disk."""
-        logs = self.broker._directory().rglob(f"{self.prefix}-{topic}-[0-9]/{0:020}.log")
+        (node,) = self.broker.nodes
+        logs = node._data().rglob(f"{self.prefix}-{topic}-[0-9]/{0:020}.log")
         batches = [data for log in logs if (data := log.read_bytes())]
         # Of the batch's attributes, in its header, three bits.
         return {_CODECS[struct.unpack_from(">h", data, 21)[0] & 7] for data in batches}

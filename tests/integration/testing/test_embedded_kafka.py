@@ -92,7 +92,7 @@ def test_a_restart_keeps_data_and_address(kafka: EmbeddedKafka, how: str) -> Non
         kafka.kill()
     else:
         kafka.stop(grace=10 if how == "stop" else 0)
-    process = kafka._remains.process
+    process = kafka.nodes[0]._remains.process
     assert process is not None
     # 143 is how a JVM ends regularly after SIGTERM.
     assert process.exit_code() == (143 if how == "stop" else -signal.SIGKILL)
@@ -108,7 +108,7 @@ def test_a_restart_keeps_data_and_address(kafka: EmbeddedKafka, how: str) -> Non
     assert found == [b"before", b"after"]
 
 
-def test_a_paused_broker_is_silent_and_can_be_closed(kafka: EmbeddedKafka) -> None:
+def test_a_paused_broker_is_silent_and_can_be_stopped(kafka: EmbeddedKafka) -> None:
     admin = admin_client(kafka.bootstrap_servers)
     admin.list_topics(timeout=60)
     kafka.pause()
@@ -117,9 +117,9 @@ def test_a_paused_broker_is_silent_and_can_be_closed(kafka: EmbeddedKafka) -> No
     kafka.resume()
     assert admin.list_topics(timeout=60).brokers
     kafka.pause()
-    process = kafka._remains.process
+    process = kafka.nodes[0]._remains.process
     assert process is not None
-    kafka.close()
+    kafka.stop()
     assert not alive(process.pid)
     # Woken up for SIGTERM, not killed after the grace time.
     assert process.exit_code() == 128 + signal.SIGTERM

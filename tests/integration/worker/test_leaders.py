@@ -1,11 +1,12 @@
 """A broker that does not lead a partition any more, or not yet; without Spark."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from spark_eos import BatchReport, LostRecords
@@ -13,14 +14,14 @@ from spark_eos._batch.plan import BatchRange, PartitionPairs
 from spark_eos._driver.data_loss_check import DataLossCheck
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import DeadlineExceededError
-from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing import EmbeddedKafka, KafkaNode
+from spark_eos.testing.broker_admin import TIMEOUT, admin_client
 from support.flow import Flow
 from support.members import writer_settings
 from support.planting import remove
 from support.proxy import KafkaProxy
 from support.proxy_faults import Answer
 from support.runs import Checkpoint, Runs, running
-from support.second_broker import FIRST, SECOND, create_topic_on, second_broker
 from support.sinks import changed
 
 _NOT_LEADER = 6
@@ -61,36 +62,39 @@ def test_rows_are_sent_again_until_their_partition_has_a_leader(
 
 
 @pytest.fixture(scope="module")
-def brokers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[EmbeddedKafka, EmbeddedKafka]]:
-    """Two brokers of a cluster; Kafka's own topics are on the first."""
-    here = tmp_path_factory.mktemp("first")
-    with EmbeddedKafka() as first:
-        with running(Flow(first, str(here / "checkpoint"), str(here / "workers"))) as runs:
-            runs.batch(1, 1)
-        with second_broker(first) as second:
-            yield first, second
+def cluster() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(nodes=3) as kafka:
+        yield kafka
+
+
+def _create_topic_on(cluster: EmbeddedKafka, name: str, nodes: Collection[KafkaNode]) -> None:
+    """Creates a topic of a partition on each of these nodes only."""
+    topic = NewTopic(
+        name,
+        num_partitions=len(nodes),
+        replica_assignment=[[node.id] for node in nodes],
+        config={"min.insync.replicas": "1"},
+    )
+    admin = admin_client(cluster.bootstrap_servers)  # without a name it would be gone at once
+    admin.create_topics([topic])[name].result(TIMEOUT)
 
 
 @pytest.fixture
-def spread(
-    brokers: tuple[EmbeddedKafka, EmbeddedKafka], tmp_path: Path
-) -> Iterator[tuple[Flow, EmbeddedKafka]]:
-    """A flow with 20 records in source partition 0, and the broker that has this partition only."""
-    first, second = brokers
-    flow = Flow(first, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
-    for topic, places in ((flow.source, [SECOND, FIRST]), (flow.target, [FIRST, FIRST])):
-        first.delete_topic(topic)
-        create_topic_on(first, topic, places)
+def spread(cluster: EmbeddedKafka, tmp_path: Path) -> Iterator[tuple[Flow, KafkaNode]]:
+    """A flow with 20 records in source partition 0, and the node that has this partition only."""
+    first, second, _ = cluster.nodes
+    flow = Flow(cluster, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+    for topic, places in ((flow.source, [second, first]), (flow.target, [first, first])):
+        cluster.delete_topic(topic)
+        _create_topic_on(cluster, topic, places)
     flow.produce(range(20), partition=0)
     yield flow, second
     if not second.is_running:
         second.start()
 
 
-def _meanwhile(second: EmbeddedKafka, runs: Runs, *ends: int) -> BatchReport:
-    """Writes a batch that begins without the second broker."""
+def _meanwhile(second: KafkaNode, runs: Runs, *ends: int) -> BatchReport:
+    """Writes a batch that begins without the second node."""
     second.stop()
     with ThreadPoolExecutor() as pool:
         written = pool.submit(runs.batch, *ends)
@@ -100,7 +104,7 @@ def _meanwhile(second: EmbeddedKafka, runs: Runs, *ends: int) -> BatchReport:
 
 @pytest.mark.proves("records-deleted")
 def test_a_source_partition_is_asked_until_it_has_a_leader(
-    spread: tuple[Flow, EmbeddedKafka],
+    spread: tuple[Flow, KafkaNode],
 ) -> None:
     flow, second = spread
     with running(flow, fail_on_data_loss=False) as runs:
@@ -113,7 +117,7 @@ def test_a_source_partition_is_asked_until_it_has_a_leader(
 @pytest.mark.proves("records-deleted")
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
 def test_a_source_partition_without_a_leader_for_too_long_is_named(
-    spread: tuple[Flow, EmbeddedKafka], *, fail_on_data_loss: bool
+    spread: tuple[Flow, KafkaNode], *, fail_on_data_loss: bool
 ) -> None:
     flow, second = spread
     settings = changed(
@@ -133,7 +137,7 @@ def test_a_source_partition_without_a_leader_for_too_long_is_named(
 
 
 def test_what_is_left_to_write_is_counted_once_all_partitions_have_a_leader(
-    spread: tuple[Flow, EmbeddedKafka], caplog: pytest.LogCaptureFixture
+    spread: tuple[Flow, KafkaNode], caplog: pytest.LogCaptureFixture
 ) -> None:
     flow, second = spread
     with running(flow) as runs:

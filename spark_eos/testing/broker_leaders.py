@@ -1,0 +1,144 @@
+"""Who leads and coordinates what in an embedded Kafka, and how that is moved."""
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from functools import reduce
+from typing import Any, Final, TypeVar
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.errors import RetriableError
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    retry_if_result,
+    stop_after_delay,
+    wait_fixed,
+)
+
+GROUPS: Final = "__consumer_offsets"
+"""The topic whose partitions' leaders coordinate groups."""
+TRANSACTIONS: Final = "__transaction_state"
+"""The topic whose partitions' leaders coordinate transactional ids."""
+_REQUEST_TIMEOUT_MS: Final = 3_000
+_PREFERRED: Final = 0
+_Answer = TypeVar("_Answer")
+_Partition = Mapping[str, Any]
+
+
+class Leaders:
+    """Asks a cluster at these addresses, each time by a new connection."""
+
+    def __init__(self, servers: str, timeout: float) -> None:
+        self._servers = servers.split(",")
+        self._timeout = timeout
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the id of the node that leads a partition, as soon as there is one."""
+        found = -1
+
+        def known() -> bool:
+            nonlocal found
+            found = int(self._partition(topic, partition)["leader_id"])
+            return found >= 0
+
+        self._until(known, lambda: f"{topic}-{partition} has no leader")
+        return found
+
+    def coordinating(self, topic: str, key: str) -> int:
+        """Return the partition whose leader coordinates a group or transactional id."""
+        # As Java hashes texts, and Kafka makes it positive.
+        units = (unit for (unit,) in struct.iter_unpack("<H", key.encode("utf-16-le")))
+        hashed = reduce(lambda value, unit: (31 * value + unit) & 0xFFFFFFFF, units, 0)
+        return (hashed & 0x7FFFFFFF) % len(self._partitions(topic))
+
+    def controller(self) -> int:
+        """Return the id of the active controller."""
+        return int(self._quorum()["leader_id"])
+
+    def move(self, topic: str, partition: int, node: int) -> None:
+        """Make a node a replica of a partition, and its leader."""
+        replicas = self._partition(topic, partition)["replica_nodes"]
+        chosen = [node, *(other for other in replicas if other != node)][: len(replicas)]
+        where = TopicPartition(topic, partition)
+        refused = self._ask(lambda client: client.alter_partition_reassignments({where: chosen}))
+        if refused[where] is not None:
+            raise refused[where](f"{where.topic}-{where.partition}")
+
+        def moved() -> bool:
+            now = self._partition(topic, partition)
+            if now["replica_nodes"] != chosen or node not in now["isr_nodes"]:
+                return False
+            if now["leader_id"] == node:
+                return True
+            self._ask(
+                lambda client: client.elect_leaders(
+                    _PREFERRED, {topic: [partition]}, raise_errors=False
+                )
+            )
+            return False
+
+        self._until(moved, lambda: f"{topic}-{partition} is not led by node {node}")
+
+    def await_in_sync(self) -> None:
+        """Wait until all replicas of all partitions are in sync, and all controllers."""
+        self._until(lambda: not any(self._out_of_sync()), lambda: "; ".join(self._out_of_sync()))
+
+    def _out_of_sync(self) -> Iterator[str]:
+        for topic in self._ask(lambda client: client.describe_topics()):
+            for partition in topic["partitions"]:
+                wanted, there = sorted(partition["replica_nodes"]), sorted(partition["isr_nodes"])
+                if wanted != there:
+                    name = f"{topic['name']}-{partition['partition_index']}"
+                    yield f"{name} has replicas {wanted}, in sync are {there}"
+        ends = {
+            one["replica_id"]: one["log_end_offset"] for one in self._quorum()["current_voters"]
+        }
+        if len(set(ends.values())) > 1:
+            yield f"controllers have the cluster's metadata to offsets {ends}"
+
+    def _quorum(self) -> _Partition:
+        found = self._ask(lambda client: client.describe_metadata_quorum())
+        quorum: _Partition = found["topics"][0]["partitions"][0]
+        return quorum
+
+    def _partition(self, topic: str, partition: int) -> _Partition:
+        for found in self._partitions(topic):
+            if found["partition_index"] == partition:
+                return found
+        raise LookupError(f"There is no partition {topic}-{partition}")
+
+    def _partitions(self, topic: str) -> list[_Partition]:
+        (found,) = self._ask(lambda client: client.describe_topics([topic]))
+        partitions: list[_Partition] = found["partitions"]
+        if not partitions:
+            raise LookupError(f"There is no topic {topic}; Kafka makes its own at their first use")
+        return partitions
+
+    def _ask(self, question: Callable[[KafkaAdminClient], _Answer]) -> _Answer:
+        """Return the answer, of another node if the one that is asked is away."""
+
+        def ask() -> _Answer:
+            with closing(
+                KafkaAdminClient(
+                    bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_TIMEOUT_MS
+                )
+            ) as client:
+                return question(client)
+
+        return Retrying(
+            retry=retry_if_exception_type((RetriableError, OSError)),
+            wait=wait_fixed(0.1),
+            stop=stop_after_delay(self._timeout),
+            reraise=True,
+        )(ask)
+
+    def _until(self, done: Callable[[], object], problem: Callable[[], str]) -> None:
+        retrying = Retrying(
+            retry=retry_if_result(lambda result: not result),
+            wait=wait_fixed(0.05),
+            stop=stop_after_delay(self._timeout),
+            retry_error_callback=lambda _: False,
+        )
+        if not retrying(done):
+            raise TimeoutError(f"After {self._timeout:g} s, {problem()}")
