@@ -79,8 +79,9 @@ test-stores: jars $(VENV)/stores/.stamp ## Keep checkpoints in a real S3 server,
 test-kills: jars ## Kill staged queries of every shape at random moments: about fifteen minutes
 	@SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_kills.py $(ARGS)
 
-test-upgrade: jars ## Let drivers of an earlier version and of this one take over from each other, TURNS=n times
-	@SPARK_EOS_TURNS=$(or $(TURNS),6) $(PYTEST) tests/integration/spark/test_earlier_version.py $(ARGS)
+test-upgrade: jars ## Upgrade three brokers under a query, and let drivers of two versions take over, TURNS=n times
+	@SPARK_EOS_TURNS=$(or $(TURNS),6) $(PYTEST) tests/integration/spark/test_brokers_upgraded.py \
+		tests/integration/spark/test_earlier_version.py $(ARGS)
 
 # Which tests run which lines, for both targets below: of this code, and only if all pass.
 .DELETE_ON_ERROR:
