@@ -41,9 +41,10 @@ class Replayed:
 
 
 def replay(events: list[Event], transaction_timeout_ms: int) -> Replayed:
-    """Replays all source partitions whose offsets were sent in transactions."""
+    """Replays all source partitions that transactions have records or offsets of."""
     of, told = transactions(events), Replayed()
-    for partition in sorted({partition for one in of.values() for partition in one.offsets}):
+    concerned = {partition for one in of.values() for partition in (*one.offsets, *one.rows)}
+    for partition in sorted(concerned):
         replayed = _Replay(events, of, partition, transaction_timeout_ms / 1000)
         try:
             replayed.run()
