@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from support.hadoop import free_ports, hadoop_jars
 from support.killable_process import KillableProcess
-from support.pages import code_blocks
+from support.pages import page
 from support.queries import until
 
 _LOCK: Final = "hadoop-aws-3.5.0"
@@ -34,8 +34,12 @@ _SECONDS: Final = re.compile(r"^SeaweedFS_s3_request_seconds_sum\{.*\} (\S+)$", 
 
 def documented_settings() -> dict[str, str]:
     """What docs/deploying.md sets for S3A."""
-    (block,) = code_blocks("deploying", "properties")
-    return dict(line.split(maxsplit=1) for line in block.splitlines())
+    (block,) = re.findall(
+        r"^<!-- read by tests/support/object_store.py -->\n```text\n(.*?)^```",
+        page("deploying"),
+        re.DOTALL | re.MULTILINE,
+    )
+    return dict(line.split(maxsplit=1) for line in block.replace("\\\n", " ").splitlines())
 
 
 class ObjectStore:

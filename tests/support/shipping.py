@@ -10,7 +10,7 @@ from support.jobs import ROOT
 from support.pages import code_blocks, page
 from support.pins import write_pins
 
-_PACK, _SUBMIT = code_blocks("deploying", "sh")[:2]
+_PACK, _SUBMIT = code_blocks("deploying", "sh")
 SHIPPED = [word for pair in re.findall(r"(--archives|--conf) (\S+)", _SUBMIT) for word in pair]
 """The options of spark-submit that ship the packages."""
 assert len(SHIPPED) == 4, SHIPPED

@@ -30,7 +30,7 @@ class _Answered:
     def request(self, _link: faults.Link, _request: faults.Request) -> None:
         """Nothing."""
 
-    def answer(self, _link: faults.Link, request: faults.Request) -> None:
+    def answer(self, _link: faults.Link, request: faults.Request, _content: bytes) -> None:
         self.requests.append(request)
 
     def gone(self, _link: faults.Link) -> None:
@@ -51,7 +51,7 @@ def test_lost_requests_and_answers(
     with proxied_flow.connections() as connections:
         cluster.topics(connections, [proxied_flow.source], deadline())
         connections._request_timeout = 0.3
-        monkeypatch.setattr(proxy, "observer", seen)
+        monkeypatch.setattr(proxy, "observers", (seen,))
         rule = proxy.on(MetadataRequest, fault, where=lambda m: bool(m.topics))
 
         assert cluster.topics(connections, [proxied_flow.source], deadline())

@@ -50,7 +50,7 @@ def test_a_users_suite_gets_kafka_and_spark(
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(USERS_CACHE))
     # docs/testing.md
-    (documented,) = code_blocks("testing", "python")
+    documented, _ = code_blocks("testing", "python")
     pytester.makepyfile(test_documented=documented, test_of_users=USERS_TESTS)
     # The user's tests run as they are written: what is asserted below goes by their order.
     options = ("-p", "no:cacheprovider", "-p", "no:randomly", "-q")
@@ -114,7 +114,7 @@ def test_a_suite_in_which_warnings_are_errors(
 ) -> None:
     """kafka-python's imports warn on Python 3.11 and 3.12."""
     monkeypatch.setenv(CACHE_VARIABLE, str(USERS_CACHE))
-    (documented,) = code_blocks("testing", "python")
+    documented, _ = code_blocks("testing", "python")
     pytester.makepyfile(test_documented=documented)
     options = ("-W", "error", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
     result = pytester.runpytest_subprocess(*options, timeout=200)
