@@ -121,7 +121,11 @@ class Leaders:
         def ask() -> _Answer:
             with closing(
                 KafkaAdminClient(
-                    bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_TIMEOUT_MS
+                    bootstrap_servers=self._servers,
+                    # A paused node takes the connection and answers nothing; the next try may be
+                    # of another one.
+                    bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
+                    request_timeout_ms=_REQUEST_TIMEOUT_MS,
                 )
             ) as client:
                 return question(client)

@@ -40,6 +40,8 @@ class _Writer:
         settings: dict[str, Any] = {
             "bootstrap.servers": self._servers,
             "transactional.id": name,
+            # A node that is paused takes requests and answers none.
+            "socket.timeout.ms": 5_000,
             "log_level": 0,
         }
         self.producer = Producer(settings)
@@ -172,7 +174,7 @@ def test_others_take_over(kafka: EmbeddedKafka, who: str, how: str) -> None:
         until(lambda: found() is not gone, lambda: f"another {who}", TIMEOUT)
         if how == "pause":
             with pytest.raises(TimeoutError, match="in sync are"):
-                kafka.wait_until_in_sync(3)
+                kafka.wait_until_in_sync(10)
     writer.write()
     assert writer.all_is_there()
 
