@@ -11,10 +11,11 @@ from typing import Final
 
 import pytest
 
-from spark_eos.verify import Verdict, verify
+from spark_eos.verify import Verdict
 from support.flow import Flow
 from support.hadoop import APPLICATION_MASTER, EXECUTOR
 from support.holding import SPECULATION
+from support.planting import look
 from support.stored_files import stored_files
 from support.yarn_jobs import Yarn, yarn_with_packages
 
@@ -42,15 +43,8 @@ def _produce(flow: Flow, batches: int, first: int = 0) -> None:
 
 
 def _written_once(flow: Flow, batches: int) -> None:
-    found = verify(
-        kafka=flow.kafka,
-        inputs=[flow.source],
-        outputs=[flow.target],
-        key=True,
-        group_id=flow.group_id,
-        prefix=f"spark-eos/{flow.group_id}/",
-        complete=True,
-    )
+    prefix = f"spark-eos/{flow.group_id}/"
+    found = look(flow, key=True, prefix=prefix, complete=True, timeout=30)
     assert found.verdict is Verdict.SOUND, (found.anomalies, found.unjudged)
     assert found.records_in == found.records_out == batches * _BATCH
 

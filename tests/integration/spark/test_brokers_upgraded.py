@@ -6,9 +6,10 @@ import pytest
 from kafka import KafkaAdminClient
 
 from spark_eos.testing import EmbeddedKafka
-from spark_eos.verify import Verdict, verify
+from spark_eos.verify import Verdict
 from support.flow import Flow
 from support.loading import loaded
+from support.planting import look
 from support.queries import QueryProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -65,14 +66,7 @@ def test_a_query_goes_on(tmp_path: Path) -> None:
             assert _written(query, 3)[-1] == 6
         with QueryProcess(flow, tmp_path / "last.log") as last:
             assert last.wait() == 0, last.output()[-6000:]
-        found = verify(
-            kafka=flow.kafka,
-            inputs=[flow.source],
-            outputs=[flow.target],
-            key=True,
-            group_id=flow.group_id,
-            complete=True,
-        )
+        found = look(flow, key=True, complete=True, timeout=30)
         assert found.verdict is Verdict.SOUND, found.anomalies
         written = sorted(int(message.key() or b"") for message in flow.written())
         assert written == list(range(produced[0]))

@@ -18,11 +18,12 @@ from typing import Any, Final
 
 import pytest
 
-from spark_eos.verify import Verdict, verify
+from spark_eos.verify import Verdict
 from support.flow import Flow
 from support.jobs import ROOT
 from support.killable_process import KillableProcess
 from support.loading import loaded
+from support.planting import look
 from support.queries import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -140,16 +141,14 @@ def test_drivers_of_two_versions_take_over_from_each_other(
     with last:
         until(last.ended, last.output)
         assert last.exit_status() == 0, last.output()[-6000:]
-    found = verify(
-        kafka=flow.kafka,
-        source_kafka=flow.source_kafka,
-        inputs=[flow.source],
-        outputs=[flow.target],
+    found = look(
+        flow,
         dead_letter_topics=[letters],
         key=True,
         # A staged query's offsets do not tell how far it is: all input counts as processed.
         group_id=None if delivery == "staged" else flow.group_id,
         complete=True,
+        timeout=30,
     )
     assert found.verdict is Verdict.SOUND, found.anomalies
     written = sorted(int(message.key() or b"") for message in flow.written())
