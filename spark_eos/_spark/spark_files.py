@@ -58,24 +58,26 @@ class HadoopFiles:
 
     def _create(self, path: str, text: str) -> None:
         target = self._path(self._base, path)
-        # In an object store, whose renames are copies.
-        at_once = self._fs.hasPathCapability(target, _THERE_WHEN_CLOSED)
-        # Hidden, so that nobody reads it.
-        aside = self._path(target.getParent(), f".{target.getName()}.aside")
-        if at_once:
+        if self._fs.hasPathCapability(target, _THERE_WHEN_CLOSED):
+            # An object store, whose renames are copies.
             builder = self._fs.createFile(target).recursive()
             stream = builder.opt(_UNLESS_THERE_IS_ONE, "true").build()
-        else:
-            stream = self._fs.create(aside)
+            try:
+                stream.write(text.encode())
+            except BaseException:
+                stream.abort()
+                raise
+            finally:
+                stream.close()
+            return
+        # Hidden, so that nobody reads it.
+        aside = self._path(target.getParent(), f".{target.getName()}.aside")
+        stream = self._fs.create(aside)
         try:
             stream.write(text.encode())
-        except BaseException:
-            if at_once:
-                stream.abort()
-            raise
         finally:
             stream.close()
-        if not at_once and not self._fs.rename(aside, target):
+        if not self._fs.rename(aside, target):
             raise CheckpointError(
                 f"checkpoint_location {self.location!r}: {path} can't be created there; "
                 "look whether the file exists, and who may write in its directory"
