@@ -37,7 +37,7 @@ class EmbeddedKafka:
 
     Args:
         nodes: Number of nodes, each a broker and a controller in a JVM of its own. With fewer than
-            three there are as many replicas as nodes, and one fewer must be in sync.
+            three there are as many replicas as nodes, and one must be in sync.
         properties: Broker settings that override the defaults (see `broker_properties.BASE`).
         security: Secured listeners besides the plaintext one for clients, their users, and
             whether there is an authorizer.

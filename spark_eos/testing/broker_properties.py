@@ -59,6 +59,16 @@ class Ports:
     secured: Mapping[str, int]  # by listener
 
 
+def free_numbers(count: int) -> list[int]:
+    """Return the numbers of ports that were free a moment ago."""
+    # All sockets stay open until the last one has a port, so that these differ.
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
+            listener.bind((HOST, 0))
+        return [listener.getsockname()[1] for listener in listeners]
+
+
 def free_ports() -> Ports:
     """Return ports that were free a moment ago."""
     return cluster_ports([None], [None])[0]
@@ -70,25 +80,18 @@ def cluster_ports(
     secured: Collection[str] = (),
 ) -> tuple[Ports, ...]:
     """Return free ports of each node, and those for clients and the advertised ones if given."""
-    # All sockets stay open until the last port is chosen, so that the ports differ.
-    with ExitStack() as stack:
-
-        def free() -> int:
-            listener = stack.enter_context(socket.socket())
-            listener.bind((HOST, 0))
-            return int(listener.getsockname()[1])
-
-        chosen = [free() if client is None else client for client in clients]
-        return tuple(
-            Ports(
-                client=client,
-                advertised=client if shown is None else shown,
-                internal=free(),
-                controller=free(),
-                secured={name: free() for name in secured},
-            )
-            for client, shown in zip(chosen, advertised, strict=True)
+    free = iter(free_numbers(len(clients) * (3 + len(secured))))
+    chosen = [next(free) if client is None else client for client in clients]
+    return tuple(
+        Ports(
+            client=client,
+            advertised=client if shown is None else shown,
+            internal=next(free),
+            controller=next(free),
+            secured={name: next(free) for name in secured},
         )
+        for client, shown in zip(chosen, advertised, strict=True)
+    )
 
 
 def broker_properties(
@@ -139,6 +142,9 @@ def _replication(nodes: int) -> dict[str, str]:
         found[f"{topic}.num.partitions"] = str(nodes)
     for topic in INTERNAL_TOPICS[1:]:
         found[f"{topic}.min.isr"] = in_sync
+    if nodes > 1:
+        # For so long brokers wait for a controller that is paused, before they ask the next one.
+        found["controller.socket.timeout.ms"] = "3000"
     return found
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -22,6 +21,7 @@ from spark_eos._jars.class_archive import JVM_FLAGS
 from spark_eos._jars.jar_sets import locked_jars, spark_kafka_jars
 from spark_eos._jars.java import find_java
 from spark_eos._jars.lockfile import parse_lock
+from spark_eos.testing.broker_properties import free_numbers
 from support.killable_process import KillableProcess
 from support.queries import until
 from support.stored_files import HDFS_HOST, HDFS_PAGES
@@ -63,7 +63,7 @@ class Hadoop:
         self._directory = directory
         self._yarn = yarn
         self._stack = ExitStack()
-        self._port, *ports = free_ports(6)
+        self._port, *ports = free_numbers(6)
         self._pages = f"{HDFS_PAGES}:{self._port}"
         self._managers = [f"{_HOST}:{port}" for port in ports]
         self.configuration = directory / "conf"  # HADOOP_CONF_DIR
@@ -291,13 +291,3 @@ class Hadoop:
 def _json(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
         return json.load(answer)
-
-
-def free_ports(number: int) -> Iterator[int]:
-    """Yields ports that were free a moment ago, for servers that can't tell which they chose."""
-    with ExitStack() as stack:
-        # All stay open until the last one is chosen, so that they differ.
-        found = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for listener in found:
-            listener.bind((_HOST, 0))
-        yield from [listener.getsockname()[1] for listener in found]

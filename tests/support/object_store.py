@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 from pyarrow import fs
 
-from support.hadoop import free_ports, hadoop_jars
+from spark_eos.testing.broker_properties import free_numbers
+from support.hadoop import hadoop_jars
 from support.killable_process import KillableProcess
 from support.pages import page
 from support.queries import until
@@ -51,7 +52,7 @@ class ObjectStore:
             pytest.skip("there is no `weed`: make test-stores installs it")
         self._jars = hadoop_jars(_LOCK)
         names = [f"{name}.port{kind}" for name in _SERVERS for kind in ("", ".grpc")]
-        *ports, metrics = free_ports(len(names) + 1)
+        *ports, metrics = free_numbers(len(names) + 1)
         chosen = dict(zip(names, ports, strict=True))
         self._endpoint = f"http://{_HOST}:{chosen['s3.port']}"
         self._metrics = f"http://{_HOST}:{metrics}/metrics"
