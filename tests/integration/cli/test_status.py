@@ -188,7 +188,7 @@ def _foreign_transaction(servers: str, topic: str, name: str, partition: int = 1
     producer.abort_transaction()
 
 
-def test_a_foreign_transaction_that_defer_dead_letters_readers_is_named(flow: Flow) -> None:
+def test_a_foreign_transaction_that_holds_up_readers_is_named(flow: Flow) -> None:
     flow.produce(range(4))
     servers = flow.bootstrap_servers
     with one_open(flow) as own:
@@ -212,7 +212,7 @@ def test_a_foreign_transaction_that_defer_dead_letters_readers_is_named(flow: Fl
             assert document(flow)["held_back"] == []
 
 
-def test_without_read_it_says_that_something_defer_dead_letters_readers(
+def test_without_read_it_says_that_something_holds_up_readers(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     def refuse(_request: Any, answer: Any) -> None:
