@@ -55,6 +55,12 @@ class KillableProcess:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
+    @property
+    def pid(self) -> int:
+        """Process id of what was started."""
+        assert self._started is not None
+        return self._started.pid
+
     def exit_status(self) -> int | None:
         """Returns the exit status, or None while the process runs."""
         return None if self._started is None else self._started.poll()

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -190,12 +190,11 @@ def until(condition: Callable[[], Any], what: Callable[[], str], timeout: float 
     return found
 
 
-def slot_holders(directory: str) -> dict[str, int]:
+def slot_holders(directory: str, among: Iterable[int] | None = None) -> dict[str, int]:
     """The processes that hold transactional ids' slots: lock file to process id."""
+    pids = Path("/proc").glob("[0-9]*") if among is None else map(str, among)
     held = {}
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
+    for process in (Path("/proc", pid) for pid in pids):
         try:
             links = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
         except OSError:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.error import URLError
@@ -21,20 +21,32 @@ _HOST = "127.0.0.1"
 
 
 class Standalone:
-    """A cluster whose executors have one core each; a context manager."""
+    """A cluster whose executors have one core each; a context manager.
 
-    def __init__(self, directory: Path, hosts: Sequence[str] = (_HOST, _HOST)) -> None:
+    There is a worker for each of ``hosts``, which ``on_host`` starts a command on.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        hosts: Sequence[str] = (_HOST, _HOST),
+        *,
+        master: str = _HOST,
+        on_host: Callable[[str], Sequence[str]] = lambda _host: (),
+    ) -> None:
         self._directory = directory
         self._hosts = hosts
+        self._master_host = master
+        self._on_host = on_host
         self._stack = ExitStack()
         ports = free_ports()
-        self._page = f"http://{_HOST}:{ports.client}"
-        self.master = f"spark://{_HOST}:{ports.internal}"
+        self._page = f"http://{master}:{ports.client}"
+        self.master = f"spark://{master}:{ports.internal}"
         self._master_arguments = ("--port", str(ports.internal), "--webui-port", str(ports.client))
 
     def __enter__(self) -> "Standalone":
         try:
-            self._start("master", _HOST, *self._master_arguments)
+            self._start("master", self._master_host, *self._master_arguments)
             for number, host in enumerate(self._hosts):
                 work = self._directory / f"worker-{number}"
                 arguments = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
@@ -84,9 +96,9 @@ class Standalone:
 
     def _start(self, name: str, host: str, *arguments: str) -> None:
         kind = f"org.apache.spark.deploy.{name}.{name.capitalize()}"
-        command = [str(_HOME / "bin" / "spark-class"), kind, "--host", host, *arguments]
+        program = [str(_HOME / "bin" / "spark-class"), kind, "--host", host, *arguments]
         process = KillableProcess(
-            command,
+            program if name == "master" else [*self._on_host(host), *program],
             log=self._directory / f"{name}.log",
             directory=self._directory,
             environment={"SPARK_HOME": str(_HOME), "SPARK_DAEMON_MEMORY": "256m"},

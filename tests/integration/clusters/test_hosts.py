@@ -1,0 +1,100 @@
+"""Executors on hosts of their own, which are lost, or cut off from all others, in a transaction."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.flow import Flow
+from support.holding import (
+    LONG_TRANSACTIONS,
+    SMALL_BATCHES,
+    hold_written_once,
+    produce_with_hold,
+    until_held,
+)
+from support.hosts import THIS_HOST, Hosts, has_network_of_its_own
+from support.queries import QueryProcess, slot_holders, until
+from support.standalone import Standalone
+
+pytestmark = [
+    pytest.mark.skipif(
+        "SPARK_EOS_CLUSTERS" not in os.environ or not has_network_of_its_own(),
+        reason="make test-clusters runs it, in a network of its own",
+    ),
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+_CONFIG = {
+    **SMALL_BATCHES,
+    "spark.executor.memory": "512m",
+    "spark.driver.bindAddress": THIS_HOST,
+    "spark.driver.host": THIS_HOST,
+    # Until a silent executor is given up.
+    "spark.network.timeout": "15s",
+    "spark.network.timeoutInterval": "5s",
+    "spark.executor.heartbeatInterval": "2s",
+}
+
+
+@contextmanager
+def _query(flow: Flow, place: Path, **settings: Any) -> Iterator[tuple[QueryProcess, Hosts]]:
+    """A query whose first task waits at the held row, on one of two hosts."""
+    port = int(flow.bootstrap_servers.rpartition(":")[2])
+    with (
+        Hosts(2, directory=Path(flow.worker_directory), port=port, logs=place) as hosts,
+        Standalone(place, hosts.addresses, master=THIS_HOST, on_host=hosts.on) as cluster,
+        QueryProcess(
+            flow,
+            place / "log",
+            master=cluster.master,
+            config=_CONFIG,
+            hold=[str(place / "go"), "hold"],
+            hold_once=True,
+            **LONG_TRANSACTIONS,
+            **settings,
+        ) as query,
+    ):
+        until_held(query)
+        yield query, hosts
+
+
+def _writer(query: QueryProcess, hosts: Hosts) -> tuple[int, str]:
+    """The worker whose transaction is open, and its host."""
+    (transactional_id,) = query.flow.open_transactions()
+    _, node, slot = transactional_id.rsplit("/", 2)
+    (host,) = (
+        host
+        for host in hosts.addresses
+        if node in [file.read_text() for file in hosts.files(host).glob("node-*")]
+    )
+    holders = slot_holders(query.flow.worker_directory, hosts.processes(host))
+    (worker,) = (pid for lock, pid in holders.items() if lock.endswith(f"/slot-{slot}.lock"))
+    return worker, host
+
+
+def test_a_lost_host(flow: Flow, tmp_path: Path) -> None:
+    expected = produce_with_hold(flow)
+    with _query(flow, tmp_path) as (query, hosts):
+        _, host = _writer(query, hosts)
+        hosts.lose(host)
+        assert query.wait(240) == 0, query.output()
+        (report,) = query.reports()
+    assert report["rows_written"] == 1_000
+    hold_written_once(flow, expected)
+
+
+def test_a_host_that_is_cut_off_comes_back(flow: Flow, tmp_path: Path) -> None:
+    """Its task goes on with what it has open, after others have written those rows."""
+    expected = produce_with_hold(flow)
+    with _query(flow, tmp_path, available_now=False) as (query, hosts):
+        worker, host = _writer(query, hosts)
+        with hosts.cut_off(host):
+            query.until(lambda: flow.committed().get(0) == 500, "the other host's rows")
+            (tmp_path / "go").touch()
+        until(lambda: worker not in hosts.processes(host), lambda: "the end of the first task")
+    hold_written_once(flow, expected)
