@@ -66,10 +66,10 @@ test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, C
 # One process: a YARN, its containers, a broker and a Spark are enough for two cores.
 test-clusters: jars ## Kill queries on a real YARN, on hosts of their own (root only), and on a real HDFS: about half an hour
 	@SPARK_EOS_CLUSTERS=1 $(PYTEST) tests/integration/clusters/test_yarn.py $(ARGS)
-	@SPARK_EOS_CLUSTERS=1 unshare --net sh -c 'ip link set lo up && exec "$$@"' - \
-		$(PYTEST) tests/integration/clusters/test_hosts.py $(ARGS)
 	@SPARK_EOS_CHECKPOINTS=hdfs SPARK_EOS_KILLS=1 $(PYTEST) tests/integration/spark/test_staged_faults.py \
 		tests/integration/spark/test_staged_kills.py $(ARGS)
+	@SPARK_EOS_CLUSTERS=1 unshare --net sh -c 'ip link set lo up && exec "$$@"' - \
+		$(PYTEST) tests/integration/clusters/test_hosts.py $(ARGS)
 
 # The server's directory is the path's last, since it has a Python of its own.
 STORES = PATH="$$PATH:$(CURDIR)/$(VENV)/stores/bin" SPARK_EOS_CHECKPOINTS=s3a

@@ -1,4 +1,4 @@
-"""Forwards a port: ``python -m support.forward ADDRESS TARGET PORT``, until it is killed."""
+"""Forwards a port until it is killed; its arguments are ADDRESS, TARGET and PORT."""
 
 import asyncio
 import sys

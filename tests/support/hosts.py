@@ -102,8 +102,8 @@ class Hosts:
         self._forward(on, _LOOPBACK, THIS_HOST)
 
     def _forward(self, on: Sequence[str], address: str, target: str) -> None:
-        module = (sys.executable, "-m", "support.forward")
-        self._start((*on, *module, address, target, str(self._port)))
+        script = Path(__file__).with_name("forward.py")
+        self._start((*on, sys.executable, str(script), address, target, str(self._port)))
 
     def _start(self, command: Sequence[str]) -> int:
         log = self._logs / "hosts.log"
