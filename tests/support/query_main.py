@@ -1,9 +1,9 @@
 """A relay query for `support.queries.QueryProcess`; its settings are JSON in the first argument.
 
-Settings beside those of ExactlyOnceSink: ``source``; ``master``; ``config`` (of the session);
-``available_now``; ``max_offsets``; ``headers`` (an SQL expression);
-``hold`` (a path and a value: the task that reaches a row with
-the value waits until the path exists); ``hold_once`` (only the first one waits); ``metrics_port``;
+Settings beside those of ExactlyOnceSink: ``source``, or ``pattern``; ``master``; ``config`` (of the
+session); ``available_now``; ``max_offsets``; ``headers`` (an SQL expression); ``hold`` (a path and
+a value: the task that reaches a row with the value waits until the path exists); ``hold_once``
+(only the first one waits); ``metrics_port``;
 ``log_interval_ms`` (between two batches that Spark logs, with asynchronous progress tracking).
 """
 
@@ -38,7 +38,7 @@ def run_to_the_end(writer: Writer) -> None:
 
 def main() -> None:
     settings: dict[str, Any] = json.loads(sys.argv[1])
-    source = settings.pop("source")
+    source, pattern = settings.pop("source"), settings.pop("pattern", None)
     spark = spark_session(
         master=settings.pop("master", "local[2]"),
         config=settings.pop("config", {}),
@@ -59,7 +59,8 @@ def main() -> None:
         spark.streams.addListener(listener)
         observers += [metrics, listener]
     sink = ExactlyOnceSink(**arguments(**settings, on_batch=observers))
-    frame = sink.read(spark, subscribe=source, options=options).select("source", "key", "value")
+    read = {"subscribe": source} if pattern is None else {"subscribePattern": pattern}
+    frame = sink.read(spark, **read, options=options).select("source", "key", "value")
     if headers is not None:
         frame = frame.withColumn("headers", F.expr(headers))
     if hold is not None:
