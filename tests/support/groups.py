@@ -9,7 +9,11 @@ from contextlib import closing
 
 import kafka
 from kafka import KafkaAdminClient, OffsetAndMetadata
-from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
+from kafka.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    KafkaError,
+)
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from spark_eos._kafka.offset_metadata import CommittedOffset
@@ -30,6 +34,12 @@ _when_there_is_a_coordinator = retry(
 )
 
 
+def _check(answer: Mapping[kafka.TopicPartition, type[KafkaError]]) -> None:
+    for error in answer.values():
+        if error.errno:
+            raise error(str(answer))
+
+
 @_when_there_is_a_coordinator
 def set_offsets(
     bootstrap_servers: str,
@@ -43,8 +53,7 @@ def set_offsets(
         for p, offset in offsets.items()
     }
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
-        answer = admin.alter_group_offsets(group_id, wanted)
-    assert not any(error.errno for error in answer.values()), answer
+        _check(admin.alter_group_offsets(group_id, wanted))
 
 
 @_when_there_is_a_coordinator
@@ -54,8 +63,7 @@ def delete_offsets(
     """Deletes offsets of a group without members: what is left then is as if they had expired."""
     wanted = [kafka.TopicPartition(*partition) for partition in partitions]
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
-        answer = admin.delete_group_offsets(group_id, wanted)
-    assert not any(error.errno for error in answer.values()), answer
+        _check(admin.delete_group_offsets(group_id, wanted))
 
 
 @_when_there_is_a_coordinator
