@@ -12,6 +12,7 @@ import psutil
 
 from spark_eos.testing.spark import prepare_environment, spark_settings
 from support.apis import Queries, connect_queries
+from support.killable_process import SessionGuard
 from support.queries import until
 
 _TESTS = Path(__file__).parents[1]
@@ -69,6 +70,7 @@ class ConnectServer:
                 env=environment,
                 start_new_session=True,
             )
+        self._guard = SessionGuard(self.process.pid)
         until(self._listens, lambda: f"the server\n{self.output()[-4000:]}")
 
     def _listens(self) -> bool:
@@ -97,6 +99,7 @@ class ConnectServer:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._guard.dismiss()
 
 
 class ConnectService:

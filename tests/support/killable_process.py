@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,26 @@ _PROCESSES: Final = Path("/proc")
 _TAIL_LINES: Final = 40
 _PATIENCE: Final = 10.0
 _INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+_DISMISSED: Final = b"."
+
+
+class SessionGuard:
+    """Kills a session once this process is gone, however it ends, unless it was dismissed."""
+
+    def __init__(self, session: int) -> None:
+        # The operating system closes the pipe.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, str(session)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def dismiss(self) -> None:
+        """Lets it go; may be called again."""
+        if self._process.returncode is None:
+            self._process.communicate(_DISMISSED)
 
 
 class KillableProcess:
@@ -34,6 +55,7 @@ class KillableProcess:
         self._directory = directory
         self._environment = {**os.environ, "TMPDIR": str(directory), **environment}
         self._started: subprocess.Popen[bytes] | None = None
+        self._guard: SessionGuard | None = None
 
     def __enter__(self) -> "KillableProcess":
         try:
@@ -47,6 +69,7 @@ class KillableProcess:
                     start_new_session=True,
                     env=self._environment,
                 )
+                self._guard = SessionGuard(self._started.pid)
         except BaseException:
             self.kill()
             raise
@@ -70,12 +93,10 @@ class KillableProcess:
         process = self._started
         if process is not None and process.poll() is None:
             # Until it is waited for, the process's id, which is the session's, can't be reused.
-            # Two passes, because the first may miss processes being forked at the same time.
-            for _ in range(2):
-                for pid in (process.pid, *session_members(process.pid)):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+            kill_session(process.pid)
             process.wait(_PATIENCE)
+        if self._guard is not None:
+            self._guard.dismiss()
 
     def log_tail(self) -> str:
         """Returns the last lines of the output."""
@@ -100,6 +121,15 @@ def _interrupts_deferred() -> Iterator[None]:
         signal.raise_signal(interrupt)
 
 
+def kill_session(session: int) -> None:
+    """Sends SIGKILL to all processes of a session."""
+    # Two passes, because the first may miss processes being forked at the same time.
+    for _ in range(2):
+        for pid in session_members(session):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
 def session_members(session: int) -> Iterator[int]:
     """Yields the process ids of a session, including orphans."""
     for pid in _process_ids():
@@ -121,3 +151,7 @@ def _process_ids() -> list[int]:
         check=True,
     )
     return [int(pid) for pid in listed.stdout.split()]
+
+
+if __name__ == "__main__" and os.read(0, 1) != _DISMISSED:
+    kill_session(int(sys.argv[1]))

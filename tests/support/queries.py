@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos.testing import process_available
 from support.flow import Flow
+from support.killable_process import SessionGuard
 from support.sinks import arguments, flat
 
 Transform = Callable[[DataFrame], DataFrame]
@@ -141,6 +142,7 @@ class QueryProcess:
                 env=environment,
                 start_new_session=True,
             )
+        self._guard = SessionGuard(self.process.pid)
 
     def __enter__(self) -> "QueryProcess":
         return self
@@ -153,6 +155,7 @@ class QueryProcess:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._guard.dismiss()
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
