@@ -108,8 +108,10 @@ class TopicRules:
         # Each slice of rows asks for it. Entries that have expired are gone from the number.
         number, smallest = self._smallest
         if number != self._topics.currsize:
+            # Counted first: an entry may expire while they are read.
+            number = self._topics.currsize
             smallest = min([self._own_batch_size, *(_limit(known) for known in self._known())])
-            self._smallest = self._topics.currsize, smallest
+            self._smallest = number, smallest
         return max(1, smallest)
 
     def learn(self, topics: Collection[str]) -> None:
@@ -137,7 +139,7 @@ class TopicRules:
             if before is None:
                 number += 1
             elif before.config != config:
-                number = -1
+                number = math.nan  # which no number equals, whatever is added to it
             self._smallest = number, min(smallest, _limit(known))
 
     def changed(self, topic: str) -> bool:
