@@ -39,7 +39,10 @@ def broker(port: int | None, topics: Mapping[str, int], nodes: int) -> None:
     Prints its addresses on stdout as soon as it and the topics are ready. Removes its data when it
     stops. Of three nodes, any one may be killed.
     """
-    kafka = EmbeddedKafka(nodes=nodes, port=port)
+    try:
+        kafka = EmbeddedKafka(nodes=nodes, port=port)
+    except ValueError as error:
+        raise click.UsageError(f"--port: {error}") from error
 
     def ready() -> str:
         for name, partitions in topics.items():

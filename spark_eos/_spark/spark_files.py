@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Final
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
@@ -60,15 +60,12 @@ class HadoopFiles:
         target = self._path(self._base, path)
         if self._fs.hasPathCapability(target, _THERE_WHEN_CLOSED):
             # An object store, whose renames are copies.
-            builder = self._fs.createFile(target).recursive()
-            stream = builder.opt(_UNLESS_THERE_IS_ONE, "true").build()
             try:
-                stream.write(text.encode())
-            except BaseException:
-                stream.abort()
-                raise
-            finally:
-                stream.close()
+                self._create_at_once(target, text)
+            except Exception:
+                # If the answer is lost, S3's client asks again, and is refused for its own file.
+                if self.read(path) != text:
+                    raise
             return
         # Hidden, so that nobody reads it.
         aside = self._path(target.getParent(), f".{target.getName()}.aside")
@@ -82,6 +79,17 @@ class HadoopFiles:
                 f"checkpoint_location {self.location!r}: {path} can't be created there; "
                 "look whether the file exists, and who may write in its directory"
             )
+
+    def _create_at_once(self, target: Any, text: str) -> None:
+        builder = self._fs.createFile(target).recursive()
+        stream = builder.opt(_UNLESS_THERE_IS_ONE, "true").build()
+        try:
+            stream.write(text.encode())
+        except BaseException:
+            stream.abort()
+            raise
+        finally:
+            stream.close()
 
     def delete(self, path: str) -> None:
         self._fs.delete(self._path(self._base, path), True)  # noqa: FBT003 - recursively

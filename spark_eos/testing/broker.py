@@ -15,6 +15,7 @@ from spark_eos.testing.embedded_server import on_free_ports, start_together
 
 KAFKA_VARIABLE = "SPARK_EOS_KAFKA"
 _NEWEST = "4.4.0"
+_LAST_PORT = 65_535
 
 
 def kafka_version() -> str:
@@ -57,7 +58,8 @@ class EmbeddedKafka:
         nodes: The nodes; ``nodes[0]`` has the id 1.
 
     Raises:
-        ValueError: `nodes` is less than 1, or there is another number of advertised ports.
+        ValueError: `nodes` is less than 1, there is another number of advertised ports, or there
+            are not as many ports from `port` on.
         BrokerStartError: From `start`: Kafka does not start; the message ends with its log, or
             says that `port` is in use.
         spark_eos._jars.jar_sets.JarError: From `start`: a jar's checksum differs from the lock's.
@@ -92,6 +94,8 @@ class EmbeddedKafka:
     ) -> None:
         if nodes < 1:
             raise ValueError(f"nodes is {nodes}, and must be at least 1")
+        if port is not None and port + nodes - 1 > _LAST_PORT:
+            raise ValueError(f"port is {port}, from which there are no {nodes} ports")
         if isinstance(advertised_port, int):
             advertised_port = [advertised_port]
         self._advertised = [None] * nodes if advertised_port is None else list(advertised_port)
@@ -159,14 +163,18 @@ class EmbeddedKafka:
                 ports = cluster_ports(self._clients, self._advertised, secured)
                 for node in self.nodes:
                     node.settle(ports)
-            start_together(stopped)
+            try:
+                start_together(stopped)
+                if self._security is not None:
+                    self._security.create_credentials(self._administration())
+            except BaseException:
+                if first:  # what nodes have stored is worthless without the others
+                    self.close()
+                raise
 
         # Another process may take a port between our choice and Kafka's start.
         chosen = first and self._clients[0] is None
         on_free_ports(attempts=5 if chosen else 1)(start)
-        self._admin = broker_admin.admin_client(self.direct_servers)
-        if self._security is not None:
-            self._security.create_credentials(self._admin)
 
     def prepare(self) -> None:
         """Download its jars and archive its classes, as the first start would do."""
@@ -185,13 +193,13 @@ class EmbeddedKafka:
         self._admin = None
 
     def pause(self) -> None:
-        """Freeze all nodes with SIGSTOP: connections stay open, but nobody answers."""
-        for node in self.nodes:
+        """Freeze all nodes that run with SIGSTOP: connections stay open, but nobody answers."""
+        for node in self._running():
             node.pause()
 
     def resume(self) -> None:
-        """Resume all nodes with SIGCONT after `pause`."""
-        for node in self.nodes:
+        """Resume all nodes that run with SIGCONT after `pause`."""
+        for node in self._running():
             node.resume()
 
     def close(self) -> None:
@@ -310,7 +318,14 @@ class EmbeddedKafka:
     def _node(self, id_: int) -> KafkaNode:
         return self.nodes[id_ - 1]
 
-    def _administration(self) -> AdminClient:
-        if self._admin is None:
+    def _running(self) -> list[KafkaNode]:
+        running = [node for node in self.nodes if node.is_running]
+        if not running:
             raise RuntimeError("The broker is not running; call start()")
+        return running
+
+    def _administration(self) -> AdminClient:
+        self._running()
+        if self._admin is None:
+            self._admin = broker_admin.admin_client(self.direct_servers)
         return self._admin

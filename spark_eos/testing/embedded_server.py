@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import socket
 import tempfile
 import time
@@ -20,7 +19,7 @@ from spark_eos._jars.cache import cached
 from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, fingerprint
 from spark_eos._jars.java import Java, find_java
 from spark_eos.errors import PrintableError
-from spark_eos.testing.server_process import ServerProcess
+from spark_eos.testing.server_process import Guard, ServerProcess
 
 HOST: Final = "127.0.0.1"
 _Server = TypeVar("_Server", bound="EmbeddedServer")
@@ -56,6 +55,7 @@ class _Remains:
         self._owner = os.getpid()
         self.process: ServerProcess | None = None
         self.directory: Path | None = None
+        self.guard: Guard | None = None
         self._final_log = ""
 
     def log(self) -> str:
@@ -78,6 +78,9 @@ class _Remains:
             self._final_log = self.log()
             shutil.rmtree(self.directory, ignore_errors=True)
             self.directory = None
+        if self.guard is not None:
+            self.guard.dismiss()
+            self.guard = None
 
 
 class EmbeddedServer(ABC):
@@ -187,12 +190,13 @@ class EmbeddedServer(ABC):
 
     def resume(self) -> None:
         """Resume it with SIGCONT after `pause`."""
-        self._running().signal(signal.SIGCONT)
+        self._running().resume()
 
     def close(self) -> None:
         """Stop it and remove its data; only `log` still works."""
         self._disconnect()
         self._remains.discard()
+        self._has_run = False
 
     def log(self) -> str:
         """Return what it has logged since its first start."""
@@ -216,9 +220,15 @@ class EmbeddedServer(ABC):
         """Start the JVM."""
         directory = self._directory()
         self._logged_before = len(self.log())
+        if self._remains.guard is None:
+            self._remains.guard = Guard(directory)
         # Kept at once, so that it is removed however the wait ends.
         self._remains.process = ServerProcess(
-            command, directory=directory, log=directory / _LOG, environment=environment
+            command,
+            directory=directory,
+            log=directory / _LOG,
+            guard=self._remains.guard,
+            environment=environment,
         )
 
     def _await_ready(self) -> None:

@@ -6,18 +6,25 @@ import shutil
 import signal
 import sys
 
-DISMISSED = b"."
+NOTHING = 0
+"""In place of a process id, while the server does not run."""
+DISMISSED = -1
+"""In place of a process id, once its data is removed."""
 
 
-def main(pid: int, directory: str) -> None:
-    """Wait for the owner; unless it dismisses the guard, kill `pid` and remove its data."""
+def main(directory: str) -> None:
+    """Follow the server's process id, a line each; when the owner is gone, kill it and its data."""
+    pid = NOTHING
     # The operating system closes the pipe's other end however the owner dies, even by SIGKILL.
-    if os.read(0, 1) == DISMISSED:
+    for line in sys.stdin:
+        pid = int(line)
+    if pid == DISMISSED:
         return
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    if pid != NOTHING:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(sys.argv[1])

@@ -1,5 +1,6 @@
-"""The JVM that runs a server, and the guard that ends it when its owner is gone."""
+"""The JVM that runs a server, and the guard that ends it, and its data, when its owner is gone."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,6 +9,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_eos.testing import guard
+
+
+class Guard:
+    """Kills a server and removes its directory if this process dies, even by SIGKILL."""
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(directory)],
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
+
+    def watch(self, pid: int) -> None:
+        """Say which process is the server's by now; ``guard.NOTHING`` for none."""
+        # Without the guard, which somebody has killed, all else goes on.
+        with contextlib.suppress(BrokenPipeError):
+            print(pid, file=self._process.stdin, flush=True)
+
+    def dismiss(self) -> None:
+        """End it; nothing is left to remove."""
+        self.watch(guard.DISMISSED)
+        self._process.communicate()
 
 
 class ServerProcess:
@@ -19,8 +45,11 @@ class ServerProcess:
         *,
         directory: Path,
         log: Path,
+        guard: Guard,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        self._guard = guard
+        self._paused = False
         with log.open("ab") as output:
             self._jvm = subprocess.Popen(
                 command,
@@ -32,15 +61,7 @@ class ServerProcess:
                 start_new_session=True,
             )
         try:
-            # Kills the JVM and removes its directory if this process dies without doing so, even by
-            # SIGKILL.
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(self._jvm.pid), str(directory)],
-                cwd="/",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self._guard.watch(self._jvm.pid)
         except BaseException:
             self._jvm.kill()
             self._jvm.wait()
@@ -55,16 +76,20 @@ class ServerProcess:
         """Return the exit code, or None while the JVM runs."""
         return self._jvm.poll()
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the JVM, if it still runs."""
-        self._jvm.send_signal(number)
-
     def pause(self) -> None:
         """Freeze the JVM with SIGSTOP; return once all of its threads have stopped."""
+        if self._paused:  # the system tells of it only once
+            return
         self._jvm.send_signal(signal.SIGSTOP)
         _pid, status = os.waitpid(self._jvm.pid, os.WUNTRACED)
-        if not os.WIFSTOPPED(status):  # it has ended in the meantime
+        self._paused = os.WIFSTOPPED(status)
+        if not self._paused:  # it has ended in the meantime
             self._jvm.returncode = os.waitstatus_to_exitcode(status)
+
+    def resume(self) -> None:
+        """Let a paused JVM go on with SIGCONT."""
+        self._jvm.send_signal(signal.SIGCONT)
+        self._paused = False
 
     def stop(self, grace: float) -> None:
         """End the JVM with SIGTERM, and with SIGKILL after `grace` seconds."""
@@ -84,5 +109,4 @@ class ServerProcess:
 
     def _reap(self) -> None:
         self._jvm.wait()
-        if self._guard.poll() is None:
-            self._guard.communicate(guard.DISMISSED)
+        self._guard.watch(guard.NOTHING)

@@ -18,6 +18,7 @@ from spark_eos._kafka.cluster import broker_features
 from spark_eos._kafka.connection import Connections
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
 from spark_eos.testing.broker_admin import admin_client
+from spark_eos.testing.broker_security import BrokerSecurity, SecuredListener
 from support.connect_server import lives
 from support.flow import consume
 from support.members import deadline
@@ -102,7 +103,11 @@ def test_a_restart_keeps_data_and_address(kafka: EmbeddedKafka, how: str) -> Non
     assert not kafka.is_running
     with pytest.raises(RuntimeError, match="not running"):
         kafka.create_topic("other")
-    kafka.start()
+    if how == "kill":
+        kafka.nodes[0].start()
+    else:
+        kafka.start()
+    kafka.create_topic("other")
     assert kafka.bootstrap_servers == address
     assert kafka.pid != pid
     send(kafka, "kept", b"after")
@@ -118,6 +123,7 @@ def test_a_paused_broker_is_silent_and_can_be_stopped(kafka: EmbeddedKafka) -> N
         admin.list_topics(timeout=0.5)
     kafka.resume()
     assert admin.list_topics(timeout=60).brokers
+    kafka.pause()
     kafka.pause()
     process = kafka.nodes[0]._remains.process
     assert process is not None
@@ -178,32 +184,63 @@ def test_a_port_that_is_taken_is_named(embedded_kafka: EmbeddedKafka) -> None:
         EmbeddedKafka(port=port).start()
 
 
+def test_there_are_as_many_ports_as_nodes() -> None:
+    with pytest.raises(ValueError, match="port is 65535, from which there are no 2 ports"):
+        EmbeddedKafka(nodes=2, port=65_535)
+
+
+@pytest.mark.slow
+def test_a_start_that_fails_after_all_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def refuse(*_: object) -> None:
+        started.append(broker.pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BrokerSecurity, "create_credentials", refuse)
+    listeners = {"SASL": SecuredListener("SASL_PLAINTEXT", mechanisms=("PLAIN",))}
+    broker = EmbeddedKafka(security=BrokerSecurity(listeners, users={"alice": "secret"}))
+    with pytest.raises(KeyboardInterrupt):
+        broker.start()
+    assert not any(map(alive, started))
+    assert started
+    assert broker.nodes[0]._remains.directory is None
+
+
 OWNER = """
 import os, sys, time
 from spark_eos.testing import EmbeddedKafka
 broker = EmbeddedKafka()
 broker.start()
-print(broker.pid, os.readlink(f"/proc/{broker.pid}/cwd"), flush=True)
-if sys.argv[1] == "wait":
+pid, directory = broker.pid, os.readlink(f"/proc/{broker.pid}/cwd")
+if sys.argv[1] == "killed after its broker":
+    broker.kill()
+print(pid, directory, flush=True)
+if sys.argv[1] != "forgets to close":
     time.sleep(600)
 """
 
 
 @pytest.mark.parametrize(
-    "how", ["killed", pytest.param("forgets to close", marks=pytest.mark.slow)]
+    "how",
+    [
+        "killed",
+        pytest.param("killed after its broker", marks=pytest.mark.slow),
+        pytest.param("forgets to close", marks=pytest.mark.slow),
+    ],
 )
 def test_nothing_outlives_its_owner(how: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, "wait" if how == "killed" else "exit"],
+        [sys.executable, "-c", OWNER, how],
         stdout=subprocess.PIPE,
         text=True,
     ) as owner:
         assert owner.stdout is not None
         number, name = owner.stdout.readline().split()
         pid, directory = int(number), Path(name)
-        if how == "killed":
+        if how != "forgets to close":
             assert (directory / "data").is_dir()
-            assert alive(pid)
+            assert alive(pid) == (how == "killed")
             owner.send_signal(signal.SIGKILL)
             owner.wait()
             until(lambda: not alive(pid), lambda: "the broker's end", 60)
