@@ -10,7 +10,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
     OffsetSpec,
 )
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    retry_if_result,
+    stop_after_delay,
+    wait_fixed,
+)
 
 TIMEOUT = 30.0
 """Timeout of one administrative call, in seconds."""
@@ -73,6 +79,18 @@ def end_offsets(
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Ends:
     """Return high watermarks by partition, or with read_committed last stable offsets."""
+    # Leaders may change meanwhile.
+    return Retrying(
+        retry=retry_if_exception(_is_not_yet),
+        wait=wait_fixed(0.1),
+        stop=stop_after_delay(TIMEOUT),
+        reraise=True,
+    )(_end_offsets, admin, topic, partitions, isolation)
+
+
+def _end_offsets(
+    admin: AdminClient, topic: str, partitions: Collection[int], isolation: IsolationLevel
+) -> Ends:
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     found = admin.list_offsets(
         {TopicPartition(topic, partition): latest for partition in partitions},
@@ -89,13 +107,19 @@ def _are_led(admin: AdminClient, topic: str, count: int) -> bool:
     if not count:
         return True
     try:
-        end_offsets(admin, topic, range(count))
+        _end_offsets(admin, topic, range(count), IsolationLevel.READ_UNCOMMITTED)
     except KafkaException as error:
-        refused = error.args[0]
-        if refused.retriable() or refused.code() in _NOT_YET:
+        if _is_not_yet(error):
             return False
         raise
     return True
+
+
+def _is_not_yet(error: BaseException) -> bool:
+    if not isinstance(error, KafkaException):
+        return False
+    refused = error.args[0]
+    return bool(refused.retriable()) or refused.code() in _NOT_YET
 
 
 def await_partitions(admin: AdminClient, topic: str, count: int) -> None:
