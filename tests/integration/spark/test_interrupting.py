@@ -62,6 +62,7 @@ def test_ctrl_c_ends_in_one_line(flow: Flow, tmp_path: Path) -> None:
         status = _interrupted(process)
     finally:
         process.kill()
+        process.wait()
     told = log.read_text()
     assert status == 128 + signal.SIGINT
     lines = [
@@ -106,6 +107,7 @@ run(query)
         assert _interrupted(process) == 0
     finally:
         process.kill()
+        process.wait()
     told = log.read_text()
     assert f"mine {how != 'caught'}" in told
     if how == "caught":
