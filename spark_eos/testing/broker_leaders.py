@@ -22,6 +22,7 @@ TRANSACTIONS: Final = "__transaction_state"
 """The topic whose partitions' leaders coordinate transactional ids."""
 _REQUEST_TIMEOUT_MS: Final = 3_000
 _PREFERRED: Final = 0
+_AWAY: Final = (RetriableError, OSError)
 _Answer = TypeVar("_Answer")
 _Partition = Mapping[str, Any]
 
@@ -91,9 +92,12 @@ class Leaders:
                 if wanted != there:
                     name = f"{topic['name']}-{partition['partition_index']}"
                     yield f"{name} has replicas {wanted}, in sync are {there}"
-        ends = {
-            one["replica_id"]: one["log_end_offset"] for one in self._quorum()["current_voters"]
-        }
+        try:
+            voters = self._quorum()["current_voters"]
+        except _AWAY as error:
+            yield f"no controller answers: {error}"
+            return
+        ends = {one["replica_id"]: one["log_end_offset"] for one in voters}
         if len(set(ends.values())) > 1:
             yield f"controllers have the cluster's metadata to offsets {ends}"
 
@@ -131,7 +135,7 @@ class Leaders:
                 return question(client)
 
         return Retrying(
-            retry=retry_if_exception_type((RetriableError, OSError)),
+            retry=retry_if_exception_type(_AWAY),
             wait=wait_fixed(0.1),
             stop=stop_after_delay(self._timeout),
             reraise=True,
