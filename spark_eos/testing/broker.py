@@ -163,14 +163,8 @@ class EmbeddedKafka:
                 ports = cluster_ports(self._clients, self._advertised, secured)
                 for node in self.nodes:
                     node.settle(ports)
-            try:
-                start_together(stopped)
-                if self._security is not None:
-                    self._security.create_credentials(self._administration())
-            except BaseException:
-                if first:  # what nodes have stored is worthless without the others
-                    self.close()
-                raise
+                self._admin = None  # of earlier ports
+            start_together(stopped, self._create_credentials)
 
         # Another process may take a port between our choice and Kafka's start.
         chosen = first and self._clients[0] is None
@@ -314,6 +308,10 @@ class EmbeddedKafka:
 
     def _leaders(self, timeout: float = broker_admin.TIMEOUT) -> Leaders:
         return Leaders(self.direct_servers, timeout)
+
+    def _create_credentials(self) -> None:
+        if self._security is not None:
+            self._security.create_credentials(self._administration())
 
     def _node(self, id_: int) -> KafkaNode:
         return self.nodes[id_ - 1]

@@ -7,7 +7,7 @@ import tempfile
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -253,20 +253,24 @@ class EmbeddedServer(ABC):
         self._has_run = True
 
 
-def start_together(servers: Sequence[EmbeddedServer]) -> None:
-    """Start servers that are ready only once others are; wait until all are."""
+def start_together(
+    servers: Sequence[EmbeddedServer], then: Callable[[], None] = lambda: None
+) -> None:
+    """Start servers that are ready only once others are; wait until all are, and `then` is done."""
+    new = [server for server in servers if not server._has_run]  # noqa: SLF001
     images = [server._prepared() for server in servers]  # noqa: SLF001
     try:
         for server, image in zip(servers, images, strict=True):
             server._begin(image)  # noqa: SLF001
         for server in servers:
             server._await_ready()  # noqa: SLF001
+        then()
     except BaseException:
         for server in servers:
-            if server._has_run:  # noqa: SLF001
-                server.kill()
-            else:  # its data is worthless
+            if server in new:  # its data is worthless
                 server.close()
+            else:
+                server.kill()
         raise
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from getpass import getuser
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from spark_eos._jars.lockfile import parse_lock
 from spark_eos.testing.broker_properties import free_numbers
 from support.killable_process import KillableProcess
 from support.queries import until
+from support.service import Service
 from support.stored_files import HDFS_HOST, HDFS_PAGES
 
 _LOCK: Final = "hadoop-3.5.0"
@@ -53,16 +54,16 @@ def hadoop_jars(lock: str = _LOCK) -> list[Path]:
     return locked_jars(parse_lock(lock, file.read_text(encoding="utf-8")))
 
 
-class Hadoop:
-    """HDFS, and YARN if wanted, on loopback addresses; a context manager.
+class Hadoop(Service):
+    """HDFS, and YARN if wanted, on loopback addresses.
 
     Two nodes of 4 GiB each, as YARN counts; a daemon takes about 200 MB.
     """
 
     def __init__(self, directory: Path, *, yarn: bool) -> None:
+        super().__init__()
         self._directory = directory
         self._yarn = yarn
-        self._stack = ExitStack()
         self._port, *ports = free_numbers(6)
         self._pages = f"{HDFS_PAGES}:{self._port}"
         self._managers = [f"{_HOST}:{port}" for port in ports]
@@ -79,32 +80,24 @@ class Hadoop:
         """URI of the directory in which relative paths begin."""
         return f"{self.hdfs}/user/{getuser()}"
 
-    def __enter__(self) -> "Hadoop":
+    def _begin(self) -> None:
         jars = [self.configuration, *hadoop_jars(), _SPARKS_JARS / "*"]
         self._classes = os.pathsep.join(map(str, jars))
         # Last of all: what YARN runs has sessions of its own.
         self._stack.callback(self._kill_containers)
-        try:
-            self._configure()
-            subprocess.run(
-                [*self._command("namenode"), "-format", "-nonInteractive"],
-                capture_output=True,
-                check=True,
-                timeout=240,
-            )
-            self._start("namenode")
-            self._start("datanode")
-            if self._yarn:
-                self._start("resourcemanager")
-                self._nodes = [self._start_node(number) for number in range(len(_NODES))]
-            until(self._ready, self._told, 240)
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._configure()
+        subprocess.run(
+            [*self._command("namenode"), "-format", "-nonInteractive"],
+            capture_output=True,
+            check=True,
+            timeout=240,
+        )
+        self._start("namenode")
+        self._start("datanode")
+        if self._yarn:
+            self._start("resourcemanager")
+            self._nodes = [self._start_node(number) for number in range(len(_NODES))]
+        until(self._ready, self._told, 240)
 
     def containers(self, kind: str = "") -> dict[int, Path]:
         """Processes in containers with ``kind`` in their command lines, and their directories."""

@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from support.killable_process import KillableProcess
 from support.queries import until
+from support.service import Service
 
 THIS_HOST: Final = "10.77.0.1"
 """The address of the tests' own host, which the others reach."""
@@ -23,41 +24,35 @@ def has_network_of_its_own() -> bool:
     return Path("/proc/net/dev").read_text(encoding="ascii").count(":") == 1
 
 
-class Hosts:
-    """Hosts beside this one, which a bridge connects; a context manager.
+class Hosts(Service):
+    """Hosts beside this one, which a bridge connects.
 
     A broker here, which listens on ``127.0.0.1:port``, can be reached from each under that address.
     Each has a file system of its own below ``directory``.
     """
 
     def __init__(self, number: int, *, directory: Path, port: int, logs: Path) -> None:
+        super().__init__()
         self.addresses = [f"10.77.0.{host}" for host in range(2, 2 + number)]
         self._directory = directory
         self._port = port
         self._logs = logs
         self._namespaces: dict[str, int] = {}  # address to process
-        self._stack = ExitStack()
 
-    def __enter__(self) -> "Hosts":
+    def _begin(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        try:
-            _run("ip", "link", "add", _BRIDGE, "type", "bridge")
-            self._stack.callback(_run, "ip", "link", "delete", _BRIDGE)
-            _run("ip", "address", "add", f"{THIS_HOST}/24", "dev", _BRIDGE)
-            _run("ip", "link", "set", _BRIDGE, "up")
-            self._forward((), THIS_HOST, _LOOPBACK)
-            for address in self.addresses:
-                self._add(address)
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        _run("ip", "link", "add", _BRIDGE, "type", "bridge")
+        self._stack.callback(_run, "ip", "link", "delete", _BRIDGE)
+        _run("ip", "address", "add", f"{THIS_HOST}/24", "dev", _BRIDGE)
+        _run("ip", "link", "set", _BRIDGE, "up")
+        self._forward((), THIS_HOST, _LOOPBACK)
+        for address in self.addresses:
+            self._add(address)
 
     def on(self, address: str) -> Sequence[str]:
-        """What a command begins with that is to run on a host."""
+        """What a command begins with that is to run on a host; nothing for this one."""
+        if address == THIS_HOST:
+            return ()
         return ("nsenter", "--target", str(self._namespaces[address]), "--net", "--mount")
 
     def files(self, address: str) -> Path:

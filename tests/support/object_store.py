@@ -17,6 +17,7 @@ from support.hadoop import hadoop_jars
 from support.killable_process import KillableProcess
 from support.pages import page
 from support.queries import until
+from support.service import Service
 
 _LOCK: Final = "hadoop-aws-3.5.0"
 _HOST: Final = "127.0.0.1"
@@ -43,10 +44,11 @@ def documented_settings() -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in block.replace("\\\n", " ").splitlines())
 
 
-class ObjectStore:
-    """SeaweedFS on the loopback address; a context manager. About 120 MB."""
+class ObjectStore(Service):
+    """SeaweedFS on the loopback address. About 120 MB."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         program = shutil.which("weed")
         if program is None:
             pytest.skip("there is no `weed`: make test-stores installs it")
@@ -93,17 +95,9 @@ class ObjectStore:
         """URI of the bucket, without a slash at its end."""
         return f"s3a://{_BUCKET}"
 
-    def __enter__(self) -> "ObjectStore":
-        self._process.__enter__()
-        try:
-            until(self._created, self._process.log_tail, 60)
-        except BaseException:
-            self._process.kill()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
+    def _begin(self) -> None:
+        self._stack.enter_context(self._process)
+        until(self._created, self._process.log_tail, 60)
 
     def _created(self) -> bool:
         """Makes the bucket, once the server takes requests."""

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from urllib.error import URLError
 
@@ -15,15 +14,16 @@ from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.testing.broker_properties import free_ports
 from support.killable_process import KillableProcess
 from support.queries import until
+from support.service import Service
 
 _HOME = Path(pyspark.__file__).parent
 _HOST = "127.0.0.1"
 
 
-class Standalone:
-    """A cluster whose executors have one core each; a context manager.
+class Standalone(Service):
+    """A cluster whose executors have one core each.
 
-    There is a worker for each of ``hosts``, which ``on_host`` starts a command on.
+    There is a worker for each of ``hosts``; ``on_host`` is what a command begins with on a host.
     """
 
     def __init__(
@@ -34,31 +34,23 @@ class Standalone:
         master: str = _HOST,
         on_host: Callable[[str], Sequence[str]] = lambda _host: (),
     ) -> None:
+        super().__init__()
         self._directory = directory
         self._hosts = hosts
         self._master_host = master
         self._on_host = on_host
-        self._stack = ExitStack()
         ports = free_ports()
         self._page = f"http://{master}:{ports.client}"
         self.master = f"spark://{master}:{ports.internal}"
         self._master_arguments = ("--port", str(ports.internal), "--webui-port", str(ports.client))
 
-    def __enter__(self) -> "Standalone":
-        try:
-            self._start("master", self._master_host, *self._master_arguments)
-            for number, host in enumerate(self._hosts):
-                work = self._directory / f"worker-{number}"
-                arguments = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
-                self._start("worker", host, *arguments, "--work-dir", str(work), self.master)
-            until(self._all_alive, self._told, 120)
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def _begin(self) -> None:
+        self._start("master", self._master_host, *self._master_arguments)
+        for number, host in enumerate(self._hosts):
+            work = self._directory / f"worker-{number}"
+            arguments = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
+            self._start("worker", host, *arguments, "--work-dir", str(work), self.master)
+        until(self._all_alive, self._told, 120)
 
     def executors(self) -> set[str]:
         """The workers that have started an executor."""
@@ -96,9 +88,9 @@ class Standalone:
 
     def _start(self, name: str, host: str, *arguments: str) -> None:
         kind = f"org.apache.spark.deploy.{name}.{name.capitalize()}"
-        program = [str(_HOME / "bin" / "spark-class"), kind, "--host", host, *arguments]
+        program = (str(_HOME / "bin" / "spark-class"), kind, "--host", host, *arguments)
         process = KillableProcess(
-            program if name == "master" else [*self._on_host(host), *program],
+            [*self._on_host(host), *program],
             log=self._directory / f"{name}.log",
             directory=self._directory,
             environment={"SPARK_HOME": str(_HOME), "SPARK_DAEMON_MEMORY": "256m"},

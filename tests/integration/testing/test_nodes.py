@@ -192,6 +192,11 @@ def test_all_nodes_stop_and_start_with_their_data(kafka: EmbeddedKafka) -> None:
         kafka.wait_until_in_sync()
         assert kafka.bootstrap_servers == addresses
         writer.write()
+    # Those that run are frozen, and all of these are woken up.
+    with _away(kafka, kafka.nodes[1], "kill"):
+        kafka.pause()
+        kafka.resume()
+        writer.write()
     assert writer.all_is_there()
 
 
