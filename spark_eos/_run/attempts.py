@@ -1,7 +1,7 @@
 """What ends a batch after one of its jobs, and how the user is told."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -89,34 +89,36 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
 
 # Three divisions bring the default of 100,000 records down to a single row.
 _SHRINK: Final = 64
+_MOST: Final = _SHRINK**3
 _GROW: Final = 4
 _SIZES: Final = ("max_records", "max_bytes", "max_ms")
 
 
 class TransactionSize:
-    """The settings of a run's tasks: smaller transactions after one took too long."""
+    """How much smaller a run's transactions are than its settings allow, after some took long."""
 
-    def __init__(self, wanted: WriterSettings) -> None:
-        self._wanted = wanted
-        self.settings = wanted
+    def __init__(self) -> None:
+        self._shrunk = 1
 
-    def follow(self, wanted: WriterSettings) -> None:
-        """Takes over settings that are known only once the run has started."""
-        if wanted != self._wanted:
-            self._wanted = self.settings = wanted
+    def of(self, settings: WriterSettings) -> WriterSettings:
+        """The settings of tasks with transactions of that size."""
+        most = settings.transactions
+        sizes: dict[str, Any] = {
+            name: max(1, getattr(most, name) // self._shrunk) for name in _SIZES
+        }
+        return replace(settings, transactions=replace(most, **sizes))
 
-    def shrink(self) -> None:
+    def shrink(self, settings: WriterSettings) -> None:
         """Makes transactions smaller."""
-        now = self.settings.transactions
-        self._set({name: max(1, getattr(now, name) // _SHRINK) for name in _SIZES})
-        size = self.settings.transactions
+        self._shrunk = min(_MOST, self._shrunk * _SHRINK)
+        size = self.of(settings).transactions
         warn(
             logger,
             "EOS54",
             "group %s: transactions took longer than transactions.timeout_ms=%d and are smaller "
             "from now on: at most %d records, %d bytes, %d ms. They grow again with each batch "
             "that finishes in time. If this happens often, raise transactions.timeout_ms",
-            self._wanted.group_id,
+            settings.group_id,
             size.timeout_ms,
             size.max_records,
             size.max_bytes,
@@ -125,12 +127,5 @@ class TransactionSize:
 
     def after(self, outcomes: Sequence[JobOutcome]) -> None:
         """Makes transactions larger again after a batch that finished in time."""
-        now, most = self.settings.transactions, self._wanted.transactions
-        if now != most and outcomes and not any(outcome.too_slow for outcome in outcomes):
-            self._set(
-                {name: min(getattr(most, name), getattr(now, name) * _GROW) for name in _SIZES}
-            )
-
-    def _set(self, sizes: Mapping[str, Any]) -> None:
-        smaller = replace(self.settings.transactions, **sizes)
-        self.settings = replace(self.settings, transactions=smaller)
+        if outcomes and not any(outcome.too_slow for outcome in outcomes):
+            self._shrunk = max(1, self._shrunk // _GROW)

@@ -73,7 +73,7 @@ class Run:
         self._offsets = GroupOffsets(start.target, settings, self._membership, self._transactions)
         self._progress = progress(settings, start, self._offsets)
         self._renewal = IdleRenewal(settings, self._membership, self._offsets, self._progress)
-        self._size = TransactionSize(settings)
+        self._size = TransactionSize()
         self._version = 0
         self._begun = False
         self._ending = threading.Lock()
@@ -175,7 +175,6 @@ class Run:
     def _write_rows(self, planned: PlannedBatch) -> tuple[list[JobOutcome], Members]:
         """Writes the rows; returns each attempt's outcome, and each partition's member."""
         progress, offsets, batch = self._progress, self._offsets, planned.batch
-        self._size.follow(planned.settings)
         limit = DeadLetterLimit(planned.settings, planned.range, planned.before, planned.rows)
         outcomes: list[JobOutcome] = []
         # The partitions that a further attempt is to write; None for all of them.
@@ -187,7 +186,8 @@ class Run:
                 plan = offsets.plan(planned.group_range, planned.range)
                 plan = limit.plan(plan, only, outcomes)
             with batch.clock.step("job"), progress.reading(planned):
-                outcome = batch.rows(self._size.settings, planned.range, plan, only)
+                settings = self._size.of(planned.settings)
+                outcome = batch.rows(settings, planned.range, plan, only)
             outcomes.append(outcome)
             offsets.note_committed(outcome)
             check_outcome(planned, outcomes, only, offsets)
@@ -204,7 +204,7 @@ class Run:
                 break
             check_attempts(planned, outcomes, offsets)
             if outcome.too_slow:
-                self._size.shrink()
+                self._size.shrink(planned.settings)
         self._size.after(outcomes)
         limit.log(outcomes)
         return outcomes, members

@@ -1,0 +1,36 @@
+"""How large transactions are after some took too long."""
+
+from spark_eos._batch.task_report import TOO_SLOW, WRITTEN, JobOutcome, PartitionOutcome
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._run.attempts import TransactionSize
+from spark_eos.options import Transactions
+
+
+def _settings(transactions: Transactions) -> WriterSettings:
+    client = ClientSettings({"bootstrap.servers": "localhost:9"})
+    return WriterSettings(client=client, group_id="g", topic="t", transactions=transactions)
+
+
+def _outcome(status: str) -> JobOutcome:
+    return JobOutcome({TopicPartition("in", 0): PartitionOutcome(status)})
+
+
+def test_they_get_smaller_up_to_a_limit_and_grow_with_each_batch() -> None:
+    size, settings = TransactionSize(), _settings(Transactions(max_ms=50))
+    assert size.of(settings) == settings
+    limits = []
+    for _ in range(4):
+        size.shrink(settings)
+        now = size.of(settings).transactions
+        limits.append((now.max_records, now.max_bytes, now.max_ms))
+    assert limits == [(1_562, 1 << 20, 1), (24, 1 << 14, 1), (1, 1 << 8, 1), (1, 1 << 8, 1)]
+    size.after([_outcome(TOO_SLOW), _outcome(WRITTEN)])
+    assert size.of(settings).transactions == now
+    grown = []
+    for _ in range(9):
+        size.after([_outcome(WRITTEN)])
+        grown.append(size.of(settings).transactions.max_records)
+    assert grown == [1, 6, 24, 97, 390, 1_562, 6_250, 25_000, 100_000]
+    assert size.of(settings) == settings
