@@ -22,6 +22,8 @@ _LARGE: Final = "large batches, {}"
 _COLD: Final = "cold start to first commit"
 _KILLED: Final = "SIGKILL of the driver to next commit"
 _PER_SECOND: Final = "rows/s"
+# What all variants have in common.
+_RECORDS: Final = ", 100 B, 4 partitions"
 
 Scenarios = Mapping[str, Measured]
 
@@ -201,14 +203,15 @@ def _costs(scenarios: Scenarios) -> list[str]:
 
 
 def _variants(scenarios: Scenarios) -> list[str]:
-    rows = [_row("", "against", "ratio"), _row("---", "---", "---:")]
+    rows = [_row("", "against", "", "ratio"), _row("---", "---", "---", "---:")]
     found = [one for one in scenarios.values() if one.base]
     for one in found:
-        unit = "speed" if one.unit.startswith(_PER_SECOND) else "time"
+        unit = "speed" if "/s" in one.unit else "time"
+        scenario = one.name.removesuffix(_RECORDS)
         for name in one.figures:
             if name != one.base:
                 ratio = _compared(one, name, one.base)
-                rows.append(_row(f"{unit}, {one.name}: {name}", one.base, ratio))
+                rows.append(_row(f"{scenario}: {name}", one.base, unit, ratio))
     return rows if found else ["Not measured since they are part of the run."]
 
 
