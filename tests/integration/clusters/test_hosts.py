@@ -1,6 +1,8 @@
 """Executors on hosts of their own, which are lost, or cut off from all others, in a transaction."""
 
 import os
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +79,23 @@ def _writer(query: QueryProcess, hosts: Hosts) -> tuple[int, str]:
     return worker, host
 
 
+def _waits_for_kafka(worker: int) -> bool:
+    """Whether a worker has all its rows: until then it waits for a socket, if for anything."""
+    for _ in range(5):
+        if "futex" not in Path(f"/proc/{worker}/wchan").read_text():
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _executor_of(worker: int) -> int:
+    """The JVM that has started a worker."""
+    process = worker
+    while Path(f"/proc/{process}/comm").read_text() != "java\n":
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return process
+
+
 def test_a_lost_host(flow: Flow, tmp_path: Path) -> None:
     expected = produce_with_hold(flow)
     with _query(flow, tmp_path) as (query, hosts):
@@ -89,12 +108,18 @@ def test_a_lost_host(flow: Flow, tmp_path: Path) -> None:
 
 
 def test_a_host_that_is_cut_off_comes_back(flow: Flow, tmp_path: Path) -> None:
-    """Its task goes on with what it has open, after others have written those rows."""
+    """Its worker goes on with what it has open, after others have written those rows."""
     expected = produce_with_hold(flow)
     with _query(flow, tmp_path, available_now=False) as (query, hosts):
         worker, host = _writer(query, hosts)
         with hosts.cut_off(host):
             query.until(lambda: flow.committed().get(0) == 500, "the other host's rows")
             (tmp_path / "go").touch()
-        until(lambda: worker not in hosts.processes(host), lambda: "the end of the first task")
+            until(lambda: _waits_for_kafka(worker), lambda: "the last row of the first task")
+            # Spark ends an executor on its return, and the worker with it.
+            executor = _executor_of(worker)
+            os.kill(executor, signal.SIGSTOP)
+        until(lambda: not _waits_for_kafka(worker), lambda: "the end of the first task")
+        os.kill(executor, signal.SIGCONT)
+        until(lambda: worker not in hosts.processes(host), lambda: "the end of the executor")
     hold_written_once(flow, expected)
