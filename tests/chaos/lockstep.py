@@ -8,7 +8,7 @@ import sys
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -73,9 +73,13 @@ def read_logs(
     prefix: str,
     outputs: Iterable[str],
     positions: bool,
+    pairs: Mapping[TopicPartition, TopicPartition],
     drained: bool,
 ) -> Told:
-    """Reads all of a cluster's logs that concern a query."""
+    """Reads all of a cluster's logs that concern a query.
+
+    ``pairs``: the source partitions that others stand for, whose offsets the group has.
+    """
     told = Told()
     transactions = _transactions(states(data), prefix, told)
     parts: dict[_Transaction, dict[TopicPartition, _Part]] = defaultdict(dict)
@@ -88,7 +92,7 @@ def read_logs(
                 parts[part.transaction][part.partition] = part
     offsets = [
         part
-        for part in _parts(batches(data, OFFSETS), _adding_offsets(group_id), transactions)
+        for part in _parts(batches(data, OFFSETS), _adding_offsets(group_id, pairs), transactions)
         if part.offsets
     ]
     for part in offsets:
@@ -208,10 +212,16 @@ def widen(ranges: Ranges, source: TopicPartition, first: int, last: int) -> None
     ranges[source] = min(first, before[0]), max(last, before[1])
 
 
-def _adding_offsets(group_id: str) -> Callable[[_Part, Batch], None]:
+def _adding_offsets(
+    group_id: str, pairs: Mapping[TopicPartition, TopicPartition]
+) -> Callable[[_Part, Batch], None]:
     def add(part: _Part, batch: Batch) -> None:
         found = map(group_offset, batch.records)
-        part.offsets += [one for one in found if one is not None and one.group_id == group_id]
+        part.offsets += [
+            replace(one, partition=pairs.get(one.partition, one.partition))
+            for one in found
+            if one is not None and one.group_id == group_id
+        ]
 
     return add
 

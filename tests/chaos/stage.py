@@ -29,7 +29,7 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.cluster import topics
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.offset_metadata import CommittedOffset
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.open_transactions import lingering_transactions
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -304,9 +304,17 @@ class Stage:
             return None
 
     def topic_names(self) -> dict[str, str]:
-        """Names of the source's topics by their ids, as requests have them."""
-        found = topics(self.connections, self.sources, Deadline(20, "harness"))
+        """Names of the topics that the group has offsets of, by ids, as requests have them."""
+        direct = not self.mirrored and self.staged is None
+        names = self.sources if direct else [self.progress_topic]
+        found = topics(self.connections, names, Deadline(20, "harness"))
         return {str(topic.topic_id): name for name, topic in found.items()}
+
+    def pairs(self) -> dict[TopicPartition, TopicPartition]:
+        """Of a mirrored query: the source partitions that progress partitions stand for."""
+        committed = all_group_offsets(self.connections, self.name, Deadline(20, "harness"))
+        known = KnownPartitions.of(committed).sources
+        return {partition: source.topic_partition for partition, source in known.items()}
 
     def processed(self) -> int:
         """How many input records the query has got behind it."""

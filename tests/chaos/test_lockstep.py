@@ -56,6 +56,7 @@ class Query:
             prefix="eos/query/",
             outputs=["out"],
             positions=True,
+            pairs={},
             drained=True,
         )
 

@@ -60,10 +60,13 @@ def test_records_are_told_by_their_source_and_topics_by_name() -> None:
     events: list[Event] = [
         {"at": 1.0, "answer": 0, "code": 0, "batches": written},
         {"at": 2.0, "kind": "OffsetCommit", "offsets": [("f00d", 1, 3), ("in", 2, 4)]},
+        {"at": 3.0, "answer": 1, "codes": [("f00d", 0, 22), ("f00d", 1, 0)]},
     ]
-    assert resolved(events, {"f00d": "in"}, batches) == [
+    pairs = {TopicPartition("in", 0): TopicPartition("there", 7)}
+    assert resolved(events, {"f00d": "in"}, pairs, batches) == [
         {"at": 1.0, "answer": 0, "code": 0, "rows": [("in", 2, 0, 9), ("in", 0, 3, 3)]},
         {"at": 2.0, "kind": "OffsetCommit", "offsets": [("in", 1, 3), ("in", 2, 4)]},
+        {"at": 3.0, "answer": 1, "codes": [("there", 7, 22), ("in", 1, 0)]},
     ]
 
 

@@ -76,14 +76,25 @@ class Trace:
 
 
 def resolved(
-    events: Iterable[Event], names: Mapping[str, str], batches: Mapping[Any, Ranges]
+    events: Iterable[Event],
+    names: Mapping[str, str],
+    pairs: Mapping[TopicPartition, TopicPartition],
+    batches: Mapping[Any, Ranges],
 ) -> list[Event]:
-    """The same with topics by name, and with the source offsets of records that were written."""
+    """The same by source partitions, and with the source offsets of records that were written.
+
+    ``names`` are those of topics by their ids, ``pairs`` the source partitions that others stand
+    for.
+    """
+
+    def partition_of(topic: str, number: int) -> TopicPartition:
+        partition = TopicPartition(names.get(topic, topic), number)
+        return pairs.get(partition, partition)
 
     def told(event: Event) -> Iterator[tuple[str, Any]]:
         for key, value in event.items():
             if key in {"offsets", "codes"}:
-                yield key, [(names.get(t, t), partition, of) for t, partition, of in value]
+                yield key, [(*partition_of(t, number), of) for t, number, of in value]
             elif key == "batches":
                 yield "rows", [(*source, *of) for source, of in rows(value).items()]
             else:

@@ -255,19 +255,19 @@ def _differing_logs(
     stage: Stage, records_out: int, counts: dict[str, int], *, drained: bool
 ) -> list[Violation]:
     """What the target's brokers tell otherwise than the verifier."""
+    pairs = stage.pairs()
     told = read_logs(
         stage.broker.nodes[0]._data(),
         group_id=stage.name,
         prefix=f"spark-eos/{stage.name}/",
         outputs=[*stage.targets, *stage.letters],
-        positions=not stage.mirrored and stage.staged is None,
+        positions=stage.staged is None,
+        pairs=pairs,
         drained=drained,
     )
     counts |= {"transactions_committed": told.committed, "transactions_aborted": told.aborted}
     violated = judged(told, records_out, drained=drained)
-    if stage.mirrored or stage.staged is not None:
-        return violated
-    events = resolved(stage.trace.events, stage.topic_names(), told.batches)
+    events = resolved(stage.trace.events, stage.topic_names(), pairs, told.batches)
     save(events, stage.directory / "trace.gz")
     if Kind.OFFSETS_DELETED in {fault.kind for fault in stage.plan.faults}:
         return violated  # The harness puts them back, past the proxy.
