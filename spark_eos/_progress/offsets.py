@@ -20,6 +20,7 @@ from spark_eos._client.error_codes import Code, Verdict, code_names, verdict
 from spark_eos._driver.assigned_partitions import by_member
 from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
+from spark_eos._driver.progress_topic import COMMIT_PARTITION
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
@@ -37,7 +38,7 @@ from spark_eos._progress.checks import (
     check_same_staged,
     suspect_ranges,
 )
-from spark_eos._progress.group_requests import GroupRequests
+from spark_eos._progress.group_requests import Committed, GroupRequests
 from spark_eos._progress.ownership import nothing_staged
 from spark_eos.acls import query_acls
 
@@ -96,9 +97,11 @@ class GroupOffsets:
         names = {topic for topic, _ in partitions}
         return source_topics(self._topics, names, known, self._settings.group_id)
 
-    def refresh_metadata(self) -> None:
+    def refresh_metadata(self, stable: Committed | None = None) -> None:
         """Reads what the texts of the group's offsets tell now; fences nobody."""
-        found = self.requests.all(self._settings.group_deadline())
+        # Unlike a stable answer, one of all offsets may lie behind: a new coordinator does not wait
+        # until its high watermark is where the earlier one's was.
+        found = self.requests.all(self._settings.group_deadline()) | (stable or {})
         read, before = KnownPartitions.of(found), self.known
         # Pairs that no offset tells of yet stay known.
         self.pair(replace(read, sources={**before.sources, **read.sources}, owner=before.owner))
@@ -109,8 +112,7 @@ class GroupOffsets:
         """Fences all older runs, ends what they left open, and reads every offset of the group."""
         self._by_name = by_name
         self._membership.start(topics, partitions)
-        self._read(partitions)
-        self.refresh_metadata()
+        self.refresh_metadata(self._read(partitions))
 
     def restrict_to(self, partitions: Partitions) -> None:
         """Forgets the offsets of partitions that the run does not need."""
@@ -131,32 +133,37 @@ class GroupOffsets:
             or self._needs_reading
         ):
             return
-        self._fence(partitions)
+        answer = self._fence(partitions)
         self._needs_reading = False
         # A newer run may have come and gone, and written records.
-        self.refresh_metadata()
+        self.refresh_metadata(answer)
         self._know(set(partitions) & self.committed.keys() - self.by_hand - self.foreign)
         # New partitions may be marked as well.
         self.refuse_suspects()
 
     def nothing_staged(self, progress_topic: str | None) -> bool:
         """Whether a staged query of the group has never staged a batch; all runs are fenced."""
-        offsets = self.requests.all(self._settings.group_deadline())
+        deadline = self._settings.group_deadline()
+        offsets = self.requests.all(deadline)
+        if progress_topic is not None:
+            commit_partition = TopicPartition(progress_topic, COMMIT_PARTITION)
+            offsets |= self.requests.fetch({commit_partition}, deadline, wait=True)
         return nothing_staged(offsets, progress_topic)
 
     def refuse_suspects(self) -> None:
         """Refuses partitions that an earlier run has marked as perhaps not fully written."""
         check_no_suspects(self._settings.group_id, self.pairs, self.known, self.held)
 
-    def _fence(self, partitions: Partitions) -> None:
+    def _fence(self, partitions: Partitions) -> Committed:
         marked = self.known.suspects
         self._membership.take_over_own(self.topics(partitions), partitions)
-        self._read(partitions)
+        answer = self._read(partitions)
         # A newer run may have come and gone, and marked some. This run's own are to be committed.
         if self.known.suspects != marked:
             self.refuse_suspects()
+        return answer
 
-    def _read(self, partitions: Partitions) -> None:
+    def _read(self, partitions: Partitions) -> Committed:
         answer = self.requests.stable(partitions, self._settings, self._transactions)
         now, group = KnownPartitions.of(answer), self._settings.group_id
         committed = {partition: found.offset for partition, found in answer.items()}
@@ -171,6 +178,7 @@ class GroupOffsets:
         self._suspect(now.suspects)
         self.committed, self.by_hand, self.foreign = committed, by_hand, now.set_by_others - by_hand
         self.held = frozenset(partitions)
+        return answer
 
     def _know(self, partitions: Partitions) -> None:
         self.known = self.known.including(partitions, self._membership.topic_ids)

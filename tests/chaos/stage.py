@@ -374,7 +374,9 @@ class _Watcher:
                 self._readings.append(_Reading(asked, time.monotonic(), total))
 
     def _compare(self, found: Mapping[TopicPartition, int]) -> None:
-        if self._may_go_back:
+        # A new coordinator may tell an older offset, until its high watermark is where the earlier
+        # one's was. What was committed is what the logs say (`lockstep`).
+        if self._may_go_back or self._stage.plan.nodes > 1:
             self._furthest.clear()
             return
         for partition, offset in found.items():

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import pytest
+from kafka.protocol.consumer import OffsetFetchRequest
 
 from spark_eos import LostRecords, errors
 from spark_eos._driver.progress_topic import first_position
@@ -14,6 +15,8 @@ from support.flow import Flow
 from support.groups import delete_group, delete_offsets, set_offsets
 from support.members import deadline
 from support.planting import remove
+from support.proxy import KafkaProxy
+from support.proxy_faults import Rewrite
 from support.queries import until
 from support.staged_runs import Copies, StagedRuns, progress_topic, staged_run
 
@@ -77,6 +80,34 @@ def test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state(
         assert (report.rows_written, report.rows_skipped) == (0, 3 * _BUCKETS)
         assert (len(runs.copies.rows), runs.copies.drained) == (1, 1)
         runs.batch()
+        runs.written(*runs.copies.rows)
+
+
+def test_a_coordinator_that_tells_older_texts_hides_no_copy(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    """A new one may, until its high watermark is where the earlier one's was."""
+    flow = proxied_flow
+    flow.broker.create_topic(progress_topic(flow), _BUCKETS + 1)
+
+    def older(_request: Any, answer: Any) -> None:
+        for topic in answer.groups[0].topics:
+            for one in topic.partitions:
+                if told := before.get(TopicPartition(topic.name, one.partition_index)):
+                    one.committed_offset, one.metadata = told.offset, told.metadata
+
+    with staged_run(flow) as runs:
+        runs.batch()
+        with flow.connections() as connections:
+            before = all_group_offsets(connections, flow.group_id, deadline())
+        runs.batch(finish=False)
+    stale = proxy.on(
+        OffsetFetchRequest, Rewrite(older), times=None, where=lambda it: it.groups[0].topics is None
+    )
+    with _again(runs) as runs:
+        report = runs.batch()
+        assert (report.rows_written, report.rows_skipped) == (0, 4 * _BUCKETS)
+        assert stale.hits
         runs.written(*runs.copies.rows)
 
 
