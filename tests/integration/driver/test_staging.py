@@ -83,6 +83,7 @@ def test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state(
         runs.written(*runs.copies.rows)
 
 
+@pytest.mark.proves("group-older-answer")
 def test_a_coordinator_that_tells_older_texts_hides_no_copy(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
