@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.killable_process import session_members
+from support.killable_process import SessionGuard, session_members
 
 
 def send(pids: list[int], number: signal.Signals) -> None:
@@ -65,6 +65,7 @@ class Driver:
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self._process = process
+        self._guard = SessionGuard(process.pid)
         self.pid = process.pid
         self.log = log
 
@@ -96,6 +97,7 @@ class Driver:
         end = time.monotonic() + 20
         while any(map(command, session_members(self.pid))) and time.monotonic() < end:
             time.sleep(0.01)
+        self._guard.dismiss()
 
 
 def add_report(file: Path, report: dict[str, Any]) -> None:

@@ -123,6 +123,7 @@ def test_list_count_and_show(flow: Flow) -> None:
 
 
 @pytest.mark.usefixtures("spark_eos_session")
+@pytest.mark.slow
 def test_what_letters_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:
     evil = "x\x1b[2J\r\x9b31m\u202e"
     names = ("topic", "offset", "group", "message", "reason", "exception")
@@ -192,6 +193,7 @@ def test_a_replay_keeps_the_records_own_timestamps(flow: Flow) -> None:
 
 
 @pytest.mark.usefixtures("spark_eos_session")
+@pytest.mark.slow
 def test_letters_that_can_not_be_replayed(flow: Flow) -> None:
     write_letters(flow, [0])
     write_letters(flow, [2], omitted="value of 9 bytes")
@@ -308,6 +310,7 @@ def test_letters_of_any_time_are_listed_and_shown(flow: Flow) -> None:
 
 
 @pytest.mark.usefixtures("spark_eos_session")
+@pytest.mark.slow
 def test_a_replay_writes_to_no_topic_that_only_a_letter_names(flow: Flow) -> None:
     payments = f"payments-{flow.name}"
     flow.broker.create_topic(payments, 2)
@@ -420,6 +423,7 @@ def test_a_replay_that_another_has_overtaken_writes_what_is_left_of_its_own(
 
 
 @pytest.mark.usefixtures("spark_eos_session")
+@pytest.mark.slow
 def test_offsets_that_an_operator_has_set_are_whole_and_within_the_topic(flow: Flow) -> None:
     topic = write_letters(flow, range(4))
     own = ("replay", "--source", flow.source, "--from-beginning")
@@ -562,6 +566,7 @@ def test_without_pyspark_it_says_what_to_install(flow: Flow) -> None:
     assert "has no module 'pyspark.sql': install spark-eos[spark]" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_replay_creates_no_topic(tmp_path: Path) -> None:
     with EmbeddedKafka(properties={"auto.create.topics.enable": "true"}) as broker:
         flow = Flow(broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))

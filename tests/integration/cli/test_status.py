@@ -98,6 +98,7 @@ def test_status_only_reads(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {9, 69} <= sent <= READING, sent
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_is_named_and_all_else_is_shown(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_broker_that_is_away_is_named_and_all_else_is_shown(
     assert f"Group {flow.group_id}: Stable" in words
 
 
+@pytest.mark.slow
 def test_what_is_known_without_the_groups_coordinator(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:

@@ -127,6 +127,7 @@ def test_watching_ends_with_ctrl_c(far_flow: Flow) -> None:
     assert "Aborted" not in shown
 
 
+@pytest.mark.slow
 def test_watching_needs_no_seconds_and_a_terminal_neither(far_flow: Flow, tmp_path: Path) -> None:
     with _Terminal(100, far_flow, "--watch") as terminal:
         terminal.read(until="Group ", times=2)

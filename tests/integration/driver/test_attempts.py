@@ -96,6 +96,7 @@ def test_a_first_attempt_is_fenced_although_the_second_has_found_no_rows(
 
 
 @pytest.mark.proves("broker-away")
+@pytest.mark.slow
 def test_a_broker_that_is_away_between_two_rounds_is_passed_over(
     proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
 ) -> None:

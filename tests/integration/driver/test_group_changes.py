@@ -388,6 +388,7 @@ def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -
 
 
 @pytest.mark.proves("group-classic-offsets")
+@pytest.mark.slow
 def test_offsets_that_a_classic_group_has_left_are_taken_over(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -482,6 +482,7 @@ def test_a_renewal_waits_for_the_end_of_the_last_batchs_transactions(
 
 
 @pytest.mark.proves("partition-idle")
+@pytest.mark.slow
 def test_offsets_are_renewed_where_no_batch_is_run(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_lost_checkpoint_is_survived(mirrored_flow: MirroredFlow) -> None:
     written_once(mirrored_flow, 12, 20)
 
 
+@pytest.mark.slow
 def test_pairs_of_a_run_that_came_and_went_are_kept(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as first:
@@ -308,6 +309,7 @@ def test_deleted_records_are_told(mirrored_flow: MirroredFlow) -> None:
     assert flow.committed() == {0: 12, 1: 0, 2: 5}
 
 
+@pytest.mark.slow
 def test_a_topic_that_comes_back_goes_on_where_it_was(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     other = f"{flow.source}-2"

@@ -282,6 +282,7 @@ def test_a_target_topic_that_stays_away(flow: Flow, *, known: bool) -> None:
     assert flow.committed() == {0: 2}
 
 
+@pytest.mark.slow
 def test_a_full_queue_of_records_for_a_topic_that_is_gone(flow: Flow) -> None:
     client = ClientSettings({**flow.kafka, "queue.buffering.max.messages": 10})
     with _writing(flow, max_block_ms=300, client=client) as writing:

@@ -17,7 +17,7 @@ from support.runs import Runs, running
 Start = Callable[..., AbstractContextManager[Runs]]
 
 
-@pytest.fixture(params=["direct", "mirrored"])
+@pytest.fixture(params=["direct", pytest.param("mirrored", marks=pytest.mark.slow)])
 def start(request: pytest.FixtureRequest) -> Start:
     """Starts a run of the query."""
     if request.param == "mirrored":

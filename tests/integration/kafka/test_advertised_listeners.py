@@ -23,7 +23,13 @@ from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 
 
-@pytest.fixture(params=["kafka-1.nowhere.invalid:9092", "127.0.0.1:1", "silent"])
+@pytest.fixture(
+    params=[
+        pytest.param("kafka-1.nowhere.invalid:9092", marks=pytest.mark.slow),
+        pytest.param("127.0.0.1:1", marks=pytest.mark.slow),
+        "silent",
+    ]
+)
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
     """One that does not resolve, one that refuses connections, one that says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:

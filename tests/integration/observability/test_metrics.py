@@ -81,6 +81,7 @@ def test_metrics_and_progress_say_what_the_reports_say(
     )
 
 
+@pytest.mark.slow
 def test_a_query_that_has_nothing_to_read_is_seen_and_served(
     flow: Flow, spark_eos_session: SparkSession, registry: CollectorRegistry
 ) -> None:

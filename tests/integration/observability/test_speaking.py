@@ -131,6 +131,7 @@ def test_on_spark_connect_the_client_says_it(flow: Flow, connect_service: Connec
 # Batches, and where it is said -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_where_the_log_takes_info_it_is_said_there_alone(
     flow: Flow,
     said: Callable[..., list[str]],

@@ -282,7 +282,8 @@ def test_without_describe_configs_what_a_broker_refuses_ends_the_query(flow: Gua
 
 
 @pytest.mark.proves("broker-away", "acl-goes-on-transactions")
-@pytest.mark.parametrize("end", ["aborted", pytest.param("committed", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["aborted", "committed"])
 def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
     end: str,
     flow: Guarded,
@@ -386,6 +387,7 @@ def test_abort_needs_what_is_printed_for_it(flow: Guarded) -> None:
 
 
 @pytest.mark.proves("acl-without-verify-needs")
+@pytest.mark.slow
 def test_verify_needs_what_is_printed_for_it(
     flow: Guarded, spark_eos_session: SparkSession
 ) -> None:

@@ -53,6 +53,7 @@ def test_without_alter(flow: GuardedMirror) -> None:
     assert f"--topic {flow.progress} --partitions 3" in text
 
 
+@pytest.mark.slow
 def test_without_read_of_the_source(flow: GuardedMirror) -> None:
     commands = flow.grant_all()
     with (

@@ -192,6 +192,7 @@ def test_a_token_function_without_a_java_class_for_the_source_is_refused(
         sink.read(spark_eos_session, subscribe=secured_flow.source)
 
 
+@pytest.mark.slow
 def test_the_source_can_not_log_in_otherwise_than_the_others(
     secured: Secured, secured_flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_token_function_that_returns_something_else(
     assert "marker" not in text
 
 
+@pytest.mark.slow
 def test_a_token_function_that_fails_is_asked_again_and_named_at_last(secured: Secured) -> None:
     asked = []
 
@@ -186,6 +187,7 @@ def test_client_credentials_that_the_endpoint_does_not_accept(secured: Secured) 
     assert "marker" not in text
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_is_not_there(secured: Secured) -> None:
     settings = client_credentials(secured, "http://127.0.0.1:1/token")
     runs_out(settings, r"token\.endpoint\.url.*can't be reached", 1)

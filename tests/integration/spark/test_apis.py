@@ -51,6 +51,8 @@ def test_records_are_relayed_as_they_are(api: Api, flow: Flow) -> None:
 
 
 @pytest.mark.proves("api-restart")
+# With each API in `make test` too, and so on all versions.
+@pytest.mark.parametrize("queries", ["foreachBatch", "connect"], indirect=True, scope="module")
 def test_several_batches_a_restart_and_a_batch_without_rows(api: Api, flow: Flow) -> None:
     flow.produce(range(20))
     api.start(flow, max_offsets=10).replay()
@@ -80,6 +82,7 @@ def test_filtered_rows_and_exploded_rows(api: Api, new_flow: Callable[..., Flow]
 
 
 @pytest.mark.proves("api-union")
+@pytest.mark.slow
 def test_a_union_of_two_topics(api: Api, new_flow: Callable[..., Flow]) -> None:
     flow, other = new_flow(), new_flow()
     flow.produce(["a0", "a1"])
@@ -90,8 +93,6 @@ def test_a_union_of_two_topics(api: Api, new_flow: Callable[..., Flow]) -> None:
 
 
 @pytest.mark.proves("checkpoint-deleted", "api-checkpoint-deleted")
-# With each API in `make test` too, and so on all versions.
-@pytest.mark.parametrize("queries", ["foreachBatch", "connect"], indirect=True, scope="module")
 def test_without_its_checkpoint_it_goes_on_and_with_a_lost_commit_it_repeats_nothing(
     api: Api, flow: Flow
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_query_that_is_stopped_goes_on_where_it_was(api: Api, flow: Flow) -> N
 
 
 @pytest.mark.proves("api-transactional-source")
+@pytest.mark.slow
 def test_a_transactional_source_leaves_no_lag(api: Api, flow: Flow) -> None:
     """Behind its last rows are markers, and rows of an aborted transaction."""
     flow.produce_in_transaction("ab")

@@ -192,9 +192,8 @@ def test_nothing_but_one_error_ends_the_query_before_it_is_written(
     assert len(flow.written(letters)) == 6
 
 
-@pytest.mark.parametrize(
-    ("records", "written"), [pytest.param(100, "None", marks=pytest.mark.slow), (8, "20")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("records", "written"), [(100, "None"), (8, "20")])
 def test_one_error_that_only_kafka_tells(
     flow: Flow, letters: str, spark_eos_session: SparkSession, records: int, written: str
 ) -> None:
@@ -320,6 +319,7 @@ def test_letters_of_another_clusters_records_say_so(
     assert flow.values() == ["bad b"]
 
 
+@pytest.mark.slow
 def test_staged_rows_have_no_position(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:

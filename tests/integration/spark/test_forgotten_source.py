@@ -151,13 +151,14 @@ def _fail(*_: object) -> None:
 _OURS = f'{{"spark-eos":{FORMAT},"partitions":"0-32","topics":""}}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "found",
     [
         pytest.param(None, id="deleted"),
-        pytest.param((0, ""), id="set by an operator", marks=pytest.mark.slow),
-        pytest.param((0, "mine"), id="another client's", marks=pytest.mark.slow),
-        pytest.param((1 << 32, _OURS), id="of a later batch", marks=pytest.mark.slow),
+        pytest.param((0, ""), id="set by an operator"),
+        pytest.param((0, "mine"), id="another client's"),
+        pytest.param((1 << 32, _OURS), id="of a later batch"),
     ],
 )
 def test_offsets_that_prove_nothing_keep_the_query_staged(

@@ -280,6 +280,7 @@ def test_transaction_version_below_2(tmp_path: Path, spark_eos_session: SparkSes
 
 
 @pytest.mark.proves("offsets-set-back")
+@pytest.mark.slow
 def test_a_group_offset_behind_the_checkpoint(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(20))
     run_available(spark_eos_session, flow)
@@ -389,7 +390,8 @@ def test_two_calls_for_one_batch_at_a_time(flow: Flow, spark_eos_session: SparkS
     assert len(flow.values()) == 2
 
 
-@pytest.mark.parametrize("delivery", [pytest.param("direct", marks=pytest.mark.slow), "staged"])
+@pytest.mark.slow
+@pytest.mark.parametrize("delivery", ["direct", "staged"])
 def test_reports_that_do_not_arrive(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch, delivery: str
 ) -> None:

@@ -109,12 +109,9 @@ def test_the_running_query_whose_group_it_is_goes_on(
     assert len(flow.values()) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.proves("group-reused")
-@pytest.mark.parametrize(
-    "pipeline",
-    [relay, pytest.param(staging.repartitioned, marks=pytest.mark.slow)],
-    ids=["direct", "staged"],
-)
+@pytest.mark.parametrize("pipeline", [relay, staging.repartitioned], ids=["direct", "staged"])
 def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(
     spark_eos_session: SparkSession, flow: Flow, pipeline: Pipeline
 ) -> None:
@@ -155,6 +152,7 @@ def test_a_querys_own_checkpoint_with_another_querys_group_is_refused(
 
 
 @pytest.mark.proves("group-reused")
+@pytest.mark.slow
 def test_sources_of_another_query_are_refused(
     spark_eos_session: SparkSession, new_flow: Callable[..., Flow]
 ) -> None:

@@ -235,6 +235,7 @@ def test_a_restart_has_the_columns_that_the_query_has_begun_with(
     assert (tmp_path / "check point" / "spark-eos" / "schemas").is_dir()
 
 
+@pytest.mark.slow
 def test_a_pins_id_is_looked_up_in_the_registry_that_is_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def subject(registry_client: SchemaRegistryClient) -> str:
     return f"{topic}-value"
 
 
+@pytest.mark.slow
 def test_a_schema_of_several_messages_is_a_struct_of_them(
     spark: SparkSession,
     schema_registry: EmbeddedSchemaRegistry,

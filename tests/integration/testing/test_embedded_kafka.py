@@ -111,6 +111,7 @@ def test_a_restart_keeps_data_and_address(kafka: EmbeddedKafka, how: str) -> Non
     assert found == [b"before", b"after"]
 
 
+@pytest.mark.slow
 def test_a_paused_broker_is_silent_and_can_be_stopped(kafka: EmbeddedKafka) -> None:
     admin = admin_client(kafka.bootstrap_servers)
     admin.list_topics(timeout=60)

@@ -207,6 +207,7 @@ def test_expected_rows_that_can_not_be_compared_by_key(flow: Flow, tmp_path: Pat
         compared_with(flow, keyless, key=True)
 
 
+@pytest.mark.slow
 def test_open_transactions(flow: Flow, tmp_path: Path) -> None:
     file = parquet(tmp_path / "e.parquet", ROWS)
     outputs, other = Outputs(flow), Outputs(flow, "other")
@@ -226,6 +227,7 @@ def test_open_transactions(flow: Flow, tmp_path: Path) -> None:
     assert counts(compared_with(flow, file)) == {}
 
 
+@pytest.mark.slow
 def test_a_transaction_that_is_open_in_the_expected_topic(flow: Flow) -> None:
     Outputs(flow).write(ROWS)
     expect = expect_topic(flow, ROWS)
@@ -269,7 +271,7 @@ def test_what_retention_has_removed(flow: Flow, tmp_path: Path, *, key: bool) ->
     assert counts(compared_with(flow, file, key=key)) == {Difference.UNEXPECTED: 1}
 
 
-@pytest.mark.parametrize("key", [False, True])
+@pytest.mark.parametrize("key", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_expected_records_that_retention_has_removed(flow: Flow, *, key: bool) -> None:
     rows: list[Put] = [("a", "1"), ("b", "2"), ("c", "3")]
     Outputs(flow).write(rows)

@@ -197,7 +197,9 @@ def test_arguments_are_checked_before_anything_is_asked(
         compared_with(flow, **{"expect": file, "kafka": kafka, **wrong})
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupt_removes_the_temporary_database(
     flow: Flow, tmp_path: Path, number: signal.Signals
 ) -> None:

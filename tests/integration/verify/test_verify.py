@@ -62,6 +62,7 @@ def test_lost_writes_and_what_became_of_their_attempts(flow: Flow) -> None:
         assert findings.unchecked[-3:] == (Kind.WITHOUT_OFFSET, Kind.BEYOND_END, Kind.UNPROCESSED)
 
 
+@pytest.mark.slow
 def test_output_in_an_open_transaction_is_lost_or_a_dirty_read(flow: Flow) -> None:
     fill(flow)
     set_offsets(flow, ENDS)

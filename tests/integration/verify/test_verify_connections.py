@@ -81,6 +81,7 @@ def test_a_group_whose_offsets_are_refused(
         compared_with(sound, file, group_id=sound.group_id)
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away_is_named_and_all_else_is_judged(
     sound: Flow, proxy: KafkaProxy, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_each_kind_of_finding(flow: MirroredFlow) -> None:
     assert examples(findings, Kind.BEYOND_END) == [("1:9", [], "the input ends at 5")]
 
 
+@pytest.mark.slow
 def test_open_transactions(flow: MirroredFlow) -> None:
     set_offsets(flow, {0: 5})
     Writer(flow).write(ALL[:5])

@@ -94,6 +94,7 @@ def test_a_producer_whose_records_nobody_answers_is_closed(
         assert open_producers() == before
 
 
+@pytest.mark.slow
 def test_a_producer_that_is_fenced_with_many_records_on_their_way(flow: Flow) -> None:
     # So that none of them is sent before the commit waits for them.
     client = ClientSettings({**flow.kafka, "linger.ms": 900})

@@ -116,6 +116,7 @@ def test_a_source_partition_is_asked_until_it_has_a_leader(
 
 @pytest.mark.proves("records-deleted")
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
+@pytest.mark.slow
 def test_a_source_partition_without_a_leader_for_too_long_is_named(
     spread: tuple[Flow, KafkaNode], *, fail_on_data_loss: bool
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_source_partition_without_a_leader_for_too_long_is_named(
             check.lost(all_, committed, PartitionPairs())
 
 
+@pytest.mark.slow
 def test_what_is_left_to_write_is_counted_once_all_partitions_have_a_leader(
     spread: tuple[Flow, KafkaNode], caplog: pytest.LogCaptureFixture
 ) -> None:

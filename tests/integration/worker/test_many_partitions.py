@@ -48,6 +48,7 @@ class _CountedPlan(SharedPlan):
         return super().items()
 
 
+@pytest.mark.slow
 def test_many_source_partitions(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "SharedPlan", _CountedPlan)
     flow.partitions = _PARTITIONS
@@ -79,6 +80,7 @@ def test_many_source_partitions(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> 
     assert 0 < _CountedPlan.reads <= 20 * _PARTITIONS
 
 
+@pytest.mark.slow
 def test_many_target_topics(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     targets = [f"{flow.target}-{number}" for number in range(_PARTITIONS)]
     admin = AdminClient({"bootstrap.servers": flow.bootstrap_servers})

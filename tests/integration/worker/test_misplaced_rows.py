@@ -200,6 +200,7 @@ def test_rows_in_two_tasks_are_passed_over_by_no_later_run(flow: Flow) -> None:
     _refused_from_now_on(flow, checkpoint, f"offsets 0 to 9 of {flow.source}-0 may not all be")
 
 
+@pytest.mark.slow
 def test_a_marked_partition_that_a_running_query_begins_to_read(flow: Flow) -> None:
     with running(flow) as runs, pytest.raises(WriteError):
         runs.batch(10, 10, tasks=[[(1, range(5, 10))], [(1, range(5)), (0, range(10))]])
