@@ -82,7 +82,6 @@ def test_filtered_rows_and_exploded_rows(api: Api, new_flow: Callable[..., Flow]
 
 
 @pytest.mark.proves("api-union")
-@pytest.mark.slow
 def test_a_union_of_two_topics(api: Api, new_flow: Callable[..., Flow]) -> None:
     flow, other = new_flow(), new_flow()
     flow.produce(["a0", "a1"])
@@ -147,7 +146,6 @@ def test_a_query_that_is_stopped_goes_on_where_it_was(api: Api, flow: Flow) -> N
 
 
 @pytest.mark.proves("api-transactional-source")
-@pytest.mark.slow
 def test_a_transactional_source_leaves_no_lag(api: Api, flow: Flow) -> None:
     """Behind its last rows are markers, and rows of an aborted transaction."""
     flow.produce_in_transaction("ab")

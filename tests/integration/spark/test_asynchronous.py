@@ -148,7 +148,6 @@ def test_a_log_that_has_caught_up_proves_again_what_was_written(
 
 
 @pytest.mark.proves("checkpoint-older")
-@pytest.mark.slow
 def test_a_log_that_lies_behind_what_is_deleted(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -86,7 +86,6 @@ def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkS
 
 
 @pytest.mark.proves("staged-old-files")
-@pytest.mark.slow
 def test_earlier_copies_are_swept(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
     reports = run_staged(spark, flow, staging.repartitioned, max_offsets=30).reports
