@@ -89,7 +89,6 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
 
 # Three divisions bring the default of 100,000 records down to a single row.
 _SHRINK: Final = 64
-_MOST: Final = _SHRINK**3
 _GROW: Final = 4
 _SIZES: Final = ("max_records", "max_bytes", "max_ms")
 
@@ -109,8 +108,8 @@ class TransactionSize:
         return replace(settings, transactions=replace(most, **sizes))
 
     def shrink(self, settings: WriterSettings) -> None:
-        """Makes transactions smaller."""
-        self._shrunk = min(_MOST, self._shrunk * _SHRINK)
+        """Makes transactions smaller, down to a single row."""
+        self._shrunk = min(self._shrunk * _SHRINK, settings.transactions.max_records)
         size = self.of(settings).transactions
         warn(
             logger,

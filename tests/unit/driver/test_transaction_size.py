@@ -25,12 +25,19 @@ def test_they_get_smaller_up_to_a_limit_and_grow_with_each_batch() -> None:
         size.shrink(settings)
         now = size.of(settings).transactions
         limits.append((now.max_records, now.max_bytes, now.max_ms))
-    assert limits == [(1_562, 1 << 20, 1), (24, 1 << 14, 1), (1, 1 << 8, 1), (1, 1 << 8, 1)]
+    assert limits == [(1_562, 1 << 20, 1), (24, 1 << 14, 1), (1, 671, 1), (1, 671, 1)]
     size.after([_outcome(TOO_SLOW), _outcome(WRITTEN)])
     assert size.of(settings).transactions == now
     grown = []
-    for _ in range(9):
+    for _ in range(8):
         size.after([_outcome(WRITTEN)])
         grown.append(size.of(settings).transactions.max_records)
-    assert grown == [1, 6, 24, 97, 390, 1_562, 6_250, 25_000, 100_000]
+    assert grown == [4, 16, 64, 256, 1_030, 4_166, 16_666, 100_000]
     assert size.of(settings) == settings
+
+
+def test_they_come_down_to_a_single_row_from_any_size() -> None:
+    size, settings = TransactionSize(), _settings(Transactions(max_records=10_000_000))
+    for _ in range(4):
+        size.shrink(settings)
+    assert size.of(settings).transactions.max_records == 1
