@@ -305,8 +305,7 @@ class Stage:
 
     def topic_names(self) -> dict[str, str]:
         """Names of the topics that the group has offsets of, by ids, as requests have them."""
-        direct = not self.mirrored and self.staged is None
-        names = self.sources if direct else [self.progress_topic]
+        names = [*self.sources, self.progress_topic]
         found = topics(self.connections, names, Deadline(20, "harness"))
         return {str(topic.topic_id): name for name, topic in found.items()}
 

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +82,11 @@ def _writer(query: QueryProcess, hosts: Hosts) -> tuple[int, str]:
 def _waits_for_kafka(worker: int) -> bool:
     """Whether a worker has all its rows: until then it waits for a socket, if for anything."""
     for _ in range(5):
-        if "futex" not in Path(f"/proc/{worker}/wchan").read_text():
-            return False
-        time.sleep(0.1)
+        with suppress(OSError):  # it is gone
+            if "futex" in Path(f"/proc/{worker}/wchan").read_text():
+                time.sleep(0.1)
+                continue
+        return False
     return True
 
 
@@ -120,6 +122,7 @@ def test_a_host_that_is_cut_off_comes_back(flow: Flow, tmp_path: Path) -> None:
             executor = _executor_of(worker)
             os.kill(executor, signal.SIGSTOP)
         until(lambda: not _waits_for_kafka(worker), lambda: "the end of the first task")
-        os.kill(executor, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # on a slow machine Spark has killed it
+            os.kill(executor, signal.SIGCONT)
         until(lambda: worker not in hosts.processes(host), lambda: "the end of the executor")
     hold_written_once(flow, expected)

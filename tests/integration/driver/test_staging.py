@@ -1,5 +1,6 @@
 """The staged delivery on the driver: one copy of a batch counts, whoever comes and goes."""
 
+import json
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
@@ -110,6 +111,32 @@ def test_a_coordinator_that_tells_older_texts_hides_no_copy(
         assert (report.rows_written, report.rows_skipped) == (0, 4 * _BUCKETS)
         assert stale.hits
         runs.written(*runs.copies.rows)
+
+
+@pytest.mark.proves("group-older-answer")
+def test_nor_does_it_make_a_staged_query_one_that_has_staged_nothing(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    flow = proxied_flow
+    topic = progress_topic(flow)
+    flow.broker.create_topic(topic, _BUCKETS + 1)
+
+    def as_it_began(_request: Any, answer: Any) -> None:
+        for one in (p for t in answer.groups[0].topics if t.name == topic for p in t.partitions):
+            text = json.loads(one.metadata)
+            text.pop("staged", None)
+            one.committed_offset, one.metadata = first_position(0), json.dumps(text)
+
+    with staged_run(flow) as runs:
+        runs.batch(finish=False)
+        stale = proxy.on(
+            OffsetFetchRequest,
+            Rewrite(as_it_began),
+            times=None,
+            where=lambda it: it.groups[0].topics is None,
+        )
+        assert not runs.offsets.nothing_staged(topic)
+        assert stale.hits
 
 
 class _GoneError(Exception):
