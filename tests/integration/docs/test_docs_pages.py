@@ -79,7 +79,7 @@ PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))
 def _marks(page: str) -> list[pytest.MarkDecorator]:
     """A page's queries take long; those of README.md are the shortest of their kind."""
     starts = page == "docs/operations.md" or any(".start()" in one.code for one in blocks(page))
-    slow = page == "docs/acls.md" or (page != "README.md" and starts)
+    slow = page != "README.md" and starts
     return [pytest.mark.slow] if slow else []
 
 
