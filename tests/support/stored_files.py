@@ -150,5 +150,9 @@ class _S3Files:
         (info,) = self._fs.get_file_info([found])
         if info.is_file:
             self._fs.delete_file(found)
-        else:
-            self._fs.delete_dir(found)
+            return
+        listed = self._fs.get_file_info(fs.FileSelector(found, recursive=True))
+        directories = [found, *(info.path for info in listed if not info.is_file)]
+        # SeaweedFS keeps the name of a directory whose directories are deleted in the same request.
+        for directory in sorted(directories, key=len, reverse=True):
+            self._fs.delete_dir(directory)
