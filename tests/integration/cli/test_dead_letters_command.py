@@ -123,7 +123,6 @@ def test_list_count_and_show(flow: Flow) -> None:
 
 
 @pytest.mark.usefixtures("spark_eos_session")
-@pytest.mark.slow
 def test_what_letters_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:
     evil = "x\x1b[2J\r\x9b31m\u202e"
     names = ("topic", "offset", "group", "message", "reason", "exception")
@@ -193,7 +192,6 @@ def test_a_replay_keeps_the_records_own_timestamps(flow: Flow) -> None:
 
 
 @pytest.mark.usefixtures("spark_eos_session")
-@pytest.mark.slow
 def test_letters_that_can_not_be_replayed(flow: Flow) -> None:
     write_letters(flow, [0])
     write_letters(flow, [2], omitted="value of 9 bytes")
@@ -264,7 +262,6 @@ def test_letters_that_do_not_tell_their_source_are_left(flow: Flow) -> None:
     assert run(flow, "replay", "--to", flow.target).stdout == "Replayed 0 dead letters.\n"
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_letters_with_a_header_name_that_is_not_utf8_are_left(flow: Flow) -> None:
     topic = write_letters(flow, [0])
@@ -366,7 +363,6 @@ def test_a_terminal_is_asked(flow: Flow, answer: str) -> None:
     assert (done.returncode, len(flow.values(flow.source))) == ((0, 2) if answer == "y" else (1, 0))
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) -> None:
     topic = write_letters(flow, [1, 3])
@@ -423,7 +419,6 @@ def test_a_replay_that_another_has_overtaken_writes_what_is_left_of_its_own(
 
 
 @pytest.mark.usefixtures("spark_eos_session")
-@pytest.mark.slow
 def test_offsets_that_an_operator_has_set_are_whole_and_within_the_topic(flow: Flow) -> None:
     topic = write_letters(flow, range(4))
     own = ("replay", "--source", flow.source, "--from-beginning")
@@ -448,7 +443,6 @@ def test_offsets_that_an_operator_has_set_are_whole_and_within_the_topic(flow: F
     assert "Replayed 3 dead letters" in run(flow, *own).stdout
 
 
-@pytest.mark.slow
 def test_a_replay_needs_no_default_file_system_that_is_local(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -468,7 +462,6 @@ def test_a_replay_needs_no_default_file_system_that_is_local(
         replaying._check_begun(spark_eos_session, "file:/nowhere")
 
 
-@pytest.mark.slow
 def test_more_topics_than_are_shown_can_not_be_agreed_to(flow: Flow) -> None:
     for n in range(21):
         write_letters(flow, [n], topic=f"forged-{n}")
@@ -566,7 +559,6 @@ def test_without_pyspark_it_says_what_to_install(flow: Flow) -> None:
     assert "has no module 'pyspark.sql': install spark-eos[spark]" in refused.stderr
 
 
-@pytest.mark.slow
 def test_a_replay_creates_no_topic(tmp_path: Path) -> None:
     with EmbeddedKafka(properties={"auto.create.topics.enable": "true"}) as broker:
         flow = Flow(broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))

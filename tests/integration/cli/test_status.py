@@ -124,7 +124,6 @@ def test_a_broker_that_is_away_is_named_and_all_else_is_shown(
     assert f"Group {flow.group_id}: Stable" in words
 
 
-@pytest.mark.slow
 def test_what_is_known_without_the_groups_coordinator(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:

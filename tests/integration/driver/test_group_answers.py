@@ -116,7 +116,6 @@ def test_the_offsets_are_read_again(
         assert proxied_flow.committed() == {0: 2, 1: 1}
 
 
-@pytest.mark.slow
 def test_only_an_offset_that_is_held_back_is_a_transactions(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,7 @@ An offset that has expired is one that is not there: deleting it leaves the grou
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from support.proxied_worker import unstable
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import run_available, until
-from support.runs import Checkpoint, Runs, positions, running
+from support.runs import Checkpoint, positions, running
 
 
 def _lose(flow: Flow, *partitions: int, topic: str | None = None) -> None:
@@ -156,16 +155,6 @@ def test_a_first_start_that_failed_before_anything_was_written_goes_on(flow: Flo
         runs.written_once(5, 5)
 
 
-def test_another_groups_checkpoint_restores_nothing(flow: Flow) -> None:
-    checkpoint = _written(flow, 5, 5)
-    with (
-        running(flow, checkpoint=checkpoint, group_id=f"{flow.group_id}-b") as runs,
-        pytest.raises(OffsetsLostError, match="checkpoint is another group's"),
-    ):
-        runs.batch(9, 9)
-    assert len(flow.values()) == 10
-
-
 def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
     checkpoint = _written(flow, 5, 5)
     flow.broker.add_partitions(flow.source, 3)
@@ -183,33 +172,17 @@ def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
     _refuses(flow, checkpoint, f"{flow.source}-2, although the query has read it", 7, 7, 4)
 
 
-@contextmanager
-def _added_without_the_sink(flow: Flow, end: int) -> Iterator[Runs]:
-    """A run after a batch of an added partition, up to an offset, for which Spark had no sink."""
+def test_an_added_partition_whose_first_batch_missed_the_sink_is_refused(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(5, 5)
         flow.broker.add_partitions(flow.source, 3)
         flow.partitions = 3
         # A function of the user's own did not call it, and Spark went on.
-        checkpoint.begin(positions(flow, (5, 5, end)), 1)
+        checkpoint.begin(positions(flow, (5, 5, 4)), 1)
         checkpoint.finish(1)
-        yield runs
-
-
-def test_an_added_partition_whose_first_batch_missed_the_sink_is_refused(flow: Flow) -> None:
-    with (
-        _added_without_the_sink(flow, 4) as runs,
-        pytest.raises(OffsetsLostError, match=f"{flow.source}-2, .* sink was not called"),
-    ):
-        runs.batch(7, 7, 6)
-
-
-@pytest.mark.slow
-def test_an_added_partition_whose_first_batch_had_no_record_of_it_is_read(flow: Flow) -> None:
-    with _added_without_the_sink(flow, 0) as runs:
-        runs.batch(7, 7, 3)
-        runs.written_once(7, 7, 3)
+        with pytest.raises(OffsetsLostError, match=f"{flow.source}-2, .* sink was not called"):
+            runs.batch(7, 7, 6)
 
 
 @pytest.mark.slow
@@ -482,7 +455,6 @@ def test_a_renewal_waits_for_the_end_of_the_last_batchs_transactions(
 
 
 @pytest.mark.proves("partition-idle")
-@pytest.mark.slow
 def test_offsets_are_renewed_where_no_batch_is_run(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -309,7 +309,6 @@ def test_deleted_records_are_told(mirrored_flow: MirroredFlow) -> None:
     assert flow.committed() == {0: 12, 1: 0, 2: 5}
 
 
-@pytest.mark.slow
 def test_a_topic_that_comes_back_goes_on_where_it_was(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     other = f"{flow.source}-2"

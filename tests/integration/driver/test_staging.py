@@ -231,7 +231,7 @@ def test_records_that_are_deleted_before_a_copy_is_written_are_missing_from_the_
 
 
 @pytest.mark.proves("staged-source-compacted")
-@pytest.mark.parametrize("fewer", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fewer", [0, 2])
 def test_a_repeated_batch_with_other_rows_than_its_copy_is_told(
     fewer: int, staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,7 +25,6 @@ from support.writing import rows, transactions
 
 
 @pytest.mark.proves("broker-away", "error-broker-silent")
-@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True], ids=["refuses connections", "does not answer"])
 def test_a_broker_that_is_away_does_not_hold_up_a_start(
     proxied_flow: Flow,
@@ -90,7 +89,6 @@ def _codes(answer: Any) -> list[int]:
 
 
 @pytest.mark.proves("error-hanging-transaction")
-@pytest.mark.slow
 def test_a_hanging_transaction_is_named_with_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

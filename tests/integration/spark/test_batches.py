@@ -212,7 +212,6 @@ def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginni
 
 
 @pytest.mark.proves("partitions-added")
-@pytest.mark.slow
 def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -266,7 +265,6 @@ def test_a_topic_that_is_added_while_all_offsets_are_set_by_hand(
     assert sorted(map(int, flow.values())) == sorted(expected)
 
 
-@pytest.mark.slow
 def test_partitions_that_are_assigned(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["a0", "a1"])
     read = {"subscribe": None, "assign": f'{{"{flow.source}": [1]}}'}
@@ -276,7 +274,6 @@ def test_partitions_that_are_assigned(flow: Flow, spark_eos_session: SparkSessio
 
 
 @pytest.mark.proves("group-leave")
-@pytest.mark.slow
 def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(2))
     reports: list[BatchReport] = []

@@ -140,7 +140,6 @@ def test_what_can_not_be_guarded(spark_eos_session: SparkSession) -> None:
         guarded(frame, by_row, "value string, error string")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["direct", "staged"])
 def test_without_a_topic_for_them_nothing_is_written_as_nulls(
     delivery: str, flow: Flow, spark_eos_session: SparkSession

@@ -293,7 +293,6 @@ def test_a_record_with_headers_of_dead_letters_is_replayed_as_it_was(
     assert flow.written(other) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_letters_of_another_clusters_records_say_so(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, style: str
@@ -319,7 +318,6 @@ def test_letters_of_another_clusters_records_say_so(
     assert flow.values() == ["bad b"]
 
 
-@pytest.mark.slow
 def test_staged_rows_have_no_position(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:

@@ -151,7 +151,6 @@ def _fail(*_: object) -> None:
 _OURS = f'{{"spark-eos":{FORMAT},"partitions":"0-32","topics":""}}'
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "found",
     [

@@ -185,7 +185,6 @@ def _read_from(frame: DataFrame, servers: str, topic: str) -> DataFrame:
     return relay(reader.load().withColumn("source", F.struct("topic", "partition", "offset")))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["direct", "mirrored"])
 def test_a_reader_of_ones_own_in_another_cluster(
     flow: Flow, mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, delivery: str
@@ -390,7 +389,6 @@ def test_two_calls_for_one_batch_at_a_time(flow: Flow, spark_eos_session: SparkS
     assert len(flow.values()) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["direct", "staged"])
 def test_reports_that_do_not_arrive(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch, delivery: str

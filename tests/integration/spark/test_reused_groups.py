@@ -152,7 +152,6 @@ def test_a_querys_own_checkpoint_with_another_querys_group_is_refused(
 
 
 @pytest.mark.proves("group-reused")
-@pytest.mark.slow
 def test_sources_of_another_query_are_refused(
     spark_eos_session: SparkSession, new_flow: Callable[..., Flow]
 ) -> None:

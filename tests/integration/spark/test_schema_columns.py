@@ -82,7 +82,6 @@ def frame_of(spark: SparkSession, values: list[Any], kind: str = "value binary")
     return spark.createDataFrame(rows, kind).coalesce(1)
 
 
-@pytest.mark.slow
 def test_a_topic_of_several_subjects_is_a_struct_of_them(
     spark: SparkSession, subjects: Subjects
 ) -> None:
@@ -288,7 +287,6 @@ def test_secrets_are_in_no_plan(spark: SparkSession, subjects: Subjects) -> None
     assert "sesame" not in frame._jdf.queryExecution().analyzed().toJSON()
 
 
-@pytest.mark.slow
 def test_ids_in_headers_are_read_and_written_as_confluents_serializers_do(
     spark: SparkSession, subjects: Subjects
 ) -> None:

@@ -67,7 +67,6 @@ def test_counts_by_window(flow: Flow, spark: SparkSession) -> None:
     assert {row["count"] for row in written.rows} == {2}
 
 
-@pytest.mark.slow
 def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
 

@@ -108,7 +108,6 @@ def test_a_ledger_that_is_lost_within_a_batch_is_refused(flow: Flow, spark: Spar
     assert _numbers(flow) == Counter(range(_BATCH))
 
 
-@pytest.mark.slow
 def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Path) -> None:
     _produced(flow, range(1))
     with failing_once_staged():
@@ -153,7 +152,6 @@ def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
     assert _numbers(flow) == Counter(range(_BATCH))
 
 
-@pytest.mark.slow
 def test_a_copy_that_a_newer_run_removes_is_no_fault_of_the_file_system(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -227,7 +227,6 @@ def test_open_transactions(flow: Flow, tmp_path: Path) -> None:
     assert counts(compared_with(flow, file)) == {}
 
 
-@pytest.mark.slow
 def test_a_transaction_that_is_open_in_the_expected_topic(flow: Flow) -> None:
     Outputs(flow).write(ROWS)
     expect = expect_topic(flow, ROWS)

@@ -149,7 +149,6 @@ def test_rows_wait_if_brokers_would_not_take_those_before_them_in_time(
 
 
 @pytest.mark.proves("slow-rows", "error-transaction-too-long")
-@pytest.mark.slow
 def test_a_row_that_alone_takes_too_long_is_named_and_no_dead_letter(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:

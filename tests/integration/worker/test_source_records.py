@@ -68,7 +68,6 @@ def test_a_record_that_was_deleted(flow: Flow, records: SourceRecords) -> None:
     assert found.value == b"12"
 
 
-@pytest.mark.slow
 def test_brokers_that_are_away(flow: Flow) -> None:
     nowhere = {**flow.kafka, "bootstrap.servers": "localhost:1"}
     settings = writer_settings(flow)

@@ -343,7 +343,6 @@ def test_a_limit_that_was_lowered_and_is_known_when_a_batch_is_refused(flow: Flo
         assert error.value.again
 
 
-@pytest.mark.slow
 def test_the_row_is_named_if_the_refusal_is_noticed_while_more_is_added(flow: Flow) -> None:
     with with_another_limit(flow, 5_000) as (found, topic):
         found.add(rows(flow, 1, [b"b", b"x" * 10_000]))

@@ -34,7 +34,7 @@ def test_batch_0_starts_where_its_sources_say() -> None:
 def test_later_batches_start_where_the_one_before_ended() -> None:
     files = CheckpointTexts(
         {
-            "offsets/4": 'v1\n{}\n{"a":{"0":5}}\n-',
+            "offsets/4": 'v1\n{}\n-\n{"a":{"0":5}}',
             "offsets/5": 'v2\n{}\n1:{"b":{"0":1}}\n0:{"a":{"0":8,"1":2}}',
         }
     )
