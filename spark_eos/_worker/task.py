@@ -39,7 +39,7 @@ _CHECKS = 10
 _MIN_SECONDS = 0.02
 
 
-def _worker_producer(settings: WriterSettings) -> TransactionalProducer:
+def worker_producer(settings: WriterSettings) -> TransactionalProducer:
     key = (os.getpid(), settings.transactions.id_prefix, settings.group_id)
     producer = _producers.pop(key, None)
     if producer is not None and producer.settings != settings:
@@ -70,7 +70,7 @@ def write_task(
         if context is not None and context.attemptNumber() > 0:
             yield _deferred(arrange(batches))
         else:
-            producer = _worker_producer(settings)
+            producer = worker_producer(settings)
             if discard_producer:
                 producer.drop()
             yield _TaskWriter(settings, shared, producer).write(arrange(batches))
