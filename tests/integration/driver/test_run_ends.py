@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -30,8 +31,7 @@ def test_what_cancelled_tasks_leave_open_is_ended(flow: Flow, aside: bool) -> No
             writing.add(rows(flow, 0, 2))
             until(flow.open_transactions, lambda: "an open transaction")
             older.run.leave(task_kill_grace_s=0.5, background=aside)
-            name = f"spark-eos-sweep-{flow.group_id}"
-            sweeps = [thread for thread in threading.enumerate() if thread.name == name]
+            sweeps = _sweeps(flow)
             # Python, if it ends now, waits for one that goes on aside.
             assert [thread.daemon for thread in sweeps] == [False] * aside
             for thread in sweeps:
@@ -39,6 +39,27 @@ def test_what_cancelled_tasks_leave_open_is_ended(flow: Flow, aside: bool) -> No
             assert flow.open_transactions() == []
             assert flow.members() == []
     assert flow.committed() == {0: 2, 1: 1}
+
+
+def _sweeps(flow: Flow) -> list[threading.Thread]:
+    name = f"spark-eos-sweep-{flow.group_id}"
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+@pytest.mark.proves("query-stopped")
+def test_what_a_task_opens_before_it_has_stopped_is_ended_too(flow: Flow) -> None:
+    with running(flow) as older:
+        older.batch(1, 1)
+        with transactions(flow, older.run._membership) as writing:
+            older.run.leave(task_kill_grace_s=4, background=True)
+            (sweep,) = _sweeps(flow)
+            # The first look is over, and has found nothing.
+            time.sleep(1)
+            writing.add(rows(flow, 0, 1))
+            until(flow.open_transactions, lambda: "an open transaction")
+            sweep.join(60)
+            assert flow.open_transactions() == []
+    assert flow.committed() == {0: 1, 1: 1}
 
 
 def test_what_a_newer_run_has_open_is_left_alone(flow: Flow) -> None:
