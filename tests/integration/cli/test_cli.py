@@ -91,7 +91,6 @@ def _lists_subjects(url: str) -> None:
         assert client.get_subjects() == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "works", "number"),
     [
