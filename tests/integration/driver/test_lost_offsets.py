@@ -146,7 +146,7 @@ def test_a_first_start_that_failed_before_anything_was_written_goes_on(flow: Flo
     checkpoint = Checkpoint(flow)
     topic = flow.target
     with (
-        running(flow, checkpoint=checkpoint, topic="not-there", max_block_ms=100) as runs,
+        running(flow, checkpoint=checkpoint, topic="not-there", max_block_ms=1_000) as runs,
         pytest.raises(Exception, match="does not exist"),
     ):
         runs.batch(5, 5)
