@@ -17,6 +17,8 @@ from support.holding import LONG_TRANSACTIONS, SMALL_BATCHES
 from support.queries import QueryProcess, run_available
 
 _TOPICS, _PARTITIONS, _ROWS = 300, 1_000, 10
+# Of the partition in which a task waits: wherever Spark puts it, they leave all buffers before.
+_ROWS_BEFORE, _PADDING = 400, b"x" * 4_000
 
 
 def _topics(flow: Flow) -> dict[str, int]:
@@ -38,17 +40,19 @@ def _filled(flow: Flow) -> list[str]:
         made.result(60)
     producer = Producer({"bootstrap.servers": flow.bootstrap_servers})
     partitions = [(topic, index) for topic, count in topics.items() for index in range(count)]
-    values = [
-        (topic, index, f"{topic}/{index}/{row}")
-        for topic, index in partitions
+    *others, (held, last) = partitions
+    values: list[tuple[str, int, bytes | None, str]] = [
+        (topic, index, None, f"{topic}/{index}/{row}")
+        for topic, index in others
         for row in range(_ROWS)
     ]
-    values.append((*partitions[-1], "hold"))
-    for topic, index, value in values:
-        producer.produce(topic, value, partition=index)
+    values += [(held, last, _PADDING, f"{held}/{last}/{row}") for row in range(_ROWS_BEFORE)]
+    values.append((held, last, None, "hold"))
+    for topic, index, key, value in values:
+        producer.produce(topic, value, key, partition=index)
         producer.poll(0)
     assert producer.flush(60) == 0
-    return sorted(value for _, _, value in values)
+    return sorted(value for *_, value in values)
 
 
 def _committed(flow: Flow) -> dict[TopicPartition, int]:
@@ -90,5 +94,5 @@ def test_1000_partitions_of_300_topics_survive_a_kill(
         assert 0 < report.rows_skipped == written < len(expected)
         assert len(report.partitions) == _PARTITIONS
         assert len({one.topic for one in report.partitions}) == _TOPICS
-        assert sorted(_committed(flow).values()) == [*[_ROWS] * (_PARTITIONS - 1), _ROWS + 1]
+        assert sorted(_committed(flow).values()) == [*[_ROWS] * (_PARTITIONS - 1), _ROWS_BEFORE + 1]
         assert flow.open_transactions() == []
