@@ -7,9 +7,8 @@ import pytest
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.settings import ClientSettings
-from spark_eos._kafka.deadline import Deadline
-from spark_eos._worker.task import worker_producer
 from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.task import worker_producer
 from support.writing import close_producers
 
 _SETTINGS = WriterSettings(
@@ -43,11 +42,7 @@ def test_a_process_keeps_the_producers_of_four_queries() -> None:
 
 def test_a_producer_that_is_not_open_may_be_the_next_time() -> None:
     producer = worker_producer(_SETTINGS)
-    for use in (
-        lambda: producer.identity,
-        lambda: producer.records,
-        lambda: producer.commit(Deadline(1.0, "")),
-    ):
+    for use in (lambda: producer.identity, lambda: producer.records):
         with pytest.raises(TransactionError) as raised:
             use()
         assert raised.value.again
