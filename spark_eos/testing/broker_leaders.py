@@ -1,6 +1,7 @@
 """Who leads and coordinates what in an embedded Kafka, and how that is moved."""
 
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import reduce
@@ -31,7 +32,7 @@ class Leaders:
     """Asks a cluster at these addresses, each time by a new connection."""
 
     def __init__(self, servers: str, timeout: float) -> None:
-        self._servers = servers.split(",")
+        self._addresses = deque(servers.split(","))
         self._timeout = timeout
 
     def leader(self, topic: str, partition: int) -> int:
@@ -123,16 +124,20 @@ class Leaders:
         """Return the answer, of another node if the one that is asked is away."""
 
         def ask() -> _Answer:
-            with closing(
-                KafkaAdminClient(
-                    bootstrap_servers=self._servers,
-                    # A paused node takes the connection and answers nothing; the next try may be
-                    # of another one.
-                    bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
-                    request_timeout_ms=_REQUEST_TIMEOUT_MS,
-                )
-            ) as client:
-                return question(client)
+            try:
+                with closing(
+                    KafkaAdminClient(
+                        bootstrap_servers=self._addresses[0],
+                        # A paused node takes the connection and answers nothing.
+                        bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
+                        request_timeout_ms=_REQUEST_TIMEOUT_MS,
+                    )
+                ) as client:
+                    return question(client)
+            except _AWAY:
+                # A client that is given them all may try the same one again and again.
+                self._addresses.rotate(-1)
+                raise
 
         return Retrying(
             retry=retry_if_exception_type(_AWAY),
