@@ -171,7 +171,6 @@ def test_sources_of_another_query_are_refused(
     assert sorted(map(int, flow.values())) == list(range(20))
 
 
-@pytest.mark.slow
 def test_a_deleted_checkpoint_continues_and_says_so(
     spark_eos_session: SparkSession,
     new_flow: Callable[..., Flow],
