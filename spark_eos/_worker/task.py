@@ -40,6 +40,7 @@ _MIN_SECONDS = 0.02
 
 
 def worker_producer(settings: WriterSettings) -> TransactionalProducer:
+    """The query's producer in this process, a new one if its settings have changed."""
     key = (os.getpid(), settings.transactions.id_prefix, settings.group_id)
     producer = _producers.pop(key, None)
     if producer is not None and producer.settings != settings:

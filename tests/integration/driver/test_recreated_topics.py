@@ -138,7 +138,7 @@ def test_the_driver_does_not_settle_offsets_of_the_old_topic(flow: Flow, when: s
 @pytest.mark.proves("topic-id-missing")
 def test_the_driver_waits_for_a_source_topic(flow: Flow) -> None:
     flow.broker.delete_topic(flow.source)
-    gone = pytest.raises(TopicNotFoundError, match=rf"'{flow.source}'.*2 s.*max_block_ms")
+    gone = pytest.raises(TopicNotFoundError, match=rf"'{flow.source}'.* 2 s.*max_block_ms")
     # Enough for a busy broker to answer in.
     with running(flow, max_block_ms=2_000) as runs, gone:
         runs.batch(10, 10, without_output=10)

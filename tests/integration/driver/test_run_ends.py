@@ -51,7 +51,7 @@ def test_what_a_task_opens_before_it_has_stopped_is_ended_too(flow: Flow) -> Non
     with running(flow) as older:
         older.batch(1, 1)
         with transactions(flow, older.run._membership) as writing:
-            older.run.leave(task_kill_grace_s=4, background=True)
+            older.run.leave(task_kill_grace_s=6, background=True)
             (sweep,) = _sweeps(flow)
             # The first look is over, and has found nothing.
             time.sleep(1)

@@ -240,10 +240,8 @@ def test_progress_partitions_that_are_added_to_a_batch_that_was_begun(
         pytest.param(
             "staged-commit", 60, "CONCURRENT_STREAM_LOG_UPDATE", id="before its copy is written"
         ),
-        # Its successor has staged the next batch, too. SeaweedFS keeps the names of directories.
-        pytest.param(
-            "staged", 90, "PATH_NOT_FOUND|FencedByNewerRunError", id="and its copy is swept"
-        ),
+        # Its successor has staged the next batch, too.
+        pytest.param("staged", 90, "PATH_NOT_FOUND", id="and its copy is swept"),
     ],
 )
 def test_a_driver_that_wakes_up_beside_its_successor(
@@ -255,7 +253,10 @@ def test_a_driver_that_wakes_up_beside_its_successor(
         _finished(flow, tmp_path, "newer")
         os.killpg(older.process.pid, signal.SIGCONT)
         assert older.wait() > 0, older.output()
-    assert re.search(error, older.output()), older.output()[-4000:]
+    if error == "PATH_NOT_FOUND" and flow.checkpoint.startswith("s3a:"):
+        # SeaweedFS keeps the name of a directory whose files are gone.
+        error = "FencedByNewerRunError"
+    assert error in older.output(), older.output()[-4000:]
     _each_total_once(flow, records)
 
 

@@ -1,15 +1,13 @@
-"""Plans of batches: ranges, gaps, numbers of tasks."""
+"""Plans of batches: ranges, numbers of tasks."""
 
 import pickle
 import uuid
 
 import pytest
 
-from spark_eos import errors
 from spark_eos._batch import plan
 from spark_eos._batch.plan import (
     BatchRange,
-    PartitionPairs,
     PartitionPlan,
     SharedPlan,
     records_of,
@@ -19,7 +17,6 @@ from spark_eos._batch.plan import (
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos._progress.checks import check_no_gap, check_not_moved_back
 
 _TOPIC = uuid.uuid4()
 _A0, _A1, _A2 = (TopicPartition("a", index) for index in range(3))
@@ -85,34 +82,16 @@ def test_new_partitions_begin_at_the_groups_offsets() -> None:
     assert records_of(BatchRange(1, {_A0: 5}, {_A0: 8, _A1: 9}), {_A0: 7, _A1: 2}) == 3 + 7
 
 
-def test_progress_at_and_beyond_the_range_is_fine() -> None:
+def test_what_has_no_member_is_not_planned() -> None:
     batch = BatchRange(
         1,
         {_A0: 5, _A1: 5},
         {_A0: 8, _A1: 8, _A2: 3},
     )
-    check_no_gap("g", batch, {_A0: 5, _A1: 9}, PartitionPairs())
     known = KnownPartitions().including([_A0, _A1], {})
     planned = plan.batch_plan(batch, {_A0: 6}, {_A0: _MEMBER}, {"a": _TOPIC}, known)
     expected = plan.PartitionPlan(_TOPIC, 5, 8, 6, _MEMBER, known.metadata("a"))
     assert planned == {_A0: expected}
-
-
-def test_a_dropped_partition_needs_no_check() -> None:
-    batch = BatchRange(3, {TopicPartition("gone", 0): 5}, {_A0: 8})
-    check_no_gap("g", batch, {_A0: 1}, PartitionPairs())
-
-
-def test_a_gap_is_refused() -> None:
-    batch = BatchRange(2, {_A0: 5}, {_A0: 8})
-    with pytest.raises(errors.OffsetGapError, match="offsets 3 to 4 would never be written"):
-        check_no_gap("g", batch, {_A0: 3}, PartitionPairs())
-
-
-@pytest.mark.parametrize("offset", [0, 1, 5])
-def test_an_offset_that_is_gone_was_moved_back(offset: int) -> None:
-    with pytest.raises(errors.OffsetsLostError, match=f"up to {offset} and now has no offset"):
-        check_not_moved_back("g", PartitionPairs(), {_A0: offset}, {}, [_A0])
 
 
 def test_a_worker_reads_a_plan_once() -> None:

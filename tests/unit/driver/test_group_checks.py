@@ -8,6 +8,7 @@ from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import SourcePartition, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.checks import (
+    check_no_gap,
     check_no_suspects,
     check_not_cut,
     check_not_moved_back,
@@ -17,7 +18,12 @@ from spark_eos._progress.checks import (
     log_lags,
     suspect_ranges,
 )
-from spark_eos.errors import FencedByNewerRunError, OffsetsLostError, RecordsLostError
+from spark_eos.errors import (
+    FencedByNewerRunError,
+    OffsetGapError,
+    OffsetsLostError,
+    RecordsLostError,
+)
 
 _0, _1 = TopicPartition("t", 0), TopicPartition("t", 1)
 _PAIRS = PartitionPairs()
@@ -34,6 +40,7 @@ def test_offsets_that_stay_or_go_on(now: Positions) -> None:
     [
         (5, {_0: 4}, "had committed t-0 up to 5 and now has 4"),
         (5, {}, "up to 5 and now has no offset"),
+        (1, {}, "up to 1 and now has no offset"),
         (0, {}, "up to 0 and now has no offset"),
     ],
 )
@@ -108,3 +115,14 @@ def test_a_partition_that_ends_below_where_it_was_read_up_to() -> None:
     check_not_cut("group", BatchRange(1, {_0: 5, _1: 9}, {_0: 5}), _PAIRS)
     with pytest.raises(RecordsLostError, match=r"t-0 ends at 4.*offsets 4 to 6 would be taken"):
         check_not_cut("group", BatchRange(1, {_0: 7}, {_0: 4}), _PAIRS)
+
+
+def test_a_batch_that_starts_where_the_group_is_or_before() -> None:
+    added, gone = TopicPartition("t", 2), TopicPartition("gone", 0)
+    batch = BatchRange(1, {_0: 5, _1: 5, gone: 5}, {_0: 8, _1: 8, added: 3})
+    check_no_gap("group", batch, {_0: 5, _1: 9}, _PAIRS)
+
+
+def test_a_batch_that_starts_beyond() -> None:
+    with pytest.raises(OffsetGapError, match="offsets 3 to 4 would never be written"):
+        check_no_gap("group", BatchRange(2, {_0: 5}, {_0: 8}), {_0: 3}, _PAIRS)

@@ -49,13 +49,9 @@ def _evidence(marker: Marker, known: KnownPartitions = _NOTHING, **other: Any) -
         (_evidence(_REFUSED_THEN, _OTHERS), _FIRST, {_0: 3, _1: 0}),
         # A new partition begins at its first record, whatever else is known.
         (_evidence(_NOTED, _OTHERS), _ADDED, {_1: 0}),
-        (_evidence(Marker("group", {"t": _ID}, checkpoint_may_lag=True), _OTHERS), _ADDED, {_1: 0}),
+        (_evidence(replace(_NOTED, checkpoint_may_lag=True), _OTHERS), _ADDED, {_1: 0}),
         (_evidence(_NOTED, _SET), _ADDED, {_1: 0}),
-        (
-            _evidence(Marker("group", {"t": uuid.uuid4()}, partitions=_READ.partitions)),
-            _ADDED,
-            {_1: 0},
-        ),
+        (_evidence(replace(_READ, topic_ids={"t": uuid.uuid4()})), _ADDED, {_1: 0}),
         # The checkpoint proves a lost one, unless its batch may be half written.
         (_evidence(_READ), _LOST, {_1: 5}),
         (_evidence(_READ, begun_now=False), _LOST_IDLE, {_1: 5}),
@@ -83,8 +79,7 @@ def test_new_or_restored(evidence: Evidence, batch: _Batch, initial: Positions) 
         (_evidence(_NONE, _SET), _ADDED, "offsets of its topic were set by another client"),
         # What another group has noted proves nothing for this one.
         (_evidence(Marker("other", {"t": _ID}), _SET), _ADDED, "offsets of its topic were set by"),
-        (_evidence(Marker("other", _READ.topic_ids, partitions=_READ.partitions)), _LOST,
-         "batch 1 starts at 5: the checkpoint is another group's"),
+        (_evidence(replace(_READ, group_id="other")), _LOST, "batch 1 .* is another group's"),
         (_evidence(_NOTED), _LOST, "batch 1 starts at 5: the sink was not called"),
         (
             _evidence(_NOTED),
@@ -92,7 +87,7 @@ def test_new_or_restored(evidence: Evidence, batch: _Batch, initial: Positions) 
             "batch 1 starts at 1: the sink was not called",
         ),
     ],
-)  # fmt: skip
+)
 def test_refused(evidence: Evidence, batch: _Batch, because: str) -> None:
     with pytest.raises(OffsetsLostError, match=f"although {because}.*set the group's") as refused:
         evidence.initial_offsets(batch.range, batch.committed)

@@ -1,7 +1,5 @@
 """Whether a checkpoint and a group's staged commit belong together."""
 
-from itertools import chain
-
 import pytest
 
 from spark_eos._batch.plan import BatchRange, Positions
@@ -115,8 +113,7 @@ def test_another_progress_topic() -> None:
 
 def test_positions_of_batches_do_not_overlap_and_end_before_kafkas() -> None:
     last = (1 << 30) - 1
-    ends = list(chain.from_iterable((first_position(n), first_position(n + 1)) for n in (0, 1, 7)))
-    assert ends == [n << 32 for n in (0, 1, 1, 2, 7, 8)]
+    assert [first_position(n) for n in (0, 1, 7)] == [0, 1 << 32, 7 << 32]
     assert first_position(last) < 1 << 62
     with pytest.raises(WriteError, match=f"batch {last + 1} is beyond .* another group_id"):
         first_position(last + 1)
