@@ -1,6 +1,7 @@
 """Administration of an embedded broker."""
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -11,6 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     OffsetSpec,
 )
 from tenacity import (
+    RetryCallState,
     Retrying,
     retry_if_exception,
     retry_if_result,
@@ -20,14 +22,18 @@ from tenacity import (
 
 TIMEOUT = 30.0
 """Timeout of one administrative call, in seconds."""
+# A node that is paused answers nobody; meanwhile another one may have become the leader.
+_ATTEMPT: Final = 3.0
 Ends = dict[int, int]
 """Offset by partition number."""
+_TIMED_OUT: Final = KafkaError._TIMED_OUT  # noqa: SLF001 - it has no other name
 _NOT_YET: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    _TIMED_OUT,
 )
 
 
@@ -79,9 +85,15 @@ def end_offsets(
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Ends:
     """Return high watermarks by partition, or with read_committed last stable offsets."""
-    # Leaders may change meanwhile.
+
+    def refresh(_: RetryCallState) -> None:
+        # Leaders may have changed, and an attempt asks those that the client knows.
+        with suppress(KafkaException):
+            admin.list_topics(topic, _ATTEMPT)
+
     return Retrying(
         retry=retry_if_exception(_is_not_yet),
+        before_sleep=refresh,
         wait=wait_fixed(0.1),
         stop=stop_after_delay(TIMEOUT),
         reraise=True,
@@ -95,24 +107,13 @@ def _end_offsets(
     found = admin.list_offsets(
         {TopicPartition(topic, partition): latest for partition in partitions},
         isolation_level=isolation,
-        request_timeout=TIMEOUT,
+        request_timeout=_ATTEMPT,
     )
-    return {at.partition: future.result(TIMEOUT).offset for at, future in found.items()}
-
-
-def _are_led(admin: AdminClient, topic: str, count: int) -> bool:
-    """Whether leaders answer, which they may do seconds after metadata names them."""
-    # An idempotent producer must not come earlier: if the first of two batches on their way is
-    # refused and the second accepted, the first is out of order for ever.
-    if not count:
-        return True
-    try:
-        _end_offsets(admin, topic, range(count), IsolationLevel.READ_UNCOMMITTED)
-    except KafkaException as error:
-        if _is_not_yet(error):
-            return False
-        raise
-    return True
+    ends = {at.partition: future.result(TIMEOUT).offset for at, future in found.items()}
+    # So librdkafka has it if a node does not answer in time.
+    if any(offset < 0 for offset in ends.values()):
+        raise KafkaException(KafkaError(_TIMED_OUT, f"ends of {topic}: {ends}"))
+    return ends
 
 
 def _is_not_yet(error: BaseException) -> bool:
@@ -127,15 +128,18 @@ def await_partitions(admin: AdminClient, topic: str, count: int) -> None:
 
     def usable() -> bool:
         # Not of all topics: a broker of many tests has thousands.
-        partitions = admin.list_topics(topic, TIMEOUT).topics[topic].partitions.values()
-        return (
-            len(partitions) == count
-            and all(p.leader >= 0 for p in partitions)
-            and _are_led(admin, topic, count)
-        )
+        partitions = admin.list_topics(topic, _ATTEMPT).topics[topic].partitions
+        if len(partitions) != count or any(p.leader < 0 for p in partitions.values()):
+            return False
+        # Leaders may answer seconds after metadata names them. An idempotent producer must not
+        # come earlier: if the first of two batches on their way is refused and the second
+        # accepted, the first is out of order for ever.
+        if partitions:
+            _end_offsets(admin, topic, partitions, IsolationLevel.READ_UNCOMMITTED)
+        return True
 
     Retrying(
-        retry=retry_if_result(lambda result: not result),
+        retry=retry_if_result(lambda result: not result) | retry_if_exception(_is_not_yet),
         wait=wait_fixed(0.01),
         stop=stop_after_delay(TIMEOUT),
         reraise=True,

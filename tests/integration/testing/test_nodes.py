@@ -184,6 +184,14 @@ def test_others_take_over(kafka: EmbeddedKafka, who: str, how: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_topic_can_be_read_soon_after_its_leader_was_paused(kafka: EmbeddedKafka) -> None:
+    writer = _Writer(kafka, "read")
+    writer.write()
+    with _away(kafka, kafka.leader("read"), "pause"):
+        assert writer.all_is_there()
+
+
+@pytest.mark.slow
 def test_all_nodes_stop_and_start_with_their_data(kafka: EmbeddedKafka) -> None:
     writer = _Writer(kafka, "kept")
     writer.write()
