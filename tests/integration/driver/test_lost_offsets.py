@@ -31,7 +31,7 @@ from support.proxied_worker import unstable
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import run_available, until
-from support.runs import Checkpoint, positions, running
+from support.runs import Checkpoint, running
 
 
 def _lose(flow: Flow, *partitions: int, topic: str | None = None) -> None:
@@ -73,21 +73,6 @@ def test_an_expired_offset_is_not_taken_for_a_new_partition(flow: Flow) -> None:
     # As after the checkpoint was deleted: the first batch of another one.
     _refuses(flow, None, f"{flow.source}-1, although", 9, 9)
     assert len(flow.values()) == 10
-
-
-@pytest.mark.slow
-@pytest.mark.proves("offsets-expired")
-def test_an_idle_partition_is_restored_from_the_checkpoint(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
-        # Begun, half committed, and left.
-        with pytest.raises(ConnectionError):
-            runs.batch(9, 5, while_planned=_fail)
-    _lose(flow, 1)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(9, 5)
-        runs.written_once(9, 5)
 
 
 @pytest.mark.proves("offsets-expired")
@@ -172,34 +157,6 @@ def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
     _refuses(flow, checkpoint, f"{flow.source}-2, although the query has read it", 7, 7, 4)
 
 
-def test_an_added_partition_whose_first_batch_missed_the_sink_is_refused(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
-        flow.broker.add_partitions(flow.source, 3)
-        flow.partitions = 3
-        # A function of the user's own did not call it, and Spark went on.
-        checkpoint.begin(positions(flow, (5, 5, 4)), 1)
-        checkpoint.finish(1)
-        with pytest.raises(OffsetsLostError, match=f"{flow.source}-2, .* sink was not called"):
-            runs.batch(7, 7, 6)
-
-
-@pytest.mark.slow
-def test_a_topic_that_returns_to_a_running_query_with_one_offset_lost_and_one_set(
-    flow: Flow,
-) -> None:
-    other = f"{flow.source}-b"
-    flow.broker.create_topic(other, 2)
-    _written(flow, 5, 5, also={other: (5, 5)})
-    _lose(flow, 0, 1, topic=other)
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(other, 0): 5})
-    with running(flow) as runs:
-        runs.batch(9, 9)
-        with pytest.raises(OffsetsLostError, match=f"{other}-1, although it had one before"):
-            runs.batch(9, 9, also={other: (9, 9)})
-
-
 @pytest.mark.slow
 def test_a_batch_without_any_partition(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
@@ -239,23 +196,6 @@ def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
     )
 
 
-@pytest.mark.slow
-def test_an_offset_that_was_set_proves_no_other_partition_new(flow: Flow) -> None:
-    _written(flow, 5, 5)
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 5})
-    _lose(flow, 1)
-    assert _known(flow).partitions == set()
-    words = f"{flow.source}-1, although offsets of its topic were set by another client"
-    _refuses(flow, None, words, 9, 9)
-    assert flow.committed() == {0: 5}
-    assert len(flow.values()) == 10
-    # What the error advises.
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 1): 5})
-    with running(flow) as runs:
-        runs.batch(9, 9)
-        runs.written_once(9, 9)
-
-
 def test_a_note_tells_nothing_of_a_topic_that_it_does_not_name(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 2)
@@ -290,20 +230,6 @@ def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) ->
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(7, 7, 4)
         runs.written_once(7, 7, 4)
-
-
-@pytest.mark.slow
-@pytest.mark.proves("offsets-expired")
-def test_the_checkpoint_of_a_topic_that_was_created_anew(flow: Flow) -> None:
-    checkpoint = _written(flow, 5, 5)
-    flow.recreate(flow.source)
-    # More records than before, fewer, and none.
-    for ends in ((9, 9), (2, 2), (5, 5)):
-        left = Checkpoint(flow)
-        left.update({**checkpoint, "commits/0": ""})
-        _refuses(flow, left, "deleted and recreated", *ends)
-    assert flow.committed() == {}
-    assert len(flow.values()) == 10
 
 
 @pytest.mark.proves("offsets-expired")

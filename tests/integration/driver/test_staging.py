@@ -395,13 +395,6 @@ def test_an_older_checkpoint_is_refused_until_the_operator_sets_the_offsets(
         assert len(staged.values()) == written + report.rows_written
 
 
-def test_a_batch_planned_anew_is_not_taken_for_the_staged_one(staged: Flow) -> None:
-    with staged_run(staged) as runs:
-        runs.batch(finish=False)
-    runs.checkpoint["offsets/0"] = runs.checkpoint["offsets/0"].replace('"0": 0', '"0": 7')
-    _refuses(runs, errors.CheckpointError, "from other source offsets")
-
-
 @pytest.mark.parametrize(
     ("offsets", "words"),
     [

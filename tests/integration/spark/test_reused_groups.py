@@ -232,17 +232,3 @@ def test_offsets_without_an_owner_refuse_nothing(
         assert sum(report.rows_written for report in reports) == 0
         assert ("the group has offsets of another query." in caplog.text) == (number == 0)
         flow.checkpoint += "-next"
-
-
-@pytest.mark.slow
-def test_a_staged_query_names_the_target_that_the_group_had(
-    spark_eos_session: SparkSession, flow: Flow
-) -> None:
-    flow.produce(map(staging.record, range(10)))
-    run_available(spark_eos_session, flow, staging.repartitioned)
-    other = _copied(flow)
-    with pytest.raises(StreamingQueryException) as refused:
-        run_available(spark_eos_session, flow, staging.repartitioned, topic=other)
-    assert f"which writes to '{flow.target}'" in str(refused.value)
-    assert "another group_id and another checkpoint_location" in str(refused.value)
-    assert flow.values(other) == []
