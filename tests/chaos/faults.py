@@ -297,9 +297,9 @@ def _add_partitions(stage: Stage, _fault: Fault) -> None:
 
 
 def _once_the_broker_is_back(act: Callable[..., None], *arguments: Any) -> None:
-    """Another fault may have taken it away."""
+    """Another fault may have taken it away, or the one of its nodes that is asked."""
     Retrying(
-        retry=retry_if_exception_type((RuntimeError, KafkaException)),
+        retry=retry_if_exception_type((RuntimeError, KafkaException, TimeoutError)),
         wait=wait_fixed(0.2),
         stop=stop_after_delay(_PATIENCE),
         reraise=True,

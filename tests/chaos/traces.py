@@ -274,7 +274,8 @@ def _produced(answer: Any) -> Event:
     found = [(t.name, p.index, p) for t in answer.responses for p in t.partition_responses]
     return {
         "code": max((p.error_code for _, _, p in found), default=0),
-        "batches": [(topic, index, p.base_offset) for topic, index, p in found],
+        # A leader that has lost a batch tells where it was, and another one may be there by now.
+        "batches": [(topic, index, p.base_offset) for topic, index, p in found if not p.error_code],
     }
 
 
