@@ -102,7 +102,7 @@ class ClientSettings:
     def of_source(cls, settings: Mapping[str, Any] | None) -> "ClientSettings | None":
         """Those of the source's cluster; None if it is the target's."""
         try:
-            return None if settings is None else cls(settings)
+            return None if settings is None else cls(settings).checked_by_librdkafka()
         except ConfigurationError as error:
             raise ConfigurationError(f"source_kafka: {error.text}") from error
 
@@ -178,6 +178,11 @@ class ClientSettings:
             **dict(zip(QUICK_SOURCE, ("1", str(polled)), strict=True)),
             **{_SPARKS_PREFIX + k: text for k, text in self.security.for_java().items()},
         }
+        if "socket.timeout.ms" in self._settings:
+            # Of any request, as Java's clients call it; a call may take several, and no less.
+            wait = int(self._settings["socket.timeout.ms"])
+            options["kafka.request.timeout.ms"] = str(wait)
+            options["kafka.default.api.timeout.ms"] = str(max(60_000, wait))
         if "client.id" in self._settings:
             options["kafka.client.id"] = str(self._settings["client.id"])
         return options

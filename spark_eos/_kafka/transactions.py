@@ -48,8 +48,11 @@ class MemberIdentity:
 
 def fence_producer(
     connections: Connections, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
-) -> None:
-    """Fences an id's producer by InitProducerId; returns when its open transaction has ended."""
+) -> ProducerIdAndEpoch:
+    """Fences an id's producer by InitProducerId; returns when its open transaction has ended.
+
+    Returns whose place the next producer takes.
+    """
     # Its open transaction is aborted; if its commit had begun, it is committed.
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
@@ -72,6 +75,7 @@ def fence_producer(
             response.error_code,
             [transactional_ids(id_prefix_of(transactional_id), Operation.WRITE)],
         )
+    return ProducerIdAndEpoch(transactional_id, response.producer_id, response.producer_epoch)
 
 
 def producer_id_and_epoch(

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code
 from spark_eos._client.librdkafka import FailedRecord, Handle
-from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.topic_cache import TopicCache
 from spark_eos._kafka.transactions import (
@@ -63,6 +63,8 @@ class TransactionalProducer:
         self._slot: Slot | None = None
         self._producer: Handle | None = None
         self._identity: ProducerIdAndEpoch | None = None
+        # As which the last producer was fenced.
+        self._fenced: ProducerIdAndEpoch | None = None
         self._records: RecordSender | None = None
         self._disturbance: str | None = None
         self._refusal: KafkaError | None = None
@@ -191,7 +193,7 @@ class TransactionalProducer:
                 on_log=self._on_log,
             )
             self._initialize(self._producer, deadline)
-            self._identity = producer_id_and_epoch(self.connections, transactional_id, deadline)
+            self._identity = self._told(transactional_id, deadline)
             self._producer.poll(0)
         except Exception as error:
             self._close()
@@ -221,6 +223,20 @@ class TransactionalProducer:
                 raise
 
         deadline.attempts("init_transactions")(attempt)
+
+    def _told(self, transactional_id: str, deadline: Deadline) -> ProducerIdAndEpoch:
+        """The producer's identity, by its coordinator."""
+
+        def attempt() -> ProducerIdAndEpoch:
+            told = producer_id_and_epoch(self.connections, transactional_id, deadline)
+            old = self._fenced
+            if old and told.producer_id == old.producer_id and told.epoch <= old.epoch:
+                # A node that was frozen does not know at once that another is the coordinator now.
+                self.connections.forget_coordinator(CoordinatorType.TRANSACTION, transactional_id)
+                raise RetriableError(f"the coordinator still tells epoch {told.epoch}")
+            return told
+
+        return deadline.attempts("DescribeTransactions")(attempt)
 
     def _raise_refusal(self, producer: Handle) -> None:
         producer.poll(0)
@@ -261,7 +277,7 @@ class TransactionalProducer:
             return
         try:
             # Fence first, so that a delayed request of this producer meets an old epoch.
-            fence_producer(
+            self._fenced = fence_producer(
                 self.connections,
                 identity.transactional_id,
                 self.settings.transactions.timeout_ms,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import ListTransactionsRequest
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 from pyspark.sql import SparkSession
 
@@ -154,6 +154,19 @@ def test_init_producer_id_when_a_transaction_is_ended(
     worker.fails()
     assert len(lost.hits) == 1
     worker.add_and_commit()
+
+
+@pytest.mark.proves("error-older-epoch")
+def test_an_epoch_from_before_the_fencing_is_not_the_producers(worker: ProxiedWorker) -> None:
+    worker.add_and_commit()
+    worker.worker.drop()
+
+    def older(_request: Any, answer: Any) -> None:
+        answer.transaction_states[0].producer_epoch -= 1
+
+    told = worker.proxy.on(DescribeTransactionsRequest, faults.Rewrite(older))
+    worker.add_and_commit()
+    assert told.hits
 
 
 def test_init_producer_id_of_a_coordinator_that_answers_late_is_waited_for(

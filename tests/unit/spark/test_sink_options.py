@@ -107,3 +107,18 @@ def test_of_many_partitions_fewer_records_are_polled_at_once(partitions: int, re
     """Spark keeps what the last poll of each has brought."""
     options = ClientSettings(_OTHER).for_spark_source(partitions)
     assert options["kafka.max.poll.records"] == records
+
+
+@pytest.mark.parametrize(("wait", "whole"), [(10_000, "60000"), ("90000", "90000")])
+def test_requests_of_the_source_wait_as_long_as_others(wait: int | str, whole: str) -> None:
+    options = ClientSettings({**_OTHER, "socket.timeout.ms": wait}).for_spark_source()
+    assert options["kafka.request.timeout.ms"] == str(wait)
+    # Java's clients refuse a call that may take less than a request.
+    assert options["kafka.default.api.timeout.ms"] == whole
+    assert "kafka.request.timeout.ms" not in ClientSettings(_OTHER).for_spark_source()
+
+
+def test_settings_of_a_source_are_checked_as_those_of_the_target_are() -> None:
+    words = r"source_kafka: kafka\['socket.timeout.ms'\]"
+    with pytest.raises(errors.ConfigurationError, match=words):
+        ClientSettings.of_source({**_OTHER, "socket.timeout.ms": "soon"})
