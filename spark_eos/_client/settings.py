@@ -179,10 +179,11 @@ class ClientSettings:
             **{_SPARKS_PREFIX + k: text for k, text in self.security.for_java().items()},
         }
         if "socket.timeout.ms" in self._settings:
-            # Of any request, as Java's clients call it; a call may take several, and no less.
+            # As Java's clients call it. Spark's driver asks the same node until a call, which is
+            # several requests, is over; only then Spark tries another one.
             wait = int(self._settings["socket.timeout.ms"])
             options["kafka.request.timeout.ms"] = str(wait)
-            options["kafka.default.api.timeout.ms"] = str(max(60_000, wait))
+            options["kafka.default.api.timeout.ms"] = str(2 * wait)
         if "client.id" in self._settings:
             options["kafka.client.id"] = str(self._settings["client.id"])
         return options
