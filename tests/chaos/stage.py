@@ -366,16 +366,17 @@ class _Watcher:
             known = self._stage.group_offsets()
             if known is not None:
                 found = positions(known)
-                self._compare(found)
-                self._look_for_copy(known)
+                # A node that has just become coordinator, or is none any more and does not know it,
+                # may tell what was. What is committed then is what the logs say (`lockstep`).
+                if self._stage.plan.nodes == 1:
+                    self._compare(found)
+                    self._look_for_copy(known)
                 # Offsets that were deleted and put back are no progress.
                 total = max(self.total, sum(found.values()))
                 self._readings.append(_Reading(asked, time.monotonic(), total))
 
     def _compare(self, found: Mapping[TopicPartition, int]) -> None:
-        # A new coordinator may tell an older offset, until its high watermark is where the earlier
-        # one's was. What was committed is what the logs say (`lockstep`).
-        if self._may_go_back or self._stage.plan.nodes > 1:
+        if self._may_go_back:
             self._furthest.clear()
             return
         for partition, offset in found.items():
