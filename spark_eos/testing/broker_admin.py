@@ -85,19 +85,21 @@ def end_offsets(
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Ends:
     """Return high watermarks by partition, or with read_committed last stable offsets."""
-
-    def refresh(_: RetryCallState) -> None:
-        # Leaders may have changed, and an attempt asks those that the client knows.
-        with suppress(KafkaException):
-            admin.list_topics(topic, _ATTEMPT)
-
     return Retrying(
         retry=retry_if_exception(_is_not_yet),
-        before_sleep=refresh,
+        before_sleep=_refresh,
         wait=wait_fixed(0.1),
         stop=stop_after_delay(TIMEOUT),
         reraise=True,
     )(_end_offsets, admin, topic, partitions, isolation)
+
+
+def _refresh(state: RetryCallState) -> None:
+    """Asks for leaders, which may have changed: an attempt asks those that the client knows."""
+    # Not a closure: with it, the client would live until it is found to be garbage.
+    admin, topic, *_ = state.args
+    with suppress(KafkaException):
+        admin.list_topics(topic, _ATTEMPT)
 
 
 def _end_offsets(
