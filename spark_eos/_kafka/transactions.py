@@ -49,9 +49,9 @@ class MemberIdentity:
 def fence_producer(
     connections: Connections, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
 ) -> ProducerIdAndEpoch:
-    """Fences an id's producer by InitProducerId; returns when its open transaction has ended.
+    """Fences an id's producer by InitProducerId, and waits until its open transaction has ended.
 
-    Returns whose place the next producer takes.
+    Returns the identity that the fencing has made: each later producer's epoch is above it.
     """
     # Its open transaction is aborted; if its commit had begun, it is committed.
     request = InitProducerIdRequest(

@@ -63,7 +63,7 @@ class TransactionalProducer:
         self._slot: Slot | None = None
         self._producer: Handle | None = None
         self._identity: ProducerIdAndEpoch | None = None
-        # As which the last producer was fenced.
+        # What the last fencing has made; an identity of that epoch or below is none of ours.
         self._fenced: ProducerIdAndEpoch | None = None
         self._records: RecordSender | None = None
         self._disturbance: str | None = None
@@ -193,7 +193,7 @@ class TransactionalProducer:
                 on_log=self._on_log,
             )
             self._initialize(self._producer, deadline)
-            self._identity = self._told(transactional_id, deadline)
+            self._identity = self._own_identity(transactional_id, deadline)
             self._producer.poll(0)
         except Exception as error:
             self._close()
@@ -224,8 +224,8 @@ class TransactionalProducer:
 
         deadline.attempts("init_transactions")(attempt)
 
-    def _told(self, transactional_id: str, deadline: Deadline) -> ProducerIdAndEpoch:
-        """The producer's identity, by its coordinator."""
+    def _own_identity(self, transactional_id: str, deadline: Deadline) -> ProducerIdAndEpoch:
+        """Asks the coordinator until it tells the producer that was just initialized."""
 
         def attempt() -> ProducerIdAndEpoch:
             told = producer_id_and_epoch(self.connections, transactional_id, deadline)

@@ -78,6 +78,16 @@ def test_each_step_of_a_run_is_one_of_the_model() -> None:
     assert found.steps == 137
 
 
+def test_a_growing_transaction_may_be_told_to_look_elsewhere() -> None:
+    seen = _Altered()
+    added = [one for one in seen.requests("AddPartitionsToTxn") if one["producer"] == [2, 0]]
+    # The second transaction's, after its first one: that it has begun is known by then.
+    for request in added[2:]:
+        seen.answer(request)["code"] = 16
+    assert len(added) == 5
+    assert seen.replayed().problems == []
+
+
 def _not_fenced(seen: _Altered) -> None:
     """The second run goes on as the first one's member."""
     joined = seen.requests("ConsumerGroupHeartbeat", instance="spark-eos-0", epoch=0)
