@@ -221,11 +221,12 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
             found.close_future.add_errback(ended)
         return found
 
-    def least_loaded_node(self) -> Any:
+    def least_loaded_node(self, avoided: int | None = None) -> Any:
         """Chooses a broker for a request that any can answer, preferably one that is connected."""
         # kafka-python prefers a new connection to a busy one, but a broker that is down and still
         # named in the metadata makes the client wait for many seconds.
-        nodes = [broker.node_id for broker in self.cluster.brokers()]
+        known = [broker.node_id for broker in self.cluster.brokers()]
+        nodes = [node for node in known if node != avoided] or known
         connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
         if connected:
             return min(connected, key=lambda conn: len(conn.in_flight_requests)).node_id
@@ -235,10 +236,15 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         return random.choice(likely) if likely else super().least_loaded_node()  # noqa: S311
 
     async def answer(
-        self, request: Any, node: int | None, timeout_ms: int, any_connect_ms: int
+        self,
+        request: Any,
+        node: int | None,
+        timeout_ms: int,
+        any_connect_ms: int,
+        avoided: int | None = None,
     ) -> Any:
-        """Sends a request to a broker and waits for the answer."""
-        chosen = self.least_loaded_node() if node is None else node
+        """Sends a request to a broker, or to any but one, and waits for the answer."""
+        chosen = self.least_loaded_node(avoided) if node is None else node
         # A message keeps the version it was first sent with, but the next attempt may go to a
         # broker that speaks another version.
         sent = self.send(copy.copy(request), node_id=chosen, request_timeout_ms=timeout_ms)

@@ -17,7 +17,7 @@ from spark_eos._driver.assigned_partitions import Member, after_heartbeat, owner
 from spark_eos._driver.heartbeat_thread import HeartbeatThread
 from spark_eos._kafka import groups, heartbeats
 from spark_eos._kafka.cluster import TopicInfo
-from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline, RetriableError, group_deadline
 from spark_eos._kafka.groups import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -199,6 +199,8 @@ class GroupMembership:
         """Makes a member leave, so that whatever its member id still sends is refused."""
         answer = heartbeats.heartbeat(self._connections, self._group_id, member, deadline)
         if answer.code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID):
+            # Or the coordinator can't reach the others, and what it has done is not committed.
+            self._connections.forget_coordinator(CoordinatorType.GROUP, self._group_id)
             raise RetriableError(
                 f"member {member.instance_id} changed hands: {code_name(answer.code)}"
             )

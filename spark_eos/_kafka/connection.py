@@ -60,6 +60,7 @@ class Connections:
         self._open: tuple[EventLoop, ConnectionManager] | None = None
         self._closed = False
         self._coordinators: dict[tuple[CoordinatorType, str], int] = {}
+        self._forgotten: dict[tuple[CoordinatorType, str], int] = {}
 
     @property
     def principal(self) -> Principal:
@@ -159,14 +160,15 @@ class Connections:
         deadline: Deadline,
         *,
         node: int | None = None,
+        avoided: int | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
-        """Sends a request once and returns the answer."""
+        """Sends a request once, to a node or to any but one, and returns the answer."""
         loop, manager = self._connected(deadline)
         timeout_ms = self._timeout_ms(deadline)
         broker = "any broker" if node is None else f"broker {self.address(node, deadline)}"
         try:
-            return loop.run(manager.answer, request, node, timeout_ms, _CONNECT_MS)
+            return loop.run(manager.answer, request, node, timeout_ms, _CONNECT_MS, avoided)
         except _NOT_SENT as error:
             manager.expire_metadata()
             raise RetriableError(
@@ -224,7 +226,9 @@ class Connections:
         if found is not None:
             return found
         request = FindCoordinatorRequest(coordinator_keys=[key], key_type=int(kind))
-        answer = self.send(request, deadline).coordinators[0]
+        # A coordinator that others have replaced, and that can't hear of it, names itself for ever.
+        avoided = self._forgotten.get((kind, key))
+        answer = self.send(request, deadline, avoided=avoided).coordinators[0]
         if answer.error_code in _RETRY_HERE | _RETRY_ELSEWHERE:
             raise RetriableError(
                 f"{kind.name.lower()} coordinator: {code_names([answer.error_code])}"
@@ -249,7 +253,10 @@ class Connections:
         return deadline.attempts(f"the {kind.name.lower()} coordinator of {key!r}")(find)
 
     def forget_coordinator(self, kind: CoordinatorType, key: str) -> None:
-        self._coordinators.pop((kind, key), None)
+        """Has it looked up again, elsewhere."""
+        found = self._coordinators.pop((kind, key), None)
+        if found is not None:
+            self._forgotten[kind, key] = found
 
     def ask_coordinator(
         self,

@@ -108,7 +108,7 @@ class EmbeddedKafka:
         )
         jars = jar_set or f"kafka-{kafka_version()}"
         self.nodes = tuple(
-            KafkaNode(id_, jars, settings, port=client)
+            self._new_node(id_, jars, settings, client)
             for id_, client in enumerate(self._clients, 1)
         )
         self._admin: AdminClient | None = None
@@ -308,6 +308,11 @@ class EmbeddedKafka:
 
     def _leaders(self, timeout: float = broker_admin.TIMEOUT) -> Leaders:
         return Leaders(self.direct_servers, timeout)
+
+    def _new_node(
+        self, id_: int, jar_set: str, settings: NodeSettings, port: int | None
+    ) -> KafkaNode:
+        return KafkaNode(id_, jar_set, settings, port=port)
 
     def _create_credentials(self) -> None:
         if self._security is not None:

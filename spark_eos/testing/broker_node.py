@@ -110,14 +110,17 @@ class KafkaNode(EmbeddedServer):
         if not data.exists():
             create_data(image, data, self.id, given.features, given.properties)
         properties = self._directory() / "server.properties"
-        write_properties(
-            properties,
-            broker_properties(self.id, self._cluster, data, given.properties, given.security),
-        )
+        write_properties(properties, self._properties())
         if given.security is not None:
             options = [*options, *given.security.jvm_options]
         self._launch(
             command(image, "kafka.Kafka", str(properties), heap=given.heap, options=options)
+        )
+
+    def _properties(self) -> dict[str, str]:
+        given = self._settings
+        return broker_properties(
+            self.id, self._cluster, self._data(), given.properties, given.security
         )
 
     def _is_ready(self, log: str) -> bool:

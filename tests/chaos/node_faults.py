@@ -65,6 +65,11 @@ def _away(take: Callable[[KafkaNode], None], find: _Nodes) -> _Deed:
     return strike
 
 
+def _part(find: _Nodes) -> _Deed:
+    """From the other nodes, not from clients, which it goes on to answer."""
+    return lambda stage, fault: stage.broker.part(*find(stage, fault))
+
+
 def _move(find: _Find) -> _Deed:
     """By reassignment and preferred election, to one of the other nodes."""
 
@@ -88,18 +93,22 @@ DEEDS: dict[Kind, _Deed] = {
     Kind.LEADER_KILL: _away(KafkaNode.kill, _leader(_target)),
     Kind.LEADER_STOP: _away(KafkaNode.stop, _leader(_target)),
     Kind.LEADER_FREEZE: _away(KafkaNode.pause, _leader(_target)),
+    Kind.LEADER_PARTED: _part(_leader(_target)),
     Kind.LEADER_MOVE: _move(_target),
     Kind.COORDINATOR_KILL: _away(KafkaNode.kill, _leader(_transaction)),
     Kind.COORDINATOR_STOP: _away(KafkaNode.stop, _leader(_transaction)),
     Kind.COORDINATOR_FREEZE: _away(KafkaNode.pause, _leader(_transaction)),
+    Kind.COORDINATOR_PARTED: _part(_leader(_transaction)),
     Kind.COORDINATOR_MOVE: _move(_transaction),
     Kind.GROUP_COORDINATOR_KILL: _away(KafkaNode.kill, _leader(_group)),
     Kind.GROUP_COORDINATOR_STOP: _away(KafkaNode.stop, _leader(_group)),
     Kind.GROUP_COORDINATOR_FREEZE: _away(KafkaNode.pause, _leader(_group)),
+    Kind.GROUP_COORDINATOR_PARTED: _part(_leader(_group)),
     Kind.GROUP_COORDINATOR_MOVE: _move(_group),
     Kind.CONTROLLER_KILL: _away(KafkaNode.kill, _controller),
     Kind.CONTROLLER_STOP: _away(KafkaNode.stop, _controller),
     Kind.CONTROLLER_FREEZE: _away(KafkaNode.pause, _controller),
+    Kind.CONTROLLER_PARTED: _part(_controller),
     Kind.TWO_NODES_KILL: _away(KafkaNode.kill, _two),
     Kind.TWO_NODES_FREEZE: _away(KafkaNode.pause, _two),
     Kind.NODE_UNREACHABLE: _unreachable,

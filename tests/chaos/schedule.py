@@ -62,18 +62,22 @@ class Kind(enum.Enum):
     LEADER_KILL = "leader-kill"
     LEADER_STOP = "leader-stop"
     LEADER_FREEZE = "leader-freeze"
+    LEADER_PARTED = "leader-parted"
     LEADER_MOVE = "leader-move"
     COORDINATOR_KILL = "coordinator-kill"
     COORDINATOR_STOP = "coordinator-stop"
     COORDINATOR_FREEZE = "coordinator-freeze"
+    COORDINATOR_PARTED = "coordinator-parted"
     COORDINATOR_MOVE = "coordinator-move"
     GROUP_COORDINATOR_KILL = "group-coordinator-kill"
     GROUP_COORDINATOR_STOP = "group-coordinator-stop"
     GROUP_COORDINATOR_FREEZE = "group-coordinator-freeze"
+    GROUP_COORDINATOR_PARTED = "group-coordinator-parted"
     GROUP_COORDINATOR_MOVE = "group-coordinator-move"
     CONTROLLER_KILL = "controller-kill"
     CONTROLLER_STOP = "controller-stop"
     CONTROLLER_FREEZE = "controller-freeze"
+    CONTROLLER_PARTED = "controller-parted"
     TWO_NODES_KILL = "two-nodes-kill"
     TWO_NODES_FREEZE = "two-nodes-freeze"
     NODE_UNREACHABLE = "node-unreachable"
@@ -146,18 +150,22 @@ _ONE_NODE = frozenset(
         Kind.LEADER_KILL,
         Kind.LEADER_STOP,
         Kind.LEADER_FREEZE,
+        Kind.LEADER_PARTED,
         Kind.LEADER_MOVE,
         Kind.COORDINATOR_KILL,
         Kind.COORDINATOR_STOP,
         Kind.COORDINATOR_FREEZE,
+        Kind.COORDINATOR_PARTED,
         Kind.COORDINATOR_MOVE,
         Kind.GROUP_COORDINATOR_KILL,
         Kind.GROUP_COORDINATOR_STOP,
         Kind.GROUP_COORDINATOR_FREEZE,
+        Kind.GROUP_COORDINATOR_PARTED,
         Kind.GROUP_COORDINATOR_MOVE,
         Kind.CONTROLLER_KILL,
         Kind.CONTROLLER_STOP,
         Kind.CONTROLLER_FREEZE,
+        Kind.CONTROLLER_PARTED,
     }
 )
 # Without a majority, or where the one that leads is not reached.

@@ -34,8 +34,9 @@ from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.open_transactions import lingering_transactions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import SparkEosError
-from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
+from spark_eos.testing import EmbeddedSchemaRegistry
 from support.groups import positions
+from support.linked_nodes import LinkedKafka
 from support.proxy import KafkaProxy
 
 TRANSACTION_TIMEOUT_MS = 12_000
@@ -43,6 +44,8 @@ SESSION_TIMEOUT_MS = 5_000
 # Seconds, after a transaction's timeout.
 _ABORTED_WITHIN = 20.0
 _IN_SYNC_WITHIN = 120.0
+# Seconds without progress after which the watcher asks others.
+_ASKED_ANEW = 5.0
 _TESTS = Path(__file__).parents[1]
 
 
@@ -118,10 +121,7 @@ class Stage:
                 self.source_admin = AdminClient(
                     {"bootstrap.servers": self.source_servers, "log_level": 0}
                 )
-            # Not librdkafka's: asked while its broker is away, its administration can crash.
-            self.connections = Connections(
-                ClientSettings({"bootstrap.servers": self.servers}), request_timeout=1.0
-            )
+            self.connections = self.connect()
             self._stack.callback(self.connections.close)
             if self.load.of_registry is not None:
                 self.registry = self._stack.enter_context(EmbeddedSchemaRegistry())
@@ -136,6 +136,12 @@ class Stage:
             raise
         return self
 
+    def connect(self) -> Connections:
+        """Connections to the nodes that know what the others do."""
+        servers = ",".join(node.direct_servers for node in self.broker.together)
+        # Not librdkafka's: asked while its broker is away, its administration can crash.
+        return Connections(ClientSettings({"bootstrap.servers": servers}), request_timeout=1.0)
+
     @property
     def mirrored(self) -> bool:
         return self.plan.front == "mirrored"
@@ -144,9 +150,9 @@ class Stage:
         """What a topic takes; None for as much as brokers take by default."""
         return MAX_BYTES if self.load.small and topic == self.targets[-1] else None
 
-    def _new_broker(self, proxy: KafkaProxy) -> EmbeddedKafka:
+    def _new_broker(self, proxy: KafkaProxy) -> LinkedKafka:
         self._stack.enter_context(proxy)
-        broker = EmbeddedKafka(
+        broker = LinkedKafka(
             nodes=self.plan.nodes,
             advertised_port=proxy.ports,
             heap="768m",
@@ -163,6 +169,7 @@ class Stage:
     def mend(self) -> None:
         """Brings back the nodes that are away, and waits until they have caught up."""
         self.proxy.cut_off = frozenset()
+        self.broker.join()
         for node in self.broker.nodes:
             if node.is_running:
                 node.resume()
@@ -296,10 +303,13 @@ class Stage:
         found = self.group_offsets()
         return None if found is None else positions(found)
 
-    def group_offsets(self) -> Mapping[TopicPartition, CommittedOffset] | None:
+    def group_offsets(
+        self, connections: Connections | None = None
+    ) -> Mapping[TopicPartition, CommittedOffset] | None:
         """The same, with the texts that were committed with them."""
+        asked = connections or self.connections
         try:
-            return all_group_offsets(self.connections, self.name, Deadline(1.0, "harness"))
+            return all_group_offsets(asked, self.name, Deadline(1.0, "harness"))
         except SparkEosError:
             return None
 
@@ -361,19 +371,34 @@ class _Watcher:
             self._failure = error
 
     def _watch(self) -> None:
-        while not self._stopped.wait(0.03):
-            asked = time.monotonic()
-            known = self._stage.group_offsets()
-            if known is not None:
-                found = positions(known)
-                # A node that has just become coordinator, or is none any more and does not know it,
-                # may tell what was. What is committed then is what the logs say (`lockstep`).
-                if self._stage.plan.nodes == 1:
-                    self._compare(found)
-                    self._look_for_copy(known)
-                # Offsets that were deleted and put back are no progress.
-                total = max(self.total, sum(found.values()))
-                self._readings.append(_Reading(asked, time.monotonic(), total))
+        connections, since = self._stage.connect(), time.monotonic()
+        try:
+            while not self._stopped.wait(0.03):
+                if self._look(connections):
+                    since = time.monotonic()
+                elif self._stage.plan.nodes > 1 and time.monotonic() - since > _ASKED_ANEW:
+                    # A node that has been parted from the others tells for ever what was.
+                    connections.close()
+                    connections, since = self._stage.connect(), time.monotonic()
+        finally:
+            connections.close()
+
+    def _look(self, connections: Connections) -> bool:
+        """Whether offsets have moved."""
+        asked, before = time.monotonic(), self.total
+        known = self._stage.group_offsets(connections)
+        if known is None:
+            return False
+        found = positions(known)
+        # A node that has just become coordinator, or is none any more and does not know it, may
+        # tell what was. What is committed then is what the logs say (`lockstep`).
+        if self._stage.plan.nodes == 1:
+            self._compare(found)
+            self._look_for_copy(known)
+        # Offsets that were deleted and put back are no progress.
+        total = max(before, sum(found.values()))
+        self._readings.append(_Reading(asked, time.monotonic(), total))
+        return total > before
 
     def _compare(self, found: Mapping[TopicPartition, int]) -> None:
         if self._may_go_back:

@@ -1,0 +1,36 @@
+"""A coordinator that clients reach, and other brokers do not: it goes on to answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_eos._kafka.topic_partition import TopicPartition
+from support.flow import Flow
+from support.linked_nodes import LinkedKafka
+from support.members import started
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[LinkedKafka]:
+    with LinkedKafka(nodes=3) as cluster:
+        yield cluster
+
+
+def test_members_are_taken_over_from_its_successor(kafka: LinkedKafka, tmp_path: Path) -> None:
+    """KIP-848's coordinator answers from what it has not committed, and names itself for ever."""
+    flow = Flow(kafka, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+    partitions = [TopicPartition(flow.source, number) for number in range(flow.partitions)]
+    with started(flow, max_members=1):
+        coordinator = kafka.group_coordinator(flow.group_id)
+    # No other is connected to.
+    flow.through = coordinator.bootstrap_servers
+    with started(flow, max_members=1) as membership:
+        before = membership.identities()
+        kafka.part(coordinator)
+        try:
+            membership.take_over_own(membership.topics, partitions)
+        finally:
+            kafka.join()
+        assert membership.identities().keys() == before.keys() == set(partitions)
+        assert not set(membership.identities().values()) & set(before.values())
