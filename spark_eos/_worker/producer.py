@@ -63,8 +63,6 @@ class TransactionalProducer:
         self._slot: Slot | None = None
         self._producer: Handle | None = None
         self._identity: ProducerIdAndEpoch | None = None
-        # What the last fencing has made; an identity of that epoch or below is none of ours.
-        self._fenced: ProducerIdAndEpoch | None = None
         self._records: RecordSender | None = None
         self._disturbance: str | None = None
         self._refusal: KafkaError | None = None
@@ -177,6 +175,8 @@ class TransactionalProducer:
             transactional_id = self._slot.transactional_id
             self._lost_connection = None
             self._refusal = None
+            # The coordinator that can write this is the one; each later epoch is above it.
+            fenced = self._fence(transactional_id)
             self.batch_size = self.rules.batch_size
             self._producer = Handle(
                 {
@@ -193,7 +193,7 @@ class TransactionalProducer:
                 on_log=self._on_log,
             )
             self._initialize(self._producer, deadline)
-            self._identity = self._own_identity(transactional_id, deadline)
+            self._identity = self._own_identity(fenced, deadline)
             self._producer.poll(0)
         except Exception as error:
             self._close()
@@ -224,19 +224,28 @@ class TransactionalProducer:
 
         deadline.attempts("init_transactions")(attempt)
 
-    def _own_identity(self, transactional_id: str, deadline: Deadline) -> ProducerIdAndEpoch:
-        """Asks the coordinator until it tells the producer that was just initialized."""
+    def _own_identity(self, old: ProducerIdAndEpoch, deadline: Deadline) -> ProducerIdAndEpoch:
+        """Asks the coordinator until it tells the producer that was initialized after another."""
+        transactional_id = old.transactional_id
 
         def attempt() -> ProducerIdAndEpoch:
             told = producer_id_and_epoch(self.connections, transactional_id, deadline)
-            old = self._fenced
-            if old and told.producer_id == old.producer_id and told.epoch <= old.epoch:
-                # A node that was frozen does not know at once that another is the coordinator now.
+            if told.producer_id == old.producer_id and told.epoch <= old.epoch:
+                # A node that was frozen, or is parted from the others, does not know that another
+                # is the coordinator now.
                 self.connections.forget_coordinator(CoordinatorType.TRANSACTION, transactional_id)
                 raise RetriableError(f"the coordinator still tells epoch {told.epoch}")
             return told
 
         return deadline.attempts("DescribeTransactions")(attempt)
+
+    def _fence(self, transactional_id: str) -> ProducerIdAndEpoch:
+        return fence_producer(
+            self.connections,
+            transactional_id,
+            self.settings.transactions.timeout_ms,
+            self.settings.connect_deadline(),
+        )
 
     def _raise_refusal(self, producer: Handle) -> None:
         producer.poll(0)
@@ -277,12 +286,7 @@ class TransactionalProducer:
             return
         try:
             # Fence first, so that a delayed request of this producer meets an old epoch.
-            self._fenced = fence_producer(
-                self.connections,
-                identity.transactional_id,
-                self.settings.transactions.timeout_ms,
-                self.settings.connect_deadline(),
-            )
+            self._fence(identity.transactional_id)
         except SparkEosError as error:
             # The driver ends open transactions before anyone else may write.
             warn(logger, "EOS69", "leaving %s to the driver: %s", identity.transactional_id, error)
