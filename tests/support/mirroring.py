@@ -74,14 +74,16 @@ class MirroredFlow(Flow):
         """The group's offsets of the progress topic, by partition."""
         return {n: one for (topic, n), one in self._offsets().items() if topic == self.progress}
 
-    def _offsets(self) -> dict[TopicPartition, CommittedOffset]:
+    def _offsets(self, *, stable: bool = True) -> dict[TopicPartition, CommittedOffset]:
         with self.connections() as connections:
-            return offsets.all_group_offsets(connections, self.group_id, deadline())
+            known = offsets.all_group_offsets(connections, self.group_id, deadline())
+            return offsets.group_offsets(
+                connections, self.group_id, known, {}, deadline(), stable=stable
+            )
 
     def committed(self, *, stable: bool = True) -> dict[int, int]:
         """The group's progress in the source topic, by source partition, in any progress topic."""
-        del stable
-        found = mirrored_positions(self._offsets())
+        found = mirrored_positions(self._offsets(stable=stable))
         return {partition: n for (topic, partition), n in found.items() if topic == self.source}
 
 

@@ -13,6 +13,7 @@ from spark_eos._client import oauth
 from spark_eos._client.oauth import ClientCredentials, TokenError, TokenProvider
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
+from spark_eos._worker import producer as producer_module
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos.errors import ConfigurationError
@@ -246,7 +247,9 @@ def test_a_task_without_a_token_is_run_again_unless_it_can_get_none(
     status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, again: bool
 ) -> None:
     monkeypatch.setattr(oauth, "_PATIENCE", 0.0)
+    # librdkafka is to be the first that needs one.
     monkeypatch.setattr(Connections, "brokers", lambda *_: [])
+    monkeypatch.setattr(producer_module, "fence_producer", lambda *_: None)
     limits = Limits(connect_timeout_ms=2_000, worker_directory=str(tmp_path))
     with http_server(lambda request: request.send_error(status)) as url:
         settings = WriterSettings(client=_settings(url), group_id="g", topic="t", limits=limits)
