@@ -62,6 +62,7 @@ def properties(line: Line) -> list[str]:
         "schemas": line["load"] == "schemas",
         "asynchronous progress": "asynchronous-kill" in line["faults"],
         "executors of their own": line["cluster"],
+        "YARN": line.get("yarn", False),
         "three nodes": line.get("nodes", 1) == 3,
     }
     names = _NAMES.get(line["front"], [str(line["front"])])

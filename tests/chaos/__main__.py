@@ -41,6 +41,7 @@ _console = Console(stderr=True, highlight=False)
 @click.option("--front", "fronts", multiple=True, type=click.Choice(FRONTS), help="Only it.")
 @click.option("--cluster/--local", default=None, help="Executors in processes of their own, or "
               "not; by default the seed decides.")  # fmt: skip
+@click.option("--yarn", is_flag=True, help="Executors of their own are in a YARN's containers.")
 @click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Of Kafka; "
               "with several, each step has a fault of one of them.")  # fmt: skip
 @click.option("--mutations", is_flag=True, help="Break spark-eos in each of the known ways, and "
@@ -67,6 +68,7 @@ def main(
     loads: tuple[str, ...],
     fronts: tuple[str, ...],
     cluster: bool | None,
+    yarn: bool,
     nodes: int,
     mutations: bool,
     chosen: tuple[str, ...],
@@ -100,12 +102,14 @@ def main(
             kinds=[Kind(kind) for kind in kinds],
             fronts=fronts or FRONTS,
             cluster=cluster,
+            yarn=yarn,
             nodes=nodes,
             at=[Moment(moment) for moment in moments],
         )
         outcome = _run(plan, keep=keep)
         outcomes.append(outcome)
-        _append(json_file, {**asdict(outcome), "cluster": plan.cluster, "nodes": plan.nodes})
+        where = {"cluster": plan.cluster, "nodes": plan.nodes, "yarn": plan.yarn}
+        _append(json_file, {**asdict(outcome), **where})
     Console().print(summary(outcomes))
     failed = [outcome.seed for outcome in outcomes if outcome.problem is not None]
     if failed:
@@ -129,6 +133,7 @@ def _run(
 ) -> Outcome:
     directory = Path(tempfile.mkdtemp(prefix=f"spark-eos-chaos-{plan.seed}-"))
     where = "executors of their own" if plan.cluster else "one JVM"
+    where = "YARN" if plan.yarn else where
     broken = f", broken: {name}" if name is not None else ""
     where += f", {plan.nodes} nodes" if plan.nodes > 1 else ""
     what = f"{plan.load}, {plan.front}, {where}, {len(plan.faults)} faults{broken}"

@@ -11,6 +11,9 @@ from typing import Any
 
 from support.killable_process import SessionGuard, session_members
 
+DRIVER_VARIABLE = "SPARK_EOS_CHAOS_DRIVER"
+"""The driver's pid, in the environment of what YARN starts for it."""
+
 
 def send(pids: list[int], number: signal.Signals) -> None:
     """A signal for each that still lives."""
@@ -20,16 +23,20 @@ def send(pids: list[int], number: signal.Signals) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """All descendants of a process, the oldest first."""
+    """All descendants of a process, the oldest first; and what runs for it in YARN's containers."""
     parents: dict[int, int] = {}
+    in_containers = set()
+    mark = f"{DRIVER_VARIABLE}={pid}".encode()
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             stat = (directory / "stat").read_text(errors="replace")
             parents[int(directory.name)] = int(stat.rpartition(")")[2].split()[1])
+            if mark in (directory / "environ").read_bytes().split(b"\0"):
+                in_containers.add(int(directory.name))
     found = [pid]
     for candidate in found:
         found += sorted(child for child, parent in parents.items() if parent == candidate)
-    return found[1:]
+    return found[1:] + sorted(in_containers - set(found))
 
 
 def command(pid: int) -> str:
@@ -46,7 +53,13 @@ def jvm_of(driver: int) -> list[int]:
 
 def executors_of(driver: int) -> list[int]:
     """JVMs of executors, where they have processes of their own."""
-    return [p for p in children(driver) if "CoarseGrainedExecutorBackend" in command(p)]
+    found = {p: command(p) for p in children(driver)}
+    # Not the shells that YARN starts them by.
+    return [
+        p
+        for p, words in found.items()
+        if "CoarseGrainedExecutorBackend" in words and not words.startswith("/bin/bash")
+    ]
 
 
 def holders_of(driver: int) -> list[int]:
@@ -95,7 +108,11 @@ class Driver:
             send(members, signal.SIGKILL)
         self._process.wait(20)
         end = time.monotonic() + 20
-        while any(map(command, session_members(self.pid))) and time.monotonic() < end:
+        while time.monotonic() < end:
+            left = [*children(self.pid), *session_members(self.pid)]
+            if not any(map(command, left)):
+                break
+            send(left, signal.SIGKILL)  # What YARN was about to start.
             time.sleep(0.01)
         self._guard.dismiss()
 

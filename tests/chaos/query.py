@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from chaos.every_load import EVERY_LOAD
 from chaos.loads import disturbed, transformed
-from chaos.processes import add_report
+from chaos.processes import DRIVER_VARIABLE, add_report
 from chaos.staged_loads import STAGED
 from chaos.staged_stops import stop_at_places
 from spark_eos import BatchReport, ExactlyOnceSink
@@ -46,7 +46,10 @@ class _Reports:
 
 def _session(settings: dict[str, Any]) -> SparkSession:
     if settings["front"] != "connect":
-        return spark_session(master=settings["master"], config=settings["config"], quick_start=True)
+        pid = str(os.getpid())
+        places = ("spark.executorEnv", "spark.yarn.appMasterEnv")
+        config = {**settings["config"], **{f"{each}.{DRIVER_VARIABLE}": pid for each in places}}
+        return spark_session(master=settings["master"], config=config, quick_start=True)
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
     from pyspark.sql.connect.client.retries import DefaultPolicy
 

@@ -238,6 +238,7 @@ class Schedule:
     speculation: bool  # whether Spark starts second copies of slow tasks
     steps: tuple[Step, ...]  # the faults
     nodes: int = 1  # of each Kafka
+    yarn: bool = False  # whether a YARN has the executors
 
     @property
     def faults(self) -> list[Fault]:
@@ -299,6 +300,7 @@ def schedule(
     cluster: bool | None = None,
     at: Collection[Moment] = (),
     nodes: int = 1,
+    yarn: bool = False,
 ) -> Schedule:
     """Return what a seed decides; with several nodes, each step has a fault of one of them."""
     chosen = random.Random(seed)
@@ -354,6 +356,7 @@ def schedule(
         on_cluster and chosen.random() < 0.5,
         tuple(made),
         nodes,
+        yarn and on_cluster,
     )
 
 

@@ -36,6 +36,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import SparkEosError
 from spark_eos.testing import EmbeddedSchemaRegistry
 from support.groups import positions
+from support.hadoop import Hadoop
 from support.linked_nodes import LinkedKafka
 from support.proxy import KafkaProxy
 
@@ -46,6 +47,8 @@ _ABORTED_WITHIN = 20.0
 _IN_SYNC_WITHIN = 120.0
 # Seconds without progress after which the watcher asks others.
 _ASKED_ANEW = 5.0
+# Who starts a query again does so itself, not YARN.
+_ON_YARN = {"spark.yarn.maxAppAttempts": "1"}
 _TESTS = Path(__file__).parents[1]
 
 
@@ -89,6 +92,7 @@ class Stage:
         self.control = directory / "control"
         self.starts = 0
         self.registry: EmbeddedSchemaRegistry | None = None
+        self.hadoop: Hadoop | None = None
         self.proxy = KafkaProxy(nodes=plan.nodes, record=False)
         self.order = OrderCheck()
         self.trace = Trace()
@@ -123,6 +127,11 @@ class Stage:
                 )
             self.connections = self.connect()
             self._stack.callback(self.connections.close)
+            if self.plan.yarn:
+                place = self.directory / "hadoop"
+                place.mkdir()
+                # A second driver comes beside the first.
+                self.hadoop = self._stack.enter_context(Hadoop(place, yarn=True, applications=2))
             if self.load.of_registry is not None:
                 self.registry = self._stack.enter_context(EmbeddedSchemaRegistry())
                 made = self.load.of_registry(self.registry.url)
@@ -189,6 +198,7 @@ class Stage:
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(self.load.arrow_rows),
             # The zombies of a stopped query live long enough to do harm.
             "spark.python.task.killTimeout": "6s",
+            **({} if self.hadoop is None else {**self.hadoop.settings, **_ON_YARN}),
         }
         if self.plan.speculation:
             config |= {
@@ -224,7 +234,7 @@ class Stage:
             "load": self.plan.load,
             "front": self.plan.front,
             "control": str(self.control),
-            "master": "local-cluster[2,1,1024]" if self.plan.cluster else "local[2,3]",
+            "master": self._master,
             "config": config,
             "sources": self.sources,
             "targets": self.targets,
@@ -235,6 +245,12 @@ class Stage:
             "reports": str(log.with_suffix(".reports")),
             "sink": sink,
         }
+
+    @property
+    def _master(self) -> str:
+        if self.plan.yarn:
+            return "yarn"
+        return "local-cluster[2,1,1024]" if self.plan.cluster else "local[2,3]"
 
     def _launch(self, checkpoint: Path, name: str, *, drain: bool = False) -> Driver:
         log = self.directory / f"{name}.log"
@@ -252,6 +268,7 @@ class Stage:
                     "PYTHONPATH": os.pathsep.join(paths),
                     "PYTHONUNBUFFERED": "1",
                     "TMPDIR": str(self.directory),
+                    **({} if self.hadoop is None else self.hadoop.environment),
                 },
             )
 

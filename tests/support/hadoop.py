@@ -57,13 +57,14 @@ def hadoop_jars(lock: str = _LOCK) -> list[Path]:
 class Hadoop(Service):
     """HDFS, and YARN if wanted, on loopback addresses.
 
-    Two nodes of 4 GiB each, as YARN counts; a daemon takes about 200 MB.
+    Two nodes, as YARN counts with room for so many applications; a daemon takes about 200 MB.
     """
 
-    def __init__(self, directory: Path, *, yarn: bool) -> None:
+    def __init__(self, directory: Path, *, yarn: bool, applications: int = 1) -> None:
         super().__init__()
         self._directory = directory
         self._yarn = yarn
+        self._node_mb = 4096 * applications
         self._port, *ports = free_numbers(6)
         self._pages = f"{HDFS_PAGES}:{self._port}"
         self._managers = [f"{_HOST}:{port}" for port in ports]
@@ -143,6 +144,34 @@ class Hadoop(Service):
         files = sorted(self._directory.glob(f"nodes/*/logs/{application}/*/std*"))
         return "".join(f"\n--- {file}\n{file.read_text(errors='replace')}" for file in files)
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings of an application, with an executor on each node."""
+        return {
+            # Else each application would upload them.
+            "spark.yarn.jars": f"local:{_SPARKS_JARS}/*",
+            "spark.yarn.am.memory": "512m",
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+            # As YARN counts: one executor of an application for each node.
+            "spark.executor.memoryOverhead": "1700m",
+            "spark.executor.instances": "2",
+            "spark.ui.enabled": "false",
+            "spark.driver.defaultJavaOptions": " ".join(JVM_FLAGS),
+            "spark.executor.defaultJavaOptions": " ".join(JVM_FLAGS),
+            "spark.yarn.am.extraJavaOptions": " ".join(JVM_FLAGS),
+            "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": _HOST,
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of a process that submits applications."""
+        return {
+            "HADOOP_CONF_DIR": str(self.configuration),
+            "SPARK_LOCAL_IP": _HOST,
+            "SPARK_HOME": str(_SPARKS_JARS.parent),
+        }
+
     def submit(
         self,
         script: Path,
@@ -154,21 +183,6 @@ class Hadoop(Service):
     ) -> KillableProcess:
         """``spark-submit`` in a directory, with this YARN as its master; a context manager."""
         here = Path(sys.executable).parent
-        settings = {
-            # Else each application would upload them.
-            "spark.yarn.jars": f"local:{_SPARKS_JARS}/*",
-            "spark.yarn.am.memory": "512m",
-            "spark.driver.memory": "512m",
-            "spark.executor.memory": "512m",
-            # As YARN counts: one executor for each node.
-            "spark.executor.memoryOverhead": "1700m",
-            "spark.executor.instances": "2",
-            "spark.ui.enabled": "false",
-            "spark.driver.defaultJavaOptions": " ".join(JVM_FLAGS),
-            "spark.executor.defaultJavaOptions": " ".join(JVM_FLAGS),
-            "spark.yarn.am.extraJavaOptions": " ".join(JVM_FLAGS),
-            "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": _HOST,
-        }
         return KillableProcess(
             [
                 # Or this process's would go to the executors.
@@ -176,7 +190,7 @@ class Hadoop(Service):
                 *(str(here / "spark-submit"), "--master", "yarn"),
                 *(
                     word
-                    for name, value in settings.items()
+                    for name, value in self.settings.items()
                     for word in ("--conf", f"{name}={value}")
                 ),
                 *("--jars", ",".join(map(str, spark_kafka_jars())), *options),
@@ -185,9 +199,7 @@ class Hadoop(Service):
             log=log,
             directory=directory,
             environment={
-                "HADOOP_CONF_DIR": str(self.configuration),
-                "SPARK_LOCAL_IP": _HOST,
-                "SPARK_HOME": str(_SPARKS_JARS.parent),
+                **self.environment,
                 "PATH": f"{here}{os.pathsep}{os.environ['PATH']}",
                 **environment,
             },
@@ -241,7 +253,7 @@ class Hadoop(Service):
                 # Until a silent node is given up.
                 "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
                 "yarn.scheduler.minimum-allocation-mb": "128",
-                "yarn.nodemanager.resource.memory-mb": "4096",
+                "yarn.nodemanager.resource.memory-mb": str(self._node_mb),
                 # Containers get what they ask for, however full this machine's disk is.
                 "yarn.nodemanager.disk-health-checker.enable": "false",
                 "yarn.nodemanager.pmem-check-enabled": "false",
