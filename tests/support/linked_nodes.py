@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
@@ -38,11 +38,11 @@ class LinkedKafka(EmbeddedKafka):
 
     def part(self, *nodes: KafkaNode) -> None:
         """From now on nothing passes between these nodes and all others."""
-        self._links.parted = frozenset(node.id for node in nodes)
+        self._links.part(node.id for node in nodes)
 
     def join(self) -> None:
         """Lets everything pass, also what has waited."""
-        self._links.parted = frozenset()
+        self._links.part(())
 
     @property
     def together(self) -> list[KafkaNode]:
@@ -89,6 +89,7 @@ class _Links:
         self._id_of = id_of
         self._ports: dict[tuple[int, str], int] = {}
         self._cluster: EmbeddedKafka | None = None
+        self._changed = asyncio.Event()  # set, and another one, each time
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
 
@@ -106,6 +107,16 @@ class _Links:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+
+    def part(self, nodes: Iterable[int]) -> None:
+        """From now on nothing passes between these nodes and all others."""
+
+        async def part() -> None:
+            self.parted = frozenset(nodes)
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+
+        asyncio.run_coroutine_threadsafe(part(), self._loop).result(30)
 
     def shown_in(self, addresses: str) -> str:
         """The same addresses, with the links' ports for the nodes' own."""
@@ -135,7 +146,8 @@ class _Links:
         self, to: int, listener: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         with suppress(OSError, asyncio.CancelledError), closing(writer):
-            source = self._id_of(writer.get_extra_info("peername")[1])
+            port = writer.get_extra_info("peername")[1]
+            source = await asyncio.to_thread(self._id_of, port)
             there, back = await asyncio.open_connection(_HOST, self._own(to, listener))
             ways = ((reader, back), (there, writer))
             with closing(back):
@@ -156,9 +168,8 @@ class _Links:
     ) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(_CHUNK):
-                # Set by another thread.
-                while self._are_parted(source, to):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                while self._are_parted(source, to):
+                    await self._changed.wait()
                 writer.write(data)
                 await writer.drain()
 
