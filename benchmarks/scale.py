@@ -3,8 +3,8 @@
 PYTHONPATH=tests .venv/bin/python benchmarks/scale.py
 
 A batch has 20 records of 100 B for each source partition. The query is killed with its workers
-(SIGKILL) once all its tasks have transactions open, and started again: the new one ends what was
-left. Machines are shared and noisy: compare the lines of one run.
+(SIGKILL) while half of its tasks have transactions open, or after ten seconds, and started again:
+the new one ends what was left. Machines are shared and noisy: compare the lines of one run.
 """
 
 import json
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, cast
@@ -39,7 +39,9 @@ _QUERY: Final = str(Path(__file__).parent / "loops" / "scale_query.py")
 _ROWS: Final = 20
 _BATCHES: Final = 5
 _WARM: Final = 2
-_PATIENCE: Final = 600.0
+_IN_VAIN: Final = 10.0
+# Of records, more than are read in that time.
+_SPARE: Final = 20
 _console = Console(stderr=True, highlight=False)
 
 
@@ -103,11 +105,12 @@ class _Query:
         whole = psutil.Process(self._process.pid)
         found = {"driver": peak_mib(whole.pid), "jvm": 0.0, "workers": 0.0}
         for process in whole.children(recursive=True):
-            command = " ".join(process.cmdline())
-            if "SparkSubmit" in command:
-                found["jvm"] = peak_mib(process.pid)
-            elif "pyspark.daemon" in command:
-                found["workers"] += process.memory_full_info().uss / 2**20
+            with suppress(psutil.Error):  # it has ended
+                command = " ".join(process.cmdline())
+                if "SparkSubmit" in command:
+                    found["jvm"] = peak_mib(process.pid)
+                elif "pyspark.daemon" in command:
+                    found["workers"] += process.memory_full_info().uss / 2**20
         return found
 
     def kill(self) -> None:
@@ -116,7 +119,8 @@ class _Query:
             return
         whole = psutil.Process(self._process.pid)
         for process in (*whole.children(recursive=True), whole):
-            process.send_signal(signal.SIGKILL)
+            with suppress(psutil.Error):
+                process.send_signal(signal.SIGKILL)
         self._process.wait()
         self._told.close()
 
@@ -146,7 +150,7 @@ def _measured(broker: EmbeddedKafka, size: Size, place: Path) -> dict[str, float
     broker.create_topic(f"out-{name}", size.total)
     for number in range(size.topics):
         broker.create_topic(f"in-{name}-{number}", size.partitions)
-        rows = size.partitions * _ROWS * (_BATCHES + 3)
+        rows = size.partitions * _ROWS * (_BATCHES + _SPARE)
         fill(broker, f"in-{name}-{number}", rows, Records(100, size.partitions))
     settings = ClientSettings({"bootstrap.servers": broker.bootstrap_servers})
     with closing(Connections(settings)) as connections:
@@ -161,13 +165,9 @@ def _measured(broker: EmbeddedKafka, size: Size, place: Path) -> dict[str, float
                 "transactions": statistics.median(one["transactions"] for one in warm),
                 **{f"{part} MiB": mib for part, mib in query.peaks().items()},
             }
-            most = 0
-            until = time.monotonic() + _PATIENCE
-            # In the middle of the next batch.
-            while most < min(size.tasks, size.total):
-                most = _open(connections, name)
-                if time.monotonic() > until:
-                    break
+            until = time.monotonic() + _IN_VAIN
+            while 2 * _open(connections, name) < size.tasks and time.monotonic() < until:
+                time.sleep(0.01)
             query.kill()
         found["left open"] = _open(connections, name)
         with _query(broker, name, size, place) as again:
