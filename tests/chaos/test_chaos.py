@@ -207,8 +207,14 @@ def test_the_documentation_names_every_kind_and_every_mutation() -> None:
         pytest.param("connect", 2, ["holder-kill", "worker-kill"], 1, marks=pytest.mark.slow),
         pytest.param(
             "sink",
-            4,
-            ["leader-kill", "coordinator-freeze", "group-coordinator-move", "controller-stop"],
+            5,
+            [
+                "leader-kill",
+                "coordinator-freeze",
+                "group-coordinator-move",
+                "controller-stop",
+                "coordinator-parted",
+            ],
             3,
             marks=pytest.mark.slow,
         ),
