@@ -274,6 +274,10 @@ class Source:
                 "enable.idempotence": True,
                 "linger.ms": 50,
                 "topic.metadata.refresh.interval.ms": 1_000,
+                # A leader that is parted from its followers takes records and never has them
+                # everywhere; by default it waits for half a minute, each time.
+                "request.timeout.ms": 3_000,
+                "socket.timeout.ms": 6_000,
                 "log_level": 0,
             }
         )
