@@ -47,9 +47,9 @@ class _Altered:
                 event.clear()
                 event.update(at=request.get("at", 0.0), kind="Heartbeat")
 
-    def replayed(self) -> Replayed:
+    def replayed(self, *, several_nodes: bool = False) -> Replayed:
         """What the model says."""
-        return replay(self.events, _TIMEOUT_MS)
+        return replay(self.events, _TIMEOUT_MS, several_nodes=several_nodes)
 
 
 def test_records_are_told_by_their_source_and_topics_by_name() -> None:
@@ -179,6 +179,15 @@ def test_a_step_that_the_model_does_not_allow_is_named(
     seen = _Altered()
     alter(seen)
     assert set(seen.replayed().disallowed.values()) == {step}
+
+
+def test_what_is_open_may_be_known_to_a_node_that_is_away() -> None:
+    """It holds no offsets, and its member is fenced."""
+    seen = _Altered()
+    _left_open(seen)
+    assert seen.replayed(several_nodes=True).problems == []
+    _read_before(seen)
+    assert "reads the offset" in seen.replayed(several_nodes=True).disallowed.values()
 
 
 def test_whatever_the_model_does_is_allowed() -> None:

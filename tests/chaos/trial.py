@@ -271,7 +271,7 @@ def _differing_logs(
     save(events, stage.directory / "trace.gz")
     if Kind.OFFSETS_DELETED in {fault.kind for fault in stage.plan.faults}:
         return violated  # The harness puts them back, past the proxy.
-    replayed = replay(events, stage.transaction_timeout_ms)
+    replayed = replay(events, stage.transaction_timeout_ms, several_nodes=stage.plan.nodes > 1)
     counts["steps_replayed"] = replayed.steps
     return violated + [Violation(Rule.ALLOWED, problem) for problem in replayed.problems[:1]]
 
