@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-unit test-slow test-kills test-clusters test-stores test-upgrade coverage mutants matrix chaos chaos-nodes chaos-mutations soak bench check docs demo clean
+.PHONY: help venv jars test test-unit test-slow test-kills test-clusters test-stores test-upgrade coverage mutants matrix chaos chaos-nodes chaos-yarn chaos-mutations soak bench check docs demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ chaos: jars ## Inject faults into running queries for 15 minutes, from a random 
 
 chaos-nodes: jars ## The same for 15 minutes on three nodes, which fail and lead by turns
 	@cd tests && ../$(BIN)/python -m chaos --nodes 3 $(if $(SEED),--seed $(SEED))
+
+chaos-yarn: jars ## The same with executors in the containers of a YARN
+	@cd tests && ../$(BIN)/python -m chaos --nodes 3 --yarn --cluster --front sink --front mirrored --front staged $(if $(SEED),--seed $(SEED))
 
 chaos-mutations: jars ## Break spark-eos in known ways; fault injection must detect each
 	@cd tests && ../$(BIN)/python -m chaos --mutations $(if $(SEED),--seed $(SEED))

@@ -82,6 +82,8 @@ def test_a_front_has_the_faults_that_can_be_done_to_it() -> None:
             starts = {found.asynchronous(start) for start in range(20)}
             assert starts == ({True, False} if asynchronous else {False})
             assert not found.cluster or in_one_process
+            on_yarn = schedule(1, steps=1, loads=loads, fronts=[front], cluster=True, yarn=True)
+            assert on_yarn.yarn is in_one_process
     seen = {schedule(seed, steps=1, loads=loads).front for seed in range(30)}
     assert seen == set(FRONTS)
     assert schedule(1, steps=1, loads=["windows"]).front == "staged"
