@@ -176,7 +176,7 @@ class TransactionalProducer:
             self._lost_connection = None
             self._refusal = None
             # The coordinator that can write this is the one; each later epoch is above it.
-            fenced = self._fence(transactional_id)
+            fenced = self._fence(transactional_id, deadline)
             self.batch_size = self.rules.batch_size
             self._producer = Handle(
                 {
@@ -239,13 +239,9 @@ class TransactionalProducer:
 
         return deadline.attempts("DescribeTransactions")(attempt)
 
-    def _fence(self, transactional_id: str) -> ProducerIdAndEpoch:
-        return fence_producer(
-            self.connections,
-            transactional_id,
-            self.settings.transactions.timeout_ms,
-            self.settings.connect_deadline(),
-        )
+    def _fence(self, transactional_id: str, deadline: Deadline) -> ProducerIdAndEpoch:
+        timeout_ms = self.settings.transactions.timeout_ms
+        return fence_producer(self.connections, transactional_id, timeout_ms, deadline)
 
     def _raise_refusal(self, producer: Handle) -> None:
         producer.poll(0)
@@ -286,7 +282,7 @@ class TransactionalProducer:
             return
         try:
             # Fence first, so that a delayed request of this producer meets an old epoch.
-            self._fence(identity.transactional_id)
+            self._fence(identity.transactional_id, self.settings.connect_deadline())
         except SparkEosError as error:
             # The driver ends open transactions before anyone else may write.
             warn(logger, "EOS69", "leaving %s to the driver: %s", identity.transactional_id, error)
