@@ -212,7 +212,8 @@ class Stage:
         sink = {
             "kafka": {"bootstrap.servers": self.proxy.bootstrap_servers},
             "group_id": self.name,
-            "checkpoint_location": str(checkpoint),
+            # Also where Hadoop's default is another file system.
+            "checkpoint_location": checkpoint.as_uri(),
             # Every other restart is as on another host: no worker happens to take the
             # transactional ids that the last run has left.
             "worker_directory": str(self.directory / f"workers-{self.starts // 2 % 2}"),
@@ -229,7 +230,7 @@ class Stage:
             sink["source_kafka"] = {"bootstrap.servers": self.source_proxy.bootstrap_servers}
         schemas = {}
         if self.registry is not None:
-            schemas = {"registry": self.registry.url, "pinned": str(checkpoint)}
+            schemas = {"registry": self.registry.url, "pinned": checkpoint.as_uri()}
         return {
             "load": self.plan.load,
             "front": self.plan.front,
