@@ -8,6 +8,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_eos._progress import group_requests
+from spark_eos._worker import transaction
 from support.flow import Flow
 from support.members import started
 from support.proxied_worker import unstable
@@ -23,6 +24,8 @@ _ASKED = (MetadataRequest, OffsetFetchRequest, OffsetCommitRequest)
 def test_a_batchs_end_is_committed_only_if_its_tasks_have_not(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A transaction that takes longer looks at its topics again.
+    monkeypatch.setattr(transaction, "_LONG", 60.0)
     sent = sent_requests(monkeypatch)
 
     def asked() -> list[int]:

@@ -17,6 +17,7 @@ from spark_eos._client import connections
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
+from spark_eos._worker import producer as producer_module
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos.errors import AuthenticationError, DeadlineExceededError
@@ -266,6 +267,7 @@ def test_a_producer_that_is_refused_ends_its_task_at_once(
     assert not caught.value.again
     # And if librdkafka alone is refused.
     monkeypatch.setattr(Connections, "brokers", lambda *_: [])
+    monkeypatch.setattr(producer_module, "fence_producer", lambda *_: None)
     producer = TransactionalProducer(settings)
     with closing(producer), pytest.raises(TransactionError, match="sasl_ssl://") as caught:
         producer.begin(lambda: None)
