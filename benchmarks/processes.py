@@ -27,10 +27,14 @@ class Usage:
 
 def parts(broker: int) -> Iterator[tuple[str, psutil.Process]]:
     """Yields the processes involved, each with its role."""
-    this = psutil.Process()
-    yield "driver", this
     yield "broker", psutil.Process(broker)
-    for process in this.children(recursive=True):
+    yield from of_query(psutil.Process())
+
+
+def of_query(driver: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
+    """Yields a query's processes, each with its role."""
+    yield "driver", driver
+    for process in driver.children(recursive=True):
         with contextlib.suppress(psutil.Error):
             command = process.cmdline()
             if any("SparkSubmit" in part for part in command):

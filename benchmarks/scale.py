@@ -25,6 +25,7 @@ import click
 import psutil
 from load import fill
 from peak import peak_mib
+from processes import of_query
 from rich.console import Console
 from scenarios import Records
 
@@ -42,7 +43,6 @@ _WARM: Final = 2
 _IN_VAIN: Final = 10.0
 # Of records, more than are read in that time.
 _SPARE: Final = 20
-_console = Console(stderr=True, highlight=False)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,6 @@ class _Query:
     """A query's process, and what it has told."""
 
     def __init__(self, command: list[str], log: Path) -> None:
-        self.began = time.monotonic()
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -101,16 +100,15 @@ class _Query:
         raise RuntimeError(f"the query has ended: {self._log.read_text()[-3000:]}")
 
     def peaks(self) -> dict[str, float]:
-        """Peak MiB of the driver's Python and its JVM, and the sum of all workers' unshared."""
-        whole = psutil.Process(self._process.pid)
-        found = {"driver": peak_mib(whole.pid), "jvm": 0.0, "workers": 0.0}
-        for process in whole.children(recursive=True):
+        """Peak MiB of the driver's Python and its JVM, and what workers share with nobody, now."""
+        found = {"driver": 0.0, "jvm": 0.0, "workers": 0.0}
+        for role, process in of_query(psutil.Process(self._process.pid)):
             with suppress(psutil.Error):  # it has ended
-                command = " ".join(process.cmdline())
-                if "SparkSubmit" in command:
-                    found["jvm"] = peak_mib(process.pid)
-                elif "pyspark.daemon" in command:
-                    found["workers"] += process.memory_full_info().uss / 2**20
+                of_workers = role == "workers"
+                mib = (
+                    process.memory_full_info().uss / 2**20 if of_workers else peak_mib(process.pid)
+                )
+                found[role] += mib
         return found
 
     def kill(self) -> None:

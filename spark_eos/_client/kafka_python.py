@@ -243,7 +243,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         any_connect_ms: int,
         avoided: int | None = None,
     ) -> Any:
-        """Sends a request to a broker, or to any but one, and waits for the answer."""
+        """Sends a request to a node or to any, preferably not ``avoided``; returns the answer."""
         chosen = self.least_loaded_node(avoided) if node is None else node
         # A message keeps the version it was first sent with, but the next attempt may go to a
         # broker that speaks another version.

@@ -163,7 +163,7 @@ class Connections:
         avoided: int | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
-        """Sends a request once, to a node or to any but one, and returns the answer."""
+        """Sends a request once, to a node or to any, preferably not ``avoided``."""
         loop, manager = self._connected(deadline)
         timeout_ms = self._timeout_ms(deadline)
         broker = "any broker" if node is None else f"broker {self.address(node, deadline)}"

@@ -132,8 +132,8 @@ def _run(
     timeout: int = TRANSACTION_TIMEOUT_MS,
 ) -> Outcome:
     directory = Path(tempfile.mkdtemp(prefix=f"spark-eos-chaos-{plan.seed}-"))
-    where = "executors of their own" if plan.cluster else "one JVM"
-    where = "YARN" if plan.yarn else where
+    own = "YARN" if plan.yarn else "executors of their own"
+    where = own if plan.cluster else "one JVM"
     broken = f", broken: {name}" if name is not None else ""
     where += f", {plan.nodes} nodes" if plan.nodes > 1 else ""
     what = f"{plan.load}, {plan.front}, {where}, {len(plan.faults)} faults{broken}"

@@ -57,7 +57,7 @@ def hadoop_jars(lock: str = _LOCK) -> list[Path]:
 class Hadoop(Service):
     """HDFS, and YARN if wanted, on loopback addresses.
 
-    Two nodes, as YARN counts with room for so many applications; a daemon takes about 200 MB.
+    Two nodes, as YARN counts each with 4 GiB for each application; a daemon takes about 200 MB.
     """
 
     def __init__(self, directory: Path, *, yarn: bool, applications: int = 1) -> None:

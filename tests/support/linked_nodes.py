@@ -46,7 +46,7 @@ class LinkedKafka(EmbeddedKafka):
 
     @property
     def together(self) -> list[KafkaNode]:
-        """The nodes that run and are not parted from most others."""
+        """The nodes that run and are not parted by `part`."""
         return [node for node in self._running() if node.id not in self._links.parted]
 
     def _new_node(
@@ -88,6 +88,7 @@ class _Links:
         self._count = nodes
         self._id_of = id_of
         self._ports: dict[tuple[int, str], int] = {}
+        self._servers: list[asyncio.Server] = []
         self._cluster: EmbeddedKafka | None = None
         self._changed = asyncio.Event()  # set, and another one, each time
         self._loop = asyncio.new_event_loop()
@@ -134,9 +135,12 @@ class _Links:
             for listener in _LISTENERS:
                 serve = partial(self._serve, node, listener)
                 server = await asyncio.start_server(serve, _HOST, 0)
+                self._servers.append(server)
                 self._ports[node, listener] = server.sockets[0].getsockname()[1]
 
     async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
