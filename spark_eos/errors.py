@@ -7,12 +7,9 @@ message.
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from spark_eos.acls import Acl
-
-# Until there is a site: the page in the repository.
-_PAGE: Final = "docs/errors.md"
 
 
 def escaped(text: str, keep: str = "\n\t") -> str:
@@ -32,14 +29,14 @@ def escaped(text: str, keep: str = "\n\t") -> str:
     )
 
 
-def with_address(text: str, entry: str) -> str:
-    """A text that ends with the address of an entry.
+def with_entry(text: str, entry: str) -> str:
+    """A text that ends with the command that prints an entry.
 
     Example:
-        >>> with_address("no such partition", "EOS17")
-        'no such partition [EOS17, see docs/errors.md#eos17]'
+        >>> with_entry("no such partition", "EOS17")
+        'no such partition [more: spark-eos explain EOS17]'
     """
-    return f"{text} [{entry}, see {_PAGE}#{entry.lower()}]".lstrip()
+    return f"{text} [more: spark-eos explain {entry}]".lstrip()
 
 
 def read_back(shown: str) -> tuple[str, str]:
@@ -49,20 +46,20 @@ def read_back(shown: str) -> tuple[str, str]:
         >>> read_back(str(WriteError("no such partition")))
         ('no such partition', 'EOS17')
     """
-    text, _, address = shown.rpartition(" [")
-    entry = address.partition(",")[0]
-    return (text, entry) if shown == with_address(text, entry) else (shown, "")
+    text, _, command = shown.rpartition(" [")
+    entry = command.removesuffix("]").rpartition(" ")[2]
+    return (text, entry) if shown == with_entry(text, entry) else (shown, "")
 
 
 def text_of(error: object) -> str:
-    """What an error says, for another text: of ours without the address."""
+    """The text of an error for another text: of ours without the command."""
     return error.text if isinstance(error, PrintableError) else str(error)
 
 
 def warn(
     logger: logging.Logger, entry: str, text: str, *arguments: object, trace: bool = False
 ) -> None:
-    """Logs a warning that ends with the address of its entry.
+    """Logs a warning that ends with the command that prints its entry.
 
     Args:
         logger: The caller's logger.
@@ -75,7 +72,7 @@ def warn(
         >>> warn(logging.getLogger("spark_eos.example"), "EOS54", "smaller: %d", 7)
     """
     told = (one.text if isinstance(one, PrintableError) else one for one in arguments)
-    logger.warning(with_address(text, entry), *told, exc_info=trace, stacklevel=2)
+    logger.warning(with_entry(text, entry), *told, exc_info=trace, stacklevel=2)
 
 
 class PrintableError(Exception):
@@ -84,18 +81,18 @@ class PrintableError(Exception):
     Its text may quote rows, names and answers of others, and is shown on terminals.
 
     Attributes:
-        entry: Its entry in the documentation, whose address ``str`` adds; "" if it has none.
+        entry: The code that ``spark-eos explain`` takes, which ``str`` adds; "" if there is none.
     """
 
     entry: str = ""
 
     @property
     def text(self) -> str:
-        """What it says, without the address: for another error's text."""
+        """The text without the command: for another error's text."""
         return escaped(super().__str__())
 
     def __str__(self) -> str:
-        return with_address(self.text, self.entry) if self.entry else self.text
+        return with_entry(self.text, self.entry) if self.entry else self.text
 
 
 class SparkEosError(PrintableError):
@@ -121,7 +118,7 @@ class ConfigurationError(SparkEosError, ValueError):
         Traceback (most recent call last):
             ...
         spark_eos.errors.ConfigurationError: kafka needs 'bootstrap.servers', such as \
-'localhost:9092' [EOS02, see docs/errors.md#eos02]
+'localhost:9092' [more: spark-eos explain EOS02]
     """
 
     entry = "EOS02"

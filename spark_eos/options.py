@@ -190,7 +190,7 @@ class ProgressTopic(_Options):
         Traceback (most recent call last):
             ...
         spark_eos.errors.ConfigurationError: progress_topic.partitions must be an integer of at \
-least 2, not 1 [EOS02, see ...]
+least 2, not 1 [more: spark-eos explain EOS02]
     """
 
     _ARGUMENT = "progress_topic"

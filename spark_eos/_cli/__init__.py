@@ -16,6 +16,7 @@ COMMANDS = {
     "class-archive": "spark_eos._cli.jars:class_archive",
     "consume": "spark_eos._cli.consume:consume",
     "dead-letters": "spark_eos._cli.dead_letters:dead_letters",
+    "explain": "spark_eos._cli.explain:explain",
     "jars": "spark_eos._cli.jars:jars",
     "progress": "spark_eos._cli.progress:progress",
     "registry": "spark_eos._cli.servers:registry",
@@ -57,6 +58,8 @@ def main() -> None:
     Verify that its output is exactly-once:
       spark-eos verify --bootstrap-servers localhost:9092 --group-id orders \\
           --input orders --output orders-enriched --position-header source
+    Explain an error or a warning by the code at its end:
+      spark-eos explain EOS54
     Print the commands that grant it its ACLs:
       spark-eos acls --bootstrap-servers localhost:9092 --principal User:orders \\
           --group-id orders --source orders --target orders-enriched

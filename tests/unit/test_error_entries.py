@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import spark_eos
 from spark_eos import errors
+from spark_eos._cli import main
 from spark_eos.errors import (
     PrintableError,
     QueryFailedError,
@@ -19,7 +21,7 @@ from spark_eos.errors import (
     WriteError,
     read_back,
     warn,
-    with_address,
+    with_entry,
 )
 from support.error_classes import own_errors
 from support.jobs import ROOT
@@ -75,16 +77,16 @@ def test_the_index_names_all() -> None:
     assert re.findall(r"^\| \[(EOS\d\d)\]\(#eos\d\d\)", text, re.MULTILINE) == [*_entries()]
 
 
-def test_the_address_is_added_where_an_error_is_shown() -> None:
+def test_the_command_is_added_where_an_error_is_shown() -> None:
     row = WriteError("no such partition")
-    assert str(row) == "no such partition [EOS17, see docs/errors.md#eos17]"
+    assert str(row) == "no such partition [more: spark-eos explain EOS17]"
     assert row.text == "no such partition"
 
 
 @pytest.mark.parametrize("shown", ["no disk", "no disk [EOS99, see elsewhere]", ""])
-def test_an_error_of_another_process_may_have_no_address(shown: str) -> None:
+def test_an_error_of_another_process_may_have_no_command(shown: str) -> None:
     assert read_back(shown) == (shown, "")
-    assert str(QueryFailedError(shown)).endswith("[EOS19, see docs/errors.md#eos19]")
+    assert str(QueryFailedError(shown)).endswith("[more: spark-eos explain EOS19]")
 
 
 def test_a_failed_query_has_the_entry_of_its_cause() -> None:
@@ -95,7 +97,7 @@ def test_a_failed_query_has_the_entry_of_its_cause() -> None:
 
 
 def _shown_in_texts(path: Path) -> Iterator[str]:
-    """Where an error of ours that was caught goes into a text with its address, as `{error}`."""
+    """Where an error of ours that was caught goes into a text with its command, as `{error}`."""
     ours = {found.__name__ for found in own_errors() if issubclass(found, SparkEosError)}
     for handler in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(handler, ast.ExceptHandler) and handler.type is not None:
@@ -110,26 +112,38 @@ def _shown_in_texts(path: Path) -> Iterator[str]:
                     yield f"{path.name}:{node.lineno}"
 
 
-def test_no_text_holds_the_address_of_another_error() -> None:
+def test_no_text_holds_the_command_of_another_error() -> None:
     """It is `error.text` there; `error!s`, if that is where it is shown."""
     found = [place for path in _PACKAGE.rglob("*.py") for place in _shown_in_texts(path)]
     assert found == []
 
 
-def test_a_warning_ends_with_its_address(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_ends_with_its_command(caplog: pytest.LogCaptureFixture) -> None:
     warn(logging.getLogger("spark_eos.example"), "EOS54", "%d%% smaller", 7)
     (record,) = caplog.records
-    assert record.getMessage() == "7% smaller [EOS54, see docs/errors.md#eos54]"
+    assert record.getMessage() == "7% smaller [more: spark-eos explain EOS54]"
     # As if the caller had logged it.
     assert (record.name, record.filename) == ("spark_eos.example", Path(__file__).name)
 
 
-def test_the_page_is_where_the_address_leads() -> None:
-    (page,) = re.findall(r"see (\S+)#", with_address("", "EOS02"))
-    assert (ROOT / page).is_file()
+@pytest.mark.parametrize("code", _entries())
+def test_the_command_of_an_error_prints_its_entry(code: str) -> None:
+    (command,) = re.findall(r"\[more: spark-eos (.*)\]$", with_entry("", code))
+    shown = CliRunner().invoke(main, command.split())
+    assert shown.exit_code == 0, shown.output
+    title, *lines = _entries()[code].strip().splitlines()
+    assert shown.output.startswith(f"{code}: {title.strip('`').replace('`', '')}")
+    assert shown.output.count(" • ") == len(lines) - 1
+    assert "](" not in shown.output
 
 
-def test_a_warning_of_an_error_has_one_address(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_code_is_answered_with_those_known() -> None:
+    shown = CliRunner().invoke(main, ["explain", "EOS99"])
+    assert shown.exit_code == 2
+    assert "EOS01, EOS02" in shown.output
+
+
+def test_a_warning_of_an_error_has_one_command(caplog: pytest.LogCaptureFixture) -> None:
     warn(logging.getLogger("spark_eos.example"), "EOS58", "%s: later", WriteError("closed"))
     (record,) = caplog.records
-    assert record.getMessage() == "closed: later [EOS58, see docs/errors.md#eos58]"
+    assert record.getMessage() == "closed: later [more: spark-eos explain EOS58]"

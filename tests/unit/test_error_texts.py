@@ -37,7 +37,7 @@ def test_the_layout_of_our_own_texts_stays() -> None:
 
 
 def test_an_error_without_a_text() -> None:
-    assert str(WriteError()) == "[EOS17, see docs/errors.md#eos17]"
+    assert str(WriteError()) == "[more: spark-eos explain EOS17]"
     assert WriteError("two", 2).text == "('two', 2)"
 
 

@@ -72,14 +72,15 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
         "entry_points.txt",
         "licenses/LICENSE",
     }
-    assert _names(wheel) - metadata == _package()
+    # What `spark-eos explain` reads.
+    assert _names(wheel) - metadata == _package() | {"spark_eos/errors.md"}
     assert wheel.stat().st_size < _LARGEST_WHEEL
 
 
 def test_the_sdist_has_what_building_takes_and_nothing_else(sdist: Path) -> None:
     # .gitignore is hatchling's own doing.
     told = {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
-    assert _names(sdist) == _package() | told
+    assert _names(sdist) == _package() | told | {"docs/errors.md"}
     assert sdist.stat().st_size < _LARGEST_SDIST
 
 
@@ -126,3 +127,4 @@ def test_the_wheel_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> 
     command = tmp_path / "venv" / "bin" / "spark-eos"
     assert "Usage: spark-eos [OPTIONS] COMMAND" in run(str(command), "--help")
     assert "Usage: spark-eos status" in run(str(command), "status", "--help")
+    assert "Smaller transactions" in run(str(command), "explain", "EOS54")

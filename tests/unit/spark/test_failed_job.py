@@ -11,7 +11,7 @@ from spark_eos._spark.failed_job import as_own_error
     [
         (
             "...\nspark_eos.errors.RegistryError: nobody answers",
-            "nobody answers [EOS29, see docs/errors.md#eos29]",
+            "nobody answers [more: spark-eos explain EOS29]",
         ),
         (
             "ModuleNotFoundError: No module named 'spark_eos'",
