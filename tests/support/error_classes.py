@@ -20,4 +20,4 @@ def own_errors() -> Iterator[type[BaseException]]:
 
 def without_address(shown: str) -> str:
     """What a command has printed of an error, or a log has, without the entry's address."""
-    return re.sub(r" \[EOS\d\d, see [^]]+\]", "", shown)
+    return re.sub(r" \[more: spark-eos explain EOS\d\d\]", "", shown)

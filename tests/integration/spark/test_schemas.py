@@ -215,7 +215,7 @@ def test_a_registry_that_is_away_makes_no_dead_letters(
     told = cause_of(str(failed.value))
     assert re.fullmatch(
         r"RegistryError: schema registry http://\S+, asked for schema id \d+: "
-        r"ConnectError: .*, for 2 s \(max_wait\) \[EOS29, .*\]",
+        r"ConnectError: .*, for 2 s \(max_wait\) \[more: spark-eos explain EOS29\]",
         told,
     ), told
     assert flow.written() == flow.written(letters) == []

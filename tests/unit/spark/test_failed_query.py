@@ -76,7 +76,7 @@ def test_a_row_of_blanks_takes_no_time() -> None:
     blanks = f"bad{' ' * 100_000}row{chr(10) * 10_000}end"
     text = _CLASSIC.replace("{error}", f"spark_eos.errors.WriteError: {blanks}")
     assert cause_of(text) == f"WriteError: {blanks}"
-    assert str(WriteError(blanks)).startswith(f"{blanks} [EOS")
+    assert str(WriteError(blanks)).startswith(f"{blanks} [more: ")
 
 
 def test_another_text_stays() -> None:
