@@ -96,7 +96,7 @@ coverage: build/tests.xml ## Measure which lines and branches the tests of `make
 mutants: build/tests.xml $(VENV)/mutants/.stamp ## Break what decides on commits in random places; tests must show it; ARGS="--help"
 	@PYTHONPATH=tests $(BIN)/python tools/mutants.py $(ARGS)
 
-matrix: jars ## Run the tests with other versions of Python, Spark and Kafka and update docs/versions.md; ARGS="--help"
+matrix: jars ## Run the tests with other versions of Python, Spark and Kafka, into evidence/matrix.json; ARGS="--help"
 	@PYTHONPATH=tests $(BIN)/python tools/matrix.py $(ARGS)
 
 chaos: jars ## Inject faults into running queries for 15 minutes, from a random seed or SEED=n
@@ -140,9 +140,6 @@ check: $(VENV)/.stamp ## Check style, types, import contracts, manifests and doc
 
 docs: $(VENV)/.stamp ## Update the generated pages and build the documentation into build/docs
 	@$(BIN)/python tools/options.py
-	@PYTHONPATH=tests $(BIN)/python tools/versions.py
-	@$(BIN)/python tools/evidence.py
-	@PYTHONPATH=tests $(BIN)/python tools/reliability.py
 	@PYTHONPATH=tests $(BIN)/python benchmarks/summary.py
 	@PYTHONPATH=.:tests $(BIN)/python tools/picture.py
 	@$(MKDOCS)

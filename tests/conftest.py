@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 
 from spark_eos.testing import EmbeddedKafka, spark_session
 from spark_eos.testing.spark import prepare_quick_start
-from support import collected
 from support.connect_server import ConnectService
 from support.flow import Flow
 from support.mirroring import MirroredFlow
@@ -38,11 +37,6 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option with which tools/evidence.py asks what tests there are."""
-    parser.addoption("--collected", type=Path, help="file to write the collected tests to")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,12 +66,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps what there is, before marks leave some of it out."""
-    collected.keep(config, items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import coverage
-from reliability import write_page
 
 from support.origin import origin
 
@@ -47,4 +46,3 @@ def _ranges(lines: list[int]) -> str:
 if __name__ == "__main__":
     text = json.dumps({**origin(), **measured()}, indent=1)
     RESULTS.write_text(f"{text}\n", encoding="utf-8")
-    write_page()

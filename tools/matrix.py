@@ -1,10 +1,11 @@
 """``make matrix``: runs a suite of tests with chosen versions of Python, Spark and Kafka.
 
 Each pair of Python and Spark has its own environment below .venv/matrix, with the pinned packages
-and constraints-spark-*.txt. Each result goes to evidence/matrix.json and the pages made of it
-as soon as it is known.
+and constraints-spark-*.txt. Each result goes to evidence/matrix.json as soon as it is known;
+docs/versions.md is brought up to date manually.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -15,20 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 import click
-import reliability
 from packaging.requirements import Requirement
 from packaging.version import Version
-from versions import Result, keep, read_results
 
 from spark_eos._jars.java import find_java
 from spark_eos._jars.lockfile import lock_names
 from support.origin import origin
 
 ROOT: Final = Path(__file__).parent.parent
+RESULTS: Final = ROOT / "evidence" / "matrix.json"
 _PYTHONS: Final = ("python3.10", "python3.11", "python3.12", "python3.13")
 _KILLS: Final = "tests/integration/spark/test_staged_kills.py"
 # Of what uses kafka-python's internals; MAINTAINING.md, "Upgrading kafka-python".
@@ -181,8 +181,12 @@ def main(
     if not chosen:
         raise click.UsageError("No such Spark runs on such a Python.")
     tests, of = Tests(suite, files, order, busy), origin()
-    known = [one for one in read_results() if one.code == of["code"]]
-    passed = {one.combination for one in known if not one.failed}
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    passed = {
+        _combination(result)
+        for result in results
+        if result["code"] == of["code"] and not result["failed"]
+    }
     failed = False
     for python, spark, kafka in chosen:
         click.echo(f"Python {found[python]}, Spark {spark}, Kafka {kafka}")
@@ -190,11 +194,17 @@ def main(
             click.echo("passed before")
             continue
         result = _run(python, found[python], spark, kafka, processes, tests, of)
-        keep(result)
-        reliability.write_page()
-        failed |= result.failed > 0 or result.passed == 0
-        click.echo(f"{result.passed} passed, {result.failed} failed, {result.skipped} skipped")
+        results = [each for each in results if _combination(each) != _combination(result)]
+        results = sorted([*results, result], key=_combination)
+        RESULTS.write_text(f"{json.dumps(results, indent=1)}\n", encoding="utf-8")
+        failed |= result["failed"] > 0 or result["passed"] == 0
+        click.echo("{passed} passed, {failed} failed, {skipped} skipped".format_map(result))
     raise SystemExit(int(failed))
+
+
+def _combination(result: dict[str, Any]) -> tuple[str, ...]:
+    """Return the key by which a newer result replaces an older one."""
+    return tuple(str(result[name]) for name in ("spark", "kafka", "python", "tests"))
 
 
 def _run(
@@ -205,7 +215,7 @@ def _run(
     processes: int,
     tests: Tests,
     of: dict[str, str],
-) -> Result:
+) -> dict[str, Any]:
     minor = version.rpartition(".")[0]
     own = "-client" if tests.suite == "client" else ""
     venv = Path(".venv", "matrix", f"spark-{spark}-python{minor}{own}")
@@ -233,18 +243,18 @@ def _run(
         suite = ET.parse(report).getroot()[0].attrib  # noqa: S314 - pytest has just written it
     counts = {name: int(suite[name]) for name in ("tests", "failures", "errors", "skipped")}
     failed = counts["failures"] + counts["errors"]
-    return Result(
-        python=version,
-        spark=spark,
-        kafka=kafka,
-        java=str(find_java().major),
-        tests=label,
-        passed=counts["tests"] - failed - counts["skipped"],
-        failed=failed,
-        skipped=counts["skipped"],
-        minutes=round(float(suite["time"]) / 60),
+    return {
+        "python": version,
+        "spark": spark,
+        "kafka": kafka,
+        "java": str(find_java().major),
+        "tests": label,
+        "passed": counts["tests"] - failed - counts["skipped"],
+        "failed": failed,
+        "skipped": counts["skipped"],
+        "minutes": round(float(suite["time"]) / 60),
         **of,
-    )
+    }
 
 
 def _newest_client(venv: Path) -> str:

@@ -26,7 +26,6 @@ from xml.etree import ElementTree as ET
 
 import click
 from coverage import CoverageData
-from reliability import read_lines, write_page
 from rich.progress import track
 
 from support.origin import origin
@@ -241,7 +240,8 @@ def outcome(mutant: Mutant, copy: Path, reach: Reach, seconds: float) -> Line | 
 
 def read_results() -> dict[str, Line]:
     """What is known of mutants, by their names, of places that are as they were."""
-    return {line["mutant"]: line for line in read_lines(RESULTS) if _is_there(line)}
+    lines = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
+    return {line["mutant"]: line for line in lines if _is_there(line)}
 
 
 def _is_there(line: Line) -> bool:
@@ -306,7 +306,6 @@ def main(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    write_page()
 
 
 if __name__ == "__main__":

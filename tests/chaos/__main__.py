@@ -54,8 +54,7 @@ _console = Console(stderr=True, highlight=False)
     "--json",
     "json_file",
     type=click.Path(path_type=Path),
-    help="Append outcomes here; "
-    "tools/reliability.py makes the tables of docs/reliability.md of evidence/chaos.jsonl.",
+    help="Append outcomes here, such as to ../evidence/chaos.jsonl.",
 )
 def main(
     *,

@@ -74,7 +74,7 @@ def _plan(mutation: Mutation, seed: int) -> Schedule:
 
 
 def document(proof: Proof) -> dict[str, Any]:
-    """A proof as tools/reliability.py reads it."""
+    """A proof as a line of evidence/chaos.jsonl."""
     return {
         "breakage": proof.name,
         "faults": sorted(set(proof.faults)),

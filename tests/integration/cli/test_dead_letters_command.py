@@ -396,7 +396,6 @@ def test_nothing_is_replayed_where_it_is_not_known_how_far_it_was(flow: Flow) ->
     assert len(flow.values(flow.source)) == 4
 
 
-@pytest.mark.proves("replay-killed")
 @pytest.mark.usefixtures("spark_eos_session")
 def test_a_replay_that_another_has_overtaken_writes_what_is_left_of_its_own(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
@@ -494,7 +493,6 @@ def _command(flow: Flow, *more: str) -> list[str]:
     return [COMMAND, "dead-letters", "replay", *where, *more]
 
 
-@pytest.mark.proves("replay-killed")
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark_eos_session")
 def test_a_replay_that_is_killed_doubles_and_loses_nothing(

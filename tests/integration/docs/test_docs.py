@@ -1,95 +1,32 @@
-"""What docs/ says in tables is what the code does, and names tests that exist."""
+"""The tables in docs/ say what the code does, and name tests that exist."""
 
 import re
-import runpy
 from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from spark_eos._client.error_codes import Code
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import OffsetCommitAnswer
-from support.collected import all_tests
 from support.jobs import ROOT
 from support.tables import table_of, tables
 
-_PROMISE = re.compile(r"\]\(evidence\.md#([\w-]+)\)")
-EVIDENCE = runpy.run_path(str(ROOT / "tools" / "evidence.py"))
+_TEST = re.compile(r"`(test_\w+(?:\.py)?)`")
 
 
-@pytest.fixture(scope="module")
-def collected(request: pytest.FixtureRequest) -> list[Any]:
-    """All tests, with what each is marked to prove."""
-    return all_tests(request.config)
-
-
-def _covered(page: str) -> list[dict[str, str]]:
-    """The rows of a page that tell which tests cover them."""
-    found = [table for table in tables(page) if "covered by" in table.columns]
-    return [row for table in found for row in table.rows]
-
-
-def _proving(row: dict[str, str], collected: list[Any]) -> list[Any]:
-    """The tests that prove a row."""
-    (promise,) = _PROMISE.findall(row["covered by"])
-    return [test for test in collected if promise in test.proves]
-
-
-def test_the_page_of_evidence_is_up_to_date(collected: list[Any]) -> None:
-    assert not EVIDENCE["problems"](collected)
-    page = EVIDENCE["PAGE"].read_text(encoding="utf-8")
-    assert page == EVIDENCE["page"](collected), "`make docs` brings docs/evidence.md up to date"
-
-
-def test_marks_and_promises_that_do_not_fit_are_found(collected: list[Any]) -> None:
-    tests = [test for test in collected if "broker-away" not in test.proves]
-    marks = (("no-such", None), ("error-3", "two"))
-    wrong = EVIDENCE["Test"]("test_x.py", "test_y", "[one]", slow=False, marks=marks)
-    found = EVIDENCE["problems"]([*tests, wrong])
-    for text in (
-        "no test proves broker-away",
-        "no-such is no promise",
-        "no case 'two' of test_x.py::test_y for error-3",
-    ):
-        assert text in found
-
-
-@pytest.mark.parametrize(
-    ("page", "least"),
-    [
-        ("protocol.md", 80),
-        ("acls.md", 12),
-        ("guarantees.md", 45),
-        ("mirrored.md", 11),
-        ("staged.md", 9),
-    ],
-)
-def test_every_row_has_a_test(page: str, least: int, collected: list[Any]) -> None:
-    rows = _covered(page)
-    assert len(rows) > least
+def test_every_row_of_the_guarantees_names_its_tests() -> None:
+    rows = [row for table in tables("guarantees.md") for row in table.rows if "test" in row]
+    assert len(rows) > 50
     for row in rows:
-        assert _proving(row, collected), f"no test for {row}"
+        assert _TEST.findall(row["test"]), row
 
 
-def test_rows_that_rest_on_slow_tests_alone_say_so(collected: list[Any]) -> None:
-    for row in (*_covered("guarantees.md"), *_covered("staged.md")):
-        proving = _proving(row, collected)
-        said = "tests"
-        if all(test.slow for test in proving):
-            # Which `make test-slow` skips.
-            kills = all(test.file == "test_staged_kills.py" for test in proving)
-            said = "kill tests" if kills else "slow tests"
-        assert row["covered by"].startswith(f"[{said}]("), row
-
-
-def test_pages_name_no_test() -> None:
-    """They link to the page of evidence, but for the files of a change and of code that is run."""
-    named = re.compile(r"test_\w+\.py::\w+")
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        if path != EVIDENCE["PAGE"]:
-            assert not named.findall(path.read_text(encoding="utf-8")), path.name
+def test_the_tests_that_pages_name_exist() -> None:
+    files = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*")}
+    tests = set(re.findall(r"^def (test_\w+)", "\n".join(files.values()), re.MULTILINE))
+    for page in (ROOT / "docs").glob("*.md"):
+        named = set(_TEST.findall(page.read_text(encoding="utf-8")))
+        assert named <= tests | files.keys(), page.name
 
 
 def test_the_error_table_says_what_the_code_does() -> None:
@@ -131,20 +68,11 @@ def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[st
             yield name, (nullable + field["type"], field["versions"])
 
 
-def test_the_table_of_apis_has_every_case_and_each_runs_with_every_api(
-    collected: list[Any],
-) -> None:
-    run: dict[str, set[str]] = {}
-    for test in collected:
-        if test.file == "test_apis.py":
-            run.setdefault(test.function, set()).add(test.parameters.strip("[]"))
-    assert all(apis == {"foreachBatch", "connect"} for apis in run.values()), run
+def test_the_table_of_apis_names_every_case() -> None:
+    file = (ROOT / "tests/integration/spark/test_apis.py").read_text(encoding="utf-8")
+    cases = re.findall(r"^def (test_\w+)\((.*)", file, re.MULTILINE)
+    # Each runs with every API.
+    assert all(arguments.startswith("api: Api") for _, arguments in cases)
     rows = table_of("guarantees.md", "APIs").rows
-    said = {
-        test.function
-        for row in rows
-        for test in _proving(row, collected)
-        if test.file == "test_apis.py"
-    }
-    assert len(rows) == len(said)
-    assert said == run.keys()
+    named = [name for row in rows for name in _TEST.findall(row["test"])]
+    assert sorted(named) == sorted(name for name, _ in cases)

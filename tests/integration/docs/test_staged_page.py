@@ -67,7 +67,6 @@ def _counted(flow: Flow) -> Counter[tuple[str, str]]:
     return found
 
 
-@pytest.mark.proves("staged-commit-lost")
 def test_the_counts_and_how_they_go_on_when_the_ledger_is_lost(
     flow: Flow, spark: SparkSession
 ) -> None:
@@ -91,7 +90,6 @@ def test_the_counts_and_how_they_go_on_when_the_ledger_is_lost(
     assert {key for key, _ in counted} == set("01234")
 
 
-@pytest.mark.proves("staged-progress-topic-recreated")
 def test_a_progress_topic_that_was_deleted(flow: Flow, spark: SparkSession) -> None:
     first, second = f"progress-{flow.name}", f"progress-{flow.name}-2"
     flow.produce(map(record, range(30)))
@@ -127,7 +125,6 @@ def test_a_query_with_state_moves_with_its_checkpoint(flow: Flow, spark: SparkSe
     assert totals_of(flow) == Counter((f"c{c}", n) for c in range(5) for n in (6, 12))
 
 
-@pytest.mark.proves("staged-files-lost")
 def test_a_copy_that_is_lost_is_staged_again(flow: Flow, tmp_path: Path) -> None:
     flow.produce(map(record, range(90)))
     chosen: dict[str, Any] = {"pipeline": "totals", "mode": "update"}

@@ -8,7 +8,6 @@ from support.planting import remove
 from support.runs import running
 
 
-@pytest.mark.proves("partitions-added")
 def test_a_topic_that_is_added_under_a_running_query_is_read_from_its_beginning(flow: Flow) -> None:
     other = f"{flow.source}-b"
     with running(flow) as runs:
@@ -28,7 +27,6 @@ def test_a_topic_that_is_added_under_a_running_query_is_read_from_its_beginning(
     )
 
 
-@pytest.mark.proves("records-deleted")
 def test_records_of_an_added_partition_that_were_deleted_are_named(flow: Flow) -> None:
     flow.produce(range(5), partition=0)
     with running(flow) as runs:

@@ -296,7 +296,6 @@ def _judged(
     return [(may_commit(member, (topic_id, p), epoch), code) for p, code in codes.items()]
 
 
-@pytest.mark.proves("assigned-nobody")
 def test_assigned_to_nobody_is_refused(group: ManualMembers) -> None:
     # The target topic: nobody subscribes to it.
     (nobodys,) = set(group.topics) - {group.source}
@@ -305,7 +304,6 @@ def test_assigned_to_nobody_is_refused(group: ManualMembers) -> None:
     assert _judged(group, "a", now - 1, [0], nobodys) == [(False, _STALE)]
 
 
-@pytest.mark.proves("assigned-another")
 def test_assigned_to_another_member_is_refused(group: ManualMembers) -> None:
     (partition, *_) = sorted(group.owned("b"))
     topic_id = group.topic_ids[group.source]
@@ -316,14 +314,12 @@ def test_assigned_to_another_member_is_refused(group: ManualMembers) -> None:
     assert _judged(group, "a", now - 1, [partition]) == [(False, _STALE)]
 
 
-@pytest.mark.proves("assigned-current-epoch")
 def test_assigned_to_this_member_at_the_current_epoch_is_accepted(group: ManualMembers) -> None:
     for name in ("a", "b"):
         now, owned = group.members[name].epoch, group.owned(name)
         assert _judged(group, name, now, owned) == [(True, _ACCEPTED)] * 2
 
 
-@pytest.mark.proves("assigned-raised-epoch")
 def test_assigned_to_this_member_and_a_heartbeat_has_raised_the_epoch_is_accepted(
     group: ManualMembers,
 ) -> None:
@@ -332,7 +328,6 @@ def test_assigned_to_this_member_and_a_heartbeat_has_raised_the_epoch_is_accepte
     assert _judged(group, "a", older, kept) == [(True, _ACCEPTED)] * 2
 
 
-@pytest.mark.proves("assigned-given-back")
 def test_revoked_and_given_back_since_is_refused(group: ManualMembers) -> None:
     older, kept, lost = group.members["a"].epoch - 1, group.owned("a"), group.owned("b")
     group.leave("b")
@@ -348,7 +343,6 @@ def test_an_epoch_from_the_future_is_refused(group: ManualMembers) -> None:
     assert _judged(group, "a", future, owned) == [(False, _STALE)] * 2
 
 
-@pytest.mark.proves("assigned-kafka-4-4-gap")
 def test_the_broker_takes_commits_of_a_lost_partition_until_the_epoch_is_raised(
     group: ManualMembers,
 ) -> None:
@@ -384,7 +378,6 @@ _STEPS = st.lists(
 )
 
 
-@pytest.mark.proves("assigned-older-epochs")
 @settings(
     max_examples=12,
     deadline=None,
@@ -479,7 +472,6 @@ def moved(flow: Flow) -> Iterator[tuple[ManualMembers, int, BatchPlan]]:
     close_producers()
 
 
-@pytest.mark.proves("assigned-without-rule")
 def test_without_the_rule_a_member_commits_anothers_partition_and_its_records_are_skipped(
     flow: Flow, moved: tuple[ManualMembers, int, BatchPlan]
 ) -> None:
@@ -493,7 +485,6 @@ def test_without_the_rule_a_member_commits_anothers_partition_and_its_records_ar
     assert flow.values() == [f"{partition}/9998"]
 
 
-@pytest.mark.proves("assigned-with-rule")
 @pytest.mark.parametrize("plan", ["of now", "of the time before"])
 def test_with_the_rule_it_commits_nothing_and_no_record_is_skipped(
     flow: Flow, moved: tuple[ManualMembers, int, BatchPlan], plan: str

@@ -38,7 +38,6 @@ def _attempts(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
     monkeypatch.setattr(SparkConnection, "of_worker", lambda: SparkConnection(number))
 
 
-@pytest.mark.proves("task-fails")
 def test_a_repeated_attempt_writes_nothing_and_the_next_round_does(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +52,6 @@ def test_a_repeated_attempt_writes_nothing_and_the_next_round_does(
         runs.written_once(3, 2)
 
 
-@pytest.mark.proves("task-fails")
 @pytest.mark.parametrize("begun", [False, True], ids=["yet to begin", "begun"])
 def test_a_first_attempt_that_still_lives_is_fenced_before_its_rows_are_written(
     flow: Flow,
@@ -95,7 +93,6 @@ def test_a_first_attempt_is_fenced_although_the_second_has_found_no_rows(
         runs.written_once(4, 2)
 
 
-@pytest.mark.proves("broker-away")
 @pytest.mark.slow
 def test_a_broker_that_is_away_between_two_rounds_is_passed_over(
     proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
@@ -124,7 +121,6 @@ def _knows_of_broker_2(runs: Runs) -> bool:
     return 2 in connections.brokers(deadline())
 
 
-@pytest.mark.proves("records-deleted")
 def test_records_that_are_deleted_while_the_job_runs_are_named(flow: Flow) -> None:
     flow.produce(range(10), partition=0)
 

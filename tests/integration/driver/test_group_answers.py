@@ -38,7 +38,6 @@ def _assert_members_are_its_own(flow: Flow, membership: GroupMembership) -> None
     }
 
 
-@pytest.mark.proves("group-join-lost")
 def test_the_answer_to_a_join_at_the_start_and_when_members_are_taken_over(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -54,7 +53,6 @@ def test_the_answer_to_a_join_at_the_start_and_when_members_are_taken_over(
         _assert_members_are_its_own(proxied_flow, membership)
 
 
-@pytest.mark.proves("group-assignment-lost")
 def test_the_answer_to_a_heartbeat_that_brought_the_assignment(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -88,7 +86,6 @@ def _of_a_member(request: Any) -> bool:
     return bool(request.groups[0].member_id)
 
 
-@pytest.mark.proves("group-offsetfetch-codes")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -137,7 +134,6 @@ def test_only_an_offset_that_is_held_back_is_a_transactions(
     assert "find-hanging" not in str(failure.value)
 
 
-@pytest.mark.proves("group-offsetcommit-fenced")
 @pytest.mark.parametrize(
     "code",
     [Code.STALE_MEMBER_EPOCH, Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH],
@@ -157,7 +153,6 @@ def test_ends_are_settled_by_members_that_were_taken_over(
         assert proxied_flow.committed() == {0: 5, 1: 3}
 
 
-@pytest.mark.proves("group-offsetcommit-moved")
 def test_ends_are_settled_by_another_coordinator_16_not_coordinator(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -169,7 +164,6 @@ def test_ends_are_settled_by_another_coordinator_16_not_coordinator(
         assert proxied_flow.committed() == {0: 3, 1: 2}
 
 
-@pytest.mark.proves("group-offsetcommit-late")
 @pytest.mark.parametrize(
     "fault", [faults.CutBefore, faults.CutAfter], ids=lambda fault: fault.__name__
 )
@@ -192,7 +186,6 @@ def test_an_end_that_is_settled_late_takes_no_offset_back(
         assert proxied_flow.committed() == {0: 6, 1: 4}
 
 
-@pytest.mark.proves("group-offsetcommit-late")
 def test_a_renewal_that_arrives_late_takes_no_offset_back(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

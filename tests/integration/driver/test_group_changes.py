@@ -83,7 +83,6 @@ def _remove_one(flow: Flow) -> None:
 # Without help --------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("group-join")
 def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: Flow) -> None:
     # As when a topic was created a moment ago: the members have confirmed all they were given,
     # and the broker computes the assignment anew only for a heartbeat.
@@ -115,7 +114,6 @@ def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: 
             membership.leave()
 
 
-@pytest.mark.proves("group-partitions-added")
 @pytest.mark.parametrize(("members", "shares"), [(1, [5]), (5, [1] * 5)])
 def test_partitions_added_in_the_middle_of_a_batch(
     members: int, shares: list[int], flow: Flow
@@ -139,7 +137,6 @@ def test_partitions_added_in_the_middle_of_a_batch(
     assert flow.members() == []
 
 
-@pytest.mark.proves("group-rebalance")
 def test_a_member_is_gone_in_the_middle_of_a_batch(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,7 +168,6 @@ def test_what_a_task_holds_behind_a_refused_transaction_is_left_to_the_next_atte
         runs.written_once(2, 2)
 
 
-@pytest.mark.proves("breakage-dead-letters-of-aborted-transactions-counted")
 def test_dead_letters_of_a_transaction_that_was_aborted_are_counted_once(flow: Flow) -> None:
     _set_timeouts(flow)
     letters, small = letter_topic(flow), f"small-{flow.name}"
@@ -186,7 +182,6 @@ def test_dead_letters_of_a_transaction_that_was_aborted_are_counted_once(flow: F
 
 
 @pytest.mark.slow
-@pytest.mark.proves("group-rebalance")
 def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,7 +207,6 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
         runs.written_once(6, 6)
 
 
-@pytest.mark.proves("driver-cut-off")
 def test_members_that_are_gone_between_two_batches_are_joined_anew(flow: Flow) -> None:
     _set_timeouts(flow)
     with running(flow, max_members=2) as runs:
@@ -259,7 +253,6 @@ def _exactly_once(flow: Flow, values: Iterable[Any]) -> None:
     assert flow.open_transactions() == []
 
 
-@pytest.mark.proves("driver-cut-off", "group-sessions-end")
 @pytest.mark.slow
 def test_all_sessions_end_while_the_driver_is_stopped(flow: Flow, tmp_path: Path) -> None:
     # As on a virtual machine that is paused, in the middle of a batch.
@@ -306,7 +299,6 @@ def _foreign_member(
         yield
 
 
-@pytest.mark.proves("group-foreign-consumer")
 def test_a_foreign_consumer_joins_under_a_running_query(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -328,7 +320,6 @@ def test_a_foreign_consumer_joins_under_a_running_query(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("group-foreign-idle")
 def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(flow: Flow) -> None:
     # Each of our two members keeps its partition: only the epochs tell.
     _set_timeouts(flow)
@@ -344,7 +335,6 @@ def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(flow: Flow) 
     runs.written_once(3, 3)
 
 
-@pytest.mark.proves("group-foreign-idle")
 def test_a_foreign_consumer_that_came_and_went_is_named(flow: Flow) -> None:
     _set_timeouts(flow)
     with running(flow) as runs:
@@ -357,7 +347,6 @@ def test_a_foreign_consumer_that_came_and_went_is_named(flow: Flow) -> None:
     runs.written_once(3, 3)
 
 
-@pytest.mark.proves("group-foreign-offset")
 def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -> None:
     # Nobody has seen it: its instance id is as ours are. What it has committed tells.
     _set_timeouts(flow)
@@ -387,7 +376,6 @@ def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -
         assert sorted(flow.values()) == [f"{p}/{n}" for p in (0, 1) for n in range(3)]
 
 
-@pytest.mark.proves("group-classic-offsets")
 @pytest.mark.slow
 def test_offsets_that_a_classic_group_has_left_are_taken_over(
     flow: Flow, spark_eos_session: SparkSession

@@ -66,7 +66,6 @@ def _refuses(
         runs.batch(*ends, **batch)
 
 
-@pytest.mark.proves("offsets-expired")
 def test_an_expired_offset_is_not_taken_for_a_new_partition(flow: Flow) -> None:
     _written(flow, 5, 5)
     _lose(flow, 1)
@@ -75,7 +74,6 @@ def test_an_expired_offset_is_not_taken_for_a_new_partition(flow: Flow) -> None:
     assert len(flow.values()) == 10
 
 
-@pytest.mark.proves("offsets-expired")
 def test_what_the_checkpoint_has_finished_is_restored(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,7 +87,6 @@ def test_what_the_checkpoint_has_finished_is_restored(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("offsets-and-checkpoint-gone")
 def test_without_offsets_and_checkpoint_a_query_begins_as_a_new_one(flow: Flow) -> None:
     for _ in range(2):
         with running(flow) as runs:
@@ -99,7 +96,6 @@ def test_without_offsets_and_checkpoint_a_query_begins_as_a_new_one(flow: Flow) 
 
 
 @pytest.mark.slow
-@pytest.mark.proves("offsets-expired")
 def test_a_batch_that_was_begun_proves_nothing(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
@@ -167,7 +163,6 @@ def test_a_batch_without_any_partition(flow: Flow) -> None:
         assert runs.batch().rows_written == 0
 
 
-@pytest.mark.proves("topic-taken-out")
 def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
@@ -181,7 +176,6 @@ def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("topic-taken-out")
 def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
@@ -232,7 +226,6 @@ def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) ->
         runs.written_once(7, 7, 4)
 
 
-@pytest.mark.proves("offsets-expired")
 def test_an_old_checkpoint_proves_nothing(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     with running(flow, checkpoint=checkpoint) as runs:
@@ -270,7 +263,6 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
         runs.written_once(5, 5)
 
 
-@pytest.mark.proves("records-deleted")
 def test_what_is_deleted_while_its_batch_is_read_is_told_as_such(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,7 +308,6 @@ def _commits_seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[int, 
     return committed
 
 
-@pytest.mark.proves("partition-idle")
 def test_offsets_are_renewed_between_batches_and_within(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,7 +371,6 @@ def test_a_renewal_waits_for_the_end_of_the_last_batchs_transactions(
     assert [offsets for _, offsets in seen] == [{0: 5, 1: 5}]
 
 
-@pytest.mark.proves("partition-idle")
 def test_offsets_are_renewed_where_no_batch_is_run(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,7 +402,6 @@ def test_offsets_are_renewed_where_no_batch_is_run(
         sink.close()
 
 
-@pytest.mark.proves("partition-idle")
 @pytest.mark.slow
 def test_offsets_of_idle_partitions_outlive_their_retention(tmp_path: Path) -> None:
     # The brokers' shortest retention is a minute, from each offset's own commit.

@@ -32,7 +32,6 @@ from support.queries import until
 from support.runs import running
 
 
-@pytest.mark.proves("group-join")
 def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
     # At Kafka's default interval the first member to join is given all partitions for a second.
     slow = {"group.consumer.assignment.interval.ms": "1000"}
@@ -66,7 +65,6 @@ def test_closed_connections_stay_closed(flow: Flow) -> None:
         connections.brokers(deadline())
 
 
-@pytest.mark.proves("group-older-run")
 def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
     with started(flow) as older, started(flow) as newer:
         topics = {flow.source: cluster.TopicInfo(flow.source, newer.topic_ids[flow.source], 2)}
@@ -178,7 +176,6 @@ def _beats_answer(proxy: KafkaProxy, code: int) -> None:
     proxy.on(ConsumerGroupHeartbeatRequest, Rewrite(change), times=None)
 
 
-@pytest.mark.proves("heartbeat-refused", "group-heartbeat-refused")
 @pytest.mark.parametrize(
     ("code", "expected", "text"),
     [
@@ -200,7 +197,6 @@ def test_a_heartbeat_that_is_refused_ends_the_run_with_that_reason(
         runs.written_once(5, 5)
 
 
-@pytest.mark.proves("heartbeat-refused")
 def test_a_heartbeat_that_was_refused_and_is_accepted_again_ends_nothing(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -215,7 +211,6 @@ def test_a_heartbeat_that_was_refused_and_is_accepted_again_ends_nothing(
         runs.written_once(10, 10)
 
 
-@pytest.mark.proves("group-heartbeat-refused")
 def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
     proxied_flow: Flow,
     proxy: KafkaProxy,

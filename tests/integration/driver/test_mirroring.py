@@ -87,7 +87,6 @@ def test_pairs_of_a_run_that_came_and_went_are_kept(mirrored_flow: MirroredFlow)
     assert sorted(flow.progress_offsets()) == [0, 1, 2]
 
 
-@pytest.mark.proves("mirrored-source-partitions-added", "breakage-pair-taken-twice")
 def test_partitions_are_added_and_so_are_progress_partitions(
     mirrored_flow: MirroredFlow,
 ) -> None:
@@ -118,7 +117,6 @@ def _delete(flow: MirroredFlow, *numbers: int) -> None:
     )
 
 
-@pytest.mark.proves("mirrored-offset-lost")
 def test_a_lost_offset_is_restored_from_the_checkpoint(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     checkpoint = _written(flow)
@@ -128,7 +126,6 @@ def test_a_lost_offset_is_restored_from_the_checkpoint(mirrored_flow: MirroredFl
     written_once(flow, 11, 21)
 
 
-@pytest.mark.proves("mirrored-offset-lost")
 def test_a_lost_offset_is_refused_without_the_checkpoint(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     _written(flow)
@@ -137,7 +134,6 @@ def test_a_lost_offset_is_refused_without_the_checkpoint(mirrored_flow: Mirrored
     assert len(flow.values()) == 30
 
 
-@pytest.mark.proves("mirrored-source-recreated")
 def test_a_recreated_source_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with mirrored_run(flow) as runs:
@@ -150,7 +146,6 @@ def test_a_recreated_source_is_refused(mirrored_flow: MirroredFlow) -> None:
     assert len(flow.values()) == 30
 
 
-@pytest.mark.proves("mirrored-source-recreated")
 def test_a_source_recreated_while_tasks_write_is_told(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with (
@@ -160,7 +155,6 @@ def test_a_source_recreated_while_tasks_write_is_told(mirrored_flow: MirroredFlo
         runs.batch(10, 20, while_planned=lambda: flow.recreate(flow.source))
 
 
-@pytest.mark.proves("mirrored-progress-topic-recreated")
 def test_a_recreated_progress_topic_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     checkpoint = _written(flow)
@@ -183,7 +177,6 @@ def _set(flow: MirroredFlow, number: int, offset: int, text: str | None = None) 
     set_offsets(flow.bootstrap_servers, flow.group_id, {partition: offset}, texts)
 
 
-@pytest.mark.proves("mirrored-another-cluster")
 def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     checkpoint = _written(flow)
@@ -195,7 +188,6 @@ def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
         _refuses(flow, ConfigurationError, "of cluster 'elsewhere', and source_kafka", left)
 
 
-@pytest.mark.proves("mirrored-same-cluster")
 def test_the_cluster_itself_is_no_other_one(
     new_mirrored_flow: Callable[..., MirroredFlow], embedded_kafka: EmbeddedKafka
 ) -> None:
@@ -209,7 +201,6 @@ def test_the_cluster_itself_is_no_other_one(
     assert flow.values(flow.source) == []
 
 
-@pytest.mark.proves("mirrored-another-progress-topic")
 def test_another_progress_topic_is_refused(
     mirrored_flow: MirroredFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +230,6 @@ def test_progress_in_two_topics_of_one_name_is_refused(mirrored_flow: MirroredFl
     assert len(flow.values()) == 30
 
 
-@pytest.mark.proves("mirrored-delivery-changed")
 def test_a_direct_group_is_not_mirrored(
     mirrored_flow: MirroredFlow, embedded_kafka: EmbeddedKafka
 ) -> None:
@@ -252,7 +242,6 @@ def test_a_direct_group_is_not_mirrored(
     assert len(flow.values()) == 30
 
 
-@pytest.mark.proves("mirrored-delivery-changed")
 def test_a_query_keeps_its_road(mirrored_flow: MirroredFlow, embedded_kafka: EmbeddedKafka) -> None:
     flow = mirrored_flow
     checkpoint = _written(flow)
@@ -266,7 +255,6 @@ def test_a_query_keeps_its_road(mirrored_flow: MirroredFlow, embedded_kafka: Emb
     assert len(flow.values()) == 30
 
 
-@pytest.mark.proves("mirrored-offsets-reset")
 def test_offsets_without_a_text_are_refused_without_the_checkpoint(
     mirrored_flow: MirroredFlow,
 ) -> None:
@@ -285,7 +273,6 @@ def _delete_records(flow: MirroredFlow, partition: int, *, before: int) -> None:
         admin.delete_records({kafka.TopicPartition(flow.source, partition): before})
 
 
-@pytest.mark.proves("mirrored-records-deleted")
 def test_deleted_records_are_told(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     flow.produce(range(12), partition=0)
@@ -325,7 +312,6 @@ def test_a_topic_that_comes_back_goes_on_where_it_was(mirrored_flow: MirroredFlo
     assert (report.rows_written, report.rows_skipped) == (4, 13)
 
 
-@pytest.mark.proves("records-cut")
 def test_a_source_that_ends_below_what_was_read_ends_the_query(mirrored_flow: MirroredFlow) -> None:
     with mirrored_run(mirrored_flow, fail_on_data_loss=False) as runs:
         runs.batch(5, 5)

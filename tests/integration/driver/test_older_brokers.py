@@ -47,7 +47,6 @@ def _chosen(flow: Flow) -> int:
         return preflight.check_cluster(start, settings, [flow.source], deadline())
 
 
-@pytest.mark.proves("version-5")
 def test_offsets_go_by_name_and_commit_with_their_transaction(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +68,6 @@ def test_offsets_go_by_name_and_commit_with_their_transaction(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("error-22")
 @pytest.mark.parametrize("past", [True, False], ids=["past", "future"])
 def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) -> None:
     with started(flow, max_members=1) as membership, transactions(flow, membership) as writing:
@@ -87,7 +85,6 @@ def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) ->
 
 
 @pytest.mark.slow
-@pytest.mark.proves("topic-id-by-name")
 def test_a_source_topic_created_anew_takes_no_offset_by_name(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))

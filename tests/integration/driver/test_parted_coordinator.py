@@ -17,7 +17,6 @@ def kafka() -> Iterator[LinkedKafka]:
         yield cluster
 
 
-@pytest.mark.proves("coordinator-parted")
 def test_members_are_taken_over_from_its_successor(kafka: LinkedKafka, tmp_path: Path) -> None:
     """KIP-848's coordinator answers from what it has not committed, and names itself for ever."""
     flow = Flow(kafka, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))

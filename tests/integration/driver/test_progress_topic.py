@@ -55,7 +55,6 @@ def _there(broker: EmbeddedKafka, name: str) -> list[int]:
     )
 
 
-@pytest.mark.proves("progress-topic-created")
 def test_it_is_created_once_and_then_used(
     embedded_kafka: EmbeddedKafka, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +75,6 @@ def test_replicas_are_those_of_the_option(embedded_kafka: EmbeddedKafka, name: s
     assert _ensure(embedded_kafka, name, partitions=2, replicas=1).partitions == 2
 
 
-@pytest.mark.proves("progress-topic-36")
 def test_many_drivers_create_one_topic(embedded_kafka: EmbeddedKafka, name: str) -> None:
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: _ensure(embedded_kafka, name), range(8)))
@@ -84,7 +82,6 @@ def test_many_drivers_create_one_topic(embedded_kafka: EmbeddedKafka, name: str)
     assert len(_there(embedded_kafka, name)) == 33
 
 
-@pytest.mark.proves("progress-topic-exists")
 def test_one_that_an_operator_has_made_is_used_as_it_is(
     embedded_kafka: EmbeddedKafka, name: str
 ) -> None:
@@ -92,7 +89,6 @@ def test_one_that_an_operator_has_made_is_used_as_it_is(
     assert _ensure(embedded_kafka, name).partitions == 3
 
 
-@pytest.mark.proves("progress-topic-exists")
 def test_a_single_partition_is_too_few(embedded_kafka: EmbeddedKafka, name: str) -> None:
     embedded_kafka.create_topic(name, 1)
     with pytest.raises(ConfigurationError) as refusal:
@@ -106,7 +102,6 @@ def test_a_single_partition_is_too_few(embedded_kafka: EmbeddedKafka, name: str)
     assert _ensure(embedded_kafka, name, partitions=9).partitions == 9
 
 
-@pytest.mark.proves("progress-topic-other-error")
 def test_what_the_cluster_refuses_is_told_with_its_reason(
     embedded_kafka: EmbeddedKafka, name: str
 ) -> None:
@@ -121,7 +116,6 @@ def test_what_the_cluster_refuses_is_told_with_its_reason(
     assert _there(embedded_kafka, name) == []
 
 
-@pytest.mark.proves("progress-topic-created")
 def test_looking_it_up_does_not_create_it_with_the_brokers_defaults(name: str) -> None:
     defaults = {"auto.create.topics.enable": "true", "num.partitions": "1"}
     with EmbeddedKafka(properties=defaults) as broker:
@@ -135,8 +129,6 @@ def _code(code: int) -> Callable[[Any, Any], None]:
     return change
 
 
-@pytest.mark.proves("progress-topic-retried")
-@pytest.mark.proves("progress-topic-36", case="the answer is lost")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -166,7 +158,6 @@ def _asked_for(name: str) -> Callable[[Any], bool]:
     return lambda request: [topic.name for topic in request.topics or ()] == [name]
 
 
-@pytest.mark.proves("progress-topic-created")
 def test_a_new_topic_is_waited_for_until_all_partitions_have_leaders(
     proxy: KafkaProxy, name: str
 ) -> None:

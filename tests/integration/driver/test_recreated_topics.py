@@ -53,8 +53,6 @@ def _id(flow: Flow, topic: str) -> str:
 # Source topics ------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("source-topic-recreated", "topic-id-source-recreated", "error-100")
-@pytest.mark.proves("topic-id-by-name", case="v5")
 @by_name_and_id
 def test_a_source_topic_created_anew_takes_no_offset_of_the_old_one(flow: Flow) -> None:
     with _writing(flow) as writing:
@@ -79,8 +77,6 @@ def test_a_source_topic_created_anew_takes_no_offset_of_the_old_one(flow: Flow) 
     assert flow.open_transactions() == []
 
 
-@pytest.mark.proves("topic-id-source-gone")
-@pytest.mark.proves("error-3", case="v5")
 @by_name_and_id
 def test_a_source_topic_that_stays_away(flow: Flow) -> None:
     with _writing(flow, max_block_ms=300) as writing:
@@ -129,13 +125,11 @@ def test_an_id_that_the_broker_does_not_know_yet_is_sent_again(flow: Flow) -> No
         assert sorted(flow.values()) == ["0/0", "0/1"]
 
 
-@pytest.mark.proves("topic-id-source-recreated")
 @pytest.mark.parametrize("when", ["during the job", "between batches"])
 def test_the_driver_does_not_settle_offsets_of_the_old_topic(flow: Flow, when: str) -> None:
     settles_nothing_of_a_recreated_source(flow, when)
 
 
-@pytest.mark.proves("topic-id-missing")
 def test_the_driver_waits_for_a_source_topic(flow: Flow) -> None:
     flow.broker.delete_topic(flow.source)
     gone = pytest.raises(TopicNotFoundError, match=rf"'{flow.source}'.* 2 s.*max_block_ms")
@@ -177,7 +171,6 @@ def _commit(writing: Transactions, found: SourceRows) -> TransactionError | None
     return None
 
 
-@pytest.mark.proves("target-topic-recreated", "topic-id-target-recreated")
 @pytest.mark.parametrize("partitions", [2, 1, 4])
 def test_a_target_topic_created_anew_between_transactions(flow: Flow, partitions: int) -> None:
     with _writing(flow) as writing:
@@ -192,7 +185,6 @@ def test_a_target_topic_created_anew_between_transactions(flow: Flow, partitions
     assert flow.committed() == {0: 120}
 
 
-@pytest.mark.proves("target-topic-recreated", "topic-id-target-recreated")
 @pytest.mark.parametrize("partitions", [2, 1])
 def test_a_target_topic_created_anew_in_an_open_transaction(
     flow: Flow, partitions: int, monkeypatch: pytest.MonkeyPatch
@@ -218,7 +210,6 @@ def test_a_target_topic_created_anew_in_an_open_transaction(
     assert flow.committed() == {0: 41}
 
 
-@pytest.mark.proves("topic-id-target-grows")
 @pytest.mark.parametrize("how", ["recreated", "more partitions"])
 def test_a_row_for_a_partition_that_its_topic_has_by_now(flow: Flow, how: str) -> None:
     with _writing(flow) as writing:
@@ -264,7 +255,6 @@ def test_a_target_topic_that_is_deleted_and_comes_back(flow: Flow) -> None:
     assert flow.committed() == {0: 4}
 
 
-@pytest.mark.proves("topic-id-source-gone")
 @pytest.mark.parametrize("known", [True, False], ids=["written to before", "after a failure"])
 def test_a_target_topic_that_stays_away(flow: Flow, *, known: bool) -> None:
     with _writing(flow, max_block_ms=300) as writing:

@@ -24,7 +24,6 @@ def _set_to(offset: int) -> Callable[[Flow], None]:
     return change
 
 
-@pytest.mark.proves("offsets-set-back")
 @pytest.mark.parametrize("noticed", ["by a heartbeat", "by tasks alone"])
 @pytest.mark.parametrize(
     ("change", "now"),

@@ -68,9 +68,6 @@ def test_batches_restarts_and_a_batch_without_rows(staged: Flow) -> None:
         assert runs.copies.drained == 0
 
 
-@pytest.mark.proves(
-    "staged-killed-when-staged", "staged-rows-differ", "breakage-state-not-run-when-repeated"
-)
 def test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state(
     staged: Flow,
 ) -> None:
@@ -84,7 +81,6 @@ def test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state(
         runs.written(*runs.copies.rows)
 
 
-@pytest.mark.proves("group-older-answer")
 def test_a_coordinator_that_tells_older_texts_hides_no_copy(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -113,7 +109,6 @@ def test_a_coordinator_that_tells_older_texts_hides_no_copy(
         runs.written(*runs.copies.rows)
 
 
-@pytest.mark.proves("group-older-answer")
 def test_nor_does_it_make_a_staged_query_one_that_has_staged_nothing(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -155,7 +150,6 @@ class _KilledError(Exception):
     """The run ends here."""
 
 
-@pytest.mark.proves("staged-records-deleted")
 def test_a_copy_is_written_even_if_its_frame_can_not_be_run_again(staged: Flow) -> None:
     """Its source's records are deleted, say. With the copy written, only the state is missing."""
     with staged_run(staged) as runs:
@@ -175,7 +169,6 @@ def test_a_copy_is_written_even_if_its_frame_can_not_be_run_again(staged: Flow) 
         runs.written(*runs.copies.rows)
 
 
-@pytest.mark.proves("staged-records-deleted")
 def test_records_that_are_deleted_before_they_are_staged_are_told(
     staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,7 +200,6 @@ def test_records_that_are_deleted_before_they_are_staged_are_told(
         assert LostRecords(staged.source, 2, 0, 3) in runs.batch().lost
 
 
-@pytest.mark.proves("staged-records-deleted")
 def test_records_that_are_deleted_before_a_copy_is_written_are_missing_from_the_state_alone(
     staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,7 +222,6 @@ def test_records_that_are_deleted_before_a_copy_is_written_are_missing_from_the_
         runs.written(*runs.copies.rows)
 
 
-@pytest.mark.proves("staged-source-compacted")
 @pytest.mark.parametrize("fewer", [0, 2])
 def test_a_repeated_batch_with_other_rows_than_its_copy_is_told(
     fewer: int, staged: Flow, caplog: pytest.LogCaptureFixture
@@ -246,7 +237,6 @@ def test_a_repeated_batch_with_other_rows_than_its_copy_is_told(
     assert warned == bool(fewer)
 
 
-@pytest.mark.proves("staged-source-recreated")
 def test_a_source_topic_that_is_recreated_is_refused(staged: Flow) -> None:
     staged.produce(range(10), partition=0)
     with staged_run(staged, fail_on_data_loss=False) as runs:
@@ -275,7 +265,6 @@ def test_a_run_that_wakes_up_with_a_copy_of_its_own_does_not_write_its_ledger(
         older.written(first, newers)
 
 
-@pytest.mark.proves("breakage-staged-commit-as-nobody")
 def test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy(staged: Flow) -> None:
     """A newer run has finished the batch from the same copy, and the one after it."""
     with staged_run(staged) as older:
@@ -290,7 +279,6 @@ def test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy(staged: F
         older.written(*older.copies.rows)
 
 
-@pytest.mark.proves("staged-second-run")
 def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_for_an_older_one(
     staged: Flow,
 ) -> None:
@@ -437,7 +425,6 @@ def test_a_progress_topic_that_has_grown(staged: Flow) -> None:
     assert len(staged.values()) == 3 * _BUCKETS + 4 * _BUCKETS + 5 * more
 
 
-@pytest.mark.proves("staged-progress-topic-recreated")
 def test_a_progress_topic_that_was_recreated_is_refused(staged: Flow) -> None:
     with staged_run(staged) as runs:
         runs.batch()

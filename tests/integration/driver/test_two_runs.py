@@ -25,7 +25,6 @@ def start(request: pytest.FixtureRequest) -> Start:
     return functools.partial(running, request.getfixturevalue("flow"))
 
 
-@pytest.mark.proves("driver-cut-off")
 def test_a_second_run_that_comes_and_goes_within_a_batch(start: Start) -> None:
     with start() as first:
         first.batch(5, 5)
@@ -41,7 +40,6 @@ def test_a_second_run_that_comes_and_goes_within_a_batch(start: Start) -> None:
     first.written_once(10, 10)
 
 
-@pytest.mark.proves("driver-cut-off")
 def test_a_second_run_that_comes_and_goes_between_two_batches(flow: Flow) -> None:
     with running(flow) as first:
         first.batch(5, 5)
@@ -54,7 +52,6 @@ def test_a_second_run_that_comes_and_goes_between_two_batches(flow: Flow) -> Non
     first.written_once(9, 9)
 
 
-@pytest.mark.proves("driver-cut-off")
 def test_a_second_run_that_comes_and_goes_before_a_partition_is_added(flow: Flow) -> None:
     with running(flow) as first:
         first.batch(5, 5)
@@ -69,7 +66,6 @@ def test_a_second_run_that_comes_and_goes_before_a_partition_is_added(flow: Flow
     first.written_once(9, 9, 4)
 
 
-@pytest.mark.proves("driver-cut-off")
 @pytest.mark.parametrize("text", ["", "another client's"])
 def test_offsets_that_another_client_moves_while_the_driver_is_cut_off(
     flow: Flow, text: str
@@ -87,7 +83,6 @@ def test_offsets_that_another_client_moves_while_the_driver_is_cut_off(
             first.batch(9, 9)
 
 
-@pytest.mark.proves("driver-cut-off", "rows-out-of-order")
 def test_what_a_second_run_has_marked_within_a_batch_stays_marked(flow: Flow) -> None:
     def misplaced(partition: int, offsets: range) -> list[int]:
         return [*offsets[3:], *offsets[:3]] if partition == 1 else [*offsets]
@@ -112,7 +107,6 @@ def test_what_a_second_run_has_marked_within_a_batch_stays_marked(flow: Flow) ->
         third.batch(10, 10)
 
 
-@pytest.mark.proves("second-run", "mirrored-killed")
 def test_a_second_run_that_stays_fences_the_first_on_one_checkpoint(start: Start) -> None:
     with start() as first, contextlib.ExitStack() as stack:
         first.batch(5, 5)

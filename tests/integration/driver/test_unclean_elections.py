@@ -54,7 +54,6 @@ def _on_two_nodes(kafka: EmbeddedKafka, topic: str, nodes: list[KafkaNode]) -> N
     kafka.move_leader(topic, 0, nodes[0])
 
 
-@pytest.mark.proves("target-cut")
 def test_what_the_cluster_loses_is_lost_and_nothing_else(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:

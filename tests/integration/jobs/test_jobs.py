@@ -149,7 +149,6 @@ def test_relay_job_copies_all_of_a_record_until_sigterm(flow: Flow) -> None:
     until(lambda: not flow.members(), lambda: "members leave", 5)
 
 
-@pytest.mark.proves("mirrored-killed")
 @pytest.mark.slow
 def test_relay_job_copies_from_cluster_to_cluster(
     new_mirrored_flow: Callable[..., MirroredFlow],

@@ -17,7 +17,6 @@ from spark_eos.testing.broker import kafka_version
 from support.versions import needs_topic_ids
 
 
-@pytest.mark.proves("error-134")
 def test_codes_have_kafkas_names() -> None:
     jars = ":".join(map(str, jar_set(f"kafka-{kafka_version()}")))
     # The program that makes the table of the protocol's documentation.
@@ -47,7 +46,6 @@ def _fields(schema: dict[str, Any], common: dict[str, Any], above: str = "") -> 
 
 # An older Kafka has fewer versions.
 @needs_topic_ids
-@pytest.mark.proves("request-field-versions")
 @pytest.mark.parametrize(
     "message", ["TxnOffsetCommit", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe"]
 )

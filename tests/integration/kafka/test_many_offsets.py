@@ -33,7 +33,6 @@ def _partitions(requests: list[Any], kind: Any) -> list[list[int]]:
     return [[p.partition_index for t in m.topics for p in t.partitions] for m in sent]
 
 
-@pytest.mark.proves("request-split")
 def test_a_transactions_offsets_go_in_several_requests(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,7 +49,6 @@ def test_a_transactions_offsets_go_in_several_requests(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("request-split")
 def test_one_transaction_commits_the_offsets_of_230_topics(flow: Flow) -> None:
     flow.partitions = 3
     topics = [f"{flow.source}-{n}" for n in range(230)]

@@ -67,7 +67,6 @@ def test_a_topic_in_use_is_asked_for_once(flow: Flow, monkeypatch: pytest.Monkey
         assert _asking(requests, flow.source) == 1
 
 
-@pytest.mark.proves("topic-id-idle")
 def test_an_idle_topic_leaves_the_cache(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = sent_requests(monkeypatch)
     with flow.connections() as connections:
@@ -96,7 +95,6 @@ def test_what_was_forgotten_is_asked_for_again(flow: Flow) -> None:
         assert cache.get([flow.source]) != new
 
 
-@pytest.mark.proves("topic-id-missing")
 def test_a_missing_topic_is_waited_for(flow: Flow) -> None:
     late = f"late-{flow.name}"
     create = threading.Timer(0.4, flow.broker.create_topic, [late])
@@ -107,7 +105,6 @@ def test_a_missing_topic_is_waited_for(flow: Flow) -> None:
     assert found.keys() == {flow.source, late}
 
 
-@pytest.mark.proves("topic-id-missing")
 def test_a_topic_that_does_not_come_to_be(flow: Flow) -> None:
     names = [f"none-{flow.name}", flow.source, f"never-{flow.name}"]
     with flow.connections() as connections:
@@ -150,7 +147,6 @@ def test_an_answer_is_not_cut_off_by_the_end_of_the_time(
 
 
 # By name, topics are looked up once more before each commit.
-@pytest.mark.proves("topic-id-cached")
 @needs_topic_ids
 def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
     flow: Flow, monkeypatch: pytest.MonkeyPatch

@@ -57,7 +57,6 @@ def _set_id(writing: Transactions, topic: str, topic_id: Any) -> None:
     }
 
 
-@pytest.mark.proves("version-6")
 @needs_topic_ids
 def test_topics_with_ids_go_by_id(other: str, flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = sent_requests(monkeypatch)
@@ -72,7 +71,6 @@ def test_topics_with_ids_go_by_id(other: str, flow: Flow, monkeypatch: pytest.Mo
     assert flow.committed() == {0: 2}
 
 
-@pytest.mark.proves("version-6-without-id")
 @needs_topic_ids
 @pytest.mark.parametrize("missing", [None, _NULL], ids=["no id", "null id"])
 def test_one_missing_id_sends_the_whole_request_by_name(

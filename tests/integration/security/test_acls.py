@@ -56,7 +56,6 @@ def _start(spark: SparkSession, flow: Guarded, **options: Any) -> None:
 # With exactly what the command prints ------------------------------------------------------------
 
 
-@pytest.mark.proves("worker-killed")
 def test_with_just_the_acls_printed_what_a_killed_worker_left_is_ended_at_once(
     flow: Guarded, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,10 +102,6 @@ def _less(command: str) -> str:
     return re.sub("--operation (Read|Write)", "--operation Describe", command)
 
 
-@pytest.mark.proves("acl-without-source", case="source")
-@pytest.mark.proves("acl-without-target", case="target")
-@pytest.mark.proves("acl-without-group", case="group")
-@pytest.mark.proves("acl-without-transactional-ids", case="transactional ids")
 @pytest.mark.parametrize("left", ["nothing", "Describe"])
 @pytest.mark.parametrize(("missing", "code"), _QUERY.items())
 def test_a_query_does_not_start_without(
@@ -127,7 +122,6 @@ def test_a_query_does_not_start_without(
     _start(spark_eos_session, flow)
 
 
-@pytest.mark.proves("acl-without-source")
 def test_all_that_is_missing_is_named_at_once(
     flow: Guarded, spark_eos_session: SparkSession
 ) -> None:
@@ -139,8 +133,6 @@ def test_all_that_is_missing_is_named_at_once(
     assert len(refusal.value.missing) == 4
 
 
-@pytest.mark.proves("acl-taken-away-group")
-@pytest.mark.proves("acl-taken-away-transactional-ids")
 def test_who_may_not_find_a_coordinator_is_told_what_the_request_needs(flow: Guarded) -> None:
     # As a worker that comes to a query whose right was taken away: it has looked up nothing yet.
     group, at, nobody = (
@@ -173,7 +165,6 @@ def test_who_may_not_find_a_coordinator_is_told_what_the_request_needs(flow: Gua
 
 
 @pytest.mark.slow
-@pytest.mark.proves("acl-taken-away-target")
 def test_a_topic_that_only_a_row_names(flow: Guarded, spark_eos_session: SparkSession) -> None:
     flow.produce(["1"])
     source, target, *others = flow.commands()
@@ -191,10 +182,6 @@ def test_a_topic_that_only_a_row_names(flow: Guarded, spark_eos_session: SparkSe
     assert flow.open_transactions() == []
 
 
-@pytest.mark.proves("acl-taken-away-source", case="source")
-@pytest.mark.proves("acl-taken-away-target", case="target")
-@pytest.mark.proves("acl-taken-away-group", case="group")
-@pytest.mark.proves("acl-taken-away-transactional-ids", case="transactional ids")
 @pytest.mark.parametrize(
     "missing", ["source", *(pytest.param(what, marks=pytest.mark.slow) for what in [*_QUERY][1:])]
 )
@@ -226,7 +213,6 @@ def test_an_acl_that_is_taken_away_from_a_running_query(
     assert sorted(map(int, flow.values())) == list(range(10))
 
 
-@pytest.mark.proves("acl-without-spark-kafka-source")
 @pytest.mark.slow
 def test_the_groups_of_sparks_deprecated_offset_fetching(
     flow: Guarded, spark_eos_session: SparkSession
@@ -245,7 +231,6 @@ def test_the_groups_of_sparks_deprecated_offset_fetching(
     assert sorted(map(int, flow.values())) == list(range(4))
 
 
-@pytest.mark.proves("acl-goes-on-describeconfigs")
 def test_without_describe_configs_a_query_goes_on_with_one_warning(
     flow: Guarded, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -261,7 +246,6 @@ def test_without_describe_configs_a_query_goes_on_with_one_warning(
     assert all(line in warning for line in missing)
 
 
-@pytest.mark.proves("acl-goes-on-describeconfigs")
 def test_without_describe_configs_what_a_broker_refuses_ends_the_query(flow: Guarded) -> None:
     *needed, configs = flow.commands()
     flow.grant(*needed)
@@ -281,7 +265,6 @@ def test_without_describe_configs_what_a_broker_refuses_ends_the_query(flow: Gua
 # What can't be found or ended ---------------------------------------------------------------------
 
 
-@pytest.mark.proves("broker-away", "acl-goes-on-transactions")
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["aborted", "committed"])
 def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
@@ -322,7 +305,6 @@ def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
     assert f"Write on transactional ids that begin with 'spark-eos/{flow.group_id}/'" in warning
 
 
-@pytest.mark.proves("acl-goes-on-transactions")
 def test_transactions_that_may_not_be_listed_are_a_warning(
     proxied_flow: Flow,
     proxy: KafkaProxy,
@@ -351,7 +333,6 @@ def _verify(flow: Guarded) -> Result:
     return run("verify", flow, *topics, "--prefix", prefix)
 
 
-@pytest.mark.proves("acl-without-status-needs")
 def test_status_needs_what_is_printed_for_it(flow: Guarded) -> None:
     with started(flow):
         topic, *others = _granted(flow, "status")
@@ -366,7 +347,6 @@ def test_status_needs_what_is_printed_for_it(flow: Guarded) -> None:
             assert "lacks Describe on a topic of its members" in run("status", flow).stderr
 
 
-@pytest.mark.proves("acl-without-abort-needs")
 def test_abort_needs_what_is_printed_for_it(flow: Guarded) -> None:
     flow.grant(*flow.commands())
     with _left_open(flow):
@@ -386,7 +366,6 @@ def test_abort_needs_what_is_printed_for_it(flow: Guarded) -> None:
     assert flow.open_transactions() == []
 
 
-@pytest.mark.proves("acl-without-verify-needs")
 @pytest.mark.slow
 def test_verify_needs_what_is_printed_for_it(
     flow: Guarded, spark_eos_session: SparkSession

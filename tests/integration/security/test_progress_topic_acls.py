@@ -49,7 +49,6 @@ def test_with_just_the_acls_printed_it_is_created(flow: Guarded) -> None:
     assert _ensure(flow) == created
 
 
-@pytest.mark.proves("acl-progress-read")
 def test_without_read(flow: Guarded) -> None:
     read, create = _commands(flow)
     flow.grant(create)
@@ -65,7 +64,6 @@ def test_without_read(flow: Guarded) -> None:
     assert _ensure(flow).partitions == 3
 
 
-@pytest.mark.proves("progress-topic-29", "acl-progress-create")
 def test_without_create(flow: Guarded) -> None:
     read, create = _commands(flow)
     flow.grant(read)

@@ -30,7 +30,6 @@ def _settled(flow: Flow, *ends: int) -> None:
     until(lambda: not flow.members(), lambda: "the members to leave")
 
 
-@pytest.mark.proves("api-records")
 def test_records_are_relayed_as_they_are(api: Api, flow: Flow) -> None:
     # Not so long ago that the broker's retention would take the records away.
     now = datetime.datetime.now(datetime.timezone.utc)
@@ -50,7 +49,6 @@ def test_records_are_relayed_as_they_are(api: Api, flow: Flow) -> None:
     _settled(flow, 1, 3)
 
 
-@pytest.mark.proves("api-restart")
 # With each API in `make test` too, and so on all versions.
 @pytest.mark.parametrize("queries", ["foreachBatch", "connect"], indirect=True, scope="module")
 def test_several_batches_a_restart_and_a_batch_without_rows(api: Api, flow: Flow) -> None:
@@ -66,7 +64,6 @@ def test_several_batches_a_restart_and_a_batch_without_rows(api: Api, flow: Flow
     _settled(flow, 15, 10)
 
 
-@pytest.mark.proves("api-filter-explode")
 def test_filtered_rows_and_exploded_rows(api: Api, new_flow: Callable[..., Flow]) -> None:
     flow = new_flow()
     # Of three batches the second has no output, the third but one partition's.
@@ -81,7 +78,6 @@ def test_filtered_rows_and_exploded_rows(api: Api, new_flow: Callable[..., Flow]
     _settled(flow, 5, 4)
 
 
-@pytest.mark.proves("api-union")
 def test_a_union_of_two_topics(api: Api, new_flow: Callable[..., Flow]) -> None:
     flow, other = new_flow(), new_flow()
     flow.produce(["a0", "a1"])
@@ -91,10 +87,7 @@ def test_a_union_of_two_topics(api: Api, new_flow: Callable[..., Flow]) -> None:
     _settled(flow, 1, 1)
 
 
-@pytest.mark.proves("checkpoint-deleted", "api-checkpoint-deleted")
-def test_without_its_checkpoint_it_goes_on_and_with_a_lost_commit_it_repeats_nothing(
-    api: Api, flow: Flow
-) -> None:
+def test_a_deleted_checkpoint_and_a_lost_commit(api: Api, flow: Flow) -> None:
     flow.produce(range(10))
     api.start(flow, "positioned", max_offsets=6).replay()
     # As if the driver had died between the tasks' commits and Spark's commit log.
@@ -109,7 +102,6 @@ def test_without_its_checkpoint_it_goes_on_and_with_a_lost_commit_it_repeats_not
     _settled(flow, 10, 10)
 
 
-@pytest.mark.proves("task-fails", "function-raises", "api-task-fails")
 def test_a_failed_task(api: Api, flow: Flow, tmp_path: Path) -> None:
     """Where Spark does not repeat it, the query ends with its error and is started again."""
     flow.produce([*(f"a{n}" for n in range(200)), "fail"], partition=0, key=b"k" * 4_000)
@@ -133,7 +125,6 @@ def test_a_failed_task(api: Api, flow: Flow, tmp_path: Path) -> None:
     _settled(flow, 201, 200)
 
 
-@pytest.mark.proves("api-stopped")
 def test_a_query_that_is_stopped_goes_on_where_it_was(api: Api, flow: Flow) -> None:
     flow.produce(range(10))
     query = api.start(flow, available_now=False)
@@ -145,7 +136,6 @@ def test_a_query_that_is_stopped_goes_on_where_it_was(api: Api, flow: Flow) -> N
     _settled(flow, 10, 10)
 
 
-@pytest.mark.proves("api-transactional-source")
 def test_a_transactional_source_leaves_no_lag(api: Api, flow: Flow) -> None:
     """Behind its last rows are markers, and rows of an aborted transaction."""
     flow.produce_in_transaction("ab")

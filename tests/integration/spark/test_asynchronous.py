@@ -74,7 +74,6 @@ def _write_unlogged(spark: SparkSession, flow: Flow, new: range) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("driver-killed-asynchronous")
 @pytest.mark.parametrize(
     "delivery", ["flow", pytest.param("mirrored_flow", marks=pytest.mark.slow)]
 )
@@ -116,7 +115,6 @@ def test_a_gap_in_the_log_is_closed_where_spark_needs_all_of_it(
     _once(flow, 400)
 
 
-@pytest.mark.proves("driver-killed-asynchronous")
 @pytest.mark.parametrize("partitions", [[0], pytest.param([0, 1], marks=pytest.mark.slow)])
 def test_a_log_that_lies_behind_restores_no_offset(
     partitions: list[int], flow: Flow, spark_eos_session: SparkSession
@@ -147,7 +145,6 @@ def test_a_log_that_has_caught_up_proves_again_what_was_written(
     _once(flow, 200)
 
 
-@pytest.mark.proves("checkpoint-older")
 def test_a_log_that_lies_behind_what_is_deleted(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -185,7 +182,6 @@ def _killed_within_a_batch(flow: Flow, tmp_path: Path, row: int) -> None:
     assert flow.committed()[row % 2] <= row // 2
 
 
-@pytest.mark.proves("driver-killed-asynchronous")
 @pytest.mark.slow
 def test_killed_at_random_moments(flow: Flow, tmp_path: Path) -> None:
     flow.produce(range(400))

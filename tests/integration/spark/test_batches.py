@@ -150,7 +150,6 @@ def test_few_rows_go_in_one_task_unless_the_query_is_slow(
     assert (1 in tasks) != slow
 
 
-@pytest.mark.proves("batch-replayed")
 def test_a_batch_replayed_after_a_crash_writes_nothing_twice(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -166,7 +165,6 @@ def test_a_batch_replayed_after_a_crash_writes_nothing_twice(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("checkpoint-older")
 def test_an_older_checkpoint_that_is_put_back_repeats_nothing(
     flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
@@ -183,7 +181,6 @@ def test_an_older_checkpoint_that_is_put_back_repeats_nothing(
     assert sorted(map(int, flow.values())) == list(range(30))
 
 
-@pytest.mark.proves("offsets-and-checkpoint-gone")
 def test_starting_offsets_count_where_the_group_has_none(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -194,7 +191,6 @@ def test_starting_offsets_count_where_the_group_has_none(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("partitions-added")
 @pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
 def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginning(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
@@ -211,7 +207,6 @@ def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginni
     assert sorted(flow.values()) == ["2", "3", "4"]
 
 
-@pytest.mark.proves("partitions-added")
 def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -226,7 +221,6 @@ def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("partitions-added")
 @pytest.mark.parametrize("checkpoint", ["kept", "emptied"])
 def test_a_topic_that_is_added_while_all_offsets_are_set_by_hand(
     checkpoint: str,
@@ -273,7 +267,6 @@ def test_partitions_that_are_assigned(flow: Flow, spark_eos_session: SparkSessio
     assert flow.committed() == {1: 1}
 
 
-@pytest.mark.proves("group-leave")
 def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(2))
     reports: list[BatchReport] = []
@@ -293,7 +286,6 @@ def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkS
     assert flow.members() == []
 
 
-@pytest.mark.proves("query-stopped", "error-killed-tasks")
 def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

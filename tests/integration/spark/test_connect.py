@@ -57,7 +57,6 @@ def _waits(go: Path) -> bool:
     return sign.exists() and time.time() - sign.stat().st_mtime < 0.5
 
 
-@pytest.mark.proves("query-stopped")
 @pytest.mark.slow
 def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
     api: Api, connect_service: ConnectService, flow: Flow, tmp_path: Path

@@ -49,7 +49,6 @@ def _written_once(flow: Flow, records: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("task-fails")
 def test_a_task_that_fails_in_sparks_jvm_leaves_no_record_half_written(
     flow: Flow, session: SparkSession, records: list[str]
 ) -> None:
@@ -62,7 +61,6 @@ def test_a_task_that_fails_in_sparks_jvm_leaves_no_record_half_written(
     _written_once(flow, records)
 
 
-@pytest.mark.proves("query-stopped")
 def test_a_query_that_is_stopped_leaves_no_record_half_written(
     flow: Flow, session: SparkSession, records: list[str]
 ) -> None:

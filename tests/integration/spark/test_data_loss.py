@@ -16,7 +16,6 @@ from support.planting import remove
 from support.queries import run_available
 
 
-@pytest.mark.proves("records-deleted")
 def test_records_deleted_before_they_were_read_end_the_query(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -43,7 +42,6 @@ def test_records_deleted_before_they_were_read_end_the_query(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("records-cut")
 def test_a_log_that_was_cut_ends_the_query(flow: Flow, spark_eos_session: SparkSession) -> None:
     """As by an unclean leader election: here, another topic's offsets stand for it."""
     flow.produce(range(10), partition=0)
@@ -69,7 +67,6 @@ def test_a_log_that_was_cut_ends_the_query(flow: Flow, spark_eos_session: SparkS
 
 
 @pytest.mark.slow
-@pytest.mark.proves("records-deleted")
 def test_what_was_deleted_is_reported_if_the_user_says_so(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,7 +97,6 @@ def test_what_was_deleted_is_reported_if_the_user_says_so(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("records-deleted")
 def test_what_was_deleted_of_an_added_partition_ends_the_query_or_is_reported(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -93,7 +93,6 @@ def _failing(frame: DataFrame, function: Callable[..., Any], words: str, **optio
         guarded(frame, function, "value string", **options).collect()
 
 
-@pytest.mark.proves("row-becomes-dead-letter")
 def test_what_is_no_rows_fault_is_raised(spark_eos_session: SparkSession) -> None:
     class RegistryError(Exception):
         """What a client of a registry raises."""

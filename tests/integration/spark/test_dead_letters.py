@@ -34,7 +34,6 @@ def letters(flow: Flow) -> str:
     return letter_topic(flow)
 
 
-@pytest.mark.proves("row-becomes-dead-letter")
 def test_rows_with_an_error_become_dead_letters(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -108,7 +107,6 @@ def fails(spark: SparkSession, flow: Flow, words: str, **options: Any) -> None:
     assert flow.open_transactions() == []
 
 
-@pytest.mark.proves("too-many-dead-letters")
 def test_too_many_of_them_end_the_query(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -136,7 +134,6 @@ def test_too_many_of_them_end_the_query(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("too-many-dead-letters")
 def test_each_start_may_write_as_many_again(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
@@ -157,7 +154,6 @@ def test_each_start_may_write_as_many_again(
 ONE_ERROR = r"all {} rows of the batch are dead letters with one error: {} times: it is bad 0\. "
 
 
-@pytest.mark.proves("nothing-but-dead-letters")
 @pytest.mark.parametrize(
     "delivery",
     [
@@ -214,7 +210,6 @@ def test_one_error_that_only_kafka_tells(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("too-many-dead-letters")
 @pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
 def test_the_share_is_that_of_the_whole_batch_when_it_is_repeated(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession

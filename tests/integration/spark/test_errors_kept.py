@@ -127,7 +127,6 @@ def _check(flow: Flow, letters: str, bad: list[bytes | None], name: str) -> None
     assert [m.value() for m in flow.written(letters)] == bad
 
 
-@pytest.mark.proves("row-becomes-dead-letter")
 @pytest.mark.parametrize(
     "name",
     [

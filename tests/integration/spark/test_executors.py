@@ -32,7 +32,6 @@ def _executor_of_the_open_transaction(query: QueryProcess) -> int:
     return executor
 
 
-@pytest.mark.proves("worker-killed")
 def test_what_a_killed_executor_has_open_is_written_by_the_drivers_second_round(
     flow: Flow, tmp_path: Path
 ) -> None:
@@ -55,7 +54,6 @@ def test_what_a_killed_executor_has_open_is_written_by_the_drivers_second_round(
     hold_written_once(flow, expected)
 
 
-@pytest.mark.proves("task-fails")
 def test_speculative_copies_write_nothing_and_end_no_query(flow: Flow, tmp_path: Path) -> None:
     expected = produce_with_hold(flow)
     # Spark starts no copy on the host of the first attempt.

@@ -43,7 +43,6 @@ def _held_query(flow: Flow, tmp_path: Path, name: str, **settings: Any) -> Query
     )
 
 
-@pytest.mark.proves("driver-killed")
 def test_killed_in_the_middle_of_a_transaction(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
@@ -62,7 +61,6 @@ def test_killed_in_the_middle_of_a_transaction(
     assert reports[0].milliseconds["start"] < 3_000
 
 
-@pytest.mark.proves("worker-killed")
 def test_a_killed_worker_fails_the_query_and_the_next_run_writes_the_rest(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
@@ -86,7 +84,6 @@ def _kill_writers(flow: Flow) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.proves("task-fails")
 def test_a_retried_task_is_deferred_and_written_by_the_drivers_second_round(
     flow: Flow, tmp_path: Path
 ) -> None:
@@ -104,7 +101,6 @@ def test_a_retried_task_is_deferred_and_written_by_the_drivers_second_round(
     assert flow.open_transactions() == []
 
 
-@pytest.mark.proves("driver-killed")
 def test_killed_between_two_chunks_it_goes_on_after_the_last_one(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
@@ -122,7 +118,6 @@ def test_killed_between_two_chunks_it_goes_on_after_the_last_one(
     assert sorted(flow.values()) == expected
 
 
-@pytest.mark.proves("worker-hangs", "group-takeover")
 def test_a_zombie_task_that_wakes_after_the_takeover_leaves_no_trace(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
@@ -149,7 +144,6 @@ def test_a_zombie_task_that_wakes_after_the_takeover_leaves_no_trace(
     assert flow.committed() == {0: 500, 1: 500}
 
 
-@pytest.mark.proves("second-run", "group-older-run")
 def test_of_two_runs_of_a_group_the_older_fails_and_names_the_newer(
     flow: Flow, tmp_path: Path
 ) -> None:
@@ -178,7 +172,6 @@ def test_of_two_runs_of_a_group_the_older_fails_and_names_the_newer(
     assert sorted(map(int, flow.values())) == list(range(30))
 
 
-@pytest.mark.proves("broker-restarts", "group-coordinator-restarts")
 def test_the_broker_restarts_under_a_running_query(flow_alone: Flow, tmp_path: Path) -> None:
     flow_alone.produce(range(100))
     with QueryProcess(flow_alone, tmp_path / "query.log", available_now=False) as query:
@@ -209,7 +202,6 @@ def test_sparks_retry_does_not_hide_what_went_wrong(flow: Flow, tmp_path: Path) 
     assert flow.written() == []
 
 
-@pytest.mark.proves("second-run")
 def test_of_two_runs_on_one_checkpoint_at_most_one_goes_on(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
@@ -239,7 +231,6 @@ def test_of_two_runs_on_one_checkpoint_at_most_one_goes_on(
     assert flow.open_transactions() == []
 
 
-@pytest.mark.proves("second-run")
 def test_a_run_whose_batch_was_written_by_another_in_the_meantime(
     flow: Flow, tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ from support.queries import run_available
 _BATCHES = {"options": {"maxOffsetsPerTrigger": "30"}}
 
 
-@pytest.mark.proves("mirrored-checkpoint-lost")
 def test_a_narrow_query_is_mirrored(spark_eos_session: SparkSession, mirrored_flow: Any) -> None:
     flow = mirrored_flow
     flow.produce(range(100))

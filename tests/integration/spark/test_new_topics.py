@@ -10,7 +10,6 @@ from support.queries import running, until
 
 
 @pytest.mark.slow
-@pytest.mark.proves("partitions-added")
 def test_a_topic_that_a_running_query_finds_is_read_from_its_beginning(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:

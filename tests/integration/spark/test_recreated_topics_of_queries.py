@@ -36,7 +36,6 @@ def _run(
     )
 
 
-@pytest.mark.proves("source-topic-recreated", "topic-id-source-recreated")
 @pytest.mark.parametrize(
     "filtered",
     [False, pytest.param(True, marks=pytest.mark.slow)],
@@ -65,7 +64,6 @@ def test_a_source_topic_with_more_records_than_before(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("target-topic-recreated")
 def test_a_target_topic_with_fewer_partitions_than_before(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +89,6 @@ def test_a_target_topic_with_fewer_partitions_than_before(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("source-topic-recreated")
 def test_a_source_topic_with_fewer_records_than_before(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

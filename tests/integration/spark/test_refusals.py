@@ -254,7 +254,6 @@ def test_a_transaction_timeout_above_the_brokers_maximum(
         _write(spark_eos_session, refused, relay, transaction_timeout_ms=9_000_000)
 
 
-@pytest.mark.proves("group-foreign-consumer")
 @pytest.mark.parametrize("protocol", ["consumer", pytest.param("classic", marks=pytest.mark.slow)])
 def test_a_foreign_live_member_of_the_group(
     flow: Flow, spark_eos_session: SparkSession, protocol: str
@@ -267,7 +266,6 @@ def test_a_foreign_live_member_of_the_group(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("version-transactions-old", "error-35")
 def test_transaction_version_below_2(tmp_path: Path, spark_eos_session: SparkSession) -> None:
     with EmbeddedKafka(features={"transaction.version": 1}) as broker:
         flow = Flow(broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
@@ -278,7 +276,6 @@ def test_transaction_version_below_2(tmp_path: Path, spark_eos_session: SparkSes
             _write(spark_eos_session, flow, relay)
 
 
-@pytest.mark.proves("offsets-set-back")
 @pytest.mark.slow
 def test_a_group_offset_behind_the_checkpoint(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(20))
@@ -296,7 +293,6 @@ def test_a_group_offset_behind_the_checkpoint(flow: Flow, spark_eos_session: Spa
     assert flow.values().count("new") == 1
 
 
-@pytest.mark.proves("group-without-offsets")
 def test_group_offsets_that_were_deleted(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
     run_available(spark_eos_session, flow)

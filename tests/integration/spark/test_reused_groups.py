@@ -49,7 +49,6 @@ def any_flow(request: pytest.FixtureRequest) -> Flow:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("group-reused")
 def test_another_target_is_refused_until_it_is_confirmed(
     spark_eos_session: SparkSession, any_flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -86,7 +85,6 @@ def test_another_target_is_refused_until_it_is_confirmed(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("group-reused")
 @pytest.mark.parametrize(
     ("pipeline", "said"),
     [(relay, "moved_from="), (staging.repartitioned, "can't be continued without its own")],
@@ -110,7 +108,6 @@ def test_the_running_query_whose_group_it_is_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("group-reused")
 @pytest.mark.parametrize("pipeline", [relay, staging.repartitioned], ids=["direct", "staged"])
 def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(
     spark_eos_session: SparkSession, flow: Flow, pipeline: Pipeline
@@ -132,7 +129,6 @@ def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(
     assert flow.values(other) == []
 
 
-@pytest.mark.proves("group-reused")
 def test_a_querys_own_checkpoint_with_another_querys_group_is_refused(
     spark_eos_session: SparkSession, any_flow: Flow
 ) -> None:
@@ -151,7 +147,6 @@ def test_a_querys_own_checkpoint_with_another_querys_group_is_refused(
     assert sorted(map(int, flow.values())) == sorted([*range(20), *range(20)])
 
 
-@pytest.mark.proves("group-reused")
 def test_sources_of_another_query_are_refused(
     spark_eos_session: SparkSession, new_flow: Callable[..., Flow]
 ) -> None:

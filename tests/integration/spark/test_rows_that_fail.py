@@ -57,7 +57,6 @@ def test_for_a_topic_that_does_not_exist(
     )
 
 
-@pytest.mark.proves("function-raises")
 def test_the_users_own_error_is_the_reason(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["good"], partition=0)
 

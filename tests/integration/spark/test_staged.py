@@ -84,7 +84,6 @@ def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkS
     assert found == Counter({**{record(n): 1 for n in range(105)}, "again": 105})
 
 
-@pytest.mark.proves("staged-old-files")
 def test_earlier_copies_are_swept(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
     reports = run_staged(spark, flow, staging.repartitioned, max_offsets=30).reports
@@ -117,7 +116,6 @@ def test_files_are_there_once_all_tasks_are_done(flow: Flow, spark: SparkSession
     assert not [*copies.glob("*/part-*")]
 
 
-@pytest.mark.proves("other-delivery")
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "then"), [("direct", "staged"), ("staged", "direct")])
 def test_a_road_is_not_changed_under_a_checkpoint(
@@ -136,7 +134,6 @@ def test_a_road_is_not_changed_under_a_checkpoint(
     assert len(flow.values()) == _RECORDS
 
 
-@pytest.mark.proves("staged-checkpoint-deleted")
 @pytest.mark.parametrize(
     ("before", "columns", "then", "advice"),
     [
@@ -177,7 +174,6 @@ def test_a_query_does_not_begin_anew_on_another_road(
     assert len(flow.values()) == _RECORDS
 
 
-@pytest.mark.proves("staged-checkpoint-deleted")
 @pytest.mark.slow
 def test_a_query_does_not_begin_anew_in_another_progress_topic(
     flow: Flow, spark: SparkSession

@@ -73,9 +73,6 @@ def _each_once(flow: Flow, expected: range = range(_RECORDS), field: str = "n") 
     assert flow.open_transactions() == []
 
 
-@pytest.mark.proves(
-    "staged-killed-while-staging", "staged-killed-after-commit", "staged-rows-differ"
-)
 def test_killed_at_every_point_of_a_batch(flow: Flow, tmp_path: Path) -> None:
     flow.produce(map(record, range(_RECORDS)))
     for number, point in enumerate(POINTS):
@@ -85,7 +82,6 @@ def test_killed_at_every_point_of_a_batch(flow: Flow, tmp_path: Path) -> None:
     _each_total_once(flow)
 
 
-@pytest.mark.proves("staged-killed-while-writing")
 @pytest.mark.parametrize(
     ("pipeline", "field", "expected"),
     [("joined", "n", range(_RECORDS)), ("deduplicated", "key", range(20))],
@@ -102,7 +98,6 @@ def test_killed_at_every_point_whatever_the_query_does(
     _each_once(flow, expected, field)
 
 
-@pytest.mark.proves("staged-killed-when-staged")
 def test_a_batch_that_was_staged_is_written_from_its_copy(flow: Flow, tmp_path: Path) -> None:
     """Also where its rows have been written and the end of the batch is not committed."""
     flow.produce(map(record, range(_RECORDS)))
@@ -118,7 +113,6 @@ def test_a_batch_that_was_staged_is_written_from_its_copy(flow: Flow, tmp_path: 
     _each_total_once(flow)
 
 
-@pytest.mark.proves("staged-checkpoint-deleted")
 def test_a_lost_checkpoint_is_refused(flow: Flow, tmp_path: Path) -> None:
     flow.produce(map(record, range(_RECORDS)))
     _finished(flow, tmp_path)
@@ -126,7 +120,6 @@ def test_a_lost_checkpoint_is_refused(flow: Flow, tmp_path: Path) -> None:
     _ended_with(flow, tmp_path, "can't be continued without its own checkpoint")
 
 
-@pytest.mark.proves("staged-checkpoint-older")
 @pytest.mark.parametrize(
     ("batches", "options", "words"),
     [
@@ -151,8 +144,6 @@ def test_an_older_checkpoint_is_refused(
     _ended_with(flow, tmp_path, words, **options)
 
 
-@pytest.mark.proves("staged-file-damaged", case="removed]")
-@pytest.mark.proves("staged-file-damaged", case="cut]")
 @pytest.mark.parametrize("how", ["removed", "cut"])
 def test_a_damaged_copy_is_noticed(flow: Flow, tmp_path: Path, how: str) -> None:
     flow.produce(map(record, range(_RECORDS)))
@@ -177,7 +168,6 @@ def test_a_damaged_copy_is_noticed(flow: Flow, tmp_path: Path, how: str) -> None
     _each_total_once(flow)
 
 
-@pytest.mark.proves("staged-killed-while-staging")
 def test_a_copy_that_is_half_written(flow: Flow, tmp_path: Path) -> None:
     """Its driver is killed; the batch is staged anew, and the half is swept."""
     flow.produce(map(record, range(_RECORDS)))
@@ -189,7 +179,6 @@ def test_a_copy_that_is_half_written(flow: Flow, tmp_path: Path) -> None:
     assert not flow.stored.sizes(half)
 
 
-@pytest.mark.proves("staged-disk-full")
 def test_a_disk_that_is_full(flow: Flow, tmp_path: Path) -> None:
     """Room for a few files and not for a whole copy; with more room the query goes on."""
     if not Path(flow.checkpoint).is_absolute():
@@ -216,7 +205,6 @@ def test_a_disk_that_is_full(flow: Flow, tmp_path: Path) -> None:
     _each_once(flow)
 
 
-@pytest.mark.proves("staged-killed-while-writing", "staged-progress-topic-grows")
 @pytest.mark.parametrize("point", ["staged", "staged-commit", "written"])
 def test_progress_partitions_that_are_added_to_a_batch_that_was_begun(
     flow: Flow, tmp_path: Path, point: str
@@ -231,7 +219,6 @@ def test_progress_partitions_that_are_added_to_a_batch_that_was_begun(
     _each_once(flow)
 
 
-@pytest.mark.proves("staged-driver-frozen")
 @pytest.mark.parametrize(
     ("point", "records", "error"),
     [

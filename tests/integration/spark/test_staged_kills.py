@@ -77,7 +77,6 @@ def _files(directory: Path, values: Sequence[str]) -> str:
     return str(directory)
 
 
-@pytest.mark.proves("staged-killed-at-any-moment")
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_is_killed_at_any_moment(
     name: str, flow: Flow, spark_eos_session: SparkSession, tmp_path: Path

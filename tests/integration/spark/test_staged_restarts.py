@@ -83,7 +83,6 @@ def _lose_ledger(flow: Flow) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("staged-commit-lost")
 def test_a_ledger_that_is_lost_between_two_batches_is_restored(
     flow: Flow, spark: SparkSession
 ) -> None:
@@ -95,7 +94,6 @@ def test_a_ledger_that_is_lost_between_two_batches_is_restored(
     assert _numbers(flow) == Counter(range(2 * _BATCH))
 
 
-@pytest.mark.proves("staged-commit-lost")
 def test_a_ledger_that_is_lost_within_a_batch_is_refused(flow: Flow, spark: SparkSession) -> None:
     _produced(flow, range(1))
     _run(spark, flow)

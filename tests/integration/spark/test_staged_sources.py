@@ -42,7 +42,6 @@ def _totals(*counts: int) -> Counter[tuple[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("staged-records-deleted")
 def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
     flow: Flow, spark: SparkSession
 ) -> None:
@@ -77,7 +76,6 @@ def test_losses_that_nothing_would_tell_are_refused(flow: Flow, spark: SparkSess
         sink.write(staging.repartitioned(frame))
 
 
-@pytest.mark.proves("staged-source-compacted")
 @pytest.mark.slow
 def test_a_source_that_is_compacted_between_a_copy_and_its_repetition(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -98,7 +98,6 @@ def _check(flow: Flow, error: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("row-for-source-topic")
 @pytest.mark.parametrize("shape", [*SHAPES, IN_A_FUNCTION])
 def test_the_sources_own_topic_is_no_target(flow: Flow, queries: Queries, shape: str) -> None:
     flow.produce(range(4), key=b"key")
@@ -106,7 +105,6 @@ def test_the_sources_own_topic_is_no_target(flow: Flow, queries: Queries, shape:
     _check(flow, queries.ask(_error, options, flow.source_servers, flow.source, shape))
 
 
-@pytest.mark.proves("row-for-source-topic")
 @pytest.mark.parametrize("shape", ["_as_read", "_shuffled", IN_A_FUNCTION])
 def test_nor_is_it_in_another_cluster(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, shape: str
@@ -149,7 +147,6 @@ def test_what_the_refusal_advises_works_in_a_function_too(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("row-for-source-topic")
 def test_rows_for_the_dead_letter_topic_are_refused(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

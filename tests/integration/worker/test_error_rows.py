@@ -61,10 +61,6 @@ def rows(module_worker: ProxiedWorker, proxy: KafkaProxy) -> Iterator[ProxiedWor
 
 
 @pytest.mark.slow
-@pytest.mark.proves("broker-away", case="16 NOT_COORDINATOR]")
-@pytest.mark.proves("error-100", case="100 UNKNOWN_TOPIC_ID")
-@pytest.mark.proves("error-51", case="51 CONC")
-@pytest.mark.proves("error-16", case="16 NOT")
 @pytest.mark.parametrize("row", [_UNKNOWN, _RETRIED, _MOVED])
 def test_retried_until_it_is_accepted(row: str, rows: ProxiedWorker) -> None:
     used = rows.add_and_commit()
@@ -79,7 +75,6 @@ def test_retried_until_it_is_accepted(row: str, rows: ProxiedWorker) -> None:
     rows.assert_as_before(used)
 
 
-@pytest.mark.proves("broker-restarts")
 @pytest.mark.timeout(30)
 def test_retried_no_longer_than_its_transaction_may_live(
     rows: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
@@ -93,9 +88,6 @@ def test_retried_no_longer_than_its_transaction_may_live(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("error-113", case="113 STALE")
-@pytest.mark.proves("error-134", case="134 UNASSIGNED")
-@pytest.mark.proves("error-47", case="47 INVALID")
 @pytest.mark.parametrize("row", [_REJECTED, "134 UNASSIGNED_PARTITION", _FENCED])
 def test_aborted_and_left_to_another_round(row: str, rows: ProxiedWorker) -> None:
     sent = rows.on_offsets(answered(0, _code(row)), times=None)
@@ -107,7 +99,6 @@ def test_aborted_and_left_to_another_round(row: str, rows: ProxiedWorker) -> Non
     assert len(sent.hits) == 1
 
 
-@pytest.mark.proves("error-22")
 def test_by_name_aborted_and_left_to_another_round(rows: ProxiedWorker) -> None:
     row = "22 ILLEGAL_GENERATION"
     for partition in (0, 1):
@@ -119,11 +110,6 @@ def test_by_name_aborted_and_left_to_another_round(rows: ProxiedWorker) -> None:
     assert [request.version for request in sent.hits] == [5]
 
 
-@pytest.mark.proves("error-29", case="29 TOPIC")
-@pytest.mark.proves("error-30", case="30 GROUP")
-@pytest.mark.proves("error-53", case="53 TRANS")
-@pytest.mark.proves("error-12", case="12 OFFSET")
-@pytest.mark.proves("error-other", case="12345")
 @pytest.mark.parametrize("row", _REFUSED)
 def test_aborted_with_an_error_that_helps(row: str, rows: ProxiedWorker) -> None:
     sent = rows.on_offsets(answered(0, _code(row)), times=None)
@@ -135,7 +121,6 @@ def test_aborted_with_an_error_that_helps(row: str, rows: ProxiedWorker) -> None
     assert len(sent.hits) == 1
 
 
-@pytest.mark.proves("request-worst-code")
 def test_the_worst_of_an_answers_codes_decides(rows: ProxiedWorker) -> None:
     sent = rows.on_offsets(answered(16, 113), times=None)
     failure = rows.fails()
@@ -157,7 +142,6 @@ def _tells_of_one_twice(_request: Any, answer: Any) -> None:
     answer.topics[0].partitions[1].partition_index = 0
 
 
-@pytest.mark.proves("request-answer-mapped")
 @pytest.mark.parametrize(
     ("change", "instead"),
     [
@@ -185,8 +169,6 @@ def _member(rows: ProxiedWorker) -> MemberIdentity:
 
 
 @pytest.mark.slow
-@pytest.mark.proves("error-113", case="113")
-@pytest.mark.proves("error-25", case="25")
 @pytest.mark.parametrize(
     "row",
     [pytest.param("113 STALE_MEMBER_EPOCH", marks=needs_topic_ids), "25 UNKNOWN_MEMBER_ID"],
@@ -205,7 +187,6 @@ def test_the_brokers_own_answer_to_a_wrong_member(row: str, rows: ProxiedWorker)
 
 
 @pytest.mark.slow
-@pytest.mark.proves("error-69", case="69")
 @pytest.mark.parametrize(
     "row",
     ["100 UNKNOWN_TOPIC_ID", pytest.param("69 GROUP_ID_NOT_FOUND", marks=needs_topic_ids)],
@@ -231,9 +212,6 @@ def test_the_brokers_own_answer_to_what_does_not_exist(
 
 
 @pytest.mark.slow
-@pytest.mark.proves("worker-hangs")
-@pytest.mark.proves("error-47", case="47")
-@pytest.mark.proves("error-49", case="49")
 @pytest.mark.parametrize("row", [_FENCED, "49 INVALID_PRODUCER_ID_MAPPING"])
 def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: ProxiedWorker) -> None:
     before = rows.committed()
@@ -258,7 +236,6 @@ def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
     return run_available(spark, flow, lambda f: relay(f).coalesce(1), max_members=1, **options)
 
 
-@pytest.mark.proves("task-fails", case="3 UNKNOWN_TOPIC_OR_PARTITION]")
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["29 TOPIC_AUTHORIZATION_FAILED", "3 UNKNOWN_TOPIC_OR_PARTITION"])
 def test_a_query_ends_and_the_next_writes_every_row(

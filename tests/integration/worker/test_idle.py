@@ -52,7 +52,6 @@ def _await_forgotten(flow: Flow, name: str) -> None:
         until(lambda: not _known(connections, name), lambda: f"{name} to be forgotten")
 
 
-@pytest.mark.proves("query-idle", "error-idle-producer")
 def test_a_worker_goes_on_without_a_further_round(
     forgetful: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +68,6 @@ def test_a_worker_goes_on_without_a_further_round(
         runs.written_once(10, 10)
 
 
-@pytest.mark.proves("query-idle")
 def test_the_drivers_ids_are_made_anew(
     forgetful: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,6 @@ def _not_leader(request: Any) -> Any:
     )
 
 
-@pytest.mark.proves("broker-away")
 def test_rows_are_sent_again_until_their_partition_has_a_leader(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -102,7 +101,6 @@ def _meanwhile(second: KafkaNode, runs: Runs, *ends: int) -> BatchReport:
         return written.result(60)
 
 
-@pytest.mark.proves("records-deleted")
 def test_a_source_partition_is_asked_until_it_has_a_leader(
     spread: tuple[Flow, KafkaNode],
 ) -> None:
@@ -114,7 +112,6 @@ def test_a_source_partition_is_asked_until_it_has_a_leader(
         assert runs.batch(20, 20).lost == (LostRecords(flow.source, 0, 10, 14),)
 
 
-@pytest.mark.proves("records-deleted")
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
 @pytest.mark.slow
 def test_a_source_partition_without_a_leader_for_too_long_is_named(

@@ -181,7 +181,6 @@ def test_a_full_queue_keeps_the_order(flow: Flow, *, own: bool) -> None:
         assert found == [[*range(0, count, 2)], [*range(1, count, 2)]]
 
 
-@pytest.mark.proves("breakage-values-not-kept")
 @pytest.mark.parametrize("own", [False, True], ids=["batches", "one by one"])
 def test_values_are_kept_until_they_are_sent(flow: Flow, *, own: bool) -> None:
     """Arrow uses memory again that nobody keeps: what is written there then would be sent."""

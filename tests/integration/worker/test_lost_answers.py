@@ -58,7 +58,6 @@ def _assert_fenced(worker: ProxiedWorker, late: faults.Request, code: int) -> No
 # TxnOffsetCommit -------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("error-no-answer")
 @each_way
 def test_txn_offset_commit_is_repeated_and_its_epoch_is_dead_afterwards(
     fault: type[faults.Fault], worker: ProxiedWorker
@@ -78,7 +77,6 @@ def test_txn_offset_commit_is_repeated_and_its_epoch_is_dead_afterwards(
     assert worker.news() == values
 
 
-@pytest.mark.proves("error-late-answer")
 def test_an_answer_that_comes_after_the_client_gave_up(worker: ProxiedWorker) -> None:
     until = threading.Event()
     held = worker.on_offsets(faults.HoldAnswer(until))
@@ -88,7 +86,6 @@ def test_an_answer_that_comes_after_the_client_gave_up(worker: ProxiedWorker) ->
     assert worker.add_and_commit() != used
 
 
-@pytest.mark.proves("error-request-late")
 def test_a_request_that_is_delayed_past_the_end_of_its_transaction(worker: ProxiedWorker) -> None:
     until = threading.Event()
     held = worker.on_offsets(faults.HoldRequest(until))
@@ -103,7 +100,6 @@ def test_a_request_that_is_delayed_past_the_end_of_its_transaction(worker: Proxi
     _assert_fenced(worker, held.await_hit(), Code.INVALID_PRODUCER_EPOCH)
 
 
-@pytest.mark.proves("error-request-twice")
 def test_txn_offset_commit_arrives_twice_within_its_transaction(worker: ProxiedWorker) -> None:
     twice = faults.Twice()
     worker.on_offsets(twice)
@@ -113,7 +109,6 @@ def test_txn_offset_commit_arrives_twice_within_its_transaction(worker: ProxiedW
     assert worker.add_and_commit() == used
 
 
-@pytest.mark.proves("error-transaction-timeout")
 def test_no_answer_at_all(worker: ProxiedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     worker.hurry(monkeypatch)
     lost = worker.on_offsets(faults.DropAnswer(), times=None)
@@ -126,7 +121,6 @@ def test_no_answer_at_all(worker: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
 # EndTxn and InitProducerId ---------------------------------------------------------------------
 
 
-@pytest.mark.proves("error-endtxn-lost")
 @each_cut
 def test_end_txn_is_repeated_by_librdkafka_and_the_producer_is_replaced(
     fault: type[faults.Fault], worker: ProxiedWorker
@@ -144,7 +138,6 @@ def test_end_txn_is_repeated_by_librdkafka_and_the_producer_is_replaced(
     assert worker.news() == values
 
 
-@pytest.mark.proves("error-initproducerid-lost")
 @each_way
 def test_init_producer_id_when_a_transaction_is_ended(
     fault: type[faults.Fault], worker: ProxiedWorker
@@ -156,7 +149,6 @@ def test_init_producer_id_when_a_transaction_is_ended(
     worker.add_and_commit()
 
 
-@pytest.mark.proves("error-older-epoch")
 def test_an_epoch_from_before_the_fencing_is_not_the_producers(worker: ProxiedWorker) -> None:
     worker.add_and_commit()
     worker.worker.drop()
@@ -186,7 +178,6 @@ def test_init_producer_id_of_a_coordinator_that_answers_late_is_waited_for(
 # The rest --------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("request-throttled")
 def test_throttle_time_is_waited_out_and_times_nothing_out(worker: ProxiedWorker) -> None:
     def throttled(_request: Any, answer: Any) -> None:
         answer.throttle_time_ms = 600
@@ -218,7 +209,6 @@ def test_list_transactions_14_coordinator_load_in_progress(worker: ProxiedWorker
 
 
 @pytest.mark.slow
-@pytest.mark.proves("broker-restarts")
 @pytest.mark.parametrize(
     ("request_class", "fault"),
     [

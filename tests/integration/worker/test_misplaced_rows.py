@@ -25,7 +25,6 @@ def _refused_from_now_on(flow: Flow, checkpoint: Checkpoint, words: str) -> None
             runs.batch(20, 20)
 
 
-@pytest.mark.proves("rows-out-of-order")
 def test_rows_out_of_order_after_a_commit_are_passed_over_by_no_later_run(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     # A transaction for each row: 4 to 9 are committed when 0 to 3 come.
@@ -75,7 +74,6 @@ def test_the_first_record_of_a_new_partition_is_marked(flow: Flow) -> None:
     _refused_from_now_on(flow, checkpoint, f"offsets 0 to 0 of {flow.source}-1 may not all be")
 
 
-@pytest.mark.proves("rows-out-of-order")
 def test_rows_out_of_order_in_a_replay_count_from_the_batchs_start(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
 
@@ -97,7 +95,6 @@ def test_rows_out_of_order_in_a_replay_count_from_the_batchs_start(flow: Flow) -
     _refused_from_now_on(flow, checkpoint, "may not all be written")
 
 
-@pytest.mark.proves("rows-out-of-order")
 def test_rows_out_of_order_that_can_not_be_noted_are_told_and_found_again(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -136,7 +133,6 @@ def test_rows_out_of_order_that_can_not_be_noted_are_told_and_found_again(
     assert flow.values() == written
 
 
-@pytest.mark.proves("rows-out-of-order")
 def test_a_note_that_is_refused_at_first_is_committed_again(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -189,7 +185,6 @@ def test_rows_out_of_order_before_any_commit_leave_no_mark(flow: Flow) -> None:
         runs.written_once(10, 10)
 
 
-@pytest.mark.proves("rows-out-of-order")
 def test_rows_in_two_tasks_are_passed_over_by_no_later_run(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     with (

@@ -5,7 +5,6 @@ The proxy lowers what the broker says of itself on some connections.
 
 from typing import Any
 
-import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from spark_eos._batch.task_report import Counters
@@ -45,7 +44,6 @@ def _sent(proxy: KafkaProxy) -> list[int]:
     return [request.version for request in proxy.requests if request.api_key == key]
 
 
-@pytest.mark.proves("version-mixed")
 def test_the_first_broker_met_is_older_than_the_coordinator(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -57,7 +55,6 @@ def test_the_first_broker_met_is_older_than_the_coordinator(
         assert proxied_flow.committed() == {0: 2}
 
 
-@pytest.mark.proves("version-mixed")
 def test_the_coordinator_is_older_and_then_upgraded(
     module_worker: ProxiedWorker, proxy: KafkaProxy
 ) -> None:
@@ -71,7 +68,6 @@ def test_the_coordinator_is_older_and_then_upgraded(
     assert _sent(proxy) == [6]
 
 
-@pytest.mark.proves("version-mixed")
 def test_the_coordinator_moves_to_an_older_broker_between_two_attempts(
     module_worker: ProxiedWorker, proxy: KafkaProxy
 ) -> None:

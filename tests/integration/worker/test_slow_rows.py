@@ -28,7 +28,6 @@ from support.sinks import changed
 from support.writing import row_batch, rows, take_over, task_outcome, transactions
 
 
-@pytest.mark.proves("slow-rows", "error-slow-rows")
 def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow: Flow) -> None:
     settings = changed(writer_settings(flow), max_transaction_ms=50)
 
@@ -89,7 +88,6 @@ def _is_large(request: Any) -> bool:
     return sum(len(p.records) for p in partitions) > 1_000
 
 
-@pytest.mark.proves("slow-rows", "broker-restarts", "error-transaction-too-long")
 def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -106,7 +104,6 @@ def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
         runs.written_once(1_000, 0)
 
 
-@pytest.mark.proves("error-transaction-too-long")
 def test_a_transaction_that_brokers_have_ended_before_its_offsets_came_was_too_slow(
     flow: Flow,
 ) -> None:
@@ -149,7 +146,6 @@ def test_rows_wait_if_brokers_would_not_take_those_before_them_in_time(
         found.commit()
 
 
-@pytest.mark.proves("slow-rows", "error-transaction-too-long")
 def test_a_row_that_alone_takes_too_long_is_named_and_no_dead_letter(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:

@@ -243,7 +243,6 @@ def test_what_grows_when_the_broker_compresses_it_is_counted(flow: Flow, stored:
     assert flow.values(letters) == [str(len(half))]
 
 
-@pytest.mark.proves("row-becomes-dead-letter")
 def test_bad_rows_among_many_are_dead_letters_in_the_same_transaction(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +312,6 @@ def with_another_limit(flow: Flow, limit: int) -> Iterator[tuple[Transactions, s
         yield found, topic
 
 
-@pytest.mark.proves("breakage-delivery-errors-ignored")
 def test_a_limit_that_is_lowered_repeats_the_round(flow: Flow) -> None:
     topic = small_topic(flow)
     values: list[bytes | None] = [b"x" * 100] * 500

@@ -16,7 +16,6 @@ from support.sinks import changed
 from support.writing import refused, row_batch, rows, take_over, task_outcome, transactions
 
 
-@pytest.mark.proves("error-0")
 @pytest.mark.parametrize("version", [5, 6])
 def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> None:
     with started(flow) as membership, transactions(flow, membership, version) as writing:
@@ -71,7 +70,6 @@ def test_an_aborted_transaction_leaves_no_trace(flow: Flow) -> None:
         assert sorted(flow.values()) == ["0/0", "0/1"]
 
 
-@pytest.mark.proves("worker-hangs", "group-takeover")
 @pytest.mark.parametrize("version", [5, 6])
 def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -> None:
     with started(flow) as membership, transactions(flow, membership, version) as writing:
@@ -80,7 +78,6 @@ def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -
         assert refused(flow, writing, "25 UNKNOWN_MEMBER_ID").again
 
 
-@pytest.mark.proves("worker-hangs")
 def test_a_producer_that_is_fenced_between_its_offsets_and_its_commit_commits_nothing(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +95,6 @@ def test_a_producer_that_is_fenced_between_its_offsets_and_its_commit_commits_no
         assert refused(flow, writing, "commit_transaction.*_FENCED").again
 
 
-@pytest.mark.proves("request-worst-code")
 def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as stale:
         take_over(flow, membership)
@@ -115,7 +111,6 @@ def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
         assert refused(flow, stale, f"{flow.source}-1: 25").again
 
 
-@pytest.mark.proves("group-coordinator-restarts")
 def test_the_broker_restarts_in_the_middle_of_a_transaction(flow_alone: Flow) -> None:
     with started(flow_alone) as membership, transactions(flow_alone, membership) as writing:
         writing.add(rows(flow_alone, 0, 0, 1))

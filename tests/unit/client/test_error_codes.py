@@ -1,7 +1,6 @@
 """Verdicts on error codes."""
 
 import random
-from typing import Any
 
 import pytest
 
@@ -41,18 +40,7 @@ _ROWS = {
 }
 
 
-# Rows that the page has not: what they refuse is told by the tests of rights and of limits.
-_UNLISTED = ("29", "30", "53", "12", "12345")
-
-
-def _row(row: str) -> Any:
-    code = row.partition(" ")[0]
-    promise = "error-other" if code == "-1" else f"error-{code}"
-    marks = pytest.mark.proves(promise, case=f"{code} ")
-    return pytest.param(row, marks=() if code in _UNLISTED else marks)
-
-
-@pytest.mark.parametrize("row", [_row(row) for row in _ROWS])
+@pytest.mark.parametrize("row", _ROWS)
 def test_each_row_has_its_verdict_beside_one_that_is_accepted(row: str) -> None:
     codes = {
         TopicPartition("orders", 0): 0,

@@ -70,7 +70,6 @@ def test_a_process_that_is_killed_while_it_notes_leaves_the_old_note_or_the_new_
     assert len(list(place.glob("spark-eos/marker/*"))) == 1
 
 
-@pytest.mark.proves("driver-killed-asynchronous")
 def test_a_frozen_run_does_not_clear_the_mark_of_a_newer_one(tmp_path: Path) -> None:
     def log() -> OffsetLog:
         return OffsetLog(ArrowFiles(str(tmp_path)))

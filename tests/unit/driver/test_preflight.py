@@ -17,7 +17,6 @@ def test_the_newest_version_that_both_speak_is_sent(greatest: int, expected: int
     assert offset_commit_version(features, "a:1") == expected
 
 
-@pytest.mark.proves("version-transactions-old", "version-kafka-old")
 @pytest.mark.parametrize(
     ("versions", "level", "words"),
     [

@@ -90,21 +90,6 @@ def _published_example() -> Any:
     )
 
 
-@pytest.mark.proves(
-    "request-transactionalid",
-    "request-groupid",
-    "request-producerid",
-    "request-producerepoch",
-    "request-generationidormemberepoch",
-    "request-memberid",
-    "request-groupinstanceid",
-    "request-partitionindex",
-    "request-committedoffset",
-    "request-committedleaderepoch",
-    "request-committedmetadata",
-)
-@pytest.mark.proves("request-topics-name", case="v5]")
-@pytest.mark.proves("request-topics-topicid", case="v6]")
 @pytest.mark.parametrize(
     ("version", "expected"),
     [(5, _BY_NAME), (6, _BY_ID)],
@@ -126,7 +111,6 @@ def test_the_requests_header() -> None:
     )
 
 
-@pytest.mark.proves("request-answer")
 @pytest.mark.parametrize(
     ("version", "topic", "expected"),
     [(5, b"\x07orders", ("orders", None)), (6, _TOPIC_ID.bytes, ("", _TOPIC_ID))],
@@ -151,7 +135,6 @@ def test_an_answer_byte_by_byte(
     assert [(p.partition_index, p.error_code) for p in found.partitions] == [(3, 0), (4, 113)]
 
 
-@pytest.mark.proves("group-heartbeat-bytes")
 def test_a_plain_heartbeat_byte_by_byte() -> None:
     heartbeat = protocol.ConsumerGroupHeartbeatRequest(
         group_id="g", member_id="m", member_epoch=3, subscribed_topic_names=None
@@ -176,7 +159,6 @@ _ASSIGNED = (
 )
 
 
-@pytest.mark.proves("group-heartbeat-bytes")
 @pytest.mark.parametrize(
     ("content", "expected"),
     [(b"\xff", None), (_ASSIGNED, [(_TOPIC_ID, [0, 7])])],
@@ -242,7 +224,6 @@ def _object(owner: Any, schema: dict[str, Any], content: dict[str, Any]) -> Any:
     return owner(**arguments)
 
 
-@pytest.mark.proves("request-field-versions", "request-round-trip")
 @pytest.mark.parametrize(("message", "version"), _VERSIONED)
 def test_each_version_has_its_fields_and_no_other(message: Any, version: int) -> None:
     encoded = _object(message, message.json, _content(message.json)).encode(version=version)

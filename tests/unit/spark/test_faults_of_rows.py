@@ -24,7 +24,6 @@ class AnswerError(OSError, ValueError):
     """As requests' JSONDecodeError: of both kinds."""
 
 
-@pytest.mark.proves("row-becomes-dead-letter")
 @pytest.mark.parametrize(
     "error",
     [
