@@ -1,14 +1,11 @@
 """Wraps functions so that a row on which they raise has an error; others are not affected."""
 
-import csv
-import struct
 import traceback
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Any, Final, cast
-from xml.parsers.expat import ExpatError
+from typing import Any, Final, NoReturn, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -20,6 +17,7 @@ from spark_eos._spark.columns import SOURCE
 from spark_eos._spark.dead_letter_columns import has_error_column
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.row_errors import RowError, RowErrors, bad_rows, position_of
+from spark_eos._spark.row_faults import by_halves, not_of_row
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import (
     ConfigurationError,
@@ -31,22 +29,6 @@ from spark_eos.errors import (
 
 _KINDS: Final = ("rows", "pandas", "arrow")
 _PASSED: Final = (SOURCE, ERROR)
-# Outages must never make dead letters: any other exception ends the query.
-# The last ones are of the standard library's parsers, which have no base in common.
-_FAULTS_OF_ROWS: Final = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    SyntaxError,
-    ExpatError,
-    csv.Error,
-    struct.error,
-    zlib.error,
-)
-
 _Made = tuple[pa.RecordBatch, Mapping[int, RowError]]
 
 
@@ -80,11 +62,12 @@ def guarded(
             stacktrace>; you decide what becomes of it. If the sink finds this column, it makes a
             dead letter.
         row_errors: Further exceptions that are a row's fault, such as
-            ``jsonschema.ValidationError``. These are: ValueError, TypeError, LookupError,
-            AttributeError, ArithmeticError, AssertionError, and what the standard library's parsers
-            raise; but no OSError. Any other exception may be an outage, and ends the query. So does
-            one that it has led to (``raise ... from``, or raised while it was handled), but not if
-            this is raised ``from None``.
+            ``jsonschema.ValidationError``. Those of Python and its standard library are, and what
+            is derived from them first of all; but not OSError, MemoryError, ImportError,
+            RuntimeError, and those of modules for networks, databases, processes and threads. Such
+            an exception may be an outage, and ends the query. So does one that it has led to
+            (``raise ... from``, or raised while it was handled), but not if this is raised
+            ``from None``.
         stacktrace: Whether to keep the stack trace of each error, which may show values.
 
     A row that has an error already, of another guarded function or of `spark_eos.schemas`, keeps
@@ -151,17 +134,21 @@ class _Guard:
             for is_bad, run in groupby(bad_rows(batch).to_pylist()):
                 rows = batch.slice(start, len([*run]))
                 start += rows.num_rows
-                yield from self._nulls(rows, types) if is_bad else self._made_of(rows, types)
+                yield from self._nulls(rows, types, {}) if is_bad else self._made_of(rows, types)
 
-    def _nulls(self, rows: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _nulls(
+        self, rows: pa.RecordBatch, types: pa.Schema, errors: Mapping[int, RowError]
+    ) -> Iterator[pa.RecordBatch]:
         nothing = [pa.nulls(rows.num_rows, field.type) for field in types]
-        yield self._whole(rows, pa.RecordBatch.from_arrays(nothing, self.schema.names), {})
+        yield self._whole(rows, pa.RecordBatch.from_arrays(nothing, self.schema.names), errors)
 
     def _made_of(self, rows: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatch]:
-        start = 0
-        for made, errors in self._made(rows, types):
-            yield self._whole(rows.slice(start, made.num_rows), made, errors)
-            start += made.num_rows
+        make = partial(self._made, types=types)
+        for part in by_halves(make, rows, self.row_errors, self._refuse):
+            if part.error is None:
+                yield self._whole(part.rows, *part.made)
+            else:
+                yield from self._nulls(part.rows, types, {0: self._told(part.error)})
 
     def _whole(
         self, rows: pa.RecordBatch, made: pa.RecordBatch, errors: Mapping[int, RowError]
@@ -171,34 +158,22 @@ class _Guard:
         self.of_rows.put(rows, columns, errors)
         return pa.RecordBatch.from_arrays([columns[name] for name in self.names], self.names)
 
-    def _check_is_of_row(self, error: Exception, where: str) -> None:
-        other = not_of_row(error, self.row_errors)
-        if other is not None:
-            name = _name(type(other))
-            text = f": {printable(_text(error))}".removesuffix(": ")
-            raise WriteError(
-                f"{where}{_name(type(error))}{text}. The query ends, since "
-                f"{name} may be an outage, for which no row is to blame. If it is the row's fault, "
-                f"name it: guarded(..., row_errors=[{name}])"
-            ) from error
+    def _refuse(self, error: Exception, other: BaseException, rows: pa.RecordBatch) -> NoReturn:
+        """Ends the query for an error that may be no row's fault."""
+        if isinstance(error, SparkEosError):
+            raise error
+        name = _name(type(other))
+        text = f": {printable(_text(error))}".removesuffix(": ")
+        raise WriteError(
+            f"{position_of(rows, 0)}{_name(type(error))}{text}. The query ends, since {name} may "
+            "be an outage, for which no row is to blame. If it is the row's fault, name it: "
+            f"guarded(..., row_errors=[{name}])"
+        ) from error
 
-    def _made(self, batch: pa.RecordBatch, types: pa.Schema) -> Iterator[_Made]:
-        """Yields batches of the function's columns, with the errors of rows."""
-        try:
-            found = self._by_row(batch, types) if self.kind == "rows" else self._by_batch(batch)
-            found = self._checked(found, batch, types)
-        except SparkEosError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
-            self._check_is_of_row(error, position_of(batch, 0))
-            if batch.num_rows > 1:
-                half = batch.num_rows // 2
-                yield from self._made(batch.slice(0, half), types)
-                yield from self._made(batch.slice(half), types)
-                return
-            nothing = [pa.nulls(1, types.field(name).type) for name in self.schema.names]
-            found = (pa.RecordBatch.from_arrays(nothing, self.schema.names), {0: self._told(error)})
-        yield found
+    def _made(self, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
+        """A batch of the function's columns, with the errors of rows."""
+        made = self._by_row(batch, types) if self.kind == "rows" else self._by_batch(batch)
+        return self._checked(made, batch, types)
 
     def _by_row(self, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
         errors: dict[int, RowError] = {}
@@ -207,8 +182,9 @@ class _Guard:
         for number, row in enumerate(batch.to_pylist()):
             try:
                 rows.append(self.function(row))
-            except Exception as error:  # noqa: BLE001 - likewise
-                self._check_is_of_row(error, position_of(batch, number))
+            except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+                if (other := not_of_row(error, self.row_errors)) is not None:
+                    self._refuse(error, other, batch.slice(number, 1))
                 rows.append(nothing)
                 errors[number] = self._told(error)
         columns = {
@@ -241,21 +217,6 @@ class _Guard:
         if self.stacktrace:
             trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
         return RowError(_text(error) or kind.__name__, _name(kind), trace, error)
-
-
-def not_of_row(
-    error: BaseException, row_errors: tuple[type[Exception], ...] = ()
-) -> BaseException | None:
-    """The first, of an exception and what led to it, that is not known to be a row's fault."""
-    known: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in known:
-        known.add(id(each))
-        is_fault = isinstance(each, _FAULTS_OF_ROWS) and not isinstance(each, OSError)
-        if not is_fault and not isinstance(each, row_errors):
-            return each
-        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
-    return None
 
 
 def _name(kind: type[BaseException]) -> str:

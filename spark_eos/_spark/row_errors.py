@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from spark_eos._client.printable import printable
 from spark_eos._pyspark_internals import arrow_schema
-from spark_eos._spark.columns import SOURCE
+from spark_eos._spark.columns import PLACE, SOURCE
 from spark_eos._spark.dead_letter_columns import (
     ERROR_FIELD,
     ERROR_TEXTS,
@@ -169,8 +169,9 @@ def _as_error(before: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def position_of(batch: pa.RecordBatch, row: int) -> str:
     """Where a row comes from, as the beginning of a text; empty if the frame does not tell."""
-    names = batch.schema.names
-    source: Any = batch.column(SOURCE)[row].as_py() if SOURCE in names else None
-    if not isinstance(source, dict) or not {"topic", "partition", "offset"} <= source.keys():
+    source = batch.column(SOURCE) if SOURCE in batch.schema.names else None
+    if source is None or not set(PLACE) <= set(_names(source.type)) or not source[row].is_valid:
         return ""
-    return f"{source['topic']}-{source['partition']}, offset {source['offset']}: "
+    # Nothing else of it, such as a time that Python has no form for.
+    topic, partition, offset = (pc.struct_field(source, name)[row].as_py() for name in PLACE)
+    return f"{topic}-{partition}, offset {offset}: "
