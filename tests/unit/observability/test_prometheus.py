@@ -16,6 +16,7 @@ from spark_eos import BatchReport, ConfigurationError, PartitionReport
 from spark_eos.observability.listener import BatchProgress
 from spark_eos.observability.prometheus import PrometheusMetrics
 from support.jobs import ROOT
+from support.pages import code_blocks
 from support.reports import REPORT, progress
 
 
@@ -120,32 +121,45 @@ def test_metrics_travel_without_what_was_started(registry: CollectorRegistry) ->
         pickle.dumps(PrometheusMetrics(registry=registry))
 
 
-def test_the_dashboard_shows_metrics_that_exist(registry: CollectorRegistry) -> None:
-    exposed = {s.name: s.labels.keys() for family in _exposed(registry) for s in family.samples}
+def _dashboard() -> list[str]:
     board = json.loads((ROOT / "conf" / "grafana-dashboard.json").read_text())
-    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     variables = {v["name"]: v["query"] for v in board["templating"]["list"]}
-    shown: set[str] = set()
-    for expression in [*expressions, variables["group_id"]["query"]]:
-        names = set(re.findall(r"\bspark_eos_\w+", expression))
-        assert names, expression
-        assert names <= exposed.keys(), expression
-        shown |= names
-        by = r"\bby \(([^)]*)\) \((?:\w+\()?(\w+)"
-        grouped = re.findall(by, expression)
-        assert len(grouped) == len(re.findall(r"\bby\b", expression)), expression
-        for labels, name in grouped:
-            assert set(labels.split(", ")) <= exposed[name], expression
-        for name, selector in re.findall(r"\b(spark_eos_\w+)\{(\w+)", expression):
-            assert selector in exposed[name]
+    shown = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return [*shown, variables["group_id"]["query"]]
+
+
+def _alerts() -> list[str]:
+    rules = "".join(code_blocks("observability", "yaml"))
+    return re.findall(r"- alert: \w+\n +expr: (?:>-\n)?((?:.+\n)+?)(?= +- alert|\Z)", rules)
+
+
+@pytest.mark.parametrize("expression", [*_dashboard(), *_alerts()])
+def test_panels_and_alerts_use_exported_metrics(
+    expression: str, registry: CollectorRegistry
+) -> None:
+    exported = {s.name: s.labels.keys() for family in _exposed(registry) for s in family.samples}
+    names = set(re.findall(r"\bspark_eos_\w+", expression))
+    assert names
+    assert names <= exported.keys()
+    grouped = re.findall(r"\bby \(([^)]*)\)\s*\((?:\w+\()?(\w+)", expression)
+    assert len(grouped) == len(re.findall(r"\bby\b", expression))
+    selected = re.findall(r"\b(spark_eos_\w+)\{(\w+)", expression)
+    for labels, name in [*grouped, *((label, name) for name, label in selected)]:
+        assert set(labels.split(", ")) <= exported[name]
+
+
+def test_the_dashboard_and_the_alerts_are_complete(registry: CollectorRegistry) -> None:
+    shown = " ".join(_dashboard())
     # All of them, but what has a panel in another form.
-    families = {family.name for family in registry.collect()}
-    unseen = {f for f in families if not any(name.startswith(f) for name in shown)}
-    assert unseen == {
+    assert {family.name for family in _exposed(registry) if family.name not in shown} == {
         "spark_eos_source_partitions",
         "spark_eos_source_offsets_lost",
         "spark_eos_timestamps_adjusted",
     }
+    assert [re.findall(r"spark_eos_\w+", alert) for alert in _alerts()] == [
+        ["spark_eos_last_seen_timestamp_seconds"],
+        ["spark_eos_retry_attempts_total"],
+    ]
 
 
 def test_only_this_host_reaches_them_unless_told(registry: CollectorRegistry) -> None:
