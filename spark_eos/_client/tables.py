@@ -5,7 +5,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    Group,
+    JustifyMethod,
+    RenderableType,
+    RenderResult,
+)
 from rich.jupyter import JUPYTER_HTML_FORMAT
 from rich.table import Table
 from rich.terminal_theme import MONOKAI
@@ -15,8 +22,8 @@ from spark_eos._client.printable import printable
 
 # Between two columns: a space on each side, and the box's own.
 _GAP: Final = 3
-# The shortest piece of a name that still says something.
-_PIECE: Final = 24
+# Names are folded into lines of this many characters at least.
+_SHORTEST: Final = 24
 # As wide as a cell of a notebook mostly is; wider ones have more room than a table needs.
 _NOTEBOOK: Final = 115
 
@@ -38,37 +45,22 @@ class FittingTable:
         self._rows.append([*map(_text, values)])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = self._widths(options.max_width)
-        if widths is None:
-            yield self._lists()
-        else:
-            yield self._table(widths)
+        columns = zip(self._names, *self._rows, strict=True)
+        whole = [max(map(len, column)) for column in columns]
+        least = [
+            width if numeric else min(width, _SHORTEST)
+            for width, numeric in zip(whole, self._numeric, strict=True)
+        ]
+        has_room = sum(least) + _GAP * (len(least) - 1) <= options.max_width
+        yield self._table(least) if has_room or not self._rows else self._lists()
 
-    def _widths(self, room: int) -> list[int] | None:
-        """The columns' widths; None if numbers, or pieces of names, have not enough room."""
-        least, most = [], []
-        for index, name in enumerate(self._names):
-            values = max((len(row[index]) for row in self._rows), default=0)
-            # Headers may be broken between words.
-            header = max(map(len, name.split()))
-            least.append(max(header, values if self._numeric[index] else min(values, _PIECE)))
-            most.append(max(len(name), values))
-        left = room - _GAP * (len(least) - 1) - sum(least)
-        if left < 0:
-            return None
-        # First those that lack least: most of them become whole.
-        for index in sorted(range(len(least)), key=lambda i: most[i] - least[i]):
-            more = min(left, most[index] - least[index])
-            least[index] += more
-            left -= more
-        return least
-
-    def _table(self, widths: Sequence[int]) -> Table:
+    def _table(self, least: Sequence[int]) -> Table:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-        for name, numeric, width in zip(self._names, self._numeric, widths, strict=True):
+        for name, numeric, width in zip(self._names, self._numeric, least, strict=True):
             # Folded, not cut, so that names can be copied into other commands.
+            justify: JustifyMethod = "right" if numeric else "left"
             table.add_column(
-                name, justify="right" if numeric else "left", overflow="fold", width=width
+                name, justify=justify, overflow="fold", no_wrap=numeric, min_width=width
             )
         for row in self._rows:
             # As Text, because rich would take brackets in a str for markup.
