@@ -17,6 +17,7 @@ from typing import Any, Final
 from kafka import errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -39,7 +40,7 @@ from kafka.protocol.producer import InitProducerIdRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
 from kafka.util import ensure_valid_topic_name
 
-from spark_eos._client.kafka_python_transports import ConnectingSelector
+from spark_eos._client.kafka_python_transports import open_transport
 
 __all__ = [
     "AbstractTokenProvider",
@@ -90,7 +91,7 @@ class _Answer:
         self._sets.get()
 
 
-class _Selector(ConnectingSelector):
+class _Selector(NetworkSelector):  # type: ignore[misc]
     def __init__(
         self, configuration: dict[str, Any], around: Callable[[], AbstractContextManager[None]]
     ) -> None:
@@ -101,12 +102,11 @@ class _Selector(ConnectingSelector):
         with self._around():
             super().run_forever()
 
-    def run(self, coro: Any, *args: Any, **limit: Any) -> Any:
+    def run(self, coro: Any, *args: Any) -> Any:
         """As kafka-python's, whose event Ctrl-C may leave so that the loop never ends."""
-        # 3.1 has a limit, of no use here: what is run has one of its own.
         ours = self._io_thread not in (None, threading.current_thread())
         if self._closed or self._exception or not ours:
-            return super().run(coro, *args, **limit)
+            return super().run(coro, *args)
         answer, state = _Answer(), dict[str, Any](value=None, exception=None)
 
         async def waiter() -> None:
@@ -121,8 +121,7 @@ class _Selector(ConnectingSelector):
 
         with self._pending_waiters_lock:
             self._pending_waiters[answer] = state
-        # 3.1 has one function for all threads.
-        (getattr(self, "call_soon_threadsafe", None) or self.call_soon)(waiter)
+        self.call_soon_threadsafe(waiter)
         answer.wait()
         if state["exception"] is not None:
             raise state["exception"]
@@ -179,7 +178,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         """Connects to any broker, at the address that it advertises."""
         connection = self.get_connection(self.least_loaded_node())
         if not connection.connected:
-            await self._wait_for(connection.init_future, timeout_ms)
+            await self.wait_for(connection.init_future, timeout_ms)
 
     def is_connected(self, node: int) -> bool:
         connection = self._conns.get(node)
@@ -192,10 +191,8 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
     def abort(self) -> None:
         """Closes all connections at once; kafka-python's `close` first waits to send the rest."""
         for connection in list(self._conns.values()):
-            transport = connection.transport
-            while transport is not None:
-                transport._write_buffer.clear()
-                transport = getattr(transport, "_transport", None)  # what TLS is over, in 3.1
+            if connection.transport is not None:
+                connection.transport._write_buffer.clear()
         self.close()
 
     def expire_metadata(self) -> None:
@@ -252,7 +249,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         if connection is not None and connection.connected:
             return await sent
         # The request's timeout does not cover connecting, so the wait is limited here.
-        return await self._wait_for(
+        return await self.wait_for(
             sent, timeout_ms if node is not None else min(timeout_ms, any_connect_ms)
         )
 
@@ -276,17 +273,13 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         if sent is None:
             return None
         try:
-            return await self._wait_for(sent, max(0.0, until - time.monotonic()) * 1000)
+            return await self.wait_for(sent, max(0.0, until - time.monotonic()) * 1000)
         except (kafka_errors.KafkaError, OSError):
             return None
 
-    async def _wait_for(self, future: Any, timeout_ms: float) -> Any:
-        moved: Any = getattr(self._net, "await_for", None)  # in 3.1
-        return await (self.wait_for if moved is None else moved)(future, timeout_ms)
-
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        """Of 3.0; 3.1 has the selector connect."""
-        return await self._net.transport(
+        return await open_transport(
+            self._net,
             node.host,
             node.port,
             self.config["ssl_context"] if self.ssl_enabled else None,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
 
-from spark_eos._client.kafka_python_transports import ConnectingSelector
 from spark_eos._client.settings import ClientSettings
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ def test_the_settings() -> None:
     given: set[str] = set()
     for settings in ({**servers, **login}, {**servers, **token}):
         given |= {*ClientSettings(settings).for_kafka_python()}
-    known = {*KafkaConnectionManager.DEFAULT_CONFIG, *ConnectingSelector.DEFAULT_CONFIG}
+    known = {*KafkaConnectionManager.DEFAULT_CONFIG, *NetworkSelector.DEFAULT_CONFIG}
     lacking = given - known
     assert not lacking, f"kafka-python has no setting {sorted(lacking)} any more"
 
