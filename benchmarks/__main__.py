@@ -5,6 +5,7 @@ not count, and results are compared as ratios within a round.
 """
 
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,8 @@ from spark_eos.testing import spark_session
 from spark_eos.testing.broker import kafka_version
 from support.origin import origin
 
-_RESULTS = Path("docs/performance")
+_RESULTS = Path("evidence")
+_PICTURES = Path("docs/performance")
 # What results of one file have in common.
 _SAME = ("code", "machine", "spark", "kafka", "rounds", "scale")
 _console = Console(highlight=False)
@@ -63,7 +65,7 @@ def main(
         "rounds": rounds,
         "scale": scale,
     }
-    earlier = directory / "results.json"
+    earlier = directory / "bench.json"
     measured: list[Measured] = []
     if only and earlier.exists():
         its, measured = read_json(earlier)
@@ -99,7 +101,7 @@ def main(
                 _keep(directory, about, measured)
                 _console.print(f"{name}: {(time.monotonic() - began) / 60:.1f} minutes")
         spark.stop()
-    _console.print((directory / "results.md").read_text(), markup=False)
+    _console.print((directory / "bench.md").read_text(), markup=False)
 
 
 def _one(measure: Callable[..., Measured], *arguments: object) -> list[Measured]:
@@ -109,9 +111,11 @@ def _one(measure: Callable[..., Measured], *arguments: object) -> list[Measured]
 def _keep(directory: Path, about: Mapping[str, Any], measured: Sequence[Measured]) -> None:
     """Writes the results so far, because a whole run takes long and may be interrupted."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / "results.json", about, measured)
-    (directory / "results.md").write_text(page(about, measured))
-    plot(directory, measured)
+    write_json(directory / "bench.json", about, measured)
+    pictures = _PICTURES if directory == _RESULTS else directory
+    text = page(about, measured, os.path.relpath(pictures, directory))
+    (directory / "bench.md").write_text(text)
+    plot(pictures, measured)
 
 
 if __name__ == "__main__":

@@ -84,8 +84,8 @@ def markdown(measured: Measured) -> str:
     return "\n".join([*rows, "", *_details(measured.details)])
 
 
-def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
-    """Returns all tables, after a paragraph on how they were measured."""
+def page(about: Mapping[str, Any], measured: Sequence[Measured], pictures: str) -> str:
+    """Return all tables, after a paragraph on how they were measured, and pictures."""
     how = (
         f"`make bench` on {about['date']}, commit {about['commit']}, code {about['code']}: "
         f"Spark {about['spark']}, Kafka {about['kafka']}, {about['machine']}, for broker, Spark "
@@ -102,7 +102,11 @@ def page(about: Mapping[str, Any], measured: Sequence[Measured]) -> str:
         "",
         how,
         "",
-        *(line for name, words in PICTURES.items() for line in (f"![{words}]({name}.svg)", "")),
+        *(
+            line
+            for name, words in PICTURES.items()
+            for line in (f"![{words}]({pictures}/{name}.svg)", "")
+        ),
     ]
     return "\n".join([*head, *map(markdown, measured)])
 

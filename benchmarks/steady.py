@@ -121,7 +121,7 @@ def _fed(broker: EmbeddedKafka, topic: str) -> Iterator[None]:
 @click.option("--minutes", default=60.0, show_default=True, help="Duration in minutes.")
 @click.option("--every", default=60.0, show_default=True, help="Seconds between samples.")
 @click.option("--trigger", default=0.0, show_default=True, help="Seconds between batches.")
-@click.option("--to", type=click.Path(path_type=Path), default=Path("docs/performance/steady.json"),
+@click.option("--to", type=click.Path(path_type=Path), default=Path("evidence/steady.json"),
               show_default=True, help="File for the samples.")  # fmt: skip
 def main(*, minutes: float, every: float, trigger: float, to: Path) -> None:
     """Run one query with as many small batches as possible, and sample its resources."""

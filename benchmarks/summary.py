@@ -13,7 +13,7 @@ from turns import median_and_range
 from support.places import filled
 
 _ROOT: Final = Path(__file__).parent.parent
-_RESULTS: Final = _ROOT / "docs" / "performance" / "results.json"
+_RESULTS: Final = _ROOT / "evidence" / "bench.json"
 
 _ASYNCHRONOUS: Final = f"{OURS}, asynchronous_progress"
 _ARCHIVE: Final = ", class archive"
