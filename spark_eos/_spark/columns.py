@@ -22,6 +22,7 @@ _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
     "timestamp": ((T.TimestampType,), "timestamp"),
 }
 
+_ONLY_STAGED: Final = "to stage a query without the column, set delivery='staged'"
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 SOURCES_OWN: Final = {"spark-eos": "source"}
@@ -116,7 +117,7 @@ def source_fault(schema: T.StructType) -> str | None:
     if SOURCE not in schema.names:
         return (
             "there is no `source` column, which holds each row's source offset: read with "
-            "sink.read and keep the column in every select"
+            f"sink.read and keep the column in every select; {_ONLY_STAGED}"
         )
     data_type = schema[SOURCE].dataType
     fields = data_type.fields if isinstance(data_type, T.StructType) else []
@@ -126,7 +127,7 @@ def source_fault(schema: T.StructType) -> str | None:
     ):
         return (
             f"`source` is {data_type.simpleString()}, not the struct<topic:string,partition:int,"
-            "offset:bigint> of sink.read; keep that column as it is"
+            f"offset:bigint> of sink.read; keep that column as it is; {_ONLY_STAGED}"
         )
     return None
 

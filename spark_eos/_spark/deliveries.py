@@ -1,6 +1,5 @@
 """The deliveries, and the choice of a query's: direct, mirrored or staged."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,17 +14,14 @@ from spark_eos._kafka.groups import own_group
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._progress.ownership import may_become_direct, nothing_staged
 from spark_eos._pyspark_internals import StreamSource
-from spark_eos._spark.columns import source_fault
 from spark_eos._spark.delivery import Delivery, SinkQuery
 from spark_eos._spark.direct import DirectDelivery
 from spark_eos._spark.mirrored import MirroredDelivery
 from spark_eos._spark.source import source_topics
 from spark_eos._spark.staged import StagedDelivery
 from spark_eos._spark.stream_sources import topics_read
-from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, warn
+from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 from spark_eos.observability.speaking import say
-
-logger = logging.getLogger(__name__)
 
 _ALL: Final[tuple[Delivery, ...]] = (DirectDelivery(), MirroredDelivery(), StagedDelivery())
 DELIVERIES: Final = {each.name: each for each in _ALL}
@@ -60,26 +56,16 @@ def delivery_of_stream(
     reason = wished[0].why if wanted == AUTO else f"delivery={wanted!r} is set"
     for found, fallback in zip(wished, [*wished[1:], None], strict=True):
         try:
-            found.check_stream(frame, plans, settings.topic)
+            found.check_stream(frame, plans)
             found.check_clusters(start, sources)
             break
         except UnsupportedPipelineError as error:
             if fallback is None or not frame.isStreaming:
                 raise
             reason = error.text
-    if reason == source_fault(frame.schema):
-        warn(
-            logger,
-            "EOS65",
-            "group %s: delivery=%s, and with the column `source` it would be %s: %s. Decide before "
-            "the first batch, since a query keeps the delivery it has begun with: keep the column, "
-            "or, if files are what you want, set delivery=%r",
-            settings.group_id,
-            found.name,
-            suited[0].name,
-            reason,
-            found.name,
-        )
+    # After the plan, which may be why columns are missing. They choose no delivery: a query keeps
+    # the one that it has begun with, and a column is soon forgotten.
+    found.check_columns(frame.schema, settings.topic)
     return found, fallback, _without_advice(reason), found is not wished[0]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from spark_eos._batch.plan import Positions
 from spark_eos._batch.writer_settings import WriterSettings
@@ -53,10 +54,12 @@ class Delivery(ABC):
         """Why the source may not be in another cluster, or in the target's; None if it may."""
 
     @abstractmethod
-    def check_stream(
-        self, frame: DataFrame, plans: Mapping[str, str], default_topic: str | None
-    ) -> None:
-        """Refuses a streaming DataFrame that it can't write; ``plans`` as Spark prints them."""
+    def check_stream(self, frame: DataFrame, plans: Mapping[str, str]) -> None:
+        """Refuses a stream whose plan it can't write; ``plans`` as Spark prints them."""
+
+    @abstractmethod
+    def check_columns(self, schema: T.StructType, default_topic: str | None) -> None:
+        """Refuses columns that it can't write, of a stream or of a run's first batch."""
 
     @abstractmethod
     def check_sources(self, sources: Sequence[StreamSource]) -> None:
@@ -69,10 +72,6 @@ class Delivery(ABC):
     def check_losses_seen(self, query: SinkQuery) -> None:
         """Refuses sources whose deleted records nobody would miss."""
         del query
-
-    def check_batch(self, frame: DataFrame, default_topic: str | None) -> None:
-        """Refuses a run's first batch before anything is noted."""
-        del frame, default_topic
 
     def check_clusters(self, start: Start, sources: Sequence[StreamSource]) -> None:
         """Refuses sources in a cluster that it can't commit offsets of."""

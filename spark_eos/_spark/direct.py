@@ -4,6 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from spark_eos._batch.plan import Positions
 from spark_eos._driver.checkpoint_marker import DIRECT
@@ -37,18 +38,14 @@ class DirectDelivery(Delivery):
             "another one: use delivery='mirrored', which refuses what is not narrow just the same"
         )
 
-    def check_stream(
-        self, frame: DataFrame, plans: Mapping[str, str], default_topic: str | None
-    ) -> None:
-        # The plan first: what it lacks may be why columns are missing.
+    def check_stream(self, frame: DataFrame, plans: Mapping[str, str]) -> None:
         check_stream(frame, plans, lineage_follows=not is_connect(frame))
-        check_columns(frame.schema, default_topic)
+
+    def check_columns(self, schema: T.StructType, default_topic: str | None) -> None:
+        check_columns(with_struct(schema), default_topic)
 
     def check_sources(self, sources: Sequence[StreamSource]) -> None:
         check_sources(sources)
-
-    def check_batch(self, frame: DataFrame, default_topic: str | None) -> None:
-        check_columns(with_struct(frame.schema), default_topic)
 
     def check_clusters(self, start: Start, sources: Sequence[StreamSource]) -> None:
         check_read_from(lambda one: same_cluster(start.source, one, start.deadline()), sources)

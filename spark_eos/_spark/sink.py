@@ -68,8 +68,8 @@ class ExactlyOnceSink:
             group is in the cluster of ``kafka``.
         delivery: ``direct`` writes rows at once; they must stay in their source partitions.
             ``mirrored`` is the same with ``source_kafka``. ``staged`` writes each batch to files
-            below the checkpoint first, and takes any query. ``auto`` stages only if it must. A
-            query keeps its first delivery.
+            below the checkpoint first, and takes any query. ``auto`` stages only if it must, and
+            refuses a query that only lacks ``source``. A query keeps its first delivery.
         transactions: How large transactions are, and what their ids begin with.
         dead_letters: Where rows go that can't be written, and how many there may be; by default
             the query fails at the first one.

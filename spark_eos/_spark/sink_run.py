@@ -19,12 +19,10 @@ from spark_eos._progress.renewal import end_renewal, renew_hourly
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._run.run import Run
 from spark_eos._spark.classic import ClassicRuntime
-from spark_eos._spark.columns import check_columns
 from spark_eos._spark.connect import ConnectRuntime
 from spark_eos._spark.deliveries import delivery_of_run, may_change
 from spark_eos._spark.delivery import Delivery, SinkQuery
 from spark_eos._spark.failed_job import as_own_error
-from spark_eos._spark.flat_source import with_struct
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.start_line import say_start
@@ -232,7 +230,6 @@ class SinkBatches:
             runtime = ClassicRuntime(frame, query.location, spark, query.delivery.check_sources)
 
         def check_first() -> None:
-            check_columns(with_struct(frame.schema), query.settings.topic)
             runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
 
         marker = runtime.offset_log.marker()
@@ -241,7 +238,7 @@ class SinkBatches:
         if runtime.asynchronous:
             delivery.check_logged()
         # A function of the user's own may have changed either since `write`.
-        delivery.check_batch(frame, query.settings.topic)
+        delivery.check_columns(frame.schema, query.settings.topic)
         delivery.check_losses_seen(query)
         return delivery, why, runtime
 

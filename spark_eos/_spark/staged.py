@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, task_count
 from spark_eos._batch.task_report import JobOutcome
@@ -78,10 +79,7 @@ class StagedDelivery(Delivery):
         del other_cluster
         return None
 
-    def check_stream(
-        self, frame: DataFrame, plans: Mapping[str, str], default_topic: str | None
-    ) -> None:
-        check_columns(frame.schema, default_topic, source=False)
+    def check_stream(self, frame: DataFrame, plans: Mapping[str, str]) -> None:
         if not frame.isStreaming:
             raise UnsupportedPipelineError(
                 "the DataFrame is not a streaming DataFrame; read it with readStream or sink.read"
@@ -90,6 +88,9 @@ class StagedDelivery(Delivery):
         check_staged_sources(sources)
         if is_connect(frame):
             check_sources_seen(plans["Physical"], sources)
+
+    def check_columns(self, schema: T.StructType, default_topic: str | None) -> None:
+        check_columns(schema, default_topic, source=False)
 
     def check_sources(self, sources: Sequence[StreamSource]) -> None:
         check_staged_sources(sources)

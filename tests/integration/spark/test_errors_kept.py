@@ -72,7 +72,7 @@ PLAIN: dict[str, Made] = {
         *WRITTEN, F.when(F.col("value") == "30", "three").alias("error")
     ),
     "column": lambda frame: _numbers(frame, errors="column").select(*WRITTEN, "error"),
-    "column, staged": lambda frame: _numbers(frame, errors="column").drop("source"),
+    "column, staged": lambda frame: _numbers(frame, errors="column").drop("source").repartition(2),
 }
 # By SQL, by methods, and with a column of one's own.
 _EACH_KIND = ("with", "column")

@@ -1,9 +1,11 @@
-"""A query whose pipeline forgets the column `source`: it is told, and may remember in time."""
+"""A query whose pipeline forgets the column `source`: it is refused, and may remember in time."""
 
-from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
@@ -13,9 +15,13 @@ from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark import sink_run
+from spark_eos._spark.deliveries import DELIVERIES
+from spark_eos.errors import UnsupportedPipelineError
 from support import groups
 from support.apis import Api, Queries
 from support.flow import Flow
+from support.queries import run_available
+from support.sinks import arguments
 from support.staging import repartitioned
 
 
@@ -32,14 +38,14 @@ def _marker(flow: Flow) -> Marker:
 def _fail_while_staging(api: Api, flow: Flow) -> None:
     """Begins a staged query, whose first batch fails before it has been staged."""
     flow.produce(["a", "b", "c", "d"])
-    error = api.start(flow, "forgotten", arguments={"fails": True}).error()
+    error = api.start(flow, "forgotten", arguments={"fails": True}, delivery="staged").error()
     assert error is not None
     assert "the user's own error" in error
     assert _marker(flow).delivery == STAGED
     assert flow.values() == []
 
 
-# Told --------------------------------------------------------------------------------------------
+# Refused -----------------------------------------------------------------------------------------
 
 
 def _no_source(frame: DataFrame) -> DataFrame:
@@ -50,33 +56,65 @@ def _other_source(frame: DataFrame) -> DataFrame:
     return frame.selectExpr("key", "value", "source.topic AS source")
 
 
-@pytest.mark.slow
+def _of_another_cluster(frame: DataFrame) -> DataFrame:
+    reader = frame.sparkSession.readStream.format("kafka").option("subscribe", "orders")
+    reader = reader.option("kafka.isolation.level", "read_committed")
+    return reader.option("kafka.bootstrap.servers", "elsewhere.invalid:9092").load()
+
+
+PIPELINES = {each.__name__: each for each in (_no_source, _other_source, _of_another_cluster)}
+PIPELINES["repartitioned"] = repartitioned
+
+
+def _delivery(
+    session: SparkSession, options: dict[str, Any], source: str, pipeline: str, *columns: str
+) -> str:
+    with closing(ExactlyOnceSink(**arguments(**options))) as sink:
+        frame = PIPELINES[pipeline](sink.read(session, subscribe=source))
+        sink.write(frame.select(*columns or frame.columns))
+        query = sink._batches.query
+        assert query is not None
+        return query.delivery.name
+
+
 @pytest.mark.parametrize(
-    ("pipeline", "delivery", "warned"),
+    ("pipeline", "delivery", "begun"),
     [
-        (_no_source, "auto", True),
-        (_other_source, "auto", True),
-        # It is wanted, or the column would not help.
-        (_no_source, "staged", False),
-        (repartitioned, "auto", False),
+        ("_no_source", "auto", "there is no `source` column"),
+        ("_other_source", "auto", "`source` is string, not the struct"),
+        ("_no_source", "staged", "staged"),
+        # The column would not help.
+        ("repartitioned", "auto", "staged"),
+        ("_of_another_cluster", "auto", "staged"),
     ],
 )
-def test_a_query_that_only_lacks_the_column_is_told(
-    flow: Flow,
-    spark_eos_session: SparkSession,
-    caplog: pytest.LogCaptureFixture,
-    pipeline: Callable[[DataFrame], DataFrame],
-    delivery: str,
-    warned: bool,  # noqa: FBT001 - a parameter of the test
+def test_a_narrow_query_is_not_staged_for_want_of_source(
+    queries: Queries, flow: Flow, pipeline: str, delivery: str, begun: str
 ) -> None:
-    with closing(ExactlyOnceSink(**flow.options(), delivery=delivery)) as sink:
-        sink.write(pipeline(sink.read(spark_eos_session, subscribe=flow.source)))
-    warnings = [r.getMessage() for r in caplog.records if r.name == "spark_eos._spark.deliveries"]
-    assert len(warnings) == warned
-    for warning in warnings:
-        assert "with the column `source` it would be direct" in warning
-        assert "Decide before the first batch" in warning
-        assert "set delivery='staged'" in warning
+    options = {**flow.options(), "delivery": delivery}
+    ask = partial(queries.ask, _delivery, options, flow.source, pipeline)
+    if begun in DELIVERIES:
+        columns = ["key", "value"] if pipeline == "_of_another_cluster" else []
+        assert ask(*columns) == begun
+        return
+    with pytest.raises(UnsupportedPipelineError, match=f"^{begun}") as info:
+        ask()
+    assert "keep" in info.value.text
+    assert "set delivery='staged'" in info.value.text
+
+
+def test_nor_where_a_function_drops_the_column(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(["a"])
+
+    def call(sink: ExactlyOnceSink, rows: DataFrame, number: int) -> None:
+        sink(rows.drop("source"), number)
+
+    with pytest.raises(StreamingQueryException, match=r"no `source` .*set delivery='staged'"):
+        run_available(spark_eos_session, flow, function=call)
+    assert _marker(flow) == Marker()
+    # So the column may be put back, or the query be staged.
+    run_available(spark_eos_session, flow, function=call, delivery="staged")
+    assert flow.values() == ["a"]
 
 
 # Remembered in time ------------------------------------------------------------------------------
@@ -93,9 +131,9 @@ def test_while_nothing_is_staged_the_query_may_become_direct(
     assert sorted(flow.values()) == ["a", "b", "c", "d"]
     assert flow.committed() == {0: 2, 1: 2}
     assert _marker(flow).delivery == DIRECT
-    # And for good: the column is forgotten once more.
+    # And for good.
     flow.produce(["e"])
-    error = api.start(flow, "forgotten").error()
+    error = api.start(flow, "forgotten", delivery="staged").error()
     assert error is not None
     assert "has written with delivery='direct'" in error
     api.start(flow).replay()
@@ -105,7 +143,7 @@ def test_while_nothing_is_staged_the_query_may_become_direct(
 @pytest.mark.slow
 def test_once_something_is_staged_the_query_stays_staged(api: Api, flow: Flow) -> None:
     flow.produce(["a", "b"])
-    api.start(flow, "forgotten").replay()
+    api.start(flow, "forgotten", delivery="staged").replay()
     flow.produce(["c"])
     query = api.start(flow)
     query.replay()
@@ -128,7 +166,7 @@ def test_a_batch_that_was_staged_and_not_written_is_none_of_direct(
     flow.produce(["a", "b"])
     with monkeypatch.context() as patch:
         patch.setattr("spark_eos._run.run.Run._write_rows", _fail)
-        error = api.start(flow, "forgotten").error()
+        error = api.start(flow, "forgotten", delivery="staged").error()
     assert error is not None
     assert "before the first row" in error
     # What was looked at before all others were fenced counts for nothing.

@@ -17,7 +17,7 @@ from support import staging
 from support.apis import ReportFile, started
 from support.connect_server import ConnectService
 from support.flow import Flow
-from support.queries import run_available
+from support.queries import Transform, relay, run_available
 from support.sinks import arguments
 from support.staging import record, run_staged, staged_files
 
@@ -135,13 +135,11 @@ def test_a_road_is_not_changed_under_a_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("before", "columns", "then", "advice"),
+    ("before", "then", "advice"),
     [
-        # A column that was forgotten is there, or one is forgotten now.
         (
             "staged",
-            ["key", "value"],
-            ["source", "key", "value"],
+            relay,
             (
                 "with delivery='direct'. Their offsets mean different things: set "
                 "delivery='staged', with the checkpoint it had;"
@@ -149,11 +147,9 @@ def test_a_road_is_not_changed_under_a_checkpoint(
         ),
         pytest.param(
             "direct",
-            ["source", "key", "value"],
-            ["key", "value"],
+            staging.repartitioned,
             (
-                "with delivery='staged', since there is no `source` column, which holds each "
-                "row's source offset: read with sink.read and keep the column in every select. "
+                "with delivery='staged', since the query holds a shuffle (Exchange in its plan). "
                 "Their offsets mean different things: change the query back, so that its delivery "
                 "can be 'direct';"
             ),
@@ -162,13 +158,13 @@ def test_a_road_is_not_changed_under_a_checkpoint(
     ],
 )
 def test_a_query_does_not_begin_anew_on_another_road(
-    flow: Flow, spark: SparkSession, before: str, columns: list[str], then: list[str], advice: str
+    flow: Flow, spark: SparkSession, before: str, then: Transform, advice: str
 ) -> None:
     _produced(flow)
-    run_staged(spark, flow, lambda frame: frame.select(columns))
+    run_staged(spark, flow, relay, delivery=before)
     flow.checkpoint += "-empty"
     with pytest.raises(Exception, match=f"written with delivery='{before}'") as failure:
-        run_staged(spark, flow, lambda frame: frame.select(then))
+        run_staged(spark, flow, then)
     assert "CheckpointError" in str(failure.value)
     assert advice in str(failure.value)
     assert len(flow.values()) == _RECORDS

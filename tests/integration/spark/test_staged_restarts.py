@@ -11,17 +11,14 @@ from typing import Any, NoReturn
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._run.run import Run
 from spark_eos._spark import classic
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos.errors import OffsetsLostError, SparkEosError, WriteError
-from spark_eos.testing import process_available
 from support import groups, staging
 from support.flow import Flow
 from support.members import started
-from support.sinks import arguments
 from support.staging import Written, failing_once_staged, record, run_staged
 
 _BATCH = 30
@@ -186,22 +183,6 @@ def test_rows_that_are_not_written_are_named_although_a_newer_run_has_the_group(
         with pytest.raises(Exception, match=f"{error.__name__}: offsets 5 to 8") as ended:
             _run(spark, flow)
     assert "FencedByNewerRunError" not in str(ended.value)
-
-
-@pytest.mark.slow
-def test_a_function_that_leaves_the_position_out(flow: Flow, spark: SparkSession) -> None:
-    _produced(flow, range(1))
-    reports: list[BatchReport] = []
-    sink = ExactlyOnceSink(**arguments(**flow.options(), **_options(flow), on_batch=reports.append))
-    frame = sink.read(spark, subscribe=flow.source).select("source", "key", "value")
-
-    def values(rows: DataFrame, batch_id: int) -> None:
-        sink(rows.select("value"), batch_id)
-
-    process_available(sink.write(frame).foreachBatch(values), timeout=240)
-    sink.close()
-    assert {report.delivery for report in reports} == {"staged"}
-    assert _numbers(flow) == Counter(range(_BATCH))
 
 
 @pytest.mark.slow
