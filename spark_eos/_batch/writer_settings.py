@@ -1,8 +1,7 @@
 """The settings a task needs to write; they are pickled and sent to Spark's workers."""
 
 import math
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.checks import check_flag, check_text
@@ -11,24 +10,6 @@ from spark_eos._kafka.deadline import Deadline, group_deadline
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import Limits, Transactions
-
-
-@dataclass(frozen=True)
-class SourceTopics:
-    """Topics by name, and by patterns of whole names; sent to tasks, which see no plan."""
-
-    names: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-
-    def has(self, topic: str) -> bool:
-        """Whether the query reads a topic."""
-        return topic in self.names or any(re.fullmatch(text, topic) for text in self.patterns)
-
-    def __or__(self, other: "SourceTopics") -> "SourceTopics":
-        return SourceTopics(
-            tuple(sorted({*self.names, *other.names})),
-            tuple(sorted({*self.patterns, *other.patterns})),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +26,8 @@ class WriterSettings:
     # None if the source is in the same cluster.
     source_client: ClientSettings | None = None
     dead_letters: DeadLetterSettings | None = None
-    # Those that the query reads in the cluster it writes to.
-    source_topics: SourceTopics = field(default_factory=SourceTopics)
+    # Topics of the cluster it writes to that the query reads by name, or keeps its progress in.
+    source_topics: frozenset[str] = frozenset()
     moved_from: str | None = None
 
     def __post_init__(self) -> None:
@@ -68,11 +49,11 @@ class WriterSettings:
         letters = None if self.dead_letters is None else self.dead_letters.topic
         return tuple(topic for topic in (self.topic, letters) if topic is not None)
 
-    def refuses_target(self, topic: str) -> str:
-        """Why rows may not be for a topic, however they name it; "" if they may."""
+    def refuses_target(self, topic: str, matched: bool) -> str:  # noqa: FBT001
+        """Why rows may not be for a topic; ``matched``: by a pattern that chooses what is read."""
         if self.dead_letters is not None and topic == self.dead_letters.topic:
             return "the query's dead-letter topic, which holds its dead letters only"
-        if self.source_topics.has(topic):
+        if matched or topic in self.source_topics:
             return "a topic that the query reads or keeps its progress in, so it would feed itself"
         return ""
 

@@ -245,6 +245,12 @@ class OffsetLog:
         ]
         return [range_ for range_ in ranges if range_.ends]
 
+    def topics(self) -> set[str]:
+        """The topics that Spark's last batch reads, or, without one, the first would."""
+        begun = self.begun
+        ends = self._first() if begun is None else self._entry(begun).by_source()
+        return {topic for text in ends.values() for topic, _ in kafka_positions(text or "")}
+
     def began_ms(self, batch_id: int) -> int:
         """When Spark first began a batch, by its driver's clock; 0 if the log does not have it."""
         try:

@@ -63,6 +63,14 @@ def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) ->
     return start.cached("version", ask)
 
 
+def feeds_itself(option: str, topic: str) -> ConfigurationError:
+    """The error for a topic of the query's own that is one of its sources."""
+    return ConfigurationError(
+        f"{option}={topic!r} is a topic that the query reads or keeps its progress in: it would "
+        "feed itself; choose another topic"
+    )
+
+
 def check_target_topic(
     start: Start,
     topic: str | None,
@@ -73,11 +81,8 @@ def check_target_topic(
     """Checks the default target topic, or the dead-letter topic."""
     if topic is None:
         return
-    if settings.source_topics.has(topic):
-        raise ConfigurationError(
-            f"{option}={topic!r} is a topic that the query reads or keeps its progress in: it "
-            "would feed itself; write to another topic"
-        )
+    if topic in settings.source_topics:
+        raise feeds_itself(option, topic)
 
     def look() -> None:
         if topic not in cluster.topics(start.target, [topic], deadline):

@@ -5,7 +5,7 @@
 # written for the batch, however often it is repeated.
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from spark_eos._batch.batch_report import LostRecords
@@ -44,11 +44,11 @@ class StagedProgress(Progress):
         start: Start,
         offsets: GroupOffsets,
         topic: ProgressTopic,
-        reads: Callable[[str], bool],
+        read_by_others: Callable[[Collection[str]], set[str]],
     ) -> None:
         super().__init__(settings, start, offsets)
         self._topic = topic
-        self._sources = StagedSources(start.source, settings, reads)
+        self._sources = StagedSources(start.source, settings, read_by_others)
         self._positions = SourcePositions(start.target, settings, offsets.requests)
         self._checks = StagedChecks(settings.group_id, topic.name)
         self._commit_partition = TopicPartition(topic.name, COMMIT_PARTITION)

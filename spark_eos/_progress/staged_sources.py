@@ -7,7 +7,7 @@
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -37,11 +37,17 @@ class StagedSources:
     """Looks after the sources whose topics ``sink.read`` reads."""
 
     def __init__(
-        self, source: Connections, settings: WriterSettings, reads: Callable[[str], bool]
+        self,
+        source: Connections,
+        settings: WriterSettings,
+        # Those of some topics that the query reads otherwise, too.
+        read_by_others: Callable[[Collection[str]], set[str]],
     ) -> None:
         self._settings = settings
         self._data_loss = DataLossCheck(source, settings, staged=True)
-        self._reads = reads
+        self._read_by_others = read_by_others
+        self._seen: set[str] = set()
+        self._others: set[str] = set()
         self._topics = TopicCache(source, settings.limits)
         self._ids: dict[str, uuid.UUID] = {}
         self._ranges: tuple[int, list[BatchRange]] | None = None
@@ -50,12 +56,15 @@ class StagedSources:
         """A batch's range in each source."""
         if self._ranges is None or self._ranges[0] != batch.id:
             found = batch.checkpoint.source_ranges(batch.id)
+            new = {topic for each in found for topic, _ in (*each.starts, *each.ends)} - self._seen
+            self._others |= self._read_by_others(new)
+            self._seen |= new
             own = [replace(r, starts=self._own(r.starts), ends=self._own(r.ends)) for r in found]
             self._ranges = (batch.id, own)
         return self._ranges[1]
 
     def _own(self, positions: Positions) -> Positions:
-        return {p: offset for p, offset in positions.items() if self._reads(p.topic)}
+        return {p: offset for p, offset in positions.items() if p.topic not in self._others}
 
     def running(
         self, batch: Batch, run: Callable[[], Result], *, repeated: bool = False

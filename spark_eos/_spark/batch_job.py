@@ -1,6 +1,7 @@
 """Writes a batch's rows with Spark jobs, whose tasks write and report."""
 
 import functools
+from collections.abc import Collection
 from typing import Final
 
 from pyspark.errors import PythonException
@@ -33,6 +34,7 @@ from spark_eos._spark.flat_source import (
     written_columns,
 )
 from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._spark.topic_patterns import topic_is_source
 from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos._worker.task import Arrange, write_task
@@ -45,10 +47,16 @@ _CACHED_CONSUMERS: Final = 64
 class BatchJobs:
     """The batches of one run and their Spark jobs; what all have in common is determined once."""
 
-    def __init__(self, settings: WriterSettings, runtime: QueryRuntime) -> None:
+    def __init__(
+        self,
+        settings: WriterSettings,
+        runtime: QueryRuntime,
+        source_patterns: Collection[str],  # of topics that no row may be for
+    ) -> None:
         self._runtime = runtime
         self._default_topic = settings.topic
         self._dead_letters = settings.dead_letters is not None
+        self._source_patterns = source_patterns
         self._arrange: Arrange = writable_batches
         self._schema = T.StructType()
         self._columns: list[str] | list[Column] = []
@@ -76,6 +84,9 @@ class BatchJobs:
         self._errors_carried = self._dead_letters and carries_letter(schema)
         if self._errors_carried or (self._dead_letters and ERROR in schema.names):
             self._columns = direct_columns(schema)
+            self._is_as_wanted = False
+        if added := topic_is_source(schema.names, self._source_patterns):
+            self._columns = [*self._columns, *added]
             self._is_as_wanted = False
 
     def run(

@@ -176,7 +176,7 @@ class ClassicRuntime(QueryRuntime):
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         try:
-            query = self._of_query.streams.get(self._query_id)
+            query = self.session.streams.get(self._query_id)
             stopped = internals.is_stopped(self._session.sparkContext)
             active = query is not None and query.isActive and not stopped
         except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query

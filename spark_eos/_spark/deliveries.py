@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos._batch.writer_settings import SourceTopics, WriterSettings
+from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver import preflight
 from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.start import Start
@@ -108,17 +108,23 @@ def may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) ->
     return nothing_staged(offsets, topic)
 
 
-def checked_by_cluster(query: SinkQuery, start: Start) -> SinkQuery:
+def checked_by_cluster(query: SinkQuery, start: Start, spark: SparkSession) -> SinkQuery:
     """The query, once the cluster can run it; with the topics that its rows may not be for."""
     settings, progress = query.settings, query.progress_topic
 
     def here(servers: str) -> bool:
         return query.delivery.reads_here(start, servers)
 
-    refused = topics_read(query.sources, here) | SourceTopics((progress.name,))
-    settings = replace(settings, source_topics=refused)
-    topics = set[str]() if settings.source_client else source_topics(start, query.selections)
+    read = topics_read(query.sources, here)
+    # Patterns of other readers than sink.read may find these.
+    found = read.among(spark, {progress.name, *settings.target_topics})
+    if progress.name in found:
+        raise preflight.feeds_itself("progress_topic", progress.name)
+    settings = replace(settings, source_topics=read.names | found | {progress.name})
+    topics = set[str]()
+    if settings.source_client is None:
+        topics |= source_topics(spark, start, query.selections)
     topics |= query.delivery.progress_topics(start, progress)
     preflight.check_cluster(start, settings, topics, start.deadline())
     own_group(start.target, settings.group_id, start.deadline())
-    return replace(query, settings=settings)
+    return replace(query, settings=settings, source_patterns=read.patterns)

@@ -39,6 +39,7 @@ class SinkQuery:
     fallback: "Delivery | None"
     why: str
     forced: bool  # whether the stream can't be written by a delivery that costs less
+    source_patterns: frozenset[str] = frozenset()  # of topics that no row may be for
 
 
 class Delivery(ABC):

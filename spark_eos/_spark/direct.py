@@ -60,4 +60,4 @@ class DirectDelivery(Delivery):
 
     def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
         progress = functools.partial(DirectProgress, progress_topic=query.progress_topic.name)
-        return progress, BatchJobs(query.settings, runtime)
+        return progress, BatchJobs(query.settings, runtime, query.source_patterns)

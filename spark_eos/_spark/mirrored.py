@@ -33,4 +33,4 @@ class MirroredDelivery(DirectDelivery):
 
     def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
         progress = functools.partial(MirroredProgress, topic=query.progress_topic)
-        return progress, BatchJobs(query.settings, runtime)
+        return progress, BatchJobs(query.settings, runtime, query.source_patterns)

@@ -33,7 +33,8 @@ class QueryRuntime(ABC):
     offset_log: OffsetLog
 
     def __init__(self, spark: SparkSession, query_id: str, run_id: str) -> None:
-        self._of_query, self._query_id, self.run_id = spark, query_id, run_id
+        # That the query was started in; a batch's is a clone.
+        self.session, self._query_id, self.run_id = spark, query_id, run_id
         self._unanswered = 0
 
     @abstractmethod
@@ -43,7 +44,7 @@ class QueryRuntime(ABC):
     def active(self) -> bool:
         """Whether the run is active; called about once a second."""
         try:
-            query = self._of_query.streams.get(self._query_id)
+            query = self.session.streams.get(self._query_id)
         except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
             self._unanswered += 1
             return self._unanswered < _UNANSWERED

@@ -212,7 +212,8 @@ class ExactlyOnceSink:
         Args:
             spark: The session, classic or Spark Connect.
             subscribe: Topic names, separated by commas.
-            subscribePattern: Regular expression that must match a whole topic name.
+            subscribePattern: Regular expression of Java's that must match a topic's whole name. The
+                sink's ``topic``, dead-letter and progress topic are never read.
             assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
             starting_offsets: Where a group without committed offsets starts: ``earliest`` or
                 ``latest``. Topics and partitions added later are read from their beginning.
@@ -226,8 +227,9 @@ class ExactlyOnceSink:
 
         Raises:
             ConfigurationError: Not exactly one of subscribe, subscribePattern and assign is given,
-                or ``kafka`` has ``oauth_cb`` and the source has no way to log in; or Spark has no
-                Kafka source, or its local workers' Python can't run our tasks.
+                the pattern is invalid, or a topic is named that the sink writes to; or ``kafka``
+                has ``oauth_cb`` and the source has no way to log in; or Spark has no Kafka source,
+                or its local workers' Python can't run our tasks.
             AuthenticationError: A broker and this client do not accept each other.
             UnsupportedPipelineError: An option would split or reorder source partitions.
             TopicNotFoundError: A source topic does not exist.
@@ -236,11 +238,12 @@ class ExactlyOnceSink:
         given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
         selection = {name: text for name, text in given.items() if text is not None}
         with self._batches.start as start:
-            frame = read_from_offsets(
+            frame, selection = read_from_offsets(
                 spark,
                 start,
                 self._settings,
                 selection,
+                progress_topic=self._progress_topic.name,
                 starting_offsets=starting_offsets,
                 include_headers=include_headers,
                 options=options,
@@ -279,7 +282,7 @@ class ExactlyOnceSink:
         """
         frame = with_known_names(frame)
         with self._batches.start as start:
-            query = checked_by_cluster(self._checked(frame, start), start)
+            query = checked_by_cluster(self._checked(frame, start), start, frame.sparkSession)
         self._batches.prepare(query, frame.sparkSession)
         return ExactlyOnceWriter(
             self._batches,

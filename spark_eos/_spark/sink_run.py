@@ -153,10 +153,10 @@ class SinkBatches:
                 "group_id and checkpoint_location"
             )
 
-    def say_start(self, query: SinkQuery, log: OffsetLog | None) -> None:
+    def say_start(self, query: SinkQuery, spark: SparkSession, log: OffsetLog | None) -> None:
         """Called before the query starts, with its checkpoint unless on Spark Connect."""
         with self.start as start:
-            say_start(query, start, log)
+            say_start(query, spark, start, log)
         if log is None:
             # The run is in another process.
             self.start.close()

@@ -3,9 +3,8 @@
 import difflib
 import json
 import logging
-import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,6 +25,7 @@ from spark_eos._pyspark_internals import unlogged
 from spark_eos._spark.dead_letter_columns import with_letter_fields
 from spark_eos._spark.session import check_session
 from spark_eos._spark.stream_sources import READ_BY_US
+from spark_eos._spark.topic_patterns import matching, whole_names
 from spark_eos.acls import Operation
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError, warn
 
@@ -65,6 +65,7 @@ _KNOWN: Final = {
     )
 }
 _LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
+_PATTERN: Final = "subscribePattern"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
 
 logger = logging.getLogger(__name__)
@@ -105,22 +106,85 @@ def check_source_options(
         )
 
 
+class Selection(NamedTuple):
+    """What sink.read is to read, as it is passed to Spark, and the topics and partitions of it."""
+
+    options: dict[str, str]
+    topics: dict[str, cluster.TopicInfo]
+    partitions: set[TopicPartition]
+
+
+def _selection(
+    spark: SparkSession,
+    start: Start,
+    settings: WriterSettings,
+    given: Mapping[str, str],
+    progress_topic: str,
+) -> Selection:
+    """What is to be read, but for the topics that the query itself writes to."""
+    never = _never_sources(start, settings, progress_topic)
+    for name in sorted(named_topics(given) & never.keys()):
+        raise preflight.feeds_itself(never[name], name)
+    if (pattern := given.get(_PATTERN)) is None:
+        found = source_partitions(spark, start.source, given, start.deadline())
+        return Selection(dict(given), *found)
+    topics = cluster.topics(start.source, None, start.deadline())
+    whole = whole_names(spark, pattern, topics, never)
+    if whole.left_out:
+        warn(
+            logger,
+            "EOS71",
+            "group %s: subscribePattern %r must match a topic's whole name, so these are not read, "
+            "although Spark's own Kafka source would read them: %s. To read them, let the pattern "
+            "match them: '.*' stands for anything",
+            settings.group_id,
+            pattern,
+            listed(sorted(whole.left_out), 10),
+        )
+    read = _matched(start.source, pattern, topics, whole.read)
+    return Selection({_PATTERN: whole.pattern}, read, _all_partitions(read))
+
+
+def _matched(
+    connections: Connections,
+    pattern: str,
+    topics: Mapping[str, cluster.TopicInfo],
+    names: Iterable[str],
+) -> dict[str, cluster.TopicInfo]:
+    found = {name: topics[name] for name in names}
+    if not found:
+        raise TopicNotFoundError(
+            f"no topic that {connections.principal.who} may describe matches {_PATTERN} {pattern!r}"
+        )
+    return found
+
+
+def _never_sources(start: Start, settings: WriterSettings, progress_topic: str) -> dict[str, str]:
+    """The topics that are no sources, however they are found, by the options that name them."""
+    source = settings.source_client
+    if source is not None and not cluster.same_cluster(
+        start.target, source.bootstrap_servers, start.deadline()
+    ):
+        return {}
+    found = {progress_topic: "progress_topic"}
+    if settings.topic is not None:
+        found[settings.topic] = "topic"
+    if settings.dead_letters is not None:
+        found[settings.dead_letters.topic] = "dead_letters.topic"
+    return found
+
+
 def source_partitions(
-    connections: Connections, selection: Mapping[str, str], deadline: Deadline
+    spark: SparkSession,
+    connections: Connections,
+    selection: Mapping[str, str],
+    deadline: Deadline,
 ) -> tuple[dict[str, cluster.TopicInfo], set[TopicPartition]]:
+    """The topics and partitions that a selection reads, as it is passed to Spark."""
     names, assigned = _named(selection)
     if names is None:
-        pattern = re.compile(selection["subscribePattern"])
-        found = {
-            name: topic
-            for name, topic in cluster.topics(connections, None, deadline).items()
-            if pattern.fullmatch(name)
-        }
-        if not found:
-            raise TopicNotFoundError(
-                f"no topic that {connections.principal.who} may describe matches subscribePattern "
-                f"{pattern.pattern!r}"
-            )
+        topics, pattern = cluster.topics(connections, None, deadline), selection[_PATTERN]
+        found = _matched(connections, pattern, topics, matching(spark, pattern, topics))
         return found, _all_partitions(found)
     found = _existing(connections, names, deadline)
     for topic, partition in sorted(assigned - _all_partitions(found)):
@@ -133,13 +197,15 @@ def named_topics(selection: Mapping[str, str]) -> set[str]:
     return _named(selection)[0] or set()
 
 
-def source_topics(start: Start, selections: Iterable[Mapping[str, str]]) -> set[str]:
+def source_topics(
+    spark: SparkSession, start: Start, selections: Iterable[Mapping[str, str]]
+) -> set[str]:
     """The topics that selections read in the target's cluster, as far as they exist."""
     found: set[str] = set()
     for selection in selections:
 
         def look(selection: Mapping[str, str] = selection) -> set[str]:
-            topics, _ = source_partitions(start.target, selection, start.deadline())
+            topics, _ = source_partitions(spark, start.target, selection, start.deadline())
             return {*topics}
 
         found |= start.cached(_question(selection), look)
@@ -155,7 +221,9 @@ def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[TopicPart
     if len(selection) != 1:
         raise ConfigurationError("give exactly one of subscribe, subscribePattern and assign")
     ((kind, text),) = selection.items()
-    if kind == "subscribePattern":
+    if not isinstance(text, str):
+        raise ConfigurationError(f"{kind} must be a string, not {text!r}")
+    if kind == _PATTERN:
         return None, set()
     if kind == "subscribe":
         return {name.strip() for name in text.split(",") if name.strip()}, set()
@@ -193,14 +261,14 @@ def _all_partitions(topics: Mapping[str, cluster.TopicInfo]) -> set[TopicPartiti
 def starting_positions(
     connections: Connections,
     group_id: str,
-    selection: Mapping[str, str],
+    selection: Selection,
     starting_offsets: str,
     deadline: Deadline,
     target: Connections | None = None,
 ) -> dict[str, dict[str, int]]:
     """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` of a new group."""
-    topics, partitions = source_partitions(connections, selection, deadline)
-    ids = {name: topic.topic_id for name, topic in topics.items()}
+    partitions = selection.partitions
+    ids = {name: topic.topic_id for name, topic in selection.topics.items()}
     # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
     # worst Spark reads from further back, and the sink skips what was written.
     if target is not None:
@@ -248,29 +316,31 @@ def read_from_offsets(
     settings: WriterSettings,
     selection: Mapping[str, str],
     *,
+    progress_topic: str,
     starting_offsets: str,
     include_headers: bool,
     options: Mapping[str, str] | None,
-) -> DataFrame:
-    """The stream of a selection, from a group's offsets on, once the cluster is checked."""
+) -> tuple[DataFrame, dict[str, str]]:
+    """The stream of a selection, from a group's offsets on, and the selection as Spark has it."""
     options = dict(options or {})
     read = settings.source_client or settings.client
     own = named_topics(selection) if settings.source_client is None else set()
     check_source_options(starting_offsets, options, read)
     check_session(spark)
-    group_id, target, source = settings.group_id, start.target, start.source
+    group_id, target = settings.group_id, start.target
     preflight.check_brokers(start, settings, start.deadline())
     # Before any lookup, so that the error names every missing ACL.
     preflight.check_authorization(start, settings, own, start.deadline())
+    selected = _selection(spark, start, settings, selection, progress_topic)
     starting = starting_positions(
-        source,
+        start.source,
         group_id,
-        selection,
+        selected,
         starting_offsets,
         deadline := start.deadline(),
         target=None if settings.source_client is None else target,
     )
-    start.remember(_question(selection), {*starting})
+    start.remember(_question(selected.options), {*starting})
     # Without records Spark runs no batch, and nothing else would renew the offsets.
     renew_unattended(target, group_id, deadline)
     renew_hourly(settings)
@@ -279,7 +349,7 @@ def read_from_offsets(
             **{
                 **read.for_spark_source(sum(map(len, starting.values()))),
                 **options,
-                **selection,
+                **selected.options,
                 "startingOffsets": json.dumps(starting),
                 "failOnDataLoss": str(settings.fail_on_data_loss).lower(),
                 READ_BY_US: group_id,
@@ -290,5 +360,7 @@ def read_from_offsets(
             reader = reader.option("includeHeaders", "true")
         frame = reader.load()
     if carry_records:
-        return with_letter_fields(frame, include_headers=include_headers)
-    return frame.withColumn("source", F.struct("topic", "partition", "offset"))
+        frame = with_letter_fields(frame, include_headers=include_headers)
+    else:
+        frame = frame.withColumn("source", F.struct("topic", "partition", "offset"))
+    return frame, selected.options

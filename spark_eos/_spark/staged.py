@@ -24,7 +24,7 @@ from spark_eos._spark.staged_copies import StagedCopies
 from spark_eos._spark.stream_sources import (
     check_losses_seen,
     check_staged_sources,
-    only_read_by_sink,
+    read_by_others,
     sources_of,
 )
 from spark_eos._worker.arrow_columns import FILE_NUMBER
@@ -35,11 +35,9 @@ from spark_eos.errors import UnsupportedPipelineError
 class StagedJobs(BatchJobs):
     """Batches whose rows are read from the files that they are staged in."""
 
-    def __init__(
-        self, settings: WriterSettings, runtime: QueryRuntime, files: StagedCopies
-    ) -> None:
-        super().__init__(settings, runtime)
-        self._files = files
+    def __init__(self, query: SinkQuery, runtime: QueryRuntime) -> None:
+        super().__init__(query.settings, runtime, query.source_patterns)
+        self._files = StagedCopies(query, runtime)
 
     def of(self, frame: DataFrame, batch_id: int) -> Batch:
         files = self._files.of_batch(frame)
@@ -109,6 +107,8 @@ class StagedDelivery(Delivery):
         return {p: found.offset for p, found in offsets.items() if is_position(found.metadata)}
 
     def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
-        reads = only_read_by_sink(query.selections, query.sources)
-        progress = functools.partial(StagedProgress, topic=query.progress_topic, reads=reads)
-        return progress, StagedJobs(query.settings, runtime, StagedCopies(query, runtime))
+        others = functools.partial(read_by_others(query.sources).among, runtime.session)
+        progress = functools.partial(
+            StagedProgress, topic=query.progress_topic, read_by_others=others
+        )
+        return progress, StagedJobs(query, runtime)

@@ -20,6 +20,7 @@ from spark_eos._spark.dead_letter_columns import check_error_column, staged_colu
 from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.spark_files import literal_path
+from spark_eos._spark.topic_patterns import topic_is_source
 from spark_eos._worker.arrow_columns import FILE_NUMBER, ROW, staged_batches
 from spark_eos._worker.task import Arrange
 from spark_eos.errors import CheckpointError, warn
@@ -56,6 +57,7 @@ class StagedCopies:
         self._location = query.location.rstrip("/")
         self._progress_topic = query.progress_topic.name
         self._default_topic = query.settings.topic
+        self._source_patterns = query.source_patterns
         self._reader: SparkSession | None = None
         self._reader_used = 0.0
         self._staged: tuple[str, T.StructType] | None = None
@@ -151,7 +153,8 @@ class StagedCopies:
             return False
         self._check(schema)
         names = staged_names(schema) if self._dead_letters else payload(schema)
-        self._rows = self._read(copy.directory, schema).select(*names, *self._place)
+        added = topic_is_source(names, self._source_patterns)
+        self._rows = self._read(copy.directory, schema).select(*names, *added, *self._place)
         self.arrange = functools.partial(
             staged_batches,
             progress_topic=self._progress_topic,

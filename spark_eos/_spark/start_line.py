@@ -5,6 +5,8 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
+from pyspark.sql import SparkSession
+
 from spark_eos._batch.plan import Positions
 from spark_eos._client.printable import counted
 from spark_eos._driver.offset_log import OffsetLog
@@ -26,7 +28,7 @@ logger = logging.getLogger(__name__)
 _SECONDS: Final = 5.0
 
 
-def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
+def say_start(query: SinkQuery, spark: SparkSession, start: Start, log: OffsetLog | None) -> None:
     """Says what can be found out; ``log``: the checkpoint, None on Spark Connect."""
     delivery, why = query.delivery, query.why
     where: list[str] = []
@@ -41,7 +43,7 @@ def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
             if delivery is not query.delivery:
                 why = "its checkpoint was begun with it"
         begun = log is not None and log.begun is not None
-        where = _beginning(query, delivery, start, begun=begun)
+        where = _beginning(query, delivery, spark, start, begun=begun)
     except Exception as error:
         logger.debug("the line at the start is incomplete", exc_info=error)
     group = query.settings.group_id
@@ -49,7 +51,9 @@ def say_start(query: SinkQuery, start: Start, log: OffsetLog | None) -> None:
     say(text, event="start", group_id=group, delivery=delivery.name)
 
 
-def _beginning(query: SinkQuery, delivery: Delivery, start: Start, *, begun: bool) -> list[str]:
+def _beginning(
+    query: SinkQuery, delivery: Delivery, spark: SparkSession, start: Start, *, begun: bool
+) -> list[str]:
     """Where a query starts, and its lag; ``begun``: whether its checkpoint has a batch."""
     deadline = Deadline(_SECONDS, "connect_timeout_ms")
     offsets = all_group_offsets(start.target, query.settings.group_id, deadline, positions=True)
@@ -57,7 +61,7 @@ def _beginning(query: SinkQuery, delivery: Delivery, start: Start, *, begun: boo
     reached = delivery.positions(offsets)
     read: set[TopicPartition] = set()
     for selection in query.selections:
-        read |= source_partitions(start.source, selection, deadline)[1]
+        read |= source_partitions(spark, start.source, selection, deadline)[1]
     if read:
         reached = {p: offset for p, offset in reached.items() if p in read}
     latest = False

@@ -2,15 +2,16 @@
 
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos._batch.writer_settings import SourceTopics
+from spark_eos._client.printable import listed
+from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._pyspark_internals import Execution, StreamSource, stream_relations
-from spark_eos.errors import UnsupportedPipelineError
+from spark_eos._spark.topic_patterns import SourceTopics
+from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 
 READ_BY_US: Final = "sparkeosread"
 """Option with the group of sources made by `spark_eos._spark.source`; Spark ignores it."""
@@ -141,11 +142,28 @@ def topics_read(
     for source in sources:
         if source.format in _KAFKA and here(source.options.get(_SERVERS, "")):
             pattern = source.options.get(_PATTERN)
-            if pattern is not None:
-                _check_pattern(pattern)
-            patterns = () if pattern is None else (pattern,)
-            found |= SourceTopics(tuple(_partitions(source.options)), patterns)
+            patterns = frozenset() if pattern is None else frozenset({pattern})
+            found |= SourceTopics(frozenset(_partitions(source.options)), patterns)
     return found
+
+
+def check_still_read(sources: Iterable[StreamSource], spark: SparkSession, log: OffsetLog) -> None:
+    """Refuses a checkpoint with topics that a subscribePattern no longer matches."""
+    read = topics_read(sources)
+    if not read.patterns:
+        # Spark says so itself, unless it is to ignore it, and the names are the user's choice.
+        return
+    topics = log.topics()
+    if left_out := topics - read.among(spark, topics):
+        raise CheckpointError(
+            f"the query of checkpoint_location {log.location!r} has read topics that it would not "
+            f"read any more: {listed(sorted(left_out), 10)}. subscribePattern must match a topic's "
+            "whole name, and chooses neither topic, dead_letters.topic nor progress_topic of the "
+            "sink. To read them on, let the pattern match them, or write to other topics. To leave "
+            "them, with what is unread in them, start a direct or mirrored query with an empty "
+            "checkpoint_location and the same group_id, and a staged one, once, with "
+            "fail_on_data_loss=False and subscribe= of the others' names in place of the pattern"
+        )
 
 
 def check_losses_seen(
@@ -160,8 +178,8 @@ def check_losses_seen(
         mine = topics_read([source])
         if (
             source.options.get(_SERVERS) != servers
-            or {*mine.names} - {*ours.names}
-            or {*mine.patterns} - {*ours.patterns}
+            or mine.names - ours.names
+            or mine.patterns - ours.patterns
             or any(_shared(source, other) for other in others)
         ):
             raise UnsupportedPipelineError(
@@ -176,23 +194,9 @@ def _selected(selections: Iterable[Mapping[str, str]]) -> Iterator[StreamSource]
         yield StreamSource("kafka", {name.lower(): text for name, text in one.items()})
 
 
-def _check_pattern(pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise UnsupportedPipelineError(
-            f"subscribePattern {pattern!r} can't be compared with the rows' target topics: Python "
-            f"can't read it ({error}). Write it in syntax that both Java and Python know"
-        ) from error
-
-
-def only_read_by_sink(
-    selections: Iterable[Mapping[str, str]], sources: Iterable[StreamSource]
-) -> Callable[[str], bool]:
-    """Tells the topics that only ``sink.read`` reads in a query."""
-    ours = topics_read(_selected(selections))
-    others = topics_read(one for one in sources if READ_BY_US not in one.options)
-    return lambda topic: ours.has(topic) and not others.has(topic)
+def read_by_others(sources: Iterable[StreamSource]) -> SourceTopics:
+    """The topics that sources read which are not of ``sink.read``."""
+    return topics_read(one for one in sources if READ_BY_US not in one.options)
 
 
 def _shared(one: StreamSource, other: StreamSource) -> str:

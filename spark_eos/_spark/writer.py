@@ -20,7 +20,8 @@ from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.failed_query import file_fault
 from spark_eos._spark.sink_run import SinkBatches
-from spark_eos._spark.spark_files import HadoopFiles
+from spark_eos._spark.spark_files import HadoopFiles, SparkFiles
+from spark_eos._spark.stream_sources import check_still_read
 from spark_eos.errors import CheckpointError, ConfigurationError
 
 BatchFunction = Callable[[DataFrame, int], None]
@@ -234,7 +235,9 @@ class ExactlyOnceWriter:
             writer = writer.trigger(**self._trigger)
         for name, value in {**chosen, _LOCATION: location}.items():
             writer = writer.option(name, value)
-        batches.say_start(self._query, log)
+        logged = log or OffsetLog(SparkFiles(rows.sparkSession, location))
+        check_still_read(self._query.sources, rows.sparkSession, logged)
+        batches.say_start(self._query, rows.sparkSession, log)
         with _checkpoint_at(location):
             query = writer.start()
         batches.note_started(self._query, query)

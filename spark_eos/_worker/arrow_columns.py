@@ -6,12 +6,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eos._worker.dead_letters import FOR_LETTERS
-from spark_eos._worker.records import SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
+from spark_eos._worker.records import (
+    SOURCE_OFFSET,
+    SOURCE_PARTITION,
+    SOURCE_TOPIC,
+    TOPIC_IS_SOURCE,
+)
 
 _SOURCE = {"topic": SOURCE_TOPIC, "partition": SOURCE_PARTITION, "offset": SOURCE_OFFSET}
 FLAT_SOURCE = {name: f"__source_{name}" for name in _SOURCE}
 """The columns that hold the fields of ``source`` if it is spread over several."""
-_AS_THEY_ARE = ("topic", "partition", "headers", *FOR_LETTERS)
+_AS_THEY_ARE = ("topic", TOPIC_IS_SOURCE, "partition", "headers", *FOR_LETTERS)
 FILE_NUMBER = "file"
 """The column with the number of a staged row's file."""
 ROW = "row"

@@ -17,6 +17,8 @@ from spark_eos._worker.librdkafka_errors import TransactionError
 SOURCE_TOPIC = "source_topic"
 SOURCE_PARTITION = "source_partition"
 SOURCE_OFFSET = "source_offset"
+TOPIC_IS_SOURCE = "topic_is_source"
+"""The column that tells whether a pattern lets the query read a row's topic."""
 # A transaction may end between two slices.
 # With fewer rows, what is done once for each slice takes longer than its rows.
 _SLICE_ROWS = 10_000

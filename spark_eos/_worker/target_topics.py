@@ -8,7 +8,7 @@ from cachetools import LRUCache
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache, why_impossible
 from spark_eos._worker.librdkafka_errors import TransactionError, asking_cluster
-from spark_eos._worker.records import SourceRows
+from spark_eos._worker.records import TOPIC_IS_SOURCE, SourceRows, column_of
 from spark_eos.acls import Operation
 
 # A record can name any topic: so many names of topics that do not exist are remembered.
@@ -23,7 +23,7 @@ class TargetTopics:
     """Target topics of the open transaction, as they were when it first wrote to them."""
 
     def __init__(
-        self, cache: TopicCache, refuses: Callable[[str], str], absent: LRUCache[str, bool]
+        self, cache: TopicCache, refuses: Callable[[str, bool], str], absent: LRUCache[str, bool]
     ) -> None:
         self._cache = cache
         self._refuses = refuses
@@ -35,8 +35,11 @@ class TargetTopics:
 
     def refuse(self, found: SourceRows, firsts: Mapping[str | None, int]) -> None:
         """Refuses topics that no row of the query may be for, each with its first row."""
+        matched = column_of(found.rows, TOPIC_IS_SOURCE)
         for name, row in firsts.items():
-            if name is not None and (why := self._refuses(name)):
+            # Null where the row has no topic: the default one is known before.
+            is_source = matched is not None and matched[row].as_py() is True
+            if name is not None and (why := self._refuses(name, is_source)):
                 raise TransactionError(
                     f"{found.position(row)}: the row is for {name!r}, {why}. A row's `topic` "
                     "column is its target, before topic= of the sink: drop it, or compute it",

@@ -53,6 +53,7 @@ class Order:
     pipeline: str  # a name in `support.pipelines`
     arguments: Mapping[str, Any]  # of the pipeline, beside its sources
     available_now: bool  # whether the query ends once it has written what there is
+    read: Mapping[str, Any]  # further arguments of sink.read
     read_options: Mapping[str, str]  # further options of Spark's Kafka source
     config: Mapping[str, str]  # settings of the session that the query starts with
 
@@ -128,7 +129,12 @@ def _configured(session: SparkSession, config: Mapping[str, str]) -> Iterator[No
 def _sink_writer(session: SparkSession, order: Order) -> tuple[Writer, Callable[[], None]]:
     sink = ExactlyOnceSink(**arguments(**order.sink))
     frames = [
-        sink.read(session, subscribe=topic, include_headers=True, options=order.read_options)
+        sink.read(
+            session,
+            **{"subscribe": topic, **order.read},
+            include_headers=True,
+            options=order.read_options,
+        )
         for topic in order.sources
     ]
     return sink.write(PIPELINES[order.pipeline](*frames, **order.arguments)), sink.close
@@ -188,6 +194,7 @@ class Api:
         also: list[str] | None = None,
         available_now: bool = True,
         max_offsets: int | None = None,
+        read: Mapping[str, Any] | None = None,
         config: Mapping[str, str] | None = None,
         **options: Any,
     ) -> RunningQuery:
@@ -198,6 +205,7 @@ class Api:
             pipeline=pipeline,
             arguments=arguments or {},
             available_now=available_now,
+            read=read or {},
             read_options={} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)},
             config=config or {},
         )

@@ -71,6 +71,17 @@ def forgotten(frame: DataFrame, *, fails: bool = False) -> DataFrame:
     return frame.select("key", value.alias("value"))
 
 
+def routed(frame: DataFrame, to: str, *, shuffled: bool = False) -> DataFrame:
+    """Rows for the topic that an expression names."""
+    rows = frame.select("source", "key", "value", F.expr(to).cast("string").alias("topic"))
+    return rows.repartition(2) if shuffled else rows
+
+
+def rejected(frame: DataFrame) -> DataFrame:
+    """Rows that are all to become dead letters."""
+    return frame.select("source", "key", "value", F.lit("no").alias("error"))
+
+
 def waiting(frame: DataFrame, go: str, value: str, *, once: bool = False) -> DataFrame:
     """Lets the task that reaches a value wait until a file appears.
 
@@ -137,6 +148,8 @@ PIPELINES: dict[str, Callable[..., Any]] = {
         held,
         failing,
         forgotten,
+        routed,
+        rejected,
         priced,
     )
 }

@@ -140,9 +140,7 @@ def staged_run(
     **options: Any,
 ) -> Iterator[StagedRuns]:
     topic = progress_topic(flow)
-    progress = partial(
-        StagedProgress, topic=ProgressTopic(topic), reads=lambda name: name == flow.source
-    )
+    progress = partial(StagedProgress, topic=ProgressTopic(topic), read_by_others=lambda _: set())
     options = {"progress": progress, "prepared": False, **options}
     with running(flow, checkpoint=checkpoint, **options) as runs:
         yield StagedRuns(**vars(runs), copies=Copies() if copies is None else copies, topic=topic)

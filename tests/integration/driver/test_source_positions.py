@@ -11,10 +11,11 @@ from kafka.protocol.consumer import OffsetCommitRequest
 from spark_eos._admin.status import Status, ask_status
 from spark_eos._batch.plan import BatchRange
 from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.cluster import topics as topics_of
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._spark.source import starting_positions
+from spark_eos._spark.source import Selection, starting_positions
 from spark_eos.errors import RecordsLostError
 from spark_eos.testing.broker_admin import admin_client
 from support.flow import Flow
@@ -91,7 +92,9 @@ def test_nothing_is_decided_by_positions(staged: Flow) -> None:
         known = KnownPartitions.of(all_group_offsets(connections, staged.group_id, deadline()))
         assert {topic for topic, _ in known.partitions} == {progress_topic(staged)}
         assert known.set_by_others == frozenset()
-        selection = {"subscribe": staged.source}
+        topics = topics_of(connections, [staged.source], deadline())
+        partitions = {TopicPartition(staged.source, number) for number in range(staged.partitions)}
+        selection = Selection({"subscribe": staged.source}, topics, partitions)
         starts = starting_positions(connections, staged.group_id, selection, "earliest", deadline())
     assert starts == {staged.source: {"0": -2, "1": -2}}
     with staged_run(staged, checkpoint=checkpoint, copies=copies) as runs:

@@ -44,7 +44,7 @@ class _ToyDelivery(DirectDelivery):
     why = "a test wants it"
 
     def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
-        return _ToyProgress, BatchJobs(query.settings, runtime)
+        return _ToyProgress, BatchJobs(query.settings, runtime, query.source_patterns)
 
 
 @pytest.fixture(autouse=True)

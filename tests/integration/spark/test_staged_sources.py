@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,19 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos import ExactlyOnceSink, LostRecords
+from spark_eos import BatchReport, ExactlyOnceSink, LostRecords
+from spark_eos._kafka.offset_metadata import is_position
+from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import UnsupportedPipelineError
-from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing import EmbeddedKafka, process_available
 from support import staging
+from support.apis import Queries, patiently
 from support.flow import Flow
+from support.members import deadline
 from support.planting import remove
+from support.queries import run_available
+from support.sinks import arguments
 from support.staging import Written, failing_once_staged, record, run_staged, totals_of
 
 _BATCH = 30
@@ -65,6 +73,51 @@ def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
     assert [report.lost for report in written.reports[1:]] == [()] * (len(written.reports) - 1)
     # The state has batch 0 and 2: the records of batch 1 are gone, but what it wrote is not.
     assert totals_of(flow) == _totals(6, 12, 12)
+
+
+def test_losses_of_topics_that_a_pattern_of_java_chooses(flow: Flow, spark: SparkSession) -> None:
+    read = {"subscribe": None, "subscribePattern": rf"\Q{flow.source}\E"}
+
+    def run() -> list[BatchReport]:
+        options: dict[str, Any] = {"progress_topic": f"progress-{flow.name}"}
+        return run_available(
+            spark, flow, staging.repartitioned, read=read, fail_on_data_loss=False, **options
+        )
+
+    _produced(flow, 0)
+    run()
+    _produced(flow, 1)
+    half = _BATCH // flow.partitions
+    remove(flow, flow.source, 0, half + 5)
+    (report,) = run()
+    assert report.delivery == "staged"
+    assert report.lost == (LostRecords(flow.source, 0, half, half + 5),)
+
+
+def _shared_by_readers(
+    session: SparkSession, options: dict[str, Any], servers: str, source: str, other: str
+) -> None:
+    reader = session.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
+    reader = reader.option("kafka.isolation.level", "read_committed")
+    others = reader.option("subscribePattern", rf"\Q{other}\E").option(
+        "startingOffsets", "earliest"
+    )
+    with closing(ExactlyOnceSink(**arguments(**options))) as sink:
+        both = sink.read(session, subscribe=source).select("key", "value")
+        rows = both.union(others.load().select("key", "value")).repartition(2)
+        patiently(process_available)(sink.write(rows), timeout=240)
+
+
+def test_positions_of_another_reader_are_not_published(queries: Queries, flow: Flow) -> None:
+    other = f"other-{flow.name}"
+    flow.broker.create_topic(other, 1)
+    flow.produce(["a", "b"])
+    options = {**flow.options(), "progress_topic": f"progress-{flow.name}"}
+    queries.ask(_shared_by_readers, options, flow.bootstrap_servers, flow.source, other)
+    with flow.connections() as connections:
+        found = all_group_offsets(connections, flow.group_id, deadline(), positions=True)
+    published = {partition for partition, one in found.items() if is_position(one.metadata)}
+    assert published == {TopicPartition(flow.source, number) for number in (0, 1)}
 
 
 def test_losses_that_nothing_would_tell_are_refused(flow: Flow, spark: SparkSession) -> None:

@@ -161,19 +161,3 @@ def test_rows_for_the_dead_letter_topic_are_refused(
     with pytest.raises(StreamingQueryException, match=f"the row is for '{letters}', the query's"):
         run_available(spark_eos_session, flow, to_letters, dead_letter_topic=letters)
     assert _ends(flow.bootstrap_servers, letters, 1) == 0
-
-
-def test_a_pattern_of_sources_holds_topics_that_come_later(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    later = f"{flow.source}-later"
-    flow.broker.create_topic(later)
-    flow.produce(["a"], partition=0)
-
-    def to_later(frame: DataFrame) -> DataFrame:
-        return frame.select("source", "value", F.lit(later).alias("topic"))
-
-    sink = ExactlyOnceSink(**flow.options())
-    frame = sink.read(spark_eos_session, subscribePattern=f"{flow.source}.*")
-    with closing(sink), pytest.raises(StreamingQueryException, match=f"the row is for '{later}'"):
-        process_available(sink.write(to_later(frame)), timeout=240)

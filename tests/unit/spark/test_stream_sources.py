@@ -8,8 +8,9 @@ from spark_eos._spark.stream_sources import (
     check_losses_seen,
     check_sources,
     check_staged_sources,
-    only_read_by_sink,
+    read_by_others,
 )
+from spark_eos._spark.topic_patterns import SourceTopics
 from spark_eos.errors import UnsupportedPipelineError
 
 _LEVEL = "kafka.isolation.level"
@@ -42,18 +43,17 @@ def test_what_a_direct_query_may_not_read(given: list[dict[str, str]], words: st
         check_sources([StreamSource("kafka", options) for options in given])
 
 
-def test_the_topics_that_sink_read_reads() -> None:
-    selections = [
-        {"subscribe": "orders, payments"},
-        {"assign": '{"returns": [0, 1]}'},
-        {"subscribePattern": "eu-.*"},
-    ]
+def test_the_topics_that_others_than_sink_read_read() -> None:
     # A reader of Spark's own may read any cluster.
-    others = [StreamSource("kafka", {**_SAFE, "subscribe": "payments"}), StreamSource("rate", {})]
-    own = [StreamSource("kafka", {**_SAFE, READ_BY_US: "true"})]
-    reads = only_read_by_sink(selections, [*others, *own])
-    names = ["orders", "payments", "returns", "eu-orders", "us-orders", "order"]
-    assert [name for name in names if reads(name)] == ["orders", "returns", "eu-orders"]
+    others = [
+        StreamSource("kafka", {**_SAFE, "subscribe": "orders, payments"}),
+        StreamSource("kafka", {"assign": '{"returns": [0, 1]}'}),
+        StreamSource("kafka", {"subscribepattern": "eu-.*"}),
+        StreamSource("rate", {}),
+    ]
+    own = [StreamSource("kafka", {**_SAFE, "subscribe": "refunds", READ_BY_US: "group"})]
+    names = frozenset({"orders", "payments", "returns"})
+    assert read_by_others([*others, *own]) == SourceTopics(names, frozenset({"eu-.*"}))
 
 
 @pytest.mark.parametrize(
