@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter
-from spark_eos._batch.plan import PartitionPairs
+from spark_eos._batch.sources import Sources
 from spark_eos._client.printable import listed
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
@@ -81,7 +81,7 @@ class ReplayProgress:
         for partition, end in end_offsets(self._connections, [name], self._deadline()).items():
             own = offsets.get(partition.partition)
             if own is not None and end is not None and own.offset > end.high_watermark:
-                command = PartitionPairs().how_to_set(group, {partition: end.high_watermark})
+                command = Sources().how_to_set(group, {partition: end.high_watermark})
                 raise RecordsLostError(
                     f"{partition} ends at {end.high_watermark}, and group {group!r} has replayed "
                     f"it up to {own.offset}, so nothing is written: brokers have lost the last "
@@ -95,7 +95,7 @@ class ReplayProgress:
             raise OffsetsLostError(
                 f"offsets of group {group!r} were set, and others are missing ({names}), so "
                 "how far those partitions were replayed is not known. Nothing is written. Set "
-                f"them, too ({PartitionPairs().how_to_set(group, {first: 'N'})})"
+                f"them, too ({Sources().how_to_set(group, {first: 'N'})})"
             )
 
     def knows(self, home: str, letter: DeadLetter) -> bool:

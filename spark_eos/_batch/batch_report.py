@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spark_eos._batch.plan import BatchRange
+from spark_eos._batch.sources import Sources
 from spark_eos._batch.task_report import JobOutcome, dead_letters_of
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.printable import printable
@@ -258,6 +259,7 @@ def batch_report(
     query_run: str,
     cluster_version: int,
     batch: BatchRange,
+    sources: Sources,
     outcomes: Sequence[JobOutcome],
     members: Mapping[TopicPartition, MemberIdentity],
     milliseconds: Mapping[str, float],
@@ -268,8 +270,7 @@ def batch_report(
     parts = {p: [o.partitions[p] for o in outcomes if p in o.partitions] for p in batch.ends}
     partitions = tuple(
         PartitionReport(
-            topic=partition.topic,
-            partition=partition.partition,
+            *sources.source(partition),
             start=batch.starts.get(partition),
             end=end,
             rows_written=sum(part.rows for part in parts[partition]),
@@ -277,7 +278,7 @@ def batch_report(
             member_epoch=members[partition].epoch if partition in members else None,
             dead_letters=sum(part.dead_letters for part in parts[partition]),
         )
-        for partition, end in sorted(batch.ends.items())
+        for partition, end in sorted(batch.ends.items(), key=lambda each: sources.source(each[0]))
     )
     versions = (o.counters.offset_commit_version for o in outcomes)
     sent = [version for version in versions if version is not None]

@@ -3,7 +3,7 @@
 import pickle
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -17,7 +17,7 @@ Partitions = Collection[TopicPartition]
 
 @dataclass(frozen=True)
 class BatchRange:
-    """A batch's source offsets: the first, unless a partition is new, and that after the last."""
+    """A batch's offsets: the first, unless a partition is new, and the one after the last."""
 
     batch_id: int
     starts: Positions
@@ -26,9 +26,8 @@ class BatchRange:
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """How a task treats one source partition."""
+    """How a task treats the rows of one of the group's partitions."""
 
-    # Of the topic whose offset in the group is committed.
     topic_id: uuid.UUID
     # 0 if the partition is new in the batch.
     start: int
@@ -38,8 +37,6 @@ class PartitionPlan:
     committed: int
     member: MemberIdentity
     metadata: str
-    # Whose offset in the group is committed; None for the source partition itself.
-    progress: TopicPartition | None = None
     # In this attempt.
     max_dead_letters: int = 0
     # A task then commits nothing if all of its rows are dead letters of one error, and they are
@@ -91,17 +88,21 @@ def task_count(
 BatchPlan = Mapping[TopicPartition, PartitionPlan]
 
 
-class SharedPlan(dict[TopicPartition, PartitionPlan]):
-    """A plan that a worker process reads once, however many of its tasks get it."""
+Value = TypeVar("Value")
+
+
+class Shared(dict[TopicPartition, Value]):
+    """A mapping that a worker process unpickles once, however many of its tasks get it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (pickle.dumps(dict(self), pickle.HIGHEST_PROTOCOL),)
 
 
-@lru_cache(maxsize=1)
-def _unpickled(plan: bytes) -> SharedPlan:
-    # A plan of 10,000 partitions takes 40 ms, and each of them may have a task.
-    return SharedPlan(pickle.loads(plan))  # noqa: S301 - the driver has pickled the function, too
+@lru_cache(maxsize=2)
+def _unpickled(mapping: bytes) -> Shared[Any]:
+    # A plan of 10,000 partitions takes 40 ms, and each of them may have a task, which gets a plan
+    # and its sources.
+    return Shared(pickle.loads(mapping))  # noqa: S301 - the driver has pickled the function, too
 
 
 def batch_plan(
@@ -125,66 +126,3 @@ def batch_plan(
         for partition, end in batch.ends.items()
         if partition in members
     }
-
-
-Value = TypeVar("Value")
-
-
-@dataclass(frozen=True)
-class PartitionPairs:
-    """Translates between a group's partitions and the source partitions that they stand for."""
-
-    sources: Mapping[TopicPartition, TopicPartition] = field(default_factory=dict)
-    _progress: Mapping[TopicPartition, TopicPartition] = field(
-        init=False, repr=False, compare=False
-    )
-
-    def __post_init__(self) -> None:
-        reverse = {source: partition for partition, source in self.sources.items()}
-        object.__setattr__(self, "_progress", reverse)
-
-    def source(self, partition: TopicPartition) -> TopicPartition:
-        """The source partition that one of the group's partitions stands for."""
-        return self.sources.get(partition, partition)
-
-    def progress(self, source: TopicPartition) -> TopicPartition:
-        """The partition whose offset in the group is the progress of a source partition."""
-        return self._progress.get(source, source)
-
-    def by_source(self, values: Mapping[TopicPartition, Value]) -> dict[TopicPartition, Value]:
-        """Values by source partition, of values by the group's partitions."""
-        return {self.source(partition): value for partition, value in values.items()}
-
-    def by_progress(self, values: Mapping[TopicPartition, Value]) -> dict[TopicPartition, Value]:
-        """Values by the group's partitions, of values by source partition."""
-        return {self.progress(source): value for source, value in values.items()}
-
-    def task_plan(self, planned: BatchPlan) -> BatchPlan:
-        """A plan for tasks, which see rows of source partitions."""
-        if not self.sources:
-            return planned
-        return {
-            self.source(partition): replace(part, progress=partition)
-            for partition, part in planned.items()
-        }
-
-    # Words for the user -----------------------------------------------------------------------
-
-    def name(self, partition: TopicPartition) -> str:
-        """How to call one of the group's partitions."""
-        if partition not in self.sources:
-            return str(partition)
-        return f"{self.source(partition)} (its progress is {partition})"
-
-    def how_to_set(self, group_id: str, wanted: Mapping[TopicPartition, int | str]) -> str:
-        """The command that sets the group's offsets while the query is stopped."""
-        named = [(*self.source(partition), offset) for partition, offset in wanted.items()]
-        if self.sources:
-            # Kafka's tool limits offsets of progress partitions to the log's end, which is empty.
-            sets = " ".join(f"--set {topic}:{index}={offset}" for topic, index, offset in named)
-            return f"spark-eos progress --group-id {group_id} {sets}"
-        return "; ".join(
-            f"kafka-consumer-groups.sh --reset-offsets --group {group_id} --execute --topic "
-            f"{topic}:{index} --to-offset {offset}"
-            for topic, index, offset in named
-        )

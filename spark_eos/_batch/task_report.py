@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_eos._batch.dead_letters import DeadLetterTally
+from spark_eos._batch.sources import Sources
 from spark_eos._kafka.topic_partition import TopicPartition
 
 WRITTEN: Final = "written"
@@ -51,7 +52,7 @@ class Counters:
 
 @dataclass
 class PartitionOutcome:
-    """What became of one source partition in a task."""
+    """What became of one of the group's partitions in a task."""
 
     status: str = WRITTEN
     # After the last committed row; None if no row was committed.
@@ -75,7 +76,7 @@ def report_batch(
     *,
     left_out_others: bool = False,
 ) -> pa.RecordBatch:
-    """A task's report as a batch of one row: JSON of the task, and of each source partition."""
+    """Return a task's report as a batch of one row: JSON of the task, and of each partition."""
     task: dict[str, Any] = {"status": status, "reason": reason, **asdict(counters)}
     task["left_out_others"] = left_out_others
     for name, tally in (("dead", dead), ("dead_over_limit", dead_over_limit)):
@@ -90,7 +91,7 @@ def report_batch(
 
 @dataclass
 class JobOutcome:
-    """What became of the source partitions in one attempt of a batch."""
+    """What became of the group's partitions in one attempt of a batch."""
 
     partitions: dict[TopicPartition, PartitionOutcome] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
@@ -109,7 +110,7 @@ class JobOutcome:
 
     @property
     def unwritten(self) -> list[TopicPartition]:
-        """Source partitions that need another attempt."""
+        """The partitions that need another attempt."""
         return sorted(p for p, o in self.partitions.items() if o.status != WRITTEN)
 
     @property
@@ -129,7 +130,7 @@ class JobOutcome:
         return any(outcome.next_offset is not None for outcome in self.partitions.values())
 
 
-def job_outcome(reports: Iterable[str]) -> JobOutcome:
+def job_outcome(reports: Iterable[str], sources: Sources = Sources()) -> JobOutcome:
     """Adds up the reports of a Spark job's tasks."""
     job = JobOutcome()
     for row in (row for report in reports for row in json.loads(report)):
@@ -155,7 +156,7 @@ def job_outcome(reports: Iterable[str]) -> JobOutcome:
             # The group's offset is that of the task that committed last.
             known.next_offset = max(known.next_offset or 0, outcome.next_offset or 0) or None
             job.reason = (
-                f"two tasks hold rows of source {partition}: between "
+                f"two tasks hold rows of source {sources.source(partition)}: between "
                 "sink.read and sink.write, rows must stay in their source partition"
             )
     return job

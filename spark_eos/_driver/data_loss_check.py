@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from spark_eos._batch.batch_report import LostRecords
-from spark_eos._batch.plan import BatchRange, PartitionPairs, Positions
+from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._batch.sources import Sources
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.list_offsets import FirstOffsets
@@ -30,7 +31,7 @@ class DataLossCheck:
         self,
         batch: BatchRange,
         committed: Positions,
-        pairs: PartitionPairs,
+        sources: Sources,
         outcome: str = "can't be written any more",
     ) -> tuple[LostRecords, ...]:
         """The batch's records that are deleted and not written."""
@@ -48,19 +49,20 @@ class DataLossCheck:
                 f"batch {batch.batch_id} of group {self._settings.group_id!r}: records were "
                 f"deleted (retention, or delete_records) before they were read, and {outcome}: "
                 f"{', '.join(map(str, lost))}. To continue without them, start with "
-                f"fail_on_data_loss=False, which reports every such gap{self._or_set(lost, pairs)}"
+                "fail_on_data_loss=False, which reports every such gap"
+                f"{self._or_set(lost, sources)}"
             )
         return lost
 
-    def _or_set(self, lost: Collection[LostRecords], pairs: PartitionPairs) -> str:
+    def _or_set(self, lost: Collection[LostRecords], sources: Sources) -> str:
         if self._staged:
             return ""
         wanted = {
-            pairs.progress(TopicPartition(one.topic, one.partition)): one.after for one in lost
+            sources.partition(TopicPartition(one.topic, one.partition)): one.after for one in lost
         }
         return (
             "; or set the group's offsets while the query is stopped "
-            f"({pairs.how_to_set(self._settings.group_id, wanted)}), and start with an empty "
+            f"({sources.how_to_set(self._settings.group_id, wanted)}), and start with an empty "
             "checkpoint_location"
         )
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Mapping
 
-from spark_eos._batch.plan import BatchRange, PartitionPairs, Partitions, Positions
+from spark_eos._batch.plan import BatchRange, Partitions, Positions
+from spark_eos._batch.sources import Sources
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -20,21 +21,21 @@ _NOTHING_HALF = "This run stops, and has left nothing half written"
 
 
 def check_not_moved_back(
-    group_id: str, pairs: PartitionPairs, before: Positions, now: Positions, partitions: Partitions
+    group_id: str, sources: Sources, before: Positions, now: Positions, partitions: Partitions
 ) -> None:
     """Refuses offsets that lie below what the run itself has seen committed."""
     for partition, offset in before.items():
         if partition in partitions and now.get(partition, -1) < offset:
             raise OffsetsLostError(
-                f"group {group_id!r} had committed {pairs.name(partition)} up to {offset} and now "
-                f"has {now.get(partition, 'no offset')}: somebody has set or deleted the group's "
-                "offsets while the query was running"
+                f"group {group_id!r} had committed {sources.name(partition)} up to {offset} and "
+                f"now has {now.get(partition, 'no offset')}: somebody has set or deleted the "
+                "group's offsets while the query was running"
             )
 
 
 def check_not_moved_on(
     group_id: str,
-    pairs: PartitionPairs,
+    sources: Sources,
     before: Positions,
     now: Positions,
     set_by_others: Partitions,
@@ -44,11 +45,11 @@ def check_not_moved_on(
         offset, found = before[partition], now[partition]
         if found > offset:
             raise OffsetsLostError(
-                f"group {group_id!r} had committed {pairs.name(partition)} up to {offset} "
+                f"group {group_id!r} had committed {sources.name(partition)} up to {offset} "
                 f"and now has {found}: a consumer other than spark-eos has used the group while "
                 f"the query was running, and offsets {offset} to {found - 1} are not written. To "
                 f"write them, set the group's offset back to {offset} while the query is stopped "
-                f"({pairs.how_to_set(group_id, {partition: 'N'})}); otherwise the next start "
+                f"({sources.how_to_set(group_id, {partition: 'N'})}); otherwise the next start "
                 "continues after them"
             )
 
@@ -76,19 +77,19 @@ def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -
 
 
 def check_no_suspects(
-    group_id: str, pairs: PartitionPairs, known: KnownPartitions, partitions: Partitions
+    group_id: str, sources: Sources, known: KnownPartitions, partitions: Partitions
 ) -> None:
     """Refuses ranges that an earlier run has marked as perhaps not fully written."""
     for partition, suspect in sorted(known.suspects.items()):
         if partition in partitions:
             raise OffsetsLostError(
-                f"offsets {suspect.first} to {suspect.after - 1} of {pairs.name(partition)} may "
+                f"offsets {suspect.first} to {suspect.after - 1} of {sources.name(partition)} may "
                 f"not all be written: an earlier run of group {group_id!r} got their rows out of "
                 "order or in two tasks, after some of them had been committed. Find out which are "
                 "missing (spark-eos verify). Then set the group's offset while the query is "
                 f"stopped: to {suspect.first} to write them all again, to {suspect.after} to "
-                f"continue after them ({pairs.how_to_set(group_id, {partition: 'N'})}), and start "
-                "with an empty checkpoint_location"
+                f"continue after them ({sources.how_to_set(group_id, {partition: 'N'})}), and "
+                "start with an empty checkpoint_location"
             )
 
 
@@ -110,35 +111,34 @@ def log_lags(
     return any(committed[partition] > starts.get(partition, -1) for partition in partitions)
 
 
-def check_not_cut(group_id: str, batch: BatchRange, pairs: PartitionPairs) -> None:
+def check_not_cut(group_id: str, batch: BatchRange, sources: Sources) -> None:
     """Refuses partitions that end below where they were read up to: their logs may be cut."""
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start, end = batch.starts[partition], batch.ends[partition]
         if end < start:
             raise RecordsLostError(
-                f"{pairs.name(partition)} ends at {end}, and group {group_id!r} has read it up to "
-                f"{start}, so nothing is written. Either a producer's transaction is open before "
-                f"{start}: then start again once it has ended. Or brokers have lost the last "
-                f"records (unclean leader election, or a disk), and new ones at offsets {end} to "
-                f"{start - 1} would be taken for written: then set the group's offset to {end} "
-                f"while the query is stopped ({pairs.how_to_set(group_id, {partition: end})}), "
-                "and start with an empty checkpoint_location"
+                f"{sources.name(partition)} ends at {end}, and group {group_id!r} has read it up "
+                f"to {start}, so nothing is written. Either a producer's transaction is open "
+                f"before {start}: then start again once it has ended. Or brokers have lost the "
+                "last records (unclean leader election, or a disk), and new ones at offsets "
+                f"{end} to {start - 1} would be taken for written: then set the group's offset "
+                f"to {end} while the query is stopped "
+                f"({sources.how_to_set(group_id, {partition: end})}), and start with an empty "
+                "checkpoint_location"
             )
 
 
-def check_no_gap(
-    group_id: str, batch: BatchRange, committed: Positions, pairs: PartitionPairs
-) -> None:
+def check_no_gap(group_id: str, batch: BatchRange, committed: Positions, sources: Sources) -> None:
     """Checks that the batch starts no later than what the group has committed."""
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start = batch.starts[partition]
         offset = committed[partition]
         if offset < start:
             raise OffsetGapError(
-                f"group {group_id!r} has committed {pairs.name(partition)} up to {offset}, but "
+                f"group {group_id!r} has committed {sources.name(partition)} up to {offset}, but "
                 f"batch {batch.batch_id} starts at {start}: offsets {offset} to {start - 1} would "
                 "never be written, so nothing is. Delete the checkpoint at checkpoint_location "
                 "to continue from the group's offsets (this loses and duplicates nothing), or, to "
                 f"skip these records, set the group's offset to {start} "
-                f"({pairs.how_to_set(group_id, {partition: start})})"
+                f"({sources.how_to_set(group_id, {partition: start})})"
             )

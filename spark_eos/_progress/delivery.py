@@ -11,6 +11,7 @@ from typing import Protocol
 
 from spark_eos._batch.batch_report import LostRecords
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
+from spark_eos._batch.sources import Sources
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import Marker
@@ -40,7 +41,7 @@ class StepClock:
             self.milliseconds[name] = self.milliseconds.get(name, 0.0) + spent
 
 
-Rows = Callable[[WriterSettings, BatchRange, BatchPlan, Partitions | None], JobOutcome]
+Rows = Callable[["PlannedBatch", BatchPlan, Partitions | None], JobOutcome]
 """Writes a batch's rows with a Spark job: all, or only those of some of the plan's partitions."""
 
 
@@ -81,12 +82,13 @@ class PlannedBatch:
     """A batch, and what the group's offsets say of it."""
 
     batch: Batch
-    # By the partitions that tasks see.
+    # By the group's partitions, as everything here.
     range: BatchRange
-    # By the group's partitions, and those that are only renewed with it.
-    group_range: BatchRange
     settings: WriterSettings
-    # Committed offsets before its rows, by the partitions that tasks see.
+    sources: Sources = field(default_factory=Sources)
+    # Partitions that are not in the batch, whose offsets are renewed with the batch's.
+    idle: Partitions = ()
+    # Committed offsets before its rows.
     before: Positions = field(default_factory=dict)
     # The files that its rows are read from.
     staged: StagedBatch | None = None
@@ -94,6 +96,11 @@ class PlannedBatch:
     repeated: bool = False
     # Records that were deleted before they were read.
     lost: tuple[LostRecords, ...] = ()
+
+    @property
+    def partitions(self) -> Partitions:
+        """The partitions whose offsets the run must hold."""
+        return {*self.range.ends, *self.idle}
 
     @property
     def rows(self) -> int | None:

@@ -14,6 +14,7 @@ from spark_eos._driver.data_loss_check import DataLossCheck, deleted_meanwhile
 from spark_eos._driver.start import Start
 from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.list_offsets import FirstOffsets, end_offsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._progress.checks import check_no_gap, check_not_cut
 from spark_eos._progress.delivery import Batch, PlannedBatch, Progress
 from spark_eos._progress.missing import Evidence
@@ -47,17 +48,17 @@ class DirectProgress(Progress):
             self._group_id,
             offsets.known.owner or self.owner(batch),
             offsets.known,
-            offsets.pairs,
-            batch.source.ends.keys(),
+            offsets.sources,
+            self._read(batch),
             self._settings.moved_from,
             begun_with=marker.group_id if marker.topic_ids else None,
         )
 
     def learn(self, batch: Batch, marker: Marker) -> None:
         """Says so if the query continues from offsets that its checkpoint knows nothing of."""
-        offsets, read = self._offsets, batch.source.ends.keys()
-        begun = not offsets.known.partitions.isdisjoint(map(offsets.pairs.progress, read))
-        owners = owners_of(offsets.known, offsets.pairs, read)
+        offsets, read = self._offsets, self._read(batch)
+        begun = not offsets.known.partitions.isdisjoint(read)
+        owners = owners_of(offsets.known, read)
         what = ownership_change(
             self.owner(batch),
             owners,
@@ -66,7 +67,7 @@ class DirectProgress(Progress):
         )
         if not what:
             return
-        left, done = self._left(read)
+        left, done = self._left(batch.source.ends.keys())
         warn(
             logger,
             "EOS66",
@@ -85,7 +86,7 @@ class DirectProgress(Progress):
         connections, deadline = self._start.source, self._settings.group_deadline()
         starts = FirstOffsets(connections).of(read, deadline)
         ends = end_offsets(connections, topics, deadline, needed=read)
-        committed = self._committed()
+        committed = self._of_source(self._offsets.committed)
         left = done = 0
         for partition, start in starts.items():
             at = max(start, committed.get(partition, start))
@@ -94,35 +95,40 @@ class DirectProgress(Progress):
                 left += max(0, end.last_stable - at)
         return left, done
 
+    def _read(self, batch: Batch) -> set[TopicPartition]:
+        """Return the group's partitions of what a batch reads, as far as any stand for it."""
+        return set(map(self._offsets.sources.partition, batch.source.ends))
+
     def plan(self, batch: Batch) -> PlannedBatch:
-        return PlannedBatch(batch, batch.source, batch.source, self._settings)
+        return PlannedBatch(batch, batch.source, self._settings)
 
     def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
-        return evidence.initial_offsets(planned.group_range, self._offsets.committed)
+        return evidence.initial_offsets(planned.range, self._offsets.committed)
 
     def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
         offsets, batch = self._offsets, planned.batch
-        check_not_cut(self._group_id, planned.group_range, offsets.pairs)
-        check_no_gap(self._group_id, planned.group_range, offsets.committed, offsets.pairs)
+        check_not_cut(self._group_id, planned.range, offsets.sources)
+        check_no_gap(self._group_id, planned.range, offsets.committed, offsets.sources)
         batch.checkpoint.set_marker(self._marker(planned, marker))
         with batch.clock.step("range"):
-            before = self._committed()
-            lost = self._lost(batch, before)
+            lost = self._lost(batch, offsets.committed)
             self._data_loss.warn(batch.id, lost)
-        return replace(planned, before=before, lost=lost)
+        return replace(planned, before=offsets.committed, lost=lost)
 
     def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
         batch = planned.batch
-        return self._data_loss.explaining(lambda: self._lost(batch, self._committed()))
+        return self._data_loss.explaining(lambda: self._lost(batch, self._offsets.committed))
 
-    def _committed(self) -> Positions:
-        return self._offsets.pairs.by_source(self._offsets.committed)
+    def _of_source(self, committed: Positions) -> Positions:
+        source = self._offsets.sources.source
+        return {source(partition): offset for partition, offset in committed.items()}
 
     def _lost(self, batch: Batch, committed: Positions) -> tuple[LostRecords, ...]:
-        return self._data_loss.lost(batch.source, committed, self._offsets.pairs)
+        sources = self._offsets.sources
+        return self._data_loss.lost(batch.source, self._of_source(committed), sources)
 
     def _marker(self, planned: PlannedBatch, marker: Marker) -> Marker:
-        read = by_topic(planned.range.ends).items()
+        read = by_topic(planned.batch.source.ends).items()
         return replace(marker, partitions={topic: frozenset(own) for topic, own in read})
 
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:

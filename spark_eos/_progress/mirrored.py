@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from spark_eos._batch.plan import BatchRange, PartitionPairs, Partitions
+from spark_eos._batch.plan import BatchRange, Partitions
+from spark_eos._batch.sources import Sources
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, Marker
@@ -73,7 +74,7 @@ class MirroredProgress(DirectProgress):
             raise changed_delivery(DIRECT, MIRRORED)
         used = {*known.partitions, *self._offsets.committed}
         self._unknown = {p for p in used if p.topic == self._topic.name} - sources.keys()
-        self._offsets.pair(replace(known, sources=sources))
+        self._offsets.learn(replace(known, sources=sources))
         super().learn(batch, marker)
 
     def _check_pair(self, partition: TopicPartition, source: SourcePartition) -> None:
@@ -96,23 +97,21 @@ class MirroredProgress(DirectProgress):
 
     def plan(self, batch: Batch) -> PlannedBatch:
         """New source partitions get a progress partition each; idle ones are renewed with all."""
-        source, pairs = batch.source, self._offsets.pairs
+        source, offsets = batch.source, self._offsets
         topics = self._check_source(batch)
-        if new := sorted(source.ends.keys() - set(pairs.sources.values())):
+        if new := sorted(source.ends.keys() - set(offsets.sources.by_partition.values())):
             self._add(new, topics)
-        offsets = self._offsets
-        idle = {
-            partition: offsets.committed[partition]
-            for partition, read in offsets.pairs.sources.items()
-            if read not in source.ends and partition in offsets.committed
-        }
-        starts, ends = map(offsets.pairs.by_progress, (source.starts, source.ends))
+        sources = offsets.sources
+        starts, ends = (
+            {sources.partition(read): offset for read, offset in positions.items()}
+            for positions in (source.starts, source.ends)
+        )
+        idle = sources.by_partition.keys() & offsets.committed.keys() - ends.keys()
         settings = self._settings
         if (letters := settings.dead_letters) is not None:
             # Dead letters name the cluster of their records.
             settings = replace(settings, dead_letters=replace(letters, cluster=self._cluster))
-        group_range = BatchRange(batch.id, starts | idle, ends | idle)
-        return PlannedBatch(batch, source, group_range, settings)
+        return PlannedBatch(batch, BatchRange(batch.id, starts, ends), settings, sources, idle)
 
     def _check_source(self, batch: Batch) -> dict[str, TopicInfo]:
         """Refuses recreated source topics: Kafka itself checks only the progress topic's id."""
@@ -152,7 +151,7 @@ class MirroredProgress(DirectProgress):
         needed = 1 + max(number for _, number in pairs)
         deadline = self._settings.group_deadline()
         ensure_progress_topic(self._start.target, self._topic, deadline, partitions=needed)
-        self._offsets.pair(replace(known, sources={**known.sources, **pairs}))
+        self._offsets.learn(replace(known, sources={**known.sources, **pairs}))
 
     def _check_other_cluster(self, new: Mapping[str, TopicInfo]) -> None:
         """Refuses the target's cluster as the source: a copy could feed itself for ever."""
@@ -173,9 +172,9 @@ class MirroredProgress(DirectProgress):
         group = self._group_id
         lost = ", ".join(map(str, sorted(self._unknown)[:_NAMED]))
         first, any_ = min(new), TopicPartition("", 0)
-        wanted = PartitionPairs({any_: first}).how_to_set(group, {any_: "N"})
+        wanted = Sources({any_: first}).how_to_set(group, {any_: "N"})
         wanted += " --source-bootstrap-servers ..."
-        if not self._offsets.pairs.sources:
+        if not self._offsets.sources.by_partition:
             wanted += f" --progress-topic {self._topic.name}"
         return OffsetsLostError(
             f"group {group!r} has used {len(self._unknown)} progress partitions of which nothing "

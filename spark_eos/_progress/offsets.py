@@ -9,11 +9,11 @@ from typing import Final
 from spark_eos._batch.plan import (
     BatchPlan,
     BatchRange,
-    PartitionPairs,
     Partitions,
     Positions,
     batch_plan,
 )
+from spark_eos._batch.sources import Sources
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code, Verdict, code_names, verdict
@@ -52,9 +52,6 @@ them expire after seven days (``offsets.retention.minutes``), at the shortest af
 class GroupOffsets:
     """A group's offsets. All that changes its fields is here; each change follows an answer."""
 
-    # Tasks see source partitions. In a mirrored query another partition of the group stands for
-    # each; only here is the one translated to the other.
-
     def __init__(
         self,
         connections: Connections,
@@ -84,8 +81,8 @@ class GroupOffsets:
         self._expected: Mapping[TopicPartition, Collection[StagedBatch | None]] = {}
         # What the texts of all offsets tell.
         self.known = KnownPartitions()
-        # What the offsets stand for: of a mirrored query, partitions of the source.
-        self.pairs = PartitionPairs()
+        # The source partitions that they stand for, as the texts tell; for messages.
+        self.sources = Sources()
 
     # Fence and read ---------------------------------------------------------------------------
 
@@ -103,8 +100,8 @@ class GroupOffsets:
         # until its high watermark is where the earlier one's was.
         found = self.requests.all(self._settings.group_deadline()) | (stable or {})
         read, before = KnownPartitions.of(found), self.known
-        # Pairs that no offset tells of yet stay known.
-        self.pair(replace(read, sources={**before.sources, **read.sources}, owner=before.owner))
+        # Sources that no offset tells of yet stay known.
+        self.learn(replace(read, sources={**before.sources, **read.sources}, owner=before.owner))
 
     def join(
         self, topics: Mapping[str, TopicInfo], partitions: Partitions, *, by_name: bool
@@ -152,7 +149,7 @@ class GroupOffsets:
 
     def refuse_suspects(self) -> None:
         """Refuses partitions that an earlier run has marked as perhaps not fully written."""
-        check_no_suspects(self._settings.group_id, self.pairs, self.known, self.held)
+        check_no_suspects(self._settings.group_id, self.sources, self.known, self.held)
 
     def _fence(self, partitions: Partitions) -> Committed:
         marked = self.known.suspects
@@ -170,9 +167,9 @@ class GroupOffsets:
         by_hand = frozenset(p for p, found in answer.items() if not has_text(found))
         check_same_pairs(group, self.known, now)
         check_same_staged(group, self._expected, now)
-        check_not_moved_back(group, self.pairs, self.committed, committed, partitions)
+        check_not_moved_back(group, self.sources, self.committed, committed, partitions)
         check_not_moved_on(
-            group, self.pairs, self.committed, committed, by_hand | now.set_by_others
+            group, self.sources, self.committed, committed, by_hand | now.set_by_others
         )
         # What another run has marked since stays marked.
         self._suspect(now.suspects)
@@ -194,22 +191,21 @@ class GroupOffsets:
 
     # Plan -------------------------------------------------------------------------------------
 
-    def plan(self, group_range: BatchRange, batch: BatchRange) -> BatchPlan:
-        """What tasks are to do with each partition; ``group_range``: the same by the group's."""
+    def plan(self, batch: BatchRange) -> BatchPlan:
+        """Plan what tasks are to do with each of a batch's partitions."""
         membership = self._membership
-        planned = batch_plan(
-            group_range, self.committed, membership.identities(), membership.topic_ids, self.known
+        return batch_plan(
+            batch, self.committed, membership.identities(), membership.topic_ids, self.known
         )
-        return {p: one for p, one in self.pairs.task_plan(planned).items() if p in batch.ends}
 
     def members(self) -> Members:
-        """The member that each partition is assigned to, by the partitions that tasks see."""
-        return self.pairs.by_source(self._membership.identities())
+        """Return the member that each partition is assigned to."""
+        return self._membership.identities()
 
     def note_committed(self, outcome: JobOutcome) -> None:
-        found = outcome.partitions.items()
-        moved = {p: o.next_offset for p, o in found if o.next_offset is not None}
-        self.accept(self.pairs.by_progress(moved))
+        """Take over what the tasks of a job have committed."""
+        reported = outcome.partitions.items()
+        self.accept({p: o.next_offset for p, o in reported if o.next_offset is not None})
 
     # Commit -----------------------------------------------------------------------------------
 
@@ -336,16 +332,13 @@ class GroupOffsets:
         """From now on, the texts of offsets tell that they are this query's."""
         self.known = replace(self.known, owner=owner)
 
-    def pair(self, known: KnownPartitions) -> None:
-        """Takes over what progress partitions stand for."""
+    def learn(self, known: KnownPartitions) -> None:
+        """Take over what the offsets mean."""
         self.known = known
-        sources = known.sources.items()
-        self.pairs = PartitionPairs({p: source.topic_partition for p, source in sources})
+        self.sources = Sources({p: one.topic_partition for p, one in known.sources.items()})
 
-    def mark(self, starts: Positions, sources: Partitions) -> dict[str, SuspectRange]:
-        """Marks, until an operator resets them, ranges that may not be written although passed."""
-        pairs = self.pairs
-        partitions = {pairs.progress(source) for source in sources}
+    def mark(self, starts: Positions, partitions: Partitions) -> dict[str, SuspectRange]:
+        """Mark, until an operator resets them, ranges that may not be written although passed."""
         seen = {p: self.committed.get(p, 0) for p in partitions}
         # A later commit may lie below an earlier one: the read would take it for a reset.
         self.committed = {p: at for p, at in self.committed.items() if p not in partitions}
@@ -353,16 +346,15 @@ class GroupOffsets:
         found = suspect_ranges(starts, seen, self.committed)
         self._suspect(found)
         self.commit({p: self.committed[p] for p in found}, again=found)
-        return {pairs.name(partition): found[partition] for partition in sorted(found)}
+        return {self.name(partition): found[partition] for partition in sorted(found)}
 
     # Words ------------------------------------------------------------------------------------
 
-    def name(self, source: TopicPartition) -> str:
-        """How to call a partition that tasks see."""
-        return self.pairs.name(self.pairs.progress(source))
+    def name(self, partition: TopicPartition) -> str:
+        """Return what messages call a partition."""
+        return self.sources.name(partition)
 
-    def command(self, sources: Partitions) -> str:
-        """How an operator sets the offsets of partitions that tasks see."""
-        pairs = self.pairs
-        wanted = dict.fromkeys(sorted(map(pairs.progress, sources)), "N")
-        return pairs.how_to_set(self._settings.group_id, wanted)
+    def command(self, partitions: Partitions) -> str:
+        """Return the command with which an operator sets the offsets of partitions."""
+        wanted = dict.fromkeys(sorted(partitions), "N")
+        return self.sources.how_to_set(self._settings.group_id, wanted)

@@ -2,10 +2,11 @@
 
 # Only their texts tell. Those of earlier versions don't, and refuse nothing.
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from spark_eos._batch.plan import PartitionPairs, Partitions
+from spark_eos._batch.plan import Partitions
+from spark_eos._batch.sources import Sources
 from spark_eos._client.printable import listed
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._driver.progress_topic import COMMIT_PARTITION, first_position
@@ -15,9 +16,9 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError, ConfigurationError
 
 
-def owners_of(known: KnownPartitions, pairs: PartitionPairs, read: Partitions) -> set[Owner]:
-    """The owners of the offsets that some source partitions' topics have."""
-    topics = {pairs.progress(partition).topic for partition in read}
+def owners_of(known: KnownPartitions, partitions: Partitions) -> set[Owner]:
+    """Return the owners of the offsets that some partitions' topics have."""
+    topics = {topic for topic, _ in partitions}
     return {owner for topic in topics for owner in known.owners.get(topic, ())}
 
 
@@ -25,7 +26,7 @@ def check_owner(
     group_id: str,
     own: Owner,
     known: KnownPartitions,
-    pairs: PartitionPairs,
+    sources: Sources,
     read: Partitions,
     moved_from: str | None,
     *,
@@ -37,7 +38,7 @@ def check_owner(
     admitted = {own.query, *(Owner.of(query, None).query for query in moved)}
     if all(owner.query in admitted for owner in every):
         return
-    strangers = [one for one in owners_of(known, pairs, read) if one.query not in admitted]
+    strangers = [one for one in owners_of(known, read) if one.query not in admitted]
     if elsewhere := [one for one in strangers if one.target != own.target]:
         what = (
             f"writes to {min(one.written_to for one in elsewhere)}. What its offsets have passed "
@@ -52,9 +53,10 @@ def check_owner(
             "offsets have passed would never be written by this query"
         )
         raise _group_owned_error(group_id, strangers, what)
-    before = {pairs.source(p) for p in (*known.partitions, *known.set_by_others)}
+    before = {*known.partitions, *known.set_by_others}
     if before.isdisjoint(read) and all(owner.query != own.query for owner in every):
-        what = f"reads {_topics(before)}, and not {_topics(read)}. Each would stop the other"
+        named = [_topics(map(sources.source, each)) for each in (before, read)]
+        what = f"reads {named[0]}, and not {named[1]}. Each would stop the other"
         raise _group_owned_error(
             group_id, [one for one in every if one.query not in admitted], what
         )
@@ -84,7 +86,7 @@ def _group_owned_error(group_id: str, owners: Collection[Owner], what: str) -> C
     )
 
 
-def _topics(partitions: Partitions) -> str:
+def _topics(partitions: Iterable[TopicPartition]) -> str:
     return listed(map(repr, sorted({topic for topic, _ in partitions})))
 
 

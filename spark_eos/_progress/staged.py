@@ -99,7 +99,7 @@ class StagedProgress(Progress):
         if (letters := settings.dead_letters) is not None:
             # A staged row has no position in a source.
             settings = replace(settings, dead_letters=replace(letters, positions=False))
-        return PlannedBatch(batch, held, held, settings)
+        return PlannedBatch(batch, held, settings)
 
     def _held(self, batch: Batch) -> BatchRange:
         known = self._used_before(batch)
@@ -113,14 +113,14 @@ class StagedProgress(Progress):
 
     def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
         try:
-            return evidence.initial_offsets(planned.group_range, self._offsets.committed)
+            return evidence.initial_offsets(planned.range, self._offsets.committed)
         except OffsetsLostError as error:
             raise self._checks.lost(planned.batch.id, error) from error
 
     def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
         batch = planned.batch
         with batch.clock.step("stage"):
-            files, found = _files(batch), self._find(planned.group_range, batch.checkpoint)
+            files, found = _files(batch), self._find(planned.range, batch.checkpoint)
             # Partitions that are new in this batch stay new until its end is committed.
             used = self._used_before(batch)
             batch.checkpoint.set_marker(replace(marker, delivery=STAGED, progress_partitions=used))

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from spark_eos._batch.batch_report import LostRecords
-from spark_eos._batch.plan import BatchRange, PartitionPairs, Positions
+from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._batch.sources import Sources
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.data_loss_check import DataLossCheck, deleted_meanwhile
 from spark_eos._kafka.connection import Connections
@@ -77,7 +78,7 @@ class StagedSources:
             return tuple(
                 one
                 for range_ in ranges
-                for one in self._data_loss.lost(range_, range_.starts, PartitionPairs(), refused)
+                for one in self._data_loss.lost(range_, range_.starts, Sources(), refused)
             )
 
         self._check_topics(batch, ranges)

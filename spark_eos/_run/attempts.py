@@ -70,7 +70,7 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
         return ""
     command = offsets.command(outcome.out_of_order)
     try:
-        marked = offsets.mark(planned.group_range.starts, outcome.out_of_order)
+        marked = offsets.mark(planned.range.starts, outcome.out_of_order)
     except SparkEosError as error:
         named = ", ".join(map(offsets.name, sorted(outcome.out_of_order)))
         return (

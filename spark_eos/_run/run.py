@@ -97,11 +97,11 @@ class Run:
                 with step("start"):
                     planned = self._begin(batch)
             self._membership.check()
-            offsets.refence_if_changed(planned.group_range.ends)
+            offsets.refence_if_changed(planned.partitions)
             # Check: another run may have begun while this one was cut off, and may have left
             # offsets of another delivery or query.
             self._check_group(batch)
-            if planned.group_range.ends.keys() - offsets.committed.keys():
+            if planned.range.ends.keys() - offsets.committed.keys():
                 # This run has read the topics before, so these partitions are new in this batch.
                 self._initialize(planned, batch.checkpoint.marker(), begun_now=True)
             # Refuse a range that would lose or repeat records; write the checkpoint's marker;
@@ -112,7 +112,7 @@ class Run:
             # Commit the end, past the records that have no rows.
             with step("commit_end"):
                 planned = progress.check_written(planned, outcomes)
-                offsets.commit_end(planned.group_range.ends)
+                offsets.commit_end(planned.range.ends)
             planned = replace(planned, lost=planned.lost + progress.on_committed(planned))
         return batch_report(
             self._settings,
@@ -120,6 +120,7 @@ class Run:
             self.run_id,
             self._version,
             planned.range,
+            planned.sources,
             outcomes,
             members,
             batch.clock.milliseconds,
@@ -153,7 +154,7 @@ class Run:
             marker = self._without_staged()
         progress.learn(batch, marker)
         planned = progress.plan(batch)
-        offsets.restrict_to(planned.group_range.ends)
+        offsets.restrict_to(planned.partitions)
         offsets.refuse_suspects()
         # Give each partition an offset that is known to be this query's; refuse those lost. Nothing
         # of a batch is written yet that Spark has begun since this run was prepared.
@@ -167,7 +168,7 @@ class Run:
         logger.info(
             "group %s: %d partitions are assigned to this run; TxnOffsetCommit up to v%d",
             self._group_id,
-            len(planned.group_range.ends),
+            len(planned.partitions),
             self._version,
         )
         return planned
@@ -183,11 +184,10 @@ class Run:
         # Of a staged batch without rows there is nothing to read; None if they were not counted.
         while planned.rows != 0:
             with batch.clock.step("plan"):
-                plan = offsets.plan(planned.group_range, planned.range)
-                plan = limit.plan(plan, only, outcomes)
+                plan = limit.plan(offsets.plan(planned.range), only, outcomes)
             with batch.clock.step("job"), progress.reading(planned):
-                settings = self._size.of(planned.settings)
-                outcome = batch.rows(settings, planned.range, plan, only)
+                sized = replace(planned, settings=self._size.of(planned.settings))
+                outcome = batch.rows(sized, plan, only)
             outcomes.append(outcome)
             offsets.note_committed(outcome)
             check_outcome(planned, outcomes, only, offsets)
@@ -240,14 +240,14 @@ class Run:
     def _initialize(self, planned: PlannedBatch, marker: Marker, *, begun_now: bool) -> None:
         """Gives partitions without an offset their first one; refuses those that had one."""
         offsets, ids = self._offsets, self._membership.topic_ids
-        evidence = Evidence(self._group_id, offsets.known, ids, marker, begun_now, offsets.pairs)
+        evidence = Evidence(self._group_id, offsets.known, ids, marker, begun_now, offsets.sources)
         initial = self._progress.initial(planned, evidence)
-        evidence.warn_of_restored(planned.group_range, initial)
+        evidence.warn_of_restored(planned.range, initial)
         self._offsets.initialize(initial)
 
     def _new_marker(self, planned: PlannedBatch) -> Marker:
         """What the checkpoint is to say of the group before any row is written."""
-        held, committed = planned.group_range, self._offsets.committed
+        held, committed = planned.range, self._offsets.committed
         noted = planned.batch.checkpoint.marker().checkpoint_may_lag
         lags = noted and log_lags(held.starts, committed, held.ends)
         ids = dict(self._membership.topic_ids)

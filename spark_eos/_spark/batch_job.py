@@ -1,7 +1,7 @@
 """Writes a batch's rows with Spark jobs, whose tasks write and report."""
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from pyspark.errors import PythonException
@@ -11,7 +11,6 @@ from pyspark.sql import types as T
 
 from spark_eos._batch.plan import (
     BatchPlan,
-    BatchRange,
     Partitions,
     records_of,
     task_count,
@@ -19,7 +18,8 @@ from spark_eos._batch.plan import (
 )
 from spark_eos._batch.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._progress.delivery import Batch
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._progress.delivery import Batch, PlannedBatch
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.dead_letter_columns import (
     carries_letter,
@@ -92,11 +92,11 @@ class BatchJobs:
     def run(
         self,
         frame: DataFrame,
-        settings: WriterSettings,
-        batch: BatchRange,
+        planned: PlannedBatch,
         batch_plan: BatchPlan,
         only: Partitions | None,
     ) -> JobOutcome:
+        batch, sources = planned.range, planned.sources
         rows = self._selected(frame)
         records = 0
         if only is None:
@@ -107,18 +107,21 @@ class BatchJobs:
                 rows = rows.coalesce(tasks)
         else:
             # One task each: what was too much for one task may be too much again.
-            rows = self._single_task(rows.where(self._is_one_of(only)))
+            chosen = self._is_one_of(map(sources.source, only))
+            rows = self._single_task(rows.where(chosen))
         task = write_task(
-            settings, batch_plan, discard_producer=only is not None, arrange=self._arrange
+            planned.settings,
+            batch_plan,
+            sources=sources,
+            discard_producer=only is not None,
+            arrange=self._arrange,
         )
         written = rows.mapInArrow(task, self._report)
         self._runtime.check_batch(frame, written, batch)
         try:
-            outcome = self._outcome(written, settings, batch, only)
+            outcome = self._outcome(written, planned, only)
         except PythonException as error:
-            group = settings.group_id
-            own = as_own_error(error)
-            raise own or as_write_error(error, group, batch.batch_id, batch_plan, only) from error
+            raise as_own_error(error) or as_write_error(error, planned, batch_plan, only) from error
         if only is None:
             waited = outcome.counters.wait_ms
             self._wait_ms = wait_per_record(waited, outcome.tasks, records)
@@ -133,7 +136,7 @@ class BatchJobs:
         # Skipped if possible: a projection costs milliseconds of planning and a copy of every row.
         return frame if self._is_as_wanted else frame.select(*self._columns)
 
-    def _is_one_of(self, partitions: Partitions) -> Column:
+    def _is_one_of(self, partitions: Iterable[TopicPartition]) -> Column:
         chosen = [f"{topic}/{index}" for topic, index in partitions]
         topic, partition = topic_and_partition(self._schema)
         return F.concat_ws("/", topic, partition.cast("string")).isin(chosen)
@@ -149,13 +152,13 @@ class BatchJobs:
     def _outcome(
         self,
         written: DataFrame,
-        settings: WriterSettings,
-        batch: BatchRange,
+        planned: PlannedBatch,
         only: Partitions | None,
     ) -> JobOutcome:
         # Only the first attempt writes all rows.
         self._attempt = 1 if only is None else self._attempt + 1
-        name = f"group {settings.group_id}, batch {batch.batch_id}, attempt {self._attempt}"
+        group_id, batch_id = planned.settings.group_id, planned.batch.id
+        name = f"group {group_id}, batch {batch_id}, attempt {self._attempt}"
         reports = self._runtime.collect(
             written, f"spark-eos: {name}", errors_carried=self._errors_carried
         )
@@ -166,7 +169,7 @@ class BatchJobs:
                 "what is written is not known: the driver's JVM has failed to send them. The next "
                 "start writes what is not written"
             )
-        outcome = job_outcome(report for (report,) in reports)
+        outcome = job_outcome((report for (report,) in reports), planned.sources)
         self._repeated = outcome.retried
         return outcome
 

@@ -7,6 +7,8 @@ from typing import Final
 from pyspark.errors import PythonException
 
 from spark_eos._batch.plan import BatchPlan, Partitions
+from spark_eos._batch.sources import Sources
+from spark_eos._progress.delivery import PlannedBatch
 from spark_eos.errors import (
     ConfigurationError,
     RegistryError,
@@ -55,29 +57,28 @@ def as_own_error(error: Exception) -> SparkEosError | None:
 
 def as_write_error(
     error: PythonException,
-    group_id: str,
-    batch_id: int,
-    planned: BatchPlan,
+    planned: PlannedBatch,
+    batch_plan: BatchPlan,
     only: Partitions | None,
 ) -> WriteError:
     """The error for a Python function's exception: Spark tells no row, so it names the offsets."""
-    ranges = list(_ranges(planned, only))
+    ranges = list(_ranges(batch_plan, planned.sources, only))
     named = ", ".join(ranges[:_NAMED])
     if len(ranges) > _NAMED:
         named += f" and {len(ranges) - _NAMED} more source partitions"
     lines = [line for line in str(error).splitlines() if line.strip()]
     cause, _ = read_back(lines[-1].strip())
     return WriteError(
-        f"batch {batch_id} of group {group_id!r}: a Python function of the query failed with "
-        f"{cause!r}. Spark does not tell on which row; the batch reads {named}. Every "
-        "start reads these again: fix the function, or let it set such rows aside "
-        "(dead_letters, and guarded of spark_eos)"
+        f"batch {planned.batch.id} of group {planned.settings.group_id!r}: a Python "
+        f"function of the query failed with {cause!r}. Spark does not tell on which row; "
+        f"the batch reads {named}. Every start reads these again: fix the function, or "
+        "let it set such rows aside (dead_letters, and guarded of spark_eos)"
     )
 
 
-def _ranges(planned: BatchPlan, only: Partitions | None) -> Iterator[str]:
-    for partition, part in sorted(planned.items()):
+def _ranges(batch_plan: BatchPlan, sources: Sources, only: Partitions | None) -> Iterator[str]:
+    for partition, part in sorted(batch_plan.items(), key=lambda each: sources.source(each[0])):
         first, last = max(part.start, part.committed), part.end - 1
         if first <= last and (only is None or partition in only):
             offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
-            yield f"{partition} {offsets}"
+            yield f"{sources.source(partition)} {offsets}"

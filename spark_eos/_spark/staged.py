@@ -7,12 +7,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions, task_count
+from spark_eos._batch.plan import BatchPlan, Partitions, Positions, task_count
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.checkpoint_marker import STAGED
 from spark_eos._kafka.offset_metadata import is_position
-from spark_eos._progress.delivery import Batch, ProgressOf
+from spark_eos._progress.delivery import Batch, PlannedBatch, ProgressOf
 from spark_eos._progress.staged import StagedProgress
 from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.batch_job import BatchJobs
@@ -48,22 +48,24 @@ class StagedJobs(BatchJobs):
 
     def _run_staged(
         self,
-        settings: WriterSettings,
-        batch: BatchRange,
+        planned: PlannedBatch,
         batch_plan: BatchPlan,
         only: Partitions | None,
     ) -> JobOutcome:
         rows = self._files.rows
         if only is None:
-            files, cores = len(batch.ends) - 1, self._runtime.cores()
+            files, cores = len(planned.range.ends) - 1, self._runtime.cores()
             rows = rows.coalesce(task_count(self._files.number_of_rows, files, cores, wait_ms=0.0))
         else:
             rows = rows.where(F.col(FILE_NUMBER).isin([index - 1 for _topic, index in only]))
             rows = self._single_task(rows)
         task = write_task(
-            settings, batch_plan, discard_producer=only is not None, arrange=self._files.arrange
+            planned.settings,
+            batch_plan,
+            discard_producer=only is not None,
+            arrange=self._files.arrange,
         )
-        return self._outcome(rows.mapInArrow(task, self._report), settings, batch, only)
+        return self._outcome(rows.mapInArrow(task, self._report), planned, only)
 
 
 class StagedDelivery(Delivery):

@@ -112,7 +112,7 @@ class DeadLetterBuilder:
         # Only the first position of each reason is kept, and making its text takes a while.
         first = fault.reason not in self.counts.first
         self.counts.add(fault.reason, found.position(row) if first else "", fault.message)
-        self.by_partition[found.source] = self.by_partition.get(found.source, 0) + 1
+        self.by_partition[found.partition] = self.by_partition.get(found.partition, 0) + 1
         return letter
 
     def _refusal(self, position: str, fault: Fault) -> TransactionError:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_eos._batch.sources import Sources
 from spark_eos._client.letter_headers import Header
 from spark_eos._client.librdkafka_api import ANY_PARTITION
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -35,6 +36,8 @@ def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 class SourceRows:
     """Consecutive rows of one source partition, with the columns of `writable_batches`."""
 
+    # The group's partition whose offset is committed, and the name of it in messages and headers.
+    partition: TopicPartition
     source: TopicPartition
     rows: pa.RecordBatch
 
@@ -69,19 +72,22 @@ class SourceRows:
         found = pc.indices_nonzero(pc.equal(timestamps, 0))
         return len(found) - len(set(without).intersection(found.to_pylist()))
 
+    def _of(self, rows: pa.RecordBatch) -> "SourceRows":
+        return SourceRows(self.partition, self.source, rows)
+
     def at_or_above(self, offset: int) -> "SourceRows":
         """The rows whose source offset is ``offset`` or greater."""
         if not len(self.offsets) or self.first_offset >= offset:
             return self
         below = pc.sum(pc.less(self.offsets, offset)).as_py()
-        return SourceRows(self.source, self.rows.slice(below))
+        return self._of(self.rows.slice(below))
 
     def before_last_record(self) -> tuple["SourceRows", "SourceRows"]:
         """The rows before the last record's, and those of the last record, which may continue."""
         last = pc.sum(pc.less(self.offsets, self.last_offset)).as_py()
         return (
-            SourceRows(self.source, self.rows.slice(0, last)),
-            SourceRows(self.source, self.rows.slice(last)),
+            self._of(self.rows.slice(0, last)),
+            self._of(self.rows.slice(last)),
         )
 
     def slices(
@@ -97,12 +103,12 @@ class SourceRows:
             if end < total and self.offsets[end] == self.offsets[end - 1]:
                 first = pc.sum(pc.less(self.offsets, self.offsets[end])).as_py()
                 end = first if first > start else end
-            yield SourceRows(self.source, self.rows.slice(start, end - start))
+            yield self._of(self.rows.slice(start, end - start))
             start = end
 
 
-def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
-    """Splits an Arrow batch where the source partition changes."""
+def source_rows(batch: pa.RecordBatch, sources: Sources = Sources()) -> Iterator[SourceRows]:
+    """Split an Arrow batch where the source partition changes, and name the group's partition."""
     if not batch.num_rows:
         return
     topics, partitions = batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION)
@@ -118,7 +124,7 @@ def source_rows(batch: pa.RecordBatch) -> Iterator[SourceRows]:
     starts = [0, *(change + 1 for change in changes)]
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
         source = TopicPartition(topics[start].as_py(), partitions[start].as_py())
-        yield SourceRows(source, batch.slice(start, end - start))
+        yield SourceRows(sources.partition(source), source, batch.slice(start, end - start))
 
 
 @dataclass(frozen=True)

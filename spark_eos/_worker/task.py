@@ -11,7 +11,8 @@ from pyspark import TaskContext
 
 from spark_eos._batch import task_report
 from spark_eos._batch.dead_letters import DeadLetterTally
-from spark_eos._batch.plan import BatchPlan, SharedPlan
+from spark_eos._batch.plan import BatchPlan, Shared
+from spark_eos._batch.sources import Sources
 from spark_eos._batch.task_report import Counters, PartitionOutcome, report_batch
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -56,11 +57,12 @@ def write_task(
     settings: WriterSettings,
     plan: BatchPlan,
     *,
+    sources: Sources = Sources(),
     discard_producer: bool = False,
     arrange: Arrange = writable_batches,
 ) -> Arrange:
     """Makes the function that ``mapInArrow`` runs for every Spark partition."""
-    shared = SharedPlan(plan)
+    shared, sources = Shared(plan), Sources(Shared(sources.by_partition))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -69,33 +71,39 @@ def write_task(
             connection.reduce_task_overhead()
             batches = connection.whole(batches)
         if context is not None and context.attemptNumber() > 0:
-            yield _deferred(arrange(batches))
+            yield _deferred(arrange(batches), sources)
         else:
             producer = worker_producer(settings)
             if discard_producer:
                 producer.drop()
-            yield _TaskWriter(settings, shared, producer).write(arrange(batches))
+            yield _TaskWriter(settings, shared, sources, producer).write(arrange(batches))
 
     return run
 
 
-def _deferred(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+def _deferred(batches: Iterator[pa.RecordBatch], sources: Sources) -> pa.RecordBatch:
     # A retry or a speculative copy: an earlier attempt may still be running, so only the driver
     # decides, after fencing, which one writes. Reported even without rows, so that it fences.
     reason = "a repeated attempt of a Spark task leaves the decision to the driver"
     outcomes: dict[TopicPartition, PartitionOutcome] = {}
     for batch in batches:
-        for found in source_rows(batch):
-            outcomes.setdefault(found.source, PartitionOutcome(task_report.RETRIED, reason=reason))
+        for found in source_rows(batch, sources):
+            deferred = PartitionOutcome(task_report.RETRIED, reason=reason)
+            outcomes.setdefault(found.partition, deferred)
     return report_batch(task_report.RETRIED, reason, Counters(), outcomes)
 
 
 class _TaskWriter:
     def __init__(
-        self, settings: WriterSettings, plan: BatchPlan, producer: TransactionalProducer
+        self,
+        settings: WriterSettings,
+        plan: BatchPlan,
+        sources: Sources,
+        producer: TransactionalProducer,
     ) -> None:
         self._settings = settings
         self._plan = plan
+        self._sources = sources
         self._transactions = Transactions(producer, settings, plan)
         self._outcomes: dict[TopicPartition, PartitionOutcome] = {}
         self._pending: dict[TopicPartition, int] = {}
@@ -149,7 +157,7 @@ class _TaskWriter:
 
     def _source_rows(self, batch: pa.RecordBatch) -> Iterator[SourceRows]:
         try:
-            yield from source_rows(batch)
+            yield from source_rows(batch, self._sources)
         except TransactionError as error:
             self._stop(task_report.FAILED, str(error))
 
@@ -157,7 +165,7 @@ class _TaskWriter:
         """The rows that are to be written now, those held before first; checks the others."""
         # What is yielded is written before the next rows are asked for.
         yield from self._held_parts()
-        partition = found.source
+        partition = found.partition
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
         # Checked even after a failure: rows that should have come later may be committed.
         if not self._follow(found):
@@ -170,12 +178,12 @@ class _TaskWriter:
             return
         if plan is None:
             outcome.status = task_report.REJECTED
-            outcome.reason = f"no member of the group is assigned {partition}"
+            outcome.reason = f"no member of the group is assigned {self._sources.name(partition)}"
             return
         if found.first_offset < plan.start or found.last_offset >= plan.end:
             self._stop(
                 task_report.FAILED,
-                f"source {partition} has rows of offsets {found.first_offset} "
+                f"source {found.source} has rows of offsets {found.first_offset} "
                 f"to {found.last_offset}, but the batch goes from {plan.start} to {plan.end - 1}: "
                 "the `source` column must be that of sink.read, and no other query may use the "
                 "checkpoint",
@@ -208,19 +216,20 @@ class _TaskWriter:
                 self._commit()
             if self._status == task_report.WRITTEN:
                 transactions.add(part)
-                self._pending[part.source] = self._pending.get(part.source, 0) + part.rows.num_rows
+                rows = self._pending.get(part.partition, 0) + part.rows.num_rows
+                self._pending[part.partition] = rows
                 self._check_dead_letters()
             else:
                 self._judge_left_out(part)
         except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
             self._fail(error, part.position(0))
         if self._status != task_report.WRITTEN:
-            self._leave_out(self._outcomes[part.source])
+            self._leave_out(self._outcomes[part.partition])
 
     def _goes_on(self, part: SourceRows) -> bool:
         """Whether the open transaction already holds rows of the same source record."""
         # A record's rows stay together: its offset is committed once, with all of them.
-        offset = self._transactions.offsets.get(part.source)
+        offset = self._transactions.offsets.get(part.partition)
         return self._transactions.open and offset == part.first_offset + 1
 
     def _check_dead_letters(self, *, is_end: bool = False) -> None:
@@ -302,7 +311,7 @@ class _TaskWriter:
 
     def _follow(self, found: SourceRows) -> bool:
         """Whether rows arrive in the order of their source partition."""
-        partition = found.source
+        partition = found.partition
         seen = self._seen.get(partition, -1)
         follows = partition == self._last_partition
         self._last_partition = partition
@@ -318,14 +327,14 @@ class _TaskWriter:
     def _report_out_of_order(self, found: SourceRows) -> None:
         """Reports that committed rows of the partition may follow rows that are missing."""
         if self._status == task_report.WRITTEN:
-            after = self._seen.get(found.source)
+            after = self._seen.get(found.partition)
             what = "are not in offset order" if after is None else f"come after offset {after}"
             self._stop(
                 task_report.FAILED,
                 f"rows of source {found.source} from offset {found.first_offset} "
                 f"on {what}: the order of rows must not change between sink.read and sink.write",
             )
-        outcome = self._outcomes[found.source]
+        outcome = self._outcomes[found.partition]
         outcome.status, outcome.reason = task_report.OUT_OF_ORDER, self._reason
 
     def _leave_out(self, outcome: PartitionOutcome) -> None:

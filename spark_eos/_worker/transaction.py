@@ -72,9 +72,10 @@ class Transactions:
     def _reset(self) -> None:
         # Whether a transaction holds rows, and is not being committed.
         self.open = False
-        # Next source offsets that the transaction would commit, and the first of its rows'.
+        # The group's next offsets, which the transaction would commit.
         self.offsets: Offsets = {}
-        self._firsts: Offsets = {}
+        # Of its first row: partition, offset, and what messages call it.
+        self._first = (TopicPartition("", 0), 0, "")
         self._rows = self._bytes = self._timestamps_adjusted = 0
         self._began = time.monotonic()
 
@@ -138,8 +139,9 @@ class Transactions:
         if not self.open:
             self._begin()
         self._targets.add(targets)
-        self._firsts.setdefault(found.source, found.first_offset)
-        self.offsets[found.source] = found.last_offset + 1
+        if not self.offsets:
+            self._first = found.partition, found.first_offset, found.position(0)
+        self.offsets[found.partition] = found.last_offset + 1
         self._rows += found.rows.num_rows
         self._bytes += found.rows.nbytes
         with self._in_time(), self._judged_again():
@@ -193,12 +195,8 @@ class Transactions:
         self.open = False
         self._producer.drop()
 
-    def _progress(self, partition: TopicPartition) -> TopicPartition:
-        """The partition whose offset in the group is the progress of a source partition."""
-        return self._plan[partition].progress or partition
-
     def _topic_ids(self) -> dict[str, uuid.UUID]:
-        return {self._progress(p).topic: self._plan[p].topic_id for p in self.offsets}
+        return {partition.topic: self._plan[partition].topic_id for partition in self.offsets}
 
     def _check_sources(self, names: Collection[str]) -> None:
         """Checks that topics are still those whose offsets the plan commits."""
@@ -248,9 +246,9 @@ class Transactions:
         by_member: dict[MemberIdentity, Offsets] = {}
         texts: dict[TopicPartition, str] = {}
         for partition, offset in self.offsets.items():
-            part, held = self._plan[partition], self._progress(partition)
-            by_member.setdefault(part.member, {})[held] = offset
-            texts[held] = part.metadata
+            part = self._plan[partition]
+            by_member.setdefault(part.member, {})[partition] = offset
+            texts[partition] = part.metadata
         what = f"committing offsets of group {self._settings.group_id!r}"
         topic_ids = self._topic_ids()
         by_name = False
@@ -276,7 +274,7 @@ class Transactions:
             if by_name:
                 # Sent by name, the offsets may have reached a recreated topic. If a topic is
                 # deleted after this check, the broker deletes its offsets too.
-                self._check_sources({topic for topic, _ in map(self._progress, self.offsets)})
+                self._check_sources({topic for topic, _ in self.offsets})
 
     def _before_the_broker_aborts(self, deadline: Deadline) -> Deadline:
         # Later codes would be those of an aborted transaction and hide the cause.
@@ -310,19 +308,18 @@ class Transactions:
 
     def _too_slow(self, cause: str) -> TransactionError:
         settings = self._settings
-        partition = next(iter(self.offsets))
-        first, end = self._firsts[partition], self.offsets[partition]
-        if len(self.offsets) > 1 or end - first > 1:
-            what = f"{self._rows} rows, those of source {partition} offset {first} first"
+        partition, offset, position = self._first
+        if len(self.offsets) > 1 or self.offsets[partition] - offset > 1:
+            what = f"{self._rows} rows, those of {position} first"
             advice = (
                 "lower transactions.max_records, transactions.max_bytes or transactions.max_ms, or "
                 "raise transactions.timeout_ms"
             )
         else:
             # All rows of one source record belong in one transaction.
-            what = f"the row of source {partition} offset {first} alone"
+            what = f"the row of {position} alone"
             if self._rows > 1:
-                what = f"the {self._rows} rows made of source {partition} offset {first}"
+                what = f"the {self._rows} rows made of {position}"
             advice = "raise transactions.timeout_ms (and the brokers' transaction.max.timeout.ms)"
         return TransactionError(
             f"the transaction with {what} was open for {self._age() * 1000:.0f} ms, longer than "

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from spark_eos._batch.batch_report import batch_report
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.plan import BatchPlan, BatchRange, SharedPlan, batch_plan
+from spark_eos._batch.plan import BatchPlan, BatchRange, Shared, batch_plan
+from spark_eos._batch.sources import Sources
 from spark_eos._batch.task_report import (
     Counters,
     JobOutcome,
@@ -86,7 +87,7 @@ def _plan(query: ManyPartitions) -> Callable[[], BatchPlan]:
 
 
 def _pickled(query: ManyPartitions) -> Callable[[], object]:
-    plan = SharedPlan(_plan(query)())
+    plan = Shared(_plan(query)())
     return partial(pickle.dumps, plan)
 
 
@@ -150,6 +151,7 @@ def _batch_report(query: ManyPartitions) -> Callable[[], object]:
         "run",
         6,
         query.range,
+        Sources(),
         [outcome],
         members,
         {},
@@ -200,7 +202,7 @@ def _marker_of(query: ManyPartitions) -> Marker:
 
 DRIVER_BYTES: Final[Mapping[str, Callable[[ManyPartitions], int]]] = {
     "a heartbeat": lambda query: len(_heartbeat(query)().encode(version=1)),
-    "a batch's plan, pickled": lambda query: len(pickle.dumps(SharedPlan(_plan(query)()))),
+    "a batch's plan, pickled": lambda query: len(pickle.dumps(Shared(_plan(query)()))),
     "the texts of all offsets": lambda query: sum(map(len, _texts(query))),
     "the longest of them": lambda query: max(map(len, _texts(query))),
     "the checkpoint's marker": lambda query: len(_marker_of(query).text()),

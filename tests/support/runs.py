@@ -10,12 +10,11 @@ from typing import Any, Final
 import pytest
 
 from spark_eos._batch.batch_report import BatchReport
-from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
+from spark_eos._batch.plan import BatchPlan, Partitions
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
-from spark_eos._progress.delivery import Batch, ProgressOf
+from spark_eos._progress.delivery import Batch, PlannedBatch, ProgressOf
 from spark_eos._progress.direct import DirectProgress
 from spark_eos._progress.offsets import GroupOffsets
 from spark_eos._run.run import Run
@@ -145,29 +144,32 @@ class Runs:
         attempts = iter(range(1, 100))
 
         def job(
-            settings: WriterSettings,
-            batch: BatchRange,
-            batch_plan: BatchPlan,
-            only: Partitions | None,
+            planned: PlannedBatch, batch_plan: BatchPlan, only: Partitions | None
         ) -> JobOutcome:
             if next(attempts) == in_round:
                 while_planned()
-            work = task.write_task(settings, batch_plan, discard_producer=only is not None)
+            sources, batch = planned.sources, planned.range
+            work = task.write_task(
+                planned.settings,
+                batch_plan,
+                sources=sources,
+                discard_producer=only is not None,
+            )
             reports = []
-            for held in tasks or ():
+            for taken in tasks or ():
                 batches = [
                     row_batch(self.flow, p, *offsets)
-                    for p, offsets in held
+                    for p, offsets in taken
                     if only is None or (self.flow.source, p) in only
                 ]
                 reports += list(work(iter(batches)))
             if tasks:
                 return outcome_of(reports)
             # A task for each source partition, as Spark has it.
-            for source in batch.ends if only is None else only:
-                topic, partition = source
-                start = batch.starts.get(source, 0)
-                offsets = range(start, batch.ends[source] - without_output)
+            for held in batch.ends if only is None else only:
+                topic, partition = sources.source(held)
+                start = batch.starts.get(held, 0)
+                offsets = range(start, batch.ends[held] - without_output)
                 if offsets:
                     parts = [offsets] if rows is None else [[o] for o in rows(partition, offsets)]
                     batches = [

@@ -9,10 +9,9 @@ from typing import Any
 from spark_eos._batch.batch_report import BatchReport
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver.progress_topic import first_position
 from spark_eos._kafka.stored_text import StagedBatch
-from spark_eos._progress.delivery import Batch
+from spark_eos._progress.delivery import Batch, PlannedBatch
 from spark_eos._progress.staged import StagedProgress
 from spark_eos._worker import task
 from spark_eos.options import ProgressTopic
@@ -85,10 +84,7 @@ class StagedRuns(Runs):
         first = True
 
         def job(
-            settings: WriterSettings,
-            batch: BatchRange,
-            batch_plan: BatchPlan,
-            only: Partitions | None,
+            planned: PlannedBatch, batch_plan: BatchPlan, only: Partitions | None
         ) -> JobOutcome:
             nonlocal first
             if first:
@@ -96,12 +92,12 @@ class StagedRuns(Runs):
                 while_planned()
             assert self.copies.opened is not None
             assert self.copies.opened.directory is not None
-            work = task.write_task(settings, batch_plan, discard_producer=only is not None)
+            work = task.write_task(planned.settings, batch_plan, discard_producer=only is not None)
             reports = []
             for file, rows in enumerate(self.copies.rows[self.copies.opened.directory], start=1):
                 wanted = only is None or (self.topic, file) in only
                 if wanted and buckets_read(file):
-                    start = first_position(batch.batch_id)
+                    start = first_position(batch_id)
                     found = row_batch(
                         self.flow, file, *range(start, start + rows), source_topic=self.topic
                     )

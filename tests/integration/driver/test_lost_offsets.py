@@ -208,7 +208,7 @@ def test_a_road_that_another_run_has_taken_meanwhile_is_noticed(flow: Flow) -> N
         runs.batch(5, 5)
         # As read from the group after this run was cut off.
         staged = {TopicPartition("progress", 0): StagedBatch("query", 7, None, 0, 1, "0")}
-        runs.offsets.pair(replace(runs.offsets.known, staged=staged))
+        runs.offsets.learn(replace(runs.offsets.known, staged=staged))
         with pytest.raises(CheckpointError, match="delivery='staged'"):
             runs.batch(9, 9)
     assert len(flow.values()) == 10

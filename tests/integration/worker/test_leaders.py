@@ -10,7 +10,8 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from spark_eos import BatchReport, LostRecords
-from spark_eos._batch.plan import BatchRange, PartitionPairs
+from spark_eos._batch.plan import BatchRange
+from spark_eos._batch.sources import Sources
 from spark_eos._driver.data_loss_check import DataLossCheck
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import DeadlineExceededError
@@ -128,10 +129,10 @@ def test_a_source_partition_without_a_leader_for_too_long_is_named(
         check = DataLossCheck(connections, settings)
         # What has no range need not answer.
         some = BatchRange(1, committed, {led_by_second: 5, led_by_first: 9})
-        assert check.lost(some, committed, PartitionPairs()) == ()
+        assert check.lost(some, committed, Sources()) == ()
         all_ = BatchRange(2, committed, {led_by_second: 9, led_by_first: 9})
         with pytest.raises(DeadlineExceededError, match=f"has answered for {led_by_second} "):
-            check.lost(all_, committed, PartitionPairs())
+            check.lost(all_, committed, Sources())
 
 
 @pytest.mark.slow

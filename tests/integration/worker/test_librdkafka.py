@@ -57,7 +57,8 @@ def _begun(flow: Flow, on_failed: Any = _ignore, **settings: Any) -> Handle:
 
 def _write(flow: Flow, rows: pa.RecordBatch, topic: str | None = None, **settings: Any) -> None:
     """Writes rows in one transaction, to the flow's target by default."""
-    found = SourceRows(TopicPartition(flow.source, 0), rows)
+    source = TopicPartition(flow.source, 0)
+    found = SourceRows(source, source, rows)
     with closing(_begun(flow, **settings)) as handle:
         sender = RecordSender(handle, writer_settings(flow), _unchanged)
         sender.produce(found, target_topics(found, topic or flow.target), {})
@@ -199,7 +200,8 @@ def test_values_are_kept_until_they_are_sent(flow: Flow, *, own: bool) -> None:
             # In memory of its own, which is free as soon as nobody keeps it.
             batch = pa.RecordBatch.from_pydict(columns)
             rows = batch.take(pa.array(range(count)))
-            found = SourceRows(TopicPartition(flow.source, 0), rows)
+            source = TopicPartition(flow.source, 0)
+            found = SourceRows(source, source, rows)
             sender.produce(found, target_topics(found, flow.target), {})
             sender._sent.clear()
 
@@ -242,7 +244,8 @@ def test_what_is_handed_over_after_a_fatal_error_says_which_it_was(*, own: bool)
     columns = {"value": pa.array([b"v"]), "source_offset": pa.array([7])}
     if own:
         columns["timestamp"] = pa.array([1_000])
-    found = SourceRows(TopicPartition("in", 0), pa.RecordBatch.from_pydict(columns))
+    source = TopicPartition("in", 0)
+    found = SourceRows(source, source, pa.RecordBatch.from_pydict(columns))
     fail = ctypes.CDLL(confluent_kafka.cimpl.__file__).rd_kafka_test_fatal_error
     fail.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
     with closing(Handle({**client, "enable.idempotence": True}, _ignore)) as handle:
@@ -270,7 +273,8 @@ def test_the_row_at_fault_is_known_among_equal_ones(flow: Flow) -> None:
         "timestamp": pa.array([now] * 13 + [1_000] + [now] * 6),
         "source_offset": pa.array(range(100, 120), pa.int64()),
     }
-    found = SourceRows(TopicPartition(flow.source, 1), pa.RecordBatch.from_pydict(columns))
+    source = TopicPartition(flow.source, 1)
+    found = SourceRows(source, source, pa.RecordBatch.from_pydict(columns))
     with closing(_begun(flow, note)) as handle:
         sender = RecordSender(handle, writer_settings(flow), _unchanged)
         sender.produce(found, target_topics(found, flow.target), {})

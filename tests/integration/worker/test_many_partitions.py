@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.plan import BatchRange, PartitionPlan, SharedPlan, batch_plan
+from spark_eos._batch.plan import BatchRange, PartitionPlan, Shared, batch_plan
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker import task, topic_rules
@@ -23,7 +23,7 @@ from support.writing import close_producers, outcome_of, row_batch, rows, transa
 _PARTITIONS = 40
 
 
-class _CountedPlan(SharedPlan):
+class _CountedPlan(Shared[PartitionPlan]):
     """A plan that counts how often something is read in it."""
 
     reads = 0
@@ -50,7 +50,7 @@ class _CountedPlan(SharedPlan):
 
 @pytest.mark.slow
 def test_many_source_partitions(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "SharedPlan", _CountedPlan)
+    monkeypatch.setattr(task, "Shared", _CountedPlan)
     flow.partitions = _PARTITIONS
     flow.broker.add_partitions(flow.source, _PARTITIONS)
     settings = changed(

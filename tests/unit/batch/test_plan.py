@@ -9,7 +9,7 @@ from spark_eos._batch import plan
 from spark_eos._batch.plan import (
     BatchRange,
     PartitionPlan,
-    SharedPlan,
+    Shared,
     records_of,
     task_count,
     wait_per_record,
@@ -96,10 +96,10 @@ def test_what_has_no_member_is_not_planned() -> None:
 
 def test_a_worker_reads_a_plan_once() -> None:
     part = PartitionPlan(_TOPIC, 0, 9, 3, _MEMBER, "text")
-    planned = SharedPlan({_A0: part, _A1: part})
+    planned = Shared({_A0: part, _A1: part})
     text = pickle.dumps(planned)
     first, second = (pickle.loads(text) for _ in range(2))  # noqa: S301 - its own
     assert first is second
     assert first == planned
-    text = pickle.dumps(SharedPlan({_A2: part}))
+    text = pickle.dumps(Shared({_A2: part}))
     assert pickle.loads(text) == {_A2: part}  # noqa: S301 - its own

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_eos._batch.plan import PartitionPairs
+from spark_eos._batch.sources import Sources
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.stored_text import Owner, SourcePartition, StagedBatch
@@ -22,7 +22,7 @@ _OWN = Owner("own", "out")
 _SAME_TARGET = Owner("other", "out")
 _ELSEWHERE = Owner("other", "elsewhere")
 _READ = [TopicPartition("in", 0)]
-_PAIRS = PartitionPairs()
+_SOURCES = Sources()
 
 
 def _known(**owners: Owner) -> KnownPartitions:
@@ -34,7 +34,7 @@ def _known(**owners: Owner) -> KnownPartitions:
 def _check(
     known: KnownPartitions, moved_from: str | None = None, begun_with: str | None = None
 ) -> None:
-    check_owner("group", _OWN, known, _PAIRS, _READ, moved_from, begun_with=begun_with)
+    check_owner("group", _OWN, known, _SOURCES, _READ, moved_from, begun_with=begun_with)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,8 @@ def test_what_has_changed_since(owners: list[Owner], new: bool, change: str) -> 
 
 def test_owners_are_those_of_the_topics_that_are_read() -> None:
     known = _known(**{"in": _OWN, "before": _ELSEWHERE})
-    assert owners_of(known, _PAIRS, _READ) == {_OWN}
-    paired = PartitionPairs({TopicPartition("before", 0): _READ[0]})
-    assert owners_of(known, paired, _READ) == {_ELSEWHERE}
+    assert owners_of(known, _READ) == {_OWN}
+    assert owners_of(known, [TopicPartition("before", 0)]) == {_ELSEWHERE}
 
 
 _PROGRESS = [TopicPartition("progress", number) for number in (0, 1)]

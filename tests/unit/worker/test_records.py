@@ -68,5 +68,5 @@ def test_headers_beneath_a_list_that_is_null_are_no_rows() -> None:
     mask = pa.array([False, True, False])
     headers = pa.ListArray.from_arrays(pa.array([0, 1, 3, 4]), items, mask=mask)
     rows = pa.RecordBatch.from_pydict({"headers": headers})
-    found = rows_with_invalid_header(SourceRows(TopicPartition("a", 0), rows))
+    found = rows_with_invalid_header(SourceRows(source := TopicPartition("a", 0), source, rows))
     assert found.keys() == {2}

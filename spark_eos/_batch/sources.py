@@ -1,0 +1,49 @@
+"""The source partitions that a group's partitions stand for; for rows, reports and messages."""
+
+# The offsets of a mirrored query are those of progress partitions. Rows are given the group's
+# partitions as they enter a task, and reports and messages name source partitions again: nothing in
+# between knows that there are two.
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from spark_eos._kafka.topic_partition import TopicPartition
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Translates between a group's partitions and source partitions, which are mostly the same."""
+
+    by_partition: Mapping[TopicPartition, TopicPartition] = field(default_factory=dict)
+
+    @cached_property
+    def _by_source(self) -> Mapping[TopicPartition, TopicPartition]:
+        return {source: partition for partition, source in self.by_partition.items()}
+
+    def source(self, partition: TopicPartition) -> TopicPartition:
+        """Return the source partition that a partition of the group stands for."""
+        return self.by_partition.get(partition, partition)
+
+    def partition(self, source: TopicPartition) -> TopicPartition:
+        """Return the group's partition whose offset is the progress of a source partition."""
+        return self._by_source.get(source, source)
+
+    def name(self, partition: TopicPartition) -> str:
+        """Return what messages call a partition of the group."""
+        if partition not in self.by_partition:
+            return str(partition)
+        return f"{self.source(partition)} (its progress is {partition})"
+
+    def how_to_set(self, group_id: str, wanted: Mapping[TopicPartition, int | str]) -> str:
+        """Return the command that sets the group's offsets while the query is stopped."""
+        named = [(*self.source(partition), offset) for partition, offset in wanted.items()]
+        if self.by_partition:
+            # Kafka's tool limits offsets of progress partitions to the log's end, which is empty.
+            sets = " ".join(f"--set {topic}:{index}={offset}" for topic, index, offset in named)
+            return f"spark-eos progress --group-id {group_id} {sets}"
+        return "; ".join(
+            f"kafka-consumer-groups.sh --reset-offsets --group {group_id} --execute --topic "
+            f"{topic}:{index} --to-offset {offset}"
+            for topic, index, offset in named
+        )
