@@ -1,7 +1,9 @@
 """What tasks report to the driver."""
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -44,6 +46,13 @@ class Counters:
     flush_ms: float = 0.0
     offsets_ms: float = 0.0
     commit_ms: float = 0.0
+
+    @contextlib.contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Add the time that a block takes to one of the fields in milliseconds."""
+        began = time.monotonic()
+        yield
+        setattr(self, step, getattr(self, step) + (time.monotonic() - began) * 1000)
 
     def offsets_answered(self, version: int) -> None:
         """Takes note of an answer to TxnOffsetCommit."""

@@ -26,12 +26,13 @@ from spark_eos._kafka.transactions import (
 )
 from spark_eos._worker.dead_letter_builder import DeadLetterBuilder
 from spark_eos._worker.dead_letters import rows_with_invalid_header
-from spark_eos._worker.librdkafka_errors import TransactionError, asking_cluster
+from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.record_sender import RefusedRecordError
 from spark_eos._worker.records import RowTopics, SourceRows, target_topics
 from spark_eos._worker.target_topics import TargetTopics
 from spark_eos.acls import describe_configs, query_acls
+from spark_eos.errors import SparkEosError
 
 Offsets = dict[TopicPartition, int]
 
@@ -144,7 +145,7 @@ class Transactions:
         self.offsets[found.partition] = found.last_offset + 1
         self._rows += found.rows.num_rows
         self._bytes += found.rows.nbytes
-        with self._in_time(), self._judged_again():
+        with self._judged("handing over rows"):
             records = self._producer.records
             letters = {} if self.letters is None else self.letters.dead_letters(found, faults)
             records.produce(found, topics, letters)
@@ -166,22 +167,33 @@ class Transactions:
             )
 
     @contextlib.contextmanager
-    def _judged_again(self) -> Iterator[None]:
-        """Judges rows again that a broker has refused: configs and the time may have changed."""
+    def _judged(self, what: str) -> Iterator[None]:
+        """Decide what an error means: another attempt, smaller transactions, or the end."""
         try:
             yield
-        except RefusedRecordError as error:
-            found, topic = error.found, error.topic
-            changed = self._rules.changed(topic) or not self._has_small_batches
-            topics = target_topics(found, self._settings.topic)
-            again = changed or bool(self._rules.faults(found, topics, error.replaced))
-            why = ""
-            if again:
-                why = ". The topic's config has changed meanwhile, or the record has grown too old"
-            elif not self._rules.is_known(topic):
-                needed = self._settings.client.principal.lacks([describe_configs(topic)])
-                why = f". Rows that it refuses are not known before: {needed}"
-            raise TransactionError(f"{error}{why}", again=again) from error
+        except (SparkEosError, TransactionError) as error:
+            judged = self._judge(what, error)
+            if judged.again and not judged.too_slow and self._too_old():
+                judged = self._too_slow(str(judged))
+            raise judged from error
+
+    def _judge(self, what: str, error: SparkEosError | TransactionError) -> TransactionError:
+        if isinstance(error, SparkEosError):
+            return as_transaction_error(what, error, self._settings)
+        if not isinstance(error, RefusedRecordError):
+            return error
+        # Rows that a broker has refused are judged again: configs and the time may have changed.
+        found, topic = error.found, error.topic
+        changed = self._rules.changed(topic) or not self._has_small_batches
+        topics = target_topics(found, self._settings.topic)
+        again = changed or bool(self._rules.faults(found, topics, error.replaced))
+        why = ""
+        if again:
+            why = ". The topic's config has changed meanwhile, or the record has grown too old"
+        elif not self._rules.is_known(topic):
+            needed = self._settings.client.principal.lacks([describe_configs(topic)])
+            why = f". Rows that it refuses are not known before: {needed}"
+        return TransactionError(f"{error}{why}", again=again)
 
     def _begin(self) -> None:
         self._producer.begin(self._targets.check)
@@ -204,55 +216,46 @@ class Transactions:
         source_topics(self._producer.topics, known, known, self._settings.group_id)
 
     def commit(self) -> None:
-        """Commits the open transaction: its rows and their source offsets, or neither."""
+        """Commit the open transaction: its rows and the group's offsets, or neither."""
         self.open = False
-        counters, clock = self.counters, time.monotonic
         try:
-            # 1. Every record is acknowledged, none has failed.
-            started = clock()
-            with self._judged_again():
-                self._flush()
-            flushed = clock()
-            deadline = self._deadline()
-            if flushed - self._began >= _LONG:
-                # Rows in a topic that has been deleted must not count as written.
-                self._targets.check()
-            # 2. Send the source offsets, each partition's as the member it is assigned to.
-            self._send_offsets(deadline)
-            sent = clock()
-            # 3. Only then commit.
-            with self._in_time():
-                self._producer.commit(deadline)
-            counters.flush_ms += (flushed - started) * 1000
-            counters.offsets_ms += (sent - flushed) * 1000
-            counters.commit_ms += (clock() - sent) * 1000
+            with self._judged(f"committing offsets of group {self._settings.group_id!r}"):
+                # Every record is acknowledged; then every offset is accepted from the member that
+                # its partition is assigned to; only then is the transaction committed.
+                deadline = self._flush()
+                self._send_offsets(deadline)
+                self._commit(deadline)
         except BaseException:
             self._give_up()
             raise
-        counters.transactions += 1
-        counters.timestamps_adjusted += self._timestamps_adjusted
+        self.counters.transactions += 1
+        self.counters.timestamps_adjusted += self._timestamps_adjusted
         if not self._producer.clean():
             self._producer.drop()
 
-    def _flush(self) -> None:
-        """Waits until all records are acknowledged."""
-        with self._in_time():
+    def _flush(self) -> Deadline:
+        """Wait until all records are acknowledged; return the time limit of what follows."""
+        with self.counters.timed("flush_ms"):
             self._producer.records.flush(self._before_the_broker_aborts(self._deadline()))
+        if self._age() >= _LONG:
+            # Rows in a topic that has been deleted must not count as written.
+            self._targets.check()
+        return self._deadline()
+
+    def _commit(self, deadline: Deadline) -> None:
+        with self.counters.timed("commit_ms"):
+            self._producer.commit(deadline)
 
     def _deadline(self) -> Deadline:
         return Deadline(self._settings.transactions.timeout_ms / 1000, "transactions.timeout_ms")
 
     def _send_offsets(self, deadline: Deadline) -> None:
         by_member: dict[MemberIdentity, Offsets] = {}
-        texts: dict[TopicPartition, str] = {}
         for partition, offset in self.offsets.items():
-            part = self._plan[partition]
-            by_member.setdefault(part.member, {})[partition] = offset
-            texts[partition] = part.metadata
-        what = f"committing offsets of group {self._settings.group_id!r}"
-        topic_ids = self._topic_ids()
-        by_name = False
-        with asking_cluster(what):
+            by_member.setdefault(self._plan[partition].member, {})[partition] = offset
+        texts = {partition: self._plan[partition].metadata for partition in self.offsets}
+        topic_ids, by_name = self._topic_ids(), False
+        with self.counters.timed("offsets_ms"):
             for member, all_offsets in by_member.items():
                 for offsets in in_requests(all_offsets, texts):
                     answer = txn_offset_commit(
@@ -269,7 +272,7 @@ class Transactions:
                     )
                     self.counters.offsets_answered(answer.version)
                     if answer.verdict is not Verdict.ACCEPTED:
-                        raise self._refusal(what, member, answer)
+                        raise self._refusal(member, answer)
                     by_name |= answer.version < BY_ID
             if by_name:
                 # Sent by name, the offsets may have reached a recreated topic. If a topic is
@@ -296,16 +299,6 @@ class Transactions:
     def _too_old(self) -> bool:
         return self._age() * 1000 >= self._settings.transactions.timeout_ms
 
-    @contextlib.contextmanager
-    def _in_time(self) -> Iterator[None]:
-        """Names the transaction's age as the cause of failures that it explains."""
-        try:
-            yield
-        except TransactionError as error:
-            if error.again and not error.too_slow and self._too_old():
-                raise self._too_slow(str(error)) from error
-            raise
-
     def _too_slow(self, cause: str) -> TransactionError:
         settings = self._settings
         partition, offset, position = self._first
@@ -329,12 +322,8 @@ class Transactions:
             too_slow=True,
         )
 
-    def _refusal(
-        self, what: str, member: MemberIdentity, answer: OffsetCommitAnswer
-    ) -> TransactionError:
-        settings = self._settings
-        if answer.verdict is Verdict.FENCED and self._too_old():
-            return self._too_slow(str(answer))
+    def _refusal(self, member: MemberIdentity, answer: OffsetCommitAnswer) -> TransactionError:
+        settings, told = self._settings, f"as member {member.instance_id} at epoch {member.epoch}"
         remedies = {
             remedy(
                 code,
@@ -344,7 +333,7 @@ class Transactions:
             for (topic, _partition), code in answer.codes.items()
         }
         return TransactionError(
-            f"{what} as member {member.instance_id} at epoch {member.epoch}: "
+            f"committing offsets of group {settings.group_id!r} {told}: "
             + "; ".join([str(answer), *sorted(remedies - {""})]),
             again=answer.verdict is not Verdict.REFUSED,
         )
