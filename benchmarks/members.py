@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._driver.membership import GroupMembership
+from spark_eos._exactly_once.members import GroupMembership
 from spark_eos._kafka import cluster, groups
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_eos._spark.sink import ExactlyOnceSink
+from spark_eos._sink.sink import ExactlyOnceSink
 from spark_eos.jobs.running import run
 from spark_eos.observability.speaking import print_batch
 from spark_eos.testing import spark_session

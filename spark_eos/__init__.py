@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_eos._admin.status import Status, UnknownGroupError
     from spark_eos._batch.batch_report import BatchReport, LostRecords, PartitionReport
+    from spark_eos._sink.sink import ExactlyOnceSink
+    from spark_eos._sink.writer import ExactlyOnceWriter
     from spark_eos._spark.dead_letter_functions import guarded
     from spark_eos._spark.session import session_builder
-    from spark_eos._spark.sink import ExactlyOnceSink
-    from spark_eos._spark.writer import ExactlyOnceWriter
     from spark_eos.errors import (
         AuthenticationError,
         AuthorizationError,
@@ -91,8 +91,8 @@ _HOMES = {
     "ProgressTopic": "options",
     "Transactions": "options",
     "BatchReport": "_batch.batch_report",
-    "ExactlyOnceSink": "_spark.sink",
-    "ExactlyOnceWriter": "_spark.writer",
+    "ExactlyOnceSink": "_sink.sink",
+    "ExactlyOnceWriter": "_sink.writer",
     "LostRecords": "_batch.batch_report",
     "PartitionReport": "_batch.batch_report",
     "Status": "_admin.status",

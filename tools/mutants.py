@@ -33,11 +33,9 @@ from support.origin import origin
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "evidence" / "mutants.jsonl"
 MODULES: Final = (
-    "spark_eos/_run",
-    "spark_eos/_progress",
+    "spark_eos/_exactly_once",
+    "spark_eos/_delivery",
     "spark_eos/_driver",
-    "spark_eos/_worker/task.py",
-    "spark_eos/_worker/transaction.py",
     "spark_eos/_worker/producer.py",
     "spark_eos/_worker/record_sender.py",
     "spark_eos/_worker/record_arrays.py",

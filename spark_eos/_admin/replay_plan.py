@@ -12,6 +12,7 @@ from typing import Final
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic, dead_letter
 from spark_eos._batch.sources import Sources
 from spark_eos._client.printable import listed
+from spark_eos._delivery.renewal import renew_unattended
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
@@ -19,7 +20,6 @@ from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.offset_metadata import CommittedOffset, has_text
 from spark_eos._kafka.offsets import group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.renewal import renew_unattended
 from spark_eos.acls import Operation, replay_group
 from spark_eos.errors import (
     AuthorizationError,

@@ -18,8 +18,9 @@ from spark_eos._batch.plan import (
 )
 from spark_eos._batch.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._exactly_once.delivery import PlannedBatch
+from spark_eos._exactly_once.task import Arrange, write_task
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.delivery import Batch, PlannedBatch
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.dead_letter_columns import (
     carries_letter,
@@ -37,7 +38,6 @@ from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.topic_patterns import topic_is_source
 from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.dead_letters import ERROR
-from spark_eos._worker.task import Arrange, write_task
 from spark_eos.errors import WriteError
 
 # The number of consumers an executor keeps (spark.kafka.consumer.cache.capacity).
@@ -45,7 +45,7 @@ _CACHED_CONSUMERS: Final = 64
 
 
 class BatchJobs:
-    """The batches of one run and their Spark jobs; what all have in common is determined once."""
+    """The Spark jobs of one run; what all have in common is determined once."""
 
     def __init__(
         self,
@@ -68,13 +68,6 @@ class BatchJobs:
         self._repeated = False
         self._wait_ms: float | None = None
 
-    def of(self, frame: DataFrame, batch_id: int) -> Batch:
-        write = functools.partial(self.run, frame)
-        return Batch(batch_id, write, self._runtime.offset_log)
-
-    def close(self) -> None:
-        """Ends what the batches have opened in Spark."""
-
     def _adopt(self, schema: T.StructType) -> None:
         check_columns(with_struct(schema), self._default_topic)
         self._schema, self._columns = schema, written_columns(schema)
@@ -90,12 +83,10 @@ class BatchJobs:
             self._is_as_wanted = False
 
     def run(
-        self,
-        frame: DataFrame,
-        planned: PlannedBatch,
-        batch_plan: BatchPlan,
-        only: Partitions | None,
+        self, planned: PlannedBatch, batch_plan: BatchPlan, only: Partitions | None
     ) -> JobOutcome:
+        """Write all rows of a batch, or only those of some partitions."""
+        frame: DataFrame = planned.batch.frame
         batch, sources = planned.range, planned.sources
         rows = self._selected(frame)
         records = 0

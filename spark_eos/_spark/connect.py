@@ -16,13 +16,13 @@ from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos._batch.plan import BatchRange
 from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._exactly_once.batch import Run
 from spark_eos._pyspark_internals import (
     connect_plan,
     messages,
     release_connect_session,
     remote_relations,
 )
-from spark_eos._run.run import Run
 from spark_eos._spark.dead_letter_columns import ERRORS_CARRIED
 from spark_eos._spark.narrow_plan import check_batch_plan, check_joins, explained, operators
 from spark_eos._spark.runtime import QueryRuntime

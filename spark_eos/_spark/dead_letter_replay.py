@@ -17,8 +17,8 @@ from spark_eos._admin.dead_letter_topic import letter_of
 from spark_eos._batch.batch_report import BatchReport
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._pyspark_internals import set_spark_log_level
+from spark_eos._sink.sink import ExactlyOnceSink
 from spark_eos._spark.session import session_builder
-from spark_eos._spark.sink import ExactlyOnceSink
 from spark_eos._spark.spark_files import HadoopFiles
 from spark_eos.acls import replay_group
 from spark_eos.errors import CheckpointError

@@ -8,7 +8,7 @@ from pyspark.errors import PythonException
 
 from spark_eos._batch.plan import BatchPlan, Partitions
 from spark_eos._batch.sources import Sources
-from spark_eos._progress.delivery import PlannedBatch
+from spark_eos._exactly_once.delivery import PlannedBatch
 from spark_eos.errors import (
     ConfigurationError,
     RegistryError,

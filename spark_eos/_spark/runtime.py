@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from spark_eos._batch.plan import BatchRange
 from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._run.run import Run
+from spark_eos._exactly_once.batch import Run
 from spark_eos.errors import QueryStoppedError
 
 # Consecutive failures to ask Spark whether the query is active, before it counts as ended.

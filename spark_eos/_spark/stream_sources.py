@@ -14,7 +14,7 @@ from spark_eos._spark.topic_patterns import SourceTopics
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 
 READ_BY_US: Final = "sparkeosread"
-"""Option with the group of sources made by `spark_eos._spark.source`; Spark ignores it."""
+"""Option with the group of sources made by `spark_eos._sink.reader`; Spark ignores it."""
 
 _KAFKA: Final = {"kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider"}
 _ISOLATION: Final = "kafka.isolation.level"

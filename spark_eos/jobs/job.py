@@ -11,8 +11,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._batch.batch_report import BatchReport
 from spark_eos._pyspark_internals import is_connect
+from spark_eos._sink.sink import ExactlyOnceSink
 from spark_eos._spark.session import session_builder
-from spark_eos._spark.sink import ExactlyOnceSink
 from spark_eos.errors import ConfigurationError, QueryFailedError, SparkEosError
 from spark_eos.jobs.options import JobOptions
 from spark_eos.jobs.running import StopSignals, cause_alone, wait

@@ -49,7 +49,7 @@ def check_not_staged(group: CommittedOffsets) -> None:
         )
 
 
-class DirectProgress:
+class DirectDelivery:
     """By the group's offsets of the inputs themselves."""
 
     def __init__(self, group: CommittedOffsets, inputs: Partitions) -> None:
@@ -70,7 +70,7 @@ class DirectProgress:
         )
 
 
-class MirroredProgress:
+class MirroredDelivery:
     """By the group's offsets of a progress topic, of which each stands for a source partition."""
 
     def __init__(

@@ -15,9 +15,9 @@ from spark_eos.verify.control_records import uncommitted
 from spark_eos.verify.findings import Findings
 from spark_eos.verify.group_offsets import CommittedOffsets
 from spark_eos.verify.input_offsets import (
-    DirectProgress,
+    DirectDelivery,
     InputOffsets,
-    MirroredProgress,
+    MirroredDelivery,
     check_not_staged,
 )
 from spark_eos.verify.judgement import Judgement
@@ -213,12 +213,12 @@ class _Verification(Judgement):
         if records.number("SELECT COUNT(*) FROM missing"):
             self._read_attempts()
 
-    def _progress(self, group_id: str) -> DirectProgress | MirroredProgress:
+    def _progress(self, group_id: str) -> DirectDelivery | MirroredDelivery:
         group = CommittedOffsets(self.target, group_id)
         check_not_staged(group)
         if self.source is self.target:
-            return DirectProgress(group, self.inputs)
-        return MirroredProgress(group, self.inputs, self.target, self.source)
+            return DirectDelivery(group, self.inputs)
+        return MirroredDelivery(group, self.inputs, self.target, self.source)
 
     def _unsure(self, lows: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """By input partition, the offset below which retention may have removed outputs."""

@@ -14,9 +14,9 @@ from chaos.staged_places import (
     BEFORE_SWEEP,
     obeys,
 )
-from spark_eos._progress.staged import StagedProgress
-from spark_eos._spark.sink_run import SinkRun
-from spark_eos._spark.staged_copies import StagedCopies
+from spark_eos._delivery.staged import StagedDelivery
+from spark_eos._delivery.staged_files import ParquetFiles
+from spark_eos._sink.batches import SinkRun
 
 
 def stop_at_places(control: Path) -> None:
@@ -26,14 +26,14 @@ def stop_at_places(control: Path) -> None:
         if obeys(control, place):
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    _around(StagedCopies, "stage", after=lambda: come_to(BEFORE_STAGED_COMMIT))
+    _around(ParquetFiles, "stage", after=lambda: come_to(BEFORE_STAGED_COMMIT))
     _around(
-        StagedCopies,
+        ParquetFiles,
         "remove_old",
         before=lambda: come_to(BEFORE_SWEEP),
         after=lambda: come_to(BEFORE_RELAY),
     )
-    _around(StagedProgress, "check_written", before=lambda: come_to(BEFORE_END))
+    _around(StagedDelivery, "check_written", before=lambda: come_to(BEFORE_END))
     _around(SinkRun, "write", after=lambda: come_to(BEFORE_COMMIT))
 
 

@@ -21,17 +21,17 @@ from spark_eos._batch.task_report import (
 )
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.settings import ClientSettings
-from spark_eos._driver.assigned_partitions import Member, by_member, owners
+from spark_eos._delivery.missing_offsets import Evidence
 from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.data_loss_check import lost_records, unreadable
 from spark_eos._driver.dead_letter_limit import DeadLetterLimit
 from spark_eos._driver.offset_log import parse_positions
+from spark_eos._exactly_once.members import Member, by_member, owners
 from spark_eos._kafka.heartbeats import heartbeat_request
 from spark_eos._kafka.list_offsets import led_by
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.stored_text import Owner, SourcePartition
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.missing import Evidence
 
 _SETTINGS = WriterSettings(
     client=ClientSettings({"bootstrap.servers": "localhost:9092"}), group_id="group", topic=None

@@ -29,12 +29,12 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, DeadLetters, ExactlyOnceSink, Transactions
 from spark_eos._client.persisted import FORMAT
 from spark_eos._client.settings import ClientSettings
+from spark_eos._exactly_once.task import write_task
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark import batch_job
-from spark_eos._worker.task import write_task
 from spark_eos.testing import EmbeddedKafka, process_available, spark_session
 from support import groups
 from support.flow import Flow, consume

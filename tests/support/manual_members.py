@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from spark_eos._driver.assigned_partitions import Member, after_heartbeat
+from spark_eos._exactly_once.members import Member, after_heartbeat
 from spark_eos._kafka import cluster, groups, heartbeats
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.topic_partition import TopicPartition

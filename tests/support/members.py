@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.settings import ClientSettings
-from spark_eos._driver.membership import GroupMembership
+from spark_eos._exactly_once.members import GroupMembership
 from spark_eos._kafka import cluster
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_partition import TopicPartition

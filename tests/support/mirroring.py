@@ -8,11 +8,11 @@ from functools import cached_property, partial
 from typing import Any
 
 from spark_eos._client.settings import ClientSettings
+from spark_eos._delivery.mirrored import MirroredDelivery
 from spark_eos._kafka import cluster, offsets
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import CommittedOffset, mirrored_positions
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.mirrored import MirroredProgress
 from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
@@ -96,8 +96,8 @@ def mirrored_run(
     **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block; ``partitions`` of the progress topic, if it is missing."""
-    strategy = partial(MirroredProgress, topic=ProgressTopic(flow.progress, partitions))
+    delivery = partial(MirroredDelivery, topic=ProgressTopic(flow.progress, partitions))
     source = ClientSettings(flow.source_kafka)
     options = {"source_client": source, **options}
-    with running(flow, checkpoint=checkpoint, progress=strategy, **options) as runs:
+    with running(flow, checkpoint=checkpoint, delivery=delivery, **options) as runs:
         yield runs

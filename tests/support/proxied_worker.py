@@ -11,6 +11,7 @@ from confluent_kafka import Consumer
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_eos._client.error_codes import Code
+from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import end_offsets
@@ -19,7 +20,6 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import ProducerIdAndEpoch, producer_id_and_epoch
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
-from spark_eos._worker.transaction import Transactions
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy, Rule

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -12,15 +13,16 @@ import pytest
 from spark_eos._batch.batch_report import BatchReport
 from spark_eos._batch.plan import BatchPlan, Partitions
 from spark_eos._batch.task_report import JobOutcome
+from spark_eos._delivery.direct import DirectDelivery
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
-from spark_eos._progress.delivery import Batch, PlannedBatch, ProgressOf
-from spark_eos._progress.direct import DirectProgress
-from spark_eos._progress.offsets import GroupOffsets
-from spark_eos._run.run import Run
-from spark_eos._worker import task
+from spark_eos._exactly_once import task
+from spark_eos._exactly_once.batch import Run
+from spark_eos._exactly_once.delivery import Batch, Delivery, PlannedBatch
+from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos.errors import OffsetsLostError
+from spark_eos.options import ProgressTopic
 from support.checkpoint_texts import CheckpointTexts
 from support.flow import Flow
 from support.members import writer_settings
@@ -31,6 +33,7 @@ from support.writing import close_producers, outcome_of, row_batch
 Disturbance = Callable[[], None]
 
 
+_DIRECT: Final = partial(DirectDelivery, topic=ProgressTopic("unused"))
 # Seconds between heartbeats, longer than any test takes.
 _NEVER: Final = 3600.0
 
@@ -62,6 +65,16 @@ class Checkpoint(CheckpointTexts):
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+class _Jobs:
+    """Jobs without Spark: a batch's frame is the function that writes its rows."""
+
+    def run(
+        self, planned: PlannedBatch, batch_plan: BatchPlan, only: Partitions | None
+    ) -> JobOutcome:
+        outcome: JobOutcome = planned.batch.frame(planned, batch_plan, only)
+        return outcome
 
 
 @dataclass
@@ -217,7 +230,7 @@ def running(
     *,
     checkpoint: Checkpoint | None = None,
     group_timeout_ms: int = 60_000,
-    progress: ProgressOf = DirectProgress,
+    delivery: Callable[..., Delivery] = _DIRECT,
     prepared: bool = True,
     **options: Any,
 ) -> Iterator[Runs]:
@@ -229,11 +242,12 @@ def running(
         group_timeout_ms=group_timeout_ms,
         **options,
     )
+    start = Start(settings)
     run = Run(
         "",
-        Start(settings),
+        start,
         settings,
-        progress,
+        lambda offsets: delivery(settings, start, offsets, _Jobs()),
         watch=lambda: True,
         prepared_ms=_now_ms() if prepared else None,
     )

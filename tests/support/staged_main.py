@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos._progress.offsets import GroupOffsets
-from spark_eos._progress.staged import StagedProgress
-from spark_eos._spark.sink_run import SinkRun
-from spark_eos._spark.staged_copies import StagedCopies
+from spark_eos._delivery.staged import StagedDelivery
+from spark_eos._delivery.staged_files import ParquetFiles
+from spark_eos._exactly_once.offsets import GroupOffsets
+from spark_eos._sink.batches import SinkRun
 from spark_eos.testing import spark_session
 from support import staging
 from support.query_main import print_report, run_to_the_end
@@ -49,9 +49,9 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
             os.killpg(0, signal.Signals[name])
 
     stage, commit, finish, write = (
-        StagedCopies.stage,
+        ParquetFiles.stage,
         GroupOffsets.stage,
-        StagedProgress.check_written,
+        StagedDelivery.check_written,
         SinkRun.write,
     )
 
@@ -82,9 +82,9 @@ def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
         reached("settled", batch_id)
         return report
 
-    StagedCopies.stage = staged  # type: ignore[method-assign]
+    ParquetFiles.stage = staged  # type: ignore[method-assign]
     GroupOffsets.stage = committed  # type: ignore[method-assign, assignment]
-    StagedProgress.check_written = finished  # type: ignore[method-assign]
+    StagedDelivery.check_written = finished  # type: ignore[method-assign]
     SinkRun.write = wrote  # type: ignore[method-assign]
 
 

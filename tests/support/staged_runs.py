@@ -9,11 +9,11 @@ from typing import Any
 from spark_eos._batch.batch_report import BatchReport
 from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
 from spark_eos._batch.task_report import JobOutcome
+from spark_eos._delivery.staged import StagedDelivery
 from spark_eos._driver.progress_topic import first_position
+from spark_eos._exactly_once import task
+from spark_eos._exactly_once.delivery import Batch, PlannedBatch
 from spark_eos._kafka.stored_text import StagedBatch
-from spark_eos._progress.delivery import Batch, PlannedBatch
-from spark_eos._progress.staged import StagedProgress
-from spark_eos._worker import task
 from spark_eos.options import ProgressTopic
 from support.flow import Flow
 from support.runs import Checkpoint, Disturbance, Runs, nothing, positions, running
@@ -36,6 +36,12 @@ class Copies:
     rows_less: int = 0  # How many rows a frame lacks then that its copy has
     opened: StagedBatch | None = None
     empty: bool = False
+
+    def take(self, frame: Any) -> None:
+        """Nothing is needed of a frame."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
         name = f"{batch_id}-{len(self.rows):08x}"
@@ -68,9 +74,9 @@ class StagedRuns(Runs):
 
     def publish(self, *ranges: BatchRange) -> None:
         """Publishes positions as the run does behind each batch."""
-        progress = self.run._progress
-        assert isinstance(progress, StagedProgress)
-        progress._positions.publish(self.topic, ranges)
+        delivery = self.run._delivery
+        assert isinstance(delivery, StagedDelivery)
+        delivery._positions.publish(self.topic, ranges)
 
     def batch(  # type: ignore[override]
         self,
@@ -104,7 +110,7 @@ class StagedRuns(Runs):
                     reports += list(work(iter([found])))
             return outcome_of(reports)
 
-        report = self.run.write(Batch(batch_id, job, self.log, self.copies))
+        report = self.run.write(Batch(batch_id, job, self.log))
         if finish:
             self.checkpoint.finish(batch_id)
         return report
@@ -136,10 +142,13 @@ def staged_run(
     **options: Any,
 ) -> Iterator[StagedRuns]:
     topic = progress_topic(flow)
-    progress = partial(StagedProgress, topic=ProgressTopic(topic), read_by_others=lambda _: set())
-    options = {"progress": progress, "prepared": False, **options}
+    kept = Copies() if copies is None else copies
+    delivery = partial(
+        StagedDelivery, topic=ProgressTopic(topic), files=kept, read_by_others=lambda _: set()
+    )
+    options = {"delivery": delivery, "prepared": False, **options}
     with running(flow, checkpoint=checkpoint, **options) as runs:
-        yield StagedRuns(**vars(runs), copies=Copies() if copies is None else copies, topic=topic)
+        yield StagedRuns(**vars(runs), copies=kept, topic=topic)
 
 
 def progress_topic(flow: Flow) -> str:

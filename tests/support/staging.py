@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos._run.run import Run
+from spark_eos._exactly_once.batch import Run
 from spark_eos.testing import process_available
 from support.flow import Flow
 from support.sinks import arguments

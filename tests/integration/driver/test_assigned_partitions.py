@@ -23,12 +23,12 @@ from hypothesis.stateful import (
 
 from spark_eos._batch.plan import BatchPlan, BatchRange, batch_plan
 from spark_eos._batch.task_report import REJECTED, WRITTEN
-from spark_eos._driver.assigned_partitions import Member, after_heartbeat, may_commit, owners
+from spark_eos._exactly_once import task
+from spark_eos._exactly_once.members import Member, after_heartbeat, may_commit, owners
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos._worker import task
 from support.flow import Flow
 from support.groups import positions
 from support.manual_members import ManualMembers

@@ -7,8 +7,8 @@ from kafka.protocol.admin import ListTransactionsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from spark_eos._progress import group_requests
-from spark_eos._worker import transaction
+from spark_eos._exactly_once import offsets as group_offsets
+from spark_eos._exactly_once import transaction
 from support.flow import Flow
 from support.members import started
 from support.proxied_worker import unstable
@@ -62,7 +62,7 @@ def test_a_group_in_which_nothing_happens_has_not_changed(flow: Flow) -> None:
 def test_transactions_that_brokers_are_ending_are_looked_for_once(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_requests, "_SETTLING", 60.0)
+    monkeypatch.setattr(group_offsets, "_SETTLING", 60.0)
 
     with running(proxied_flow) as runs:
         rule = proxy.on(OffsetFetchRequest, Rewrite(unstable), times=3)

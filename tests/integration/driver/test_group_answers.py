@@ -10,9 +10,9 @@ import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_eos._client.error_codes import Code, code_name
-from spark_eos._driver.membership import GroupMembership
+from spark_eos._exactly_once import offsets
+from spark_eos._exactly_once.members import GroupMembership
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
-from spark_eos._progress import group_requests, offsets
 from spark_eos.errors import DeadlineExceededError
 from support import proxy_faults as faults
 from support.flow import Flow
@@ -117,7 +117,7 @@ def test_only_an_offset_that_is_held_back_is_a_transactions(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever else is in the error's text, such as the name of a group."""
-    monkeypatch.setattr(group_requests, "ABORT_INTERVAL", 0)
+    monkeypatch.setattr(offsets, "ABORT_INTERVAL", 0)
     proxy.on(
         OffsetFetchRequest,
         _group_code(Code.STALE_MEMBER_EPOCH),

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from spark_eos import BatchReport, ExactlyOnceSink, errors
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.error_codes import code_name
-from spark_eos._driver.membership import GroupMembership
+from spark_eos._exactly_once.members import GroupMembership
 from spark_eos._kafka import cluster
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.offsets import commit_offsets

@@ -15,12 +15,11 @@ from kafka.protocol.consumer import OffsetFetchRequest
 from pyspark.sql import SparkSession
 
 from spark_eos import ExactlyOnceSink, LostRecords
+from spark_eos._exactly_once import offsets as group_offsets
 from spark_eos._kafka import offsets
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress import group_requests
-from spark_eos._progress import offsets as group_offsets
 from spark_eos.errors import CheckpointError, OffsetsLostError, WriteError
 from spark_eos.testing import EmbeddedKafka
 from support import groups
@@ -250,7 +249,7 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
             _fail()
         return commit(connections, group, member, *more, **named)
 
-    monkeypatch.setattr(group_requests, "commit_offsets", dying)
+    monkeypatch.setattr(group_offsets, "commit_offsets", dying)
     with (
         running(flow, max_members=2, checkpoint=checkpoint) as runs,
         pytest.raises(ConnectionError),
@@ -304,7 +303,7 @@ def _commits_seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[int, 
         committed.append((member.instance_id, {p: offset for (_, p), offset in offsets.items()}))
         return commit(connections, group, member, offsets, *more, **named)
 
-    monkeypatch.setattr(group_requests, "commit_offsets", noting)
+    monkeypatch.setattr(group_offsets, "commit_offsets", noting)
     return committed
 
 

@@ -13,7 +13,7 @@ from kafka.protocol.producer import EndTxnRequest
 
 from spark_eos import errors
 from spark_eos._client.error_codes import Code
-from spark_eos._driver import heartbeat_thread, membership
+from spark_eos._exactly_once import members as membership
 from spark_eos._kafka import cluster, heartbeats
 from spark_eos._kafka.connection import CoordinatorType
 from spark_eos._kafka.groups import DescribedGroup, own_group
@@ -218,7 +218,7 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def warnings() -> list[str]:
-        records = [r for r in caplog.records if r.name == "spark_eos._driver.heartbeat_thread"]
+        records = [r for r in caplog.records if r.name == "spark_eos._exactly_once.members"]
         return [r.getMessage() for r in records if r.levelno >= logging.WARNING]
 
     def failed() -> bool:
@@ -230,7 +230,7 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
         _beats_answer(proxy, -1)
         until(failed, lambda: "a heartbeat that fails")
         assert warnings() == []
-        monkeypatch.setattr(heartbeat_thread, "_SESSION_TIMEOUT", 0.0)
+        monkeypatch.setattr(membership, "_SESSION_TIMEOUT", 0.0)
         until(warnings, lambda: "a warning")
         proxy.reset()
         until(lambda: "are answered again" in caplog.text, lambda: "heartbeats that go on")

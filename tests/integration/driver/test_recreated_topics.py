@@ -17,13 +17,13 @@ import pytest
 
 from spark_eos._client.error_codes import Code
 from spark_eos._client.settings import ClientSettings
+from spark_eos._exactly_once import transaction
+from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
-from spark_eos._worker import transaction
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.records import SourceRows
-from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import TopicNotFoundError
 from support.flow import Flow
 from support.members import deadline, started

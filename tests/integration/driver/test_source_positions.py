@@ -15,7 +15,7 @@ from spark_eos._kafka.cluster import topics as topics_of
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._spark.source import Selection, starting_positions
+from spark_eos._sink.reader import Selection, starting_positions
 from spark_eos.errors import RecordsLostError
 from spark_eos.testing.broker_admin import admin_client
 from support.flow import Flow

@@ -8,13 +8,13 @@ import pytest
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
+from spark_eos._exactly_once import offsets as group_offsets
 from spark_eos._kafka.cluster import NO_ID, topics_with_offsets
 from spark_eos._kafka.connection import CoordinatorType
 from spark_eos._kafka.open_transactions import describe_transaction
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import fence_producer
-from spark_eos._progress import group_requests
 from spark_eos.errors import DeadlineExceededError
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
@@ -90,7 +90,7 @@ def _codes(answer: Any) -> list[int]:
 def test_a_hanging_transaction_is_named_with_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_requests, "ABORT_INTERVAL", 0)
+    monkeypatch.setattr(group_offsets, "ABORT_INTERVAL", 0)
     unverified = {
         "transaction.partition.verification.enable": "false",
         "offsets.topic.num.partitions": "7",

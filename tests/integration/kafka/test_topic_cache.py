@@ -11,12 +11,12 @@ from cachetools import TTLCache
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_eos._client.settings import ClientSettings
+from spark_eos._exactly_once import task
+from spark_eos._exactly_once.task import write_task
+from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache
-from spark_eos._worker import task
-from spark_eos._worker.task import write_task
-from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import DeadlineExceededError
 from spark_eos.options import Limits
 from support.flow import Flow

@@ -10,12 +10,12 @@ import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_eos._client.settings import ClientSettings
+from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offsets import commit_offsets, group_offsets
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import txn_offset_commit
-from spark_eos._worker.transaction import Transactions
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
 from support.groups import positions

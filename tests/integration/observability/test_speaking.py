@@ -170,7 +170,7 @@ def test_a_query_starts_where_nothing_can_be_found_out(
     def fails(*_: Any) -> None:
         raise OSError("nobody answers")
 
-    monkeypatch.setattr("spark_eos._spark.start_line.end_offsets", fails)
+    monkeypatch.setattr("spark_eos._sink.start_line.end_offsets", fails)
     flow.produce(range(2))
     assert said() == [f"spark-eos: group {flow.group_id}: delivery=direct, since {_NARROW}"]
     assert sorted(flow.values()) == ["0", "1"]

@@ -18,6 +18,8 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._client.error_codes import Code, code_name
 from spark_eos._client.settings import ClientSettings
+from spark_eos._exactly_once import offsets as group_offsets
+from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.heartbeats import heartbeat
 from spark_eos._kafka.offsets import commit_offsets
@@ -29,9 +31,7 @@ from spark_eos._kafka.transactions import (
     fence_producer,
     txn_offset_commit,
 )
-from spark_eos._progress import group_requests
 from spark_eos._worker.librdkafka_errors import TransactionError
-from spark_eos._worker.transaction import Transactions
 from spark_eos.acls import Acl, Operation, read_group, transactional_ids
 from spark_eos.errors import AuthorizationError
 from support.dead_letters import letter_topic
@@ -274,7 +274,7 @@ def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_requests, "_SETTLING", 0.2)
+    monkeypatch.setattr(group_offsets, "_SETTLING", 0.2)
     flow.grant(*flow.commands())
     flow.produce(range(4))
     # Another principal's, which may see it.

@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._client.persisted import FORMAT
+from spark_eos._delivery.choice import DELIVERIES
 from spark_eos._driver.checkpoint_files import ArrowFiles
 from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._spark import sink_run
-from spark_eos._spark.deliveries import DELIVERIES
+from spark_eos._sink import batches as sink_run
 from spark_eos.errors import UnsupportedPipelineError
 from support import groups
 from support.apis import Api, Queries
@@ -165,7 +165,7 @@ def test_a_batch_that_was_staged_and_not_written_is_none_of_direct(
     api = Api(Queries())
     flow.produce(["a", "b"])
     with monkeypatch.context() as patch:
-        patch.setattr("spark_eos._run.run.Run._write_rows", _fail)
+        patch.setattr("spark_eos._exactly_once.batch.Run._write_rows", _fail)
         error = api.start(flow, "forgotten", delivery="staged").error()
     assert error is not None
     assert "before the first row" in error

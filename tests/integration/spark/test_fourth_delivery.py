@@ -9,48 +9,35 @@ from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport
 from spark_eos._batch.task_report import JobOutcome
+from spark_eos._delivery.choice import DELIVERIES
+from spark_eos._delivery.direct import DirectDelivery
 from spark_eos._driver.checkpoint_marker import Marker
-from spark_eos._progress.delivery import PlannedBatch, ProgressOf
-from spark_eos._progress.direct import DirectProgress
-from spark_eos._spark.batch_job import BatchJobs
-from spark_eos._spark.deliveries import DELIVERIES
-from spark_eos._spark.delivery import SinkQuery
-from spark_eos._spark.direct import DirectDelivery
-from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._exactly_once.delivery import PlannedBatch
 from support.flow import Flow
 from support.queries import run_available
 
 TOY = "toy"
 
 
-class _ToyProgress(DirectProgress):
-    """Notes the delivery, and counts the rows of its batches."""
+class _ToyDelivery(DirectDelivery):
+    """As direct, in its own name; counts the rows of its batches."""
 
-    delivery = TOY
+    name = TOY
+    why = "a test wants it"
     rows = 0
 
-    def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
-        return super().prepare(planned, replace(marker, delivery=TOY))
+    def _new_marker(self, planned: PlannedBatch) -> Marker:
+        return replace(super()._new_marker(planned), delivery=TOY)
 
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
         type(self).rows += sum(p.rows for one in outcomes for p in one.partitions.values())
         return super().check_written(planned, outcomes)
 
 
-class _ToyDelivery(DirectDelivery):
-    """As direct, in its own name."""
-
-    name = TOY
-    why = "a test wants it"
-
-    def create_run(self, query: SinkQuery, runtime: QueryRuntime) -> tuple[ProgressOf, BatchJobs]:
-        return _ToyProgress, BatchJobs(query.settings, runtime, query.source_patterns)
-
-
 @pytest.fixture(autouse=True)
 def _in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DELIVERIES, TOY, _ToyDelivery())
-    _ToyProgress.rows = 0
+    monkeypatch.setitem(DELIVERIES, TOY, _ToyDelivery)
+    _ToyDelivery.rows = 0
 
 
 def _run(spark: SparkSession, flow: Flow, delivery: str = TOY) -> list[BatchReport]:
@@ -65,7 +52,7 @@ def test_a_fourth_delivery_is_exactly_once_across_restarts(
     flow.produce(range(10, 15))
     (second,) = _run(spark_eos_session, flow)
     assert (first.delivery, second.delivery) == (TOY, TOY)
-    assert (first.rows_written, second.rows_written, _ToyProgress.rows) == (10, 5, 15)
+    assert (first.rows_written, second.rows_written, _ToyDelivery.rows) == (10, 5, 15)
     assert sorted(map(int, flow.values())) == list(range(15))
 
 

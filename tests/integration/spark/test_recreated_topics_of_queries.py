@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import BatchReport
+from spark_eos._exactly_once.task import write_task
 from spark_eos._spark import batch_job
-from spark_eos._worker.task import write_task
 from support.flow import Flow
 from support.queries import relay, run_available
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink, errors
-from spark_eos._spark import staged_copies
+from spark_eos._delivery import staged_files as staged_files_module
 from support import staging
 from support.apis import ReportFile, started
 from support.connect_server import ConnectService
@@ -223,7 +223,7 @@ def test_on_spark_connect_with_a_checkpoint_on_another_file_system(
 
 def _let_sessions_idle(_: BatchReport) -> None:
     """Makes each batch find that the session that reads copies was idle for long."""
-    staged_copies._SESSION_IDLE = 0.0  # type: ignore[misc]
+    staged_files_module._SESSION_IDLE = 0.0  # type: ignore[misc]
 
 
 def _totals_on_connect(

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_eos._exactly_once.batch import Run
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._run.run import Run
 from spark_eos._spark import classic
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos.errors import OffsetsLostError, SparkEosError, WriteError

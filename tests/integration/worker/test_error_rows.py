@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._exactly_once import transaction
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity, ProducerIdAndEpoch, fence_producer
-from spark_eos._worker import transaction
 from spark_eos._worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.members import deadline

@@ -12,9 +12,9 @@ import pytest
 from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.settings import ClientSettings
+from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._worker.dead_letters import LETTER
 from spark_eos._worker.librdkafka_errors import TransactionError
-from spark_eos._worker.transaction import Transactions
 from support.dead_letters import headers_of, letter_topic, write_not_utf8
 from support.flow import Flow
 from support.members import started, writer_settings

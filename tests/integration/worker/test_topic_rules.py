@@ -16,11 +16,11 @@ from kafka.protocol.admin import DescribeConfigsRequest
 import support.writing
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.settings import ClientSettings
+from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.records import SourceRows
 from spark_eos._worker.topic_rules import batch_size
-from spark_eos._worker.transaction import Transactions
 from spark_eos.acls import Operation
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow

@@ -5,7 +5,7 @@ from confluent_kafka import KafkaException, Producer
 
 from spark_eos._client import settings
 from spark_eos._client.settings import ClientSettings
-from spark_eos._spark.source import check_source_options
+from spark_eos._sink.reader import check_source_options
 from spark_eos.errors import ConfigurationError, SparkEosError
 from support.client_settings import SERVERS
 

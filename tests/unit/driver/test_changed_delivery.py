@@ -4,15 +4,15 @@ from itertools import product
 
 import pytest
 
-from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
-from spark_eos._kafka.offset_metadata import KnownPartitions
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.ownership import (
+from spark_eos._delivery.ownership import (
     changed_delivery,
     check_marker,
     may_become_direct,
 )
-from spark_eos._progress.staged_checks import StagedChecks
+from spark_eos._delivery.staged_checks import StagedChecks
+from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError
 
 _DELIVERIES = (DIRECT, MIRRORED, STAGED)

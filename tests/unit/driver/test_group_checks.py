@@ -4,21 +4,19 @@ import pytest
 
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.sources import Sources
-from spark_eos._kafka.cluster import NO_ID
-from spark_eos._kafka.offset_metadata import KnownPartitions
-from spark_eos._kafka.stored_text import SourcePartition, StagedBatch, SuspectRange
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.checks import (
-    check_no_gap,
+from spark_eos._delivery.gaps import check_no_gap, check_not_cut, log_lags
+from spark_eos._exactly_once.checks import (
     check_no_suspects,
-    check_not_cut,
     check_not_moved_back,
     check_not_moved_on,
     check_same_pairs,
     check_same_staged,
-    log_lags,
     suspect_ranges,
 )
+from spark_eos._kafka.cluster import NO_ID
+from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.stored_text import SourcePartition, StagedBatch, SuspectRange
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import (
     FencedByNewerRunError,
     OffsetGapError,

@@ -7,10 +7,8 @@ from contextlib import closing
 import pytest
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._driver import heartbeat_thread
-from spark_eos._driver.assigned_partitions import IdPartition, Member
-from spark_eos._driver.heartbeat_thread import HeartbeatThread
-from spark_eos._driver.membership import GroupMembership
+from spark_eos._exactly_once import members
+from spark_eos._exactly_once.members import GroupMembership, HeartbeatThread, IdPartition, Member
 from spark_eos._kafka.connection import Connections
 from spark_eos.errors import AuthenticationError, DeadlineExceededError
 
@@ -61,7 +59,7 @@ def test_that_heartbeats_are_refused_is_logged_once_until_they_are_accepted(
 def test_each_time_without_answers_is_warned_of_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat_thread, "_SESSION_TIMEOUT", 0.0)
+    monkeypatch.setattr(members, "_SESSION_TIMEOUT", 0.0)
     away = DeadlineExceededError("no answer")
     _after(away, None, away, away, None)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._delivery.missing_offsets import Evidence
 from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.missing import Evidence
 from spark_eos.errors import OffsetsLostError
 
 _0, _1, _OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

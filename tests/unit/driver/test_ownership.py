@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 
 from spark_eos._batch.sources import Sources
-from spark_eos._kafka.cluster import NO_ID
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
-from spark_eos._kafka.stored_text import Owner, SourcePartition, StagedBatch
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.ownership import (
+from spark_eos._delivery.ownership import (
     check_owner,
     deliveries_of,
     nothing_staged,
     owners_of,
     ownership_change,
 )
+from spark_eos._kafka.cluster import NO_ID
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.stored_text import Owner, SourcePartition, StagedBatch
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import ConfigurationError
 
 _OWN = Owner("own", "out")

@@ -6,9 +6,9 @@ from contextlib import closing
 import pytest
 
 from spark_eos._client.settings import ClientSettings
+from spark_eos._delivery.renewal import renew_unattended
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._progress.renewal import renew_unattended
 
 
 def test_what_fails_while_nobody_attends_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,12 +3,12 @@
 import pytest
 
 from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._delivery.staged_checks import StagedChecks
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.progress_topic import first_position
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import Owner, StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.staged_checks import StagedChecks
 from spark_eos.errors import (
     CheckpointError,
     FencedByNewerRunError,

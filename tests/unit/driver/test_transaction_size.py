@@ -3,8 +3,8 @@
 from spark_eos._batch.task_report import TOO_SLOW, WRITTEN, JobOutcome, PartitionOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.settings import ClientSettings
+from spark_eos._exactly_once.batch import _TransactionSize
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._run.attempts import TransactionSize
 from spark_eos.options import Transactions
 
 
@@ -18,7 +18,7 @@ def _outcome(status: str) -> JobOutcome:
 
 
 def test_they_get_smaller_up_to_a_limit_and_grow_with_each_batch() -> None:
-    size, settings = TransactionSize(), _settings(Transactions(max_ms=50))
+    size, settings = _TransactionSize(), _settings(Transactions(max_ms=50))
     assert size.of(settings) == settings
     limits = []
     for _ in range(4):
@@ -37,7 +37,7 @@ def test_they_get_smaller_up_to_a_limit_and_grow_with_each_batch() -> None:
 
 
 def test_they_come_down_to_a_single_row_from_any_size() -> None:
-    size, settings = TransactionSize(), _settings(Transactions(max_records=10_000_000))
+    size, settings = _TransactionSize(), _settings(Transactions(max_records=10_000_000))
     for _ in range(4):
         size.shrink(settings)
     assert size.of(settings).transactions.max_records == 1

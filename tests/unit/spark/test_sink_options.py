@@ -6,7 +6,7 @@ import pytest
 
 from spark_eos import DeadLetters, ExactlyOnceSink, Transactions, errors
 from spark_eos._client.settings import ClientSettings
-from spark_eos._spark.writer import ExactlyOnceWriter
+from spark_eos._sink.writer import ExactlyOnceWriter
 from spark_eos.options import FLAT, GROUPS, flat_options, grouped
 from support.sinks import arguments
 

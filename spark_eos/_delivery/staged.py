@@ -4,14 +4,23 @@
 # group's current member alone, names them. From then on those files, and no others, are what is
 # written for the batch, however often it is repeated.
 
+import functools
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from spark_eos._batch.batch_report import LostRecords
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._delivery.base import Delivery, Jobs, Offsets, SinkQuery
+from spark_eos._delivery.staged_checks import StagedChecks
+from spark_eos._delivery.staged_files import ParquetFiles, StagedJobs
+from spark_eos._delivery.staged_sources import SourcePositions, StagedSources
 from spark_eos._driver.checkpoint_marker import STAGED, Marker
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.progress_topic import (
@@ -21,33 +30,121 @@ from spark_eos._driver.progress_topic import (
     progress_range,
 )
 from spark_eos._driver.start import Start
-from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._exactly_once.delivery import Batch, PlannedBatch
+from spark_eos._exactly_once.offsets import GroupOffsets
+from spark_eos._kafka.offset_metadata import is_position
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.delivery import Batch, PlannedBatch, Progress, StagedFiles
-from spark_eos._progress.missing import Evidence
-from spark_eos._progress.offsets import GroupOffsets
-from spark_eos._progress.staged_checks import StagedChecks
-from spark_eos._progress.staged_sources import SourcePositions, StagedSources
-from spark_eos.errors import OffsetsLostError, warn
+from spark_eos._pyspark_internals import StreamSource, is_connect
+from spark_eos._spark.columns import check_columns
+from spark_eos._spark.narrow_plan import check_sources_seen
+from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._spark.stream_sources import (
+    check_losses_seen,
+    check_staged_sources,
+    read_by_others,
+    sources_of,
+)
+from spark_eos.errors import OffsetsLostError, UnsupportedPipelineError, warn
 from spark_eos.options import ProgressTopic
 
 logger = logging.getLogger(__name__)
 
 
-class StagedProgress(Progress):
-    delivery = STAGED
+class StagedFiles(Protocol):
+    """The files of staged batches."""
+
+    def take(self, frame: Any) -> None:
+        """Take the frame of a batch, which `stage` or `replay` runs."""
+
+    def stage(self, batch_id: int, files: int) -> tuple[str, int]:
+        """Run the batch once into at most so many files; return their name and row count."""
+
+    def replay(self) -> int:
+        """Run the batch for its state alone; return the number of its rows."""
+
+    def open(self, copy: StagedBatch) -> bool:
+        """Set the files that the batch's rows are read from; return whether they exist."""
+
+    def remove_old(self, batch_id: int) -> None:
+        """Remove the files of earlier batches."""
+
+    def close(self) -> None:
+        """End what reading the files has opened."""
+
+
+class StagedDelivery(Delivery):
+    """Batches are staged in files first; the progress topic says which files, and how far."""
+
+    name = STAGED
+    why = "it suits any query"
+    continues_from = "its checkpoint"
+
+    @classmethod
+    def rejection(cls, *, other_cluster: bool) -> str | None:
+        del other_cluster
+        return None
+
+    @classmethod
+    def check_stream(cls, frame: DataFrame, plans: Mapping[str, str]) -> None:
+        if not frame.isStreaming:
+            raise UnsupportedPipelineError(
+                "the DataFrame is not a streaming DataFrame; read it with readStream or sink.read"
+            )
+        sources = sources_of(frame)
+        check_staged_sources(sources)
+        if is_connect(frame):
+            check_sources_seen(plans["Physical"], sources)
+
+    @classmethod
+    def check_columns(cls, schema: T.StructType, default_topic: str | None) -> None:
+        check_columns(schema, default_topic, source=False)
+
+    @classmethod
+    def check_sources(cls, sources: Sequence[StreamSource]) -> None:
+        check_staged_sources(sources)
+
+    @classmethod
+    def check_logged(cls) -> None:
+        raise UnsupportedPipelineError(
+            "the query's batches are staged, and Spark must know each of them after a crash: "
+            "leave out asynchronous_progress (Spark's asyncProgressTrackingEnabled)"
+        )
+
+    @classmethod
+    def check_losses_seen(cls, query: SinkQuery) -> None:
+        client = query.settings.source_client or query.settings.client
+        check_losses_seen(query.sources, query.selections, client.bootstrap_servers)
+
+    @classmethod
+    def positions(cls, offsets: Offsets) -> Positions:
+        return {p: found.offset for p, found in offsets.items() if is_position(found.metadata)}
+
+    @classmethod
+    def of_run(
+        cls, query: SinkQuery, runtime: QueryRuntime, start: Start, offsets: GroupOffsets, why: str
+    ) -> Delivery:
+        files = ParquetFiles(query, runtime)
+        others = functools.partial(read_by_others(query.sources).among, runtime.session)
+        jobs = StagedJobs(query, runtime, files)
+        return cls(
+            query.settings, start, offsets, jobs, query.progress_topic, files, others, why=why
+        )
 
     def __init__(
         self,
         settings: WriterSettings,
         start: Start,
         offsets: GroupOffsets,
+        jobs: Jobs,
         topic: ProgressTopic,
+        files: StagedFiles,
         read_by_others: Callable[[Collection[str]], set[str]],
+        *,
+        why: str = "",
     ) -> None:
-        super().__init__(settings, start, offsets)
-        self._topic = topic
+        super().__init__(settings, start, offsets, jobs, topic, why=why)
+        self._files = files
         self._sources = StagedSources(start.source, settings, read_by_others)
         self._positions = SourcePositions(start.target, settings, offsets.requests)
         self._checks = StagedChecks(settings.group_id, topic.name)
@@ -56,7 +153,6 @@ class StagedProgress(Progress):
         self._partitions = 0
         # The last batch that the run has begun to write: a later one finds it written.
         self._last = -1
-        self.progress_topic = topic.name
 
     # The start --------------------------------------------------------------------------------
 
@@ -65,19 +161,18 @@ class StagedProgress(Progress):
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._held(batch).ends.keys()
 
-    def check_offsets(self, known: KnownPartitions, why: str) -> None:
-        super().check_offsets(known, why)
-        self._checks.check_topic(known, why)
+    def _check_offsets(self) -> None:
+        super()._check_offsets()
+        self._checks.check_topic(self._offsets.known, self._why)
 
-    def check_owner(self, batch: Batch) -> None:
+    def _check_owner(self, batch: Batch) -> None:
         """Refuses the staged commit of another query, which may be running."""
         last = self._offsets.known.staged.get(self._commit_partition)
         if last is not None and last.query != batch.checkpoint.query_id():
             self._check_belongs(last, batch.id, batch.checkpoint)
 
-    def learn(self, batch: Batch, marker: Marker) -> None:
-        """Accepts offsets that an operator has set to 0, all of them: the batch comes as it is."""
-        del marker
+    def learn(self, batch: Batch) -> None:
+        """Accept offsets that an operator has set to 0, all of them: the batch comes as it is."""
         self._offsets.expect_staged_commit(self._commit_partition)
         # kafka-consumer-groups.sh sets no other offset in a topic without records.
         held, offsets = self._held(batch).ends.keys(), self._offsets
@@ -111,30 +206,35 @@ class StagedProgress(Progress):
             return self._partitions
         return batch.checkpoint.marker().progress_partitions or self._partitions
 
-    def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
+    def initial_offsets(self, planned: PlannedBatch, *, begun_now: bool) -> Positions:
         try:
-            return evidence.initial_offsets(planned.range, self._offsets.committed)
+            return super().initial_offsets(planned, begun_now=begun_now)
         except OffsetsLostError as error:
             raise self._checks.lost(planned.batch.id, error) from error
 
-    def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
-        batch = planned.batch
+    def prepare(self, planned: PlannedBatch) -> PlannedBatch:
+        batch, files = planned.batch, self._files
         with batch.clock.step("stage"):
-            files, found = _files(batch), self._find(planned.range, batch.checkpoint)
-            # Partitions that are new in this batch stay new until its end is committed.
-            used = self._used_before(batch)
-            batch.checkpoint.set_marker(replace(marker, delivery=STAGED, progress_partitions=used))
+            files.take(batch.frame)
+            found = self._find(planned.range, batch.checkpoint)
+            batch.checkpoint.set_marker(self._new_marker(planned))
             self._last = batch.id
             if found is not None:
-                self._open(found, files)
+                self._open(found)
                 planned = replace(planned, staged=found, repeated=True)
             else:
                 (name, rows), lost = self._sources.running(
                     batch, lambda: files.stage(batch.id, self._partitions - 1)
                 )
-                staged = self._commit(batch, files, name, rows)
+                staged = self._commit(batch, name, rows)
                 planned = replace(planned, staged=staged, lost=lost)
         return replace(planned, before=dict(self._offsets.committed))
+
+    def _new_marker(self, planned: PlannedBatch) -> Marker:
+        # Partitions that are new in this batch stay new until its end is committed.
+        used = self._used_before(planned.batch)
+        marker = super()._new_marker(planned)
+        return replace(marker, delivery=STAGED, progress_partitions=used)
 
     def _find(self, held: BatchRange, checkpoint: OffsetLog) -> StagedBatch | None:
         """The batch's staged commit, if an earlier run has made one."""
@@ -151,7 +251,7 @@ class StagedProgress(Progress):
         owners = self._offsets.known.owners.get(self._topic.name, ())
         self._checks.check_belongs(last, batch_id, checkpoint, owners)
 
-    def _open(self, found: StagedBatch, files: StagedFiles) -> None:
+    def _open(self, found: StagedBatch) -> None:
         logger.info(
             "group %s: batch %d is staged already, in %s; its %d rows are written from there",
             self._group_id,
@@ -159,10 +259,10 @@ class StagedProgress(Progress):
             found.directory or "no file",
             found.rows,
         )
-        if not files.open(found):
+        if not self._files.open(found):
             raise self._checks.damaged(found, 0)
 
-    def _commit(self, batch: Batch, files: StagedFiles, name: str, rows: int) -> StagedBatch:
+    def _commit(self, batch: Batch, name: str, rows: int) -> StagedBatch:
         """Makes new files of the batch those that count, and opens them."""
         staged = StagedBatch(
             query=batch.checkpoint.query_id(),
@@ -172,10 +272,10 @@ class StagedProgress(Progress):
             files=self._partitions - 1,
             fingerprint=batch.checkpoint.fingerprint(batch.id),
         )
-        files.open(staged)
+        self._files.open(staged)
         self._offsets.stage(self._commit_partition, staged)
         # Nobody needs earlier files any more: the group has just accepted these.
-        files.remove_old(batch.id)
+        self._files.remove_old(batch.id)
         return staged
 
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
@@ -196,11 +296,14 @@ class StagedProgress(Progress):
     def renew(self) -> None:
         self._positions.renew()
 
+    def close(self) -> None:
+        self._files.close()
+
     def _replay(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
         """Computes the state of a batch staged before, last of all: its source may be gone."""
         batch, found = planned.batch, planned.staged
         with batch.clock.step("stage"):
-            rows, lost = self._sources.running(batch, _files(batch).replay, repeated=True)
+            rows, lost = self._sources.running(batch, self._files.replay, repeated=True)
         if found is not None and not lost and rows != found.rows:
             self._warn_of_other_rows(found, rows)
         return lost
@@ -220,11 +323,6 @@ class StagedProgress(Progress):
             rows,
             staged.rows,
         )
-
-
-def _files(batch: Batch) -> StagedFiles:
-    assert batch.files is not None  # noqa: S101 - the API stages such a query's batches
-    return batch.files
 
 
 def rows_read(outcomes: Sequence[JobOutcome]) -> int:

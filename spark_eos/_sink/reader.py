@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.printable import listed
 from spark_eos._client.settings import QUICK_SOURCE, ClientSettings
+from spark_eos._delivery.renewal import renew_hourly, renew_unattended
 from spark_eos._driver import preflight
 from spark_eos._driver.start import Start
 from spark_eos._kafka import cluster
@@ -20,7 +21,6 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offset_metadata import KnownPartitions, mirrored_positions
 from spark_eos._kafka.offsets import all_group_offsets, group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.renewal import renew_hourly, renew_unattended
 from spark_eos._pyspark_internals import unlogged
 from spark_eos._spark.dead_letter_columns import with_letter_fields
 from spark_eos._spark.session import check_session

@@ -1,6 +1,7 @@
 """`ExactlyOnceSink`: exactly-once writing through foreachBatch."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,22 +12,23 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.checks import check_flag, check_text
 from spark_eos._client.settings import ClientSettings
 from spark_eos._client.tables import FittingTable, as_html
-from spark_eos._driver.start import Start
-from spark_eos._pyspark_internals import is_connect
-from spark_eos._spark.dead_letter_columns import check_error_column
-from spark_eos._spark.deliveries import (
+from spark_eos._delivery.base import SinkQuery
+from spark_eos._delivery.choice import (
     AUTO,
     check_delivery,
-    checked_by_cluster,
-    delivery_of_stream,
+    query_of_stream,
 )
-from spark_eos._spark.delivery import SinkQuery
+from spark_eos._driver import preflight
+from spark_eos._driver.start import Start
+from spark_eos._kafka.groups import own_group
+from spark_eos._pyspark_internals import is_connect
+from spark_eos._sink.batches import SinkBatches
+from spark_eos._sink.reader import read_from_offsets, source_topics
+from spark_eos._sink.writer import ExactlyOnceWriter
+from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.narrow_plan import explained, with_own_topic_marked
-from spark_eos._spark.sink_run import SinkBatches
-from spark_eos._spark.source import read_from_offsets
-from spark_eos._spark.stream_sources import check_read_for, sources_of
-from spark_eos._spark.writer import ExactlyOnceWriter
+from spark_eos._spark.stream_sources import check_read_for, sources_of, topics_read
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.observability.on_batch import OnBatch, as_observers
 from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions, check_groups
@@ -282,7 +284,7 @@ class ExactlyOnceSink:
         """
         frame = with_known_names(frame)
         with self._batches.start as start:
-            query = checked_by_cluster(self._checked(frame, start), start, frame.sparkSession)
+            query = _checked_by_cluster(self._checked(frame, start), start, frame.sparkSession)
         self._batches.prepare(query, frame.sparkSession)
         return ExactlyOnceWriter(
             self._batches,
@@ -297,17 +299,19 @@ class ExactlyOnceSink:
         if settings.dead_letters is not None:
             check_error_column(frame.schema)
         plans = explained(frame)
-        sources = tuple(sources_of(frame))
+        sources = sources_of(frame)
         check_read_for(settings.group_id, sources)
-        choice = delivery_of_stream(frame, plans, sources, self._wanted_delivery, settings, start)
-        query = SinkQuery(
-            settings,
-            self._checkpoint_location,
-            self._progress_topic,
-            tuple(self._selections),
+        query = query_of_stream(
+            frame,
+            plans,
             sources,
-            frozenset(self._starting_offsets),
-            *choice,
+            self._wanted_delivery,
+            settings,
+            start,
+            location=self._checkpoint_location,
+            progress_topic=self._progress_topic,
+            selections=self._selections,
+            starting_offsets=self._starting_offsets,
         )
         if self._asynchronous_progress:
             if is_connect(frame):
@@ -337,3 +341,25 @@ class ExactlyOnceSink:
         of a start that led to no batch, as does the sink's end. May be called again.
         """
         self._batches.close()
+
+
+def _checked_by_cluster(query: SinkQuery, start: Start, spark: SparkSession) -> SinkQuery:
+    """The query, once the cluster can run it; with the topics that its rows may not be for."""
+    settings, progress = query.settings, query.progress_topic
+
+    def here(servers: str) -> bool:
+        return query.delivery.reads_here(start, servers)
+
+    read = topics_read(query.sources, here)
+    # Patterns of other readers than sink.read may find these.
+    found = read.among(spark, {progress.name, *settings.target_topics})
+    if progress.name in found:
+        raise preflight.feeds_itself("progress_topic", progress.name)
+    settings = replace(settings, source_topics=read.names | found | {progress.name})
+    topics = set[str]()
+    if settings.source_client is None:
+        topics |= source_topics(spark, start, query.selections)
+    topics |= query.delivery.progress_topics(start, progress)
+    preflight.check_cluster(start, settings, topics, start.deadline())
+    own_group(start.target, settings.group_id, start.deadline())
+    return replace(query, settings=settings, source_patterns=read.patterns)

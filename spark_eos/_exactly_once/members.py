@@ -6,15 +6,14 @@
 import contextlib
 import logging
 import threading
+import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar, cast
 
 from spark_eos import acls
-from spark_eos._client.error_codes import Code, code_name
-from spark_eos._driver.assigned_partitions import Member, after_heartbeat, owners
-from spark_eos._driver.heartbeat_thread import HeartbeatThread
+from spark_eos._client.error_codes import Code, code_name, is_final
 from spark_eos._kafka import groups, heartbeats
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections, CoordinatorType
@@ -22,9 +21,180 @@ from spark_eos._kafka.deadline import Deadline, RetriableError, group_deadline
 from spark_eos._kafka.groups import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos.errors import FencedByNewerRunError, ForeignMemberError, SparkEosError
+from spark_eos.errors import FencedByNewerRunError, ForeignMemberError, SparkEosError, warn
 
 logger = logging.getLogger(__name__)
+
+
+# The rule: a member may commit a partition only while
+# assignment epoch <= client epoch <= broker epoch, where the assignment epoch is the member epoch
+# at which this member got the partition. Kafka 4.4 checks it only if the client's epoch is older
+# than the member's, so the driver checks it for every partition it plans.
+IdPartition = tuple[uuid.UUID, int]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One static member as its owner knows it; each partition with the epoch at which it came."""
+
+    instance_id: str
+    member_id: str
+    epoch: int
+    assignment_epochs: Mapping[IdPartition, int] = field(default_factory=dict)
+    # As last sent to the broker.
+    acknowledged: frozenset[IdPartition] = frozenset()
+
+    @property
+    def identity(self) -> MemberIdentity:
+        """How requests name it."""
+        return MemberIdentity(self.member_id, self.epoch, self.instance_id)
+
+    @property
+    def owned(self) -> frozenset[IdPartition]:
+        """The partitions assigned now."""
+        return frozenset(self.assignment_epochs)
+
+
+def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] | None) -> Member:
+    """The member after a heartbeat's answer."""
+    if assigned is None:
+        return replace(member, epoch=epoch)
+    before = member.assignment_epochs
+    return replace(
+        member,
+        epoch=epoch,
+        assignment_epochs={partition: before.get(partition, epoch) for partition in assigned},
+    )
+
+
+def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> bool:
+    """Whether the member has held the partition since ``client_epoch``, or before."""
+    assignment_epoch = member.assignment_epochs.get(partition)
+    return assignment_epoch is not None and assignment_epoch <= client_epoch <= member.epoch
+
+
+def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
+    """The member that may commit each partition with its current epoch."""
+    return {
+        partition: member
+        for member in members
+        for partition in member.assignment_epochs
+        if may_commit(member, partition, member.epoch)
+    }
+
+
+def by_member(
+    values: Mapping[TopicPartition, Value], members: Mapping[TopicPartition, MemberIdentity]
+) -> dict[MemberIdentity, dict[TopicPartition, Value]]:
+    """Groups values by the member that may commit their partitions."""
+    grouped: dict[MemberIdentity, dict[TopicPartition, Value]] = {}
+    for partition, value in values.items():
+        if partition in members:
+            grouped.setdefault(members[partition], {})[partition] = value
+    return grouped
+
+
+# The brokers' default group.consumer.session.timeout.ms, in seconds; members aren't told theirs.
+_SESSION_TIMEOUT: Final = 45.0
+_LONGEST_PAUSE: Final = 1.0
+
+
+class HeartbeatThread:
+    """Calls back whenever heartbeats are due, until it is stopped or the query has ended."""
+
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        heartbeat: Callable[[], None],
+        due: Callable[[float], bool],
+        watch: Callable[[], bool],
+        at_end: Callable[[], None],
+        each_heartbeat: Callable[[], None],
+    ) -> None:
+        self._group_id = group_id
+        self._heartbeat = heartbeat
+        self._due = due
+        self._watch = watch
+        self._at_end = at_end
+        self._each_beat = each_heartbeat
+        self.interval = 1.0
+        self.refused: SparkEosError | None = None
+        self._answered = time.monotonic()
+        self._warned = False
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Starts the thread, unless it is running."""
+        self._answered = time.monotonic()
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name=f"spark-eos-heartbeat-{self._group_id}", daemon=True
+            )
+            self._thread.start()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Sends no further heartbeats; doesn't wait for one that is under way."""
+        self._stopped.set()
+
+    def join(self, timeout: float) -> None:
+        """Waits for the thread to end, unless called on it."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        waited = 0.0
+        while not self._stopped.wait(min(_LONGEST_PAUSE, self.interval)):
+            waited += min(_LONGEST_PAUSE, self.interval)
+            if not self._watch():
+                self._at_end()
+                return
+            if not self._due(waited):
+                continue
+            waited = 0.0
+            try:
+                self._heartbeat()
+                self._note_answer()
+            except Exception as error:  # noqa: BLE001 - without heartbeats the session ends
+                self._note_failure(error)
+            self._each_beat()
+
+    def _note_answer(self) -> None:
+        if self._warned:
+            logger.info("heartbeats of group %s are answered again", self._group_id)
+        self._answered, self._warned, self.refused = time.monotonic(), False, None
+
+    def _note_failure(self, error: Exception) -> None:
+        if is_final(error):
+            if self.refused is None:
+                logger.error("heartbeat of group %s: %s", self._group_id, error)
+            self.refused = cast("SparkEosError", error)
+            return
+        silence = time.monotonic() - self._answered
+        if silence < _SESSION_TIMEOUT or self._warned:
+            # Brokers restart and connections break; the session outlives that.
+            logger.info("heartbeat of group %s: %s", self._group_id, error)
+            return
+        self._warned = True
+        warn(
+            logger,
+            "EOS56",
+            "group %s: no heartbeat was answered for %.0f s, so the brokers drop the members when "
+            "the group's session timeout is over (consumer.session.timeout.ms, 45 s by default). "
+            "No record is lost or duplicated: what is written until then is refused, and written "
+            "again once the brokers answer. Last error: %s",
+            self._group_id,
+            silence,
+            error,
+        )
+
 
 # Seconds that one round of heartbeats, or leaving the group, may take.
 _BEAT_TIMEOUT: Final = 5.0

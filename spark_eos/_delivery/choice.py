@@ -1,29 +1,25 @@
 """The deliveries, and the choice of a query's: direct, mirrored or staged."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver import preflight
+from spark_eos._delivery.base import Delivery, SinkQuery
+from spark_eos._delivery.direct import DirectDelivery
+from spark_eos._delivery.mirrored import MirroredDelivery
+from spark_eos._delivery.ownership import may_become_direct, nothing_staged
+from spark_eos._delivery.staged import StagedDelivery
 from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._driver.start import Start
-from spark_eos._kafka.groups import own_group
 from spark_eos._kafka.offsets import all_group_offsets
-from spark_eos._progress.ownership import may_become_direct, nothing_staged
 from spark_eos._pyspark_internals import StreamSource
-from spark_eos._spark.delivery import Delivery, SinkQuery
-from spark_eos._spark.direct import DirectDelivery
-from spark_eos._spark.mirrored import MirroredDelivery
-from spark_eos._spark.source import source_topics
-from spark_eos._spark.staged import StagedDelivery
-from spark_eos._spark.stream_sources import topics_read
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 from spark_eos.observability.speaking import say
+from spark_eos.options import ProgressTopic
 
-_ALL: Final[tuple[Delivery, ...]] = (DirectDelivery(), MirroredDelivery(), StagedDelivery())
+_ALL: Final[tuple[type[Delivery], ...]] = (DirectDelivery, MirroredDelivery, StagedDelivery)
 DELIVERIES: Final = {each.name: each for each in _ALL}
 """The deliveries by name, those first that cost least."""
 AUTO: Final = "auto"
@@ -39,15 +35,20 @@ def check_delivery(wanted: str, *, other_cluster: bool) -> None:
         raise ConfigurationError(reason)
 
 
-def delivery_of_stream(
+def query_of_stream(
     frame: DataFrame,
     plans: Mapping[str, str],
     sources: Sequence[StreamSource],
     wanted: str,
     settings: WriterSettings,
     start: Start,
-) -> tuple[Delivery, Delivery | None, str, bool]:
-    """The delivery, what to fall back to, why, and whether that is forced; see `SinkQuery`."""
+    *,
+    location: str,
+    progress_topic: ProgressTopic,
+    selections: Iterable[Mapping[str, str]],
+    starting_offsets: Iterable[str],
+) -> SinkQuery:
+    """Choose the delivery of a stream; ``plans`` as Spark prints them."""
     other_cluster = settings.source_client is not None
     suited = [
         each for each in DELIVERIES.values() if each.rejection(other_cluster=other_cluster) is None
@@ -66,7 +67,18 @@ def delivery_of_stream(
     # After the plan, which may be why columns are missing. They choose no delivery: a query keeps
     # the one that it has begun with, and a column is soon forgotten.
     found.check_columns(frame.schema, settings.topic)
-    return found, fallback, _without_advice(reason), found is not wished[0]
+    return SinkQuery(
+        settings=settings,
+        location=location,
+        progress_topic=progress_topic,
+        selections=tuple(selections),
+        starting_offsets=frozenset(starting_offsets),
+        sources=tuple(sources),
+        delivery=found,
+        fallback=fallback,
+        why=_without_advice(reason),
+        forced=found is not wished[0],
+    )
 
 
 def _without_advice(reason: str) -> str:
@@ -78,7 +90,7 @@ def delivery_of_run(
     marker: Marker,
     check_first: Callable[[], None],
     may_change: Callable[[], bool] = lambda: False,
-) -> tuple[Delivery, str]:
+) -> tuple[type[Delivery], str]:
     """The delivery of a run, and what of the query rules out one that costs less, if anything."""
     # A query keeps the delivery with which its checkpoint was begun, unless that was the fallback
     # and has written nothing (may_change).
@@ -106,25 +118,3 @@ def may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) ->
         return False
     offsets = all_group_offsets(start.target, group_id, start.deadline())
     return nothing_staged(offsets, topic)
-
-
-def checked_by_cluster(query: SinkQuery, start: Start, spark: SparkSession) -> SinkQuery:
-    """The query, once the cluster can run it; with the topics that its rows may not be for."""
-    settings, progress = query.settings, query.progress_topic
-
-    def here(servers: str) -> bool:
-        return query.delivery.reads_here(start, servers)
-
-    read = topics_read(query.sources, here)
-    # Patterns of other readers than sink.read may find these.
-    found = read.among(spark, {progress.name, *settings.target_topics})
-    if progress.name in found:
-        raise preflight.feeds_itself("progress_topic", progress.name)
-    settings = replace(settings, source_topics=read.names | found | {progress.name})
-    topics = set[str]()
-    if settings.source_client is None:
-        topics |= source_topics(spark, start, query.selections)
-    topics |= query.delivery.progress_topics(start, progress)
-    preflight.check_cluster(start, settings, topics, start.deadline())
-    own_group(start.target, settings.group_id, start.deadline())
-    return replace(query, settings=settings, source_patterns=read.patterns)

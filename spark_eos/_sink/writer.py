@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos._delivery.base import SinkQuery
 from spark_eos._driver.offset_log import LogFiles, OffsetLog, complete_logs
 from spark_eos._pyspark_internals import (
     ANY_SINK_ASYNCHRONOUS,
@@ -15,11 +16,10 @@ from spark_eos._pyspark_internals import (
     is_connect,
     remote_relations,
 )
+from spark_eos._sink.batches import SinkBatches
 from spark_eos._spark.columns import check_target
 from spark_eos._spark.dead_letter_columns import check_error_column
-from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.failed_query import file_fault
-from spark_eos._spark.sink_run import SinkBatches
 from spark_eos._spark.spark_files import HadoopFiles, SparkFiles
 from spark_eos._spark.stream_sources import check_still_read
 from spark_eos.errors import CheckpointError, ConfigurationError

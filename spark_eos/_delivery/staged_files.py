@@ -13,16 +13,20 @@ from pyspark.sql import DataFrame, DataFrameWriter, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from spark_eos._batch.plan import BatchPlan, Partitions, task_count
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._delivery.base import SinkQuery
 from spark_eos._driver.progress_topic import first_position
+from spark_eos._exactly_once.delivery import PlannedBatch
+from spark_eos._exactly_once.task import Arrange, write_task
 from spark_eos._kafka.stored_text import StagedBatch, batch_of_copy, new_copy_name
+from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.columns import check_columns, payload
 from spark_eos._spark.dead_letter_columns import check_error_column, staged_columns, staged_names
-from spark_eos._spark.delivery import SinkQuery
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.spark_files import literal_path
 from spark_eos._spark.topic_patterns import topic_is_source
 from spark_eos._worker.arrow_columns import FILE_NUMBER, ROW, staged_batches
-from spark_eos._worker.task import Arrange
 from spark_eos.errors import CheckpointError, warn
 
 logger = logging.getLogger(__name__)
@@ -48,7 +52,7 @@ _NO_FILES: Final = {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}
 _SESSION_IDLE: Final = 600.0
 
 
-class StagedCopies:
+class ParquetFiles:
     """The staged files of one run's batches: a `StagedFiles` for each batch."""
 
     def __init__(self, query: SinkQuery, runtime: QueryRuntime) -> None:
@@ -78,16 +82,14 @@ class StagedCopies:
         self._listed = False
         self._left: set[str] = set()
 
-    def of_batch(self, frame: DataFrame) -> "StagedCopies":
-        """Sets the batch's frame, which `stage` or `replay` runs."""
+    def take(self, frame: DataFrame) -> None:
         self._check(frame.schema)
         self._frame, self._rows = frame, None
-        return self
 
     # Staging ----------------------------------------------------------------------------------
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
-        assert self._frame is not None  # noqa: S101 - of_batch comes first
+        assert self._frame is not None  # noqa: S101 - take comes first
         rows = self._payload(self._frame)
         name = new_copy_name(batch_id)
         # coalesce: a file for each task. Rows of one partition stay together, in their order.
@@ -113,7 +115,7 @@ class StagedCopies:
 
     def replay(self) -> int:
         """Runs the batch's frame for its state alone; returns the number of its rows."""
-        assert self._frame is not None  # noqa: S101 - of_batch comes first
+        assert self._frame is not None  # noqa: S101 - take comes first
         return self._run(
             self._payload(self._frame),
             lambda writer: writer.format("noop").mode("overwrite").save(),
@@ -123,7 +125,7 @@ class StagedCopies:
     def _run(
         self, rows: DataFrame, write: Callable[[DataFrameWriter], None], description: str
     ) -> int:
-        assert self._frame is not None  # noqa: S101 - of_batch comes first
+        assert self._frame is not None  # noqa: S101 - take comes first
         observation = Observation(f"spark-eos-{uuid.uuid4().hex}")
         writer = rows.observe(observation, self._number_of_rows).write
         session = self._frame.sparkSession
@@ -200,7 +202,7 @@ class StagedCopies:
             self.close()
         if self._reader is None:
             # Not of the session of the last job, which may be the one that has just ended.
-            assert self._frame is not None  # noqa: S101 - of_batch comes first
+            assert self._frame is not None  # noqa: S101 - take comes first
             self._reader = session = self._runtime.another_session(self._frame.sparkSession)
             session.conf.set("spark.sql.files.maxPartitionBytes", _WHOLE)
             session.conf.set("spark.sql.files.openCostInBytes", _WHOLE)
@@ -243,3 +245,32 @@ class StagedCopies:
         if reader is not None:
             with contextlib.suppress(Exception):
                 self._runtime.end_session(reader)
+
+
+class StagedJobs(BatchJobs):
+    """Jobs whose rows are read from the files that a batch is staged in."""
+
+    def __init__(self, query: SinkQuery, runtime: QueryRuntime, files: ParquetFiles) -> None:
+        super().__init__(query.settings, runtime, query.source_patterns)
+        self._files = files
+
+    def run(
+        self,
+        planned: PlannedBatch,
+        batch_plan: BatchPlan,
+        only: Partitions | None,
+    ) -> JobOutcome:
+        rows = self._files.rows
+        if only is None:
+            files, cores = len(planned.range.ends) - 1, self._runtime.cores()
+            rows = rows.coalesce(task_count(self._files.number_of_rows, files, cores, wait_ms=0.0))
+        else:
+            rows = rows.where(F.col(FILE_NUMBER).isin([index - 1 for _topic, index in only]))
+            rows = self._single_task(rows)
+        task = write_task(
+            planned.settings,
+            batch_plan,
+            discard_producer=only is not None,
+            arrange=self._files.arrange,
+        )
+        return self._outcome(rows.mapInArrow(task, self._report), planned, only)

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -17,20 +17,8 @@ from spark_eos._batch.sources import Sources
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code, Verdict, code_names, verdict
-from spark_eos._driver.assigned_partitions import by_member
-from spark_eos._driver.membership import GroupMembership
-from spark_eos._driver.open_transactions import OpenTransactions
-from spark_eos._driver.progress_topic import COMMIT_PARTITION
-from spark_eos._kafka import cluster
-from spark_eos._kafka.cluster import TopicInfo
-from spark_eos._kafka.connection import Connections
-from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text
-from spark_eos._kafka.stored_text import Owner, StagedBatch, SuspectRange
-from spark_eos._kafka.topic_cache import TopicCache, source_topics
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._kafka.transactions import MemberIdentity
-from spark_eos._progress.checks import (
+from spark_eos._driver.open_transactions import ABORT_INTERVAL, OpenTransactions
+from spark_eos._exactly_once.checks import (
     check_no_suspects,
     check_not_moved_back,
     check_not_moved_on,
@@ -38,9 +26,143 @@ from spark_eos._progress.checks import (
     check_same_staged,
     suspect_ranges,
 )
-from spark_eos._progress.group_requests import Committed, GroupRequests
-from spark_eos._progress.ownership import nothing_staged
+from spark_eos._exactly_once.members import GroupMembership, by_member
+from spark_eos._kafka import cluster
+from spark_eos._kafka.cluster import TopicInfo
+from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.deadline import Deadline, RetriableError
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text
+from spark_eos._kafka.offsets import all_group_offsets, commit_offsets, group_offsets
+from spark_eos._kafka.stored_text import Owner, StagedBatch, SuspectRange
+from spark_eos._kafka.topic_cache import TopicCache, source_topics
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos.acls import query_acls
+from spark_eos.errors import DeadlineExceededError, KafkaResponseError
+
+Committed = dict[TopicPartition, CommittedOffset]
+Codes = dict[TopicPartition, int]
+
+# Seconds to wait for stable offsets before looking for open transactions again.
+_SETTLING: Final = 5.0
+_EPOCH_MOVED: Final = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
+
+
+class GroupRequests:
+    """Reads and commits a group's offsets as a member, so that a late request is refused."""
+
+    def __init__(
+        self, connections: Connections, group_id: str, membership: GroupMembership
+    ) -> None:
+        self._connections = connections
+        self._group_id = group_id
+        self._membership = membership
+
+    def commit(
+        self,
+        member: MemberIdentity,
+        offsets: Committed,
+        deadline: Deadline,
+        on_lost: Callable[[], None] | None = None,
+    ) -> Codes:
+        """Commits offsets as a member; ``on_lost``: an answer is lost, so it may still be done."""
+        return commit_offsets(
+            self._connections,
+            self._group_id,
+            member,
+            {partition: one.offset for partition, one in offsets.items()},
+            self._membership.topic_ids,
+            deadline,
+            metadata={partition: one.metadata for partition, one in offsets.items()},
+            on_lost=on_lost,
+        )
+
+    def renew(
+        self, found: Committed, deadline: Deadline, on_lost: Callable[[], None] | None = None
+    ) -> set[int]:
+        """Commits offsets again with their texts, which may be an operator's; returns refusals."""
+        codes: Codes = {}
+        for member, own in by_member(found, self._membership.identities()).items():
+            codes |= self.commit(member, own, deadline, on_lost)
+        return {code for code in codes.values() if code}
+
+    def any_member(self) -> MemberIdentity | None:
+        """One of the members, for offsets of partitions that none of them has."""
+        return next(iter(self._membership.identities().values()), None)
+
+    def all(self, deadline: Deadline) -> Committed:
+        """All offsets of the group."""
+        return all_group_offsets(self._connections, self._group_id, deadline)
+
+    def fetch(self, partitions: Partitions, deadline: Deadline, *, wait: bool = False) -> Committed:
+        """The partitions' offsets now; raises, or waits, if a transaction holds some."""
+        return group_offsets(
+            self._connections,
+            self._group_id,
+            partitions,
+            self._membership.topic_ids,
+            deadline,
+            member=self._membership.any_member(),
+            wait=wait,
+        )
+
+    def stable(
+        self, partitions: Partitions, settings: WriterSettings, transactions: OpenTransactions
+    ) -> Committed:
+        """Ends what is open, and reads once nobody can move the offsets: all older are fenced."""
+        transactions.end()
+        # The group's coordinator decides when the offsets are stable: it knows every open
+        # transaction that holds offsets of the group, whichever broker coordinates that
+        # transaction, and answers OffsetFetch with 88 while there is one. A transaction that could
+        # not be ended above, the brokers end. One that was not even seen, because its broker is
+        # away, either holds offsets and is waited for here, or holds none and gets none: its
+        # producer has lost its members, and commits no transaction without offsets.
+        both = settings.limits.group_timeout_ms + settings.transactions.timeout_ms
+        deadline = Deadline(
+            both / 1000 + ABORT_INTERVAL, "group_timeout_ms, transactions.timeout_ms"
+        )
+        next_look = Deadline(_SETTLING, "")
+
+        def attempt() -> Committed:
+            nonlocal next_look
+            try:
+                return self.fetch(partitions, settings.group_deadline())
+            except KafkaResponseError as error:
+                if error.code == Code.UNKNOWN_MEMBER_ID:
+                    # The broker dropped the member. If a newer run holds it now, this raises.
+                    self._membership.take_over_own(self._membership.topics, partitions)
+                elif error.code == Code.UNSTABLE_OFFSET_COMMIT:
+                    if next_look.expired:
+                        transactions.warn_of_hidden(
+                            "an open transaction that the query can't see holds the group's offsets"
+                        )
+                        # Another broker may coordinate the transaction by now, and list it.
+                        transactions.end()
+                        next_look = Deadline(_SETTLING, "")
+                elif error.code not in _EPOCH_MOVED:
+                    raise
+                raise RetriableError(error.text, error.code) from error
+
+        try:
+            return deadline.attempts("reading the group's offsets", pause=0.01)(attempt)
+        except DeadlineExceededError as error:
+            last = error.__cause__
+            if not isinstance(last, RetriableError) or last.code != Code.UNSTABLE_OFFSET_COMMIT:
+                raise
+            raise DeadlineExceededError(f"{error.text}. {self._hanging()}") from error
+
+    def _hanging(self) -> str:
+        """What an operator can do about offsets that stay unstable."""
+        tool = f"kafka-transactions.sh --bootstrap-server {self._connections.bootstrap_servers}"
+        where = "--topic __consumer_offsets"
+        return (
+            "A transaction that this query may not end holds offsets of group "
+            f"{self._group_id!r}. If its coordinator has forgotten it (KIP-664), only an "
+            f"administrator can end it: `{tool} find-hanging {where}` lists it with its partition "
+            f"and start offset, `{tool} abort {where} --partition <partition> --start-offset "
+            "<start offset>` ends it; then start again"
+        )
+
 
 Members = Mapping[TopicPartition, MemberIdentity]
 
@@ -94,6 +216,11 @@ class GroupOffsets:
         names = {topic for topic, _ in partitions}
         return source_topics(self._topics, names, known, self._settings.group_id)
 
+    @property
+    def topic_ids(self) -> dict[str, uuid.UUID]:
+        """The ids of the partitions' topics, by name."""
+        return self._membership.topic_ids
+
     def refresh_metadata(self, stable: Committed | None = None) -> None:
         """Reads what the texts of the group's offsets tell now; fences nobody."""
         # Unlike a stable answer, one of all offsets may lie behind: a new coordinator does not wait
@@ -137,15 +264,6 @@ class GroupOffsets:
         self._know(set(partitions) & self.committed.keys() - self.by_hand - self.foreign)
         # New partitions may be marked as well.
         self.refuse_suspects()
-
-    def nothing_staged(self, progress_topic: str | None) -> bool:
-        """Whether a staged query of the group has never staged a batch; all runs are fenced."""
-        deadline = self._settings.group_deadline()
-        offsets = self.requests.all(deadline)
-        if progress_topic is not None:
-            commit_partition = TopicPartition(progress_topic, COMMIT_PARTITION)
-            offsets |= self.requests.fetch({commit_partition}, deadline, wait=True)
-        return nothing_staged(offsets, progress_topic)
 
     def refuse_suspects(self) -> None:
         """Refuses partitions that an earlier run has marked as perhaps not fully written."""

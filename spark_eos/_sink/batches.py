@@ -13,19 +13,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._batch.batch_report import BatchReport
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._delivery.base import Delivery, SinkQuery
+from spark_eos._delivery.choice import delivery_of_run, may_change
+from spark_eos._delivery.renewal import end_renewal, renew_hourly
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
-from spark_eos._progress.renewal import end_renewal, renew_hourly
+from spark_eos._exactly_once.batch import Run
+from spark_eos._exactly_once.delivery import Batch
+from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._pyspark_internals import is_connect
-from spark_eos._run.run import Run
+from spark_eos._sink.start_line import say_start
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.connect import ConnectRuntime
-from spark_eos._spark.deliveries import delivery_of_run, may_change
-from spark_eos._spark.delivery import Delivery, SinkQuery
 from spark_eos._spark.failed_job import as_own_error
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.runtime import QueryRuntime
-from spark_eos._spark.start_line import say_start
 from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
 from spark_eos.observability.on_batch import OnBatch, announce, announce_query
 
@@ -38,23 +40,24 @@ class SinkRun:
     def __init__(
         self,
         query: SinkQuery,
-        delivery: Delivery,
+        delivery: type[Delivery],
         runtime: QueryRuntime,
         start: Start,
         prepared_ms: int,
         why: str,
     ) -> None:
         self._runtime = runtime
-        progress, self._batches = delivery.create_run(query, runtime)
+
+        def delivery_of(offsets: GroupOffsets) -> Delivery:
+            return delivery.of_run(query, runtime, start, offsets, why)
+
         self._run = Run(
             runtime.run_id,
             start,
             query.settings,
-            progress,
+            delivery_of,
             watch=runtime.active,
             prepared_ms=prepared_ms,
-            asynchronous=runtime.asynchronous,
-            why=why,
         )
         runtime.end_with(self._run)
         self._last_batch = -1
@@ -78,7 +81,7 @@ class SinkRun:
         runtime = self._runtime
         try:
             with runtime.batch(relation), self._explained():
-                return self._run.write(self._batches.of(frame, batch_id))
+                return self._run.write(Batch(batch_id, frame, runtime.offset_log))
         except BaseException as error:
             # Spark ends the query; the next run takes the members over or joins again.
             stopped = runtime.stopped(error)
@@ -113,7 +116,6 @@ class SinkRun:
         """Ends the run, unless it has ended: its members leave the group. See `Run.leave`."""
         if not self.ended:
             self.ended = True
-            self._batches.close()
             self._run.leave(task_kill_grace_s, background=background)
 
 
@@ -219,7 +221,7 @@ class SinkBatches:
 
     def _chosen(
         self, query: SinkQuery, frame: DataFrame, batch_id: int, start: Start
-    ) -> tuple[Delivery, str, QueryRuntime]:
+    ) -> tuple[type[Delivery], str, QueryRuntime]:
         """The delivery, why not another, and the runtime of the run that a batch begins."""
         spark = self._spark
         runtime: QueryRuntime

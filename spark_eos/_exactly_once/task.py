@@ -15,6 +15,7 @@ from spark_eos._batch.plan import BatchPlan, Shared
 from spark_eos._batch.sources import Sources
 from spark_eos._batch.task_report import Counters, PartitionOutcome, report_batch
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.arrivals import arrivals
 from spark_eos._worker.arrow_columns import writable_batches
@@ -23,7 +24,6 @@ from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.records import SourceRows, source_rows
 from spark_eos._worker.spark_connection import SparkConnection
-from spark_eos._worker.transaction import Transactions
 from spark_eos.errors import text_of
 
 logger = logging.getLogger(__name__)

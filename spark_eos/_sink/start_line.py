@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 
 from spark_eos._batch.plan import Positions
 from spark_eos._client.printable import counted
+from spark_eos._delivery.base import Delivery, SinkQuery
+from spark_eos._delivery.choice import delivery_of_run, may_change
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._kafka.connection import Connections
@@ -17,9 +19,7 @@ from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._spark.deliveries import delivery_of_run, may_change
-from spark_eos._spark.delivery import Delivery, SinkQuery
-from spark_eos._spark.source import source_partitions
+from spark_eos._sink.reader import source_partitions
 from spark_eos.observability.speaking import say
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def say_start(query: SinkQuery, spark: SparkSession, start: Start, log: OffsetLo
 
 
 def _beginning(
-    query: SinkQuery, delivery: Delivery, spark: SparkSession, start: Start, *, begun: bool
+    query: SinkQuery, delivery: type[Delivery], spark: SparkSession, start: Start, *, begun: bool
 ) -> list[str]:
     """Where a query starts, and its lag; ``begun``: whether its checkpoint has a batch."""
     deadline = Deadline(_SECONDS, "connect_timeout_ms")

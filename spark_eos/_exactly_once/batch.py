@@ -1,40 +1,37 @@
 """One run of a query, on the driver: from the first batch after its start to its end."""
 
-# `Run.write` is the page to read first: with `spark_eos._progress.offsets`,
-# `spark_eos._worker.task` and `spark_eos._worker.transaction` it is the whole guarantee.
+# Begin to read at `Run.write`.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 from spark_eos._batch.batch_report import BatchReport, batch_report
 from spark_eos._batch.plan import Partitions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._driver import preflight
-from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
 from spark_eos._driver.dead_letter_limit import DeadLetterLimit
-from spark_eos._driver.membership import GroupMembership
 from spark_eos._driver.open_transactions import OpenTransactions
 from spark_eos._driver.replication import warn_of_replication
 from spark_eos._driver.start import Start
+from spark_eos._exactly_once.delivery import Batch, Delivery, PlannedBatch
+from spark_eos._exactly_once.members import GroupMembership
+from spark_eos._exactly_once.offsets import GroupOffsets, Members
 from spark_eos._kafka.transactions import BY_ID
-from spark_eos._progress.checks import log_lags
-from spark_eos._progress.delivery import Batch, PlannedBatch, ProgressOf
-from spark_eos._progress.missing import Evidence
-from spark_eos._progress.offsets import GroupOffsets, Members
-from spark_eos._progress.ownership import (
-    changed_delivery,
-    check_marker,
-    deliveries_of,
-    may_become_direct,
+from spark_eos.errors import (
+    FencedByNewerRunError,
+    SparkEosError,
+    WriteError,
+    warn,
 )
-from spark_eos._progress.renewal import IdleRenewal
-from spark_eos._run.attempts import TransactionSize, check_attempts, check_outcome
-from spark_eos.errors import CheckpointError, ConfigurationError, FencedByNewerRunError
 
 logger = logging.getLogger(__name__)
+
+# Seconds for work between two heartbeats, well below a member's session timeout.
+_BETWEEN_HEARTBEATS: Final = 5.0
 
 
 class Run:
@@ -45,12 +42,10 @@ class Run:
         run_id: str,
         start: Start,
         settings: WriterSettings,
-        progress: ProgressOf,
+        delivery_of: Callable[[GroupOffsets], Delivery],
         *,
         watch: Callable[[], bool],
         prepared_ms: int | None = None,
-        asynchronous: bool = False,
-        why: str = "",
     ) -> None:
         self.run_id = run_id
         self.leaving = False
@@ -58,8 +53,6 @@ class Run:
         self._group_id = settings.group_id
         self._start = start
         self._prepared_ms = prepared_ms
-        self._asynchronous = asynchronous
-        self._why = why
         self._membership = GroupMembership(
             start.target,
             settings.group_id,
@@ -71,9 +64,12 @@ class Run:
         )
         self._transactions = OpenTransactions(start.target, settings)
         self._offsets = GroupOffsets(start.target, settings, self._membership, self._transactions)
-        self._progress = progress(settings, start, self._offsets)
-        self._renewal = IdleRenewal(settings, self._membership, self._offsets, self._progress)
-        self._size = TransactionSize()
+        self._delivery = delivery_of(self._offsets)
+        # Held by whoever commits the group's offsets: a batch, or a renewal between batches.
+        self._committing = threading.Lock()
+        # Whether the last batch ended well, so that none of its tasks is still committing.
+        self._idle = False
+        self._size = _TransactionSize()
         self._version = 0
         self._begun = False
         self._ending = threading.Lock()
@@ -86,13 +82,14 @@ class Run:
         # The group's offset moves past a record only in the transaction that holds its output. So
         # all who might still write are fenced before the offsets are read, and rows are written
         # from these offsets on.
-        progress, offsets, step = self._progress, self._offsets, batch.clock.step
-        with self._renewal.paused(), step("total"):
+        delivery, offsets, step = self._delivery, self._offsets, batch.clock.step
+        with self._committing, step("total"):
+            self._idle = False
             # Fence and read, at the run's start and whenever the group has changed since: from
             # here on nobody else moves the offsets.
             if self._begun:
                 with step("range"):
-                    planned = progress.plan(batch)
+                    planned = delivery.plan(batch)
             else:
                 with step("start"):
                     planned = self._begin(batch)
@@ -100,20 +97,21 @@ class Run:
             offsets.refence_if_changed(planned.partitions)
             # Check: another run may have begun while this one was cut off, and may have left
             # offsets of another delivery or query.
-            self._check_group(batch)
+            delivery.check_group(batch)
             if planned.range.ends.keys() - offsets.committed.keys():
                 # This run has read the topics before, so these partitions are new in this batch.
-                self._initialize(planned, batch.checkpoint.marker(), begun_now=True)
+                offsets.initialize(delivery.initial_offsets(planned, begun_now=True))
             # Refuse a range that would lose or repeat records; write the checkpoint's marker;
             # stage the rows in files, if that is the delivery.
-            planned = progress.prepare(planned, self._new_marker(planned))
+            planned = delivery.prepare(planned)
             # Write: rows and their offsets in the same transactions, in as many jobs as it takes.
             outcomes, members = self._write_rows(planned)
             # Commit the end, past the records that have no rows.
             with step("commit_end"):
-                planned = progress.check_written(planned, outcomes)
+                planned = delivery.check_written(planned, outcomes)
                 offsets.commit_end(planned.range.ends)
-            planned = replace(planned, lost=planned.lost + progress.on_committed(planned))
+            planned = replace(planned, lost=planned.lost + delivery.on_committed(planned))
+            self._idle = True
         return batch_report(
             self._settings,
             batch.checkpoint.query_id(),
@@ -125,18 +123,15 @@ class Run:
             members,
             batch.clock.milliseconds,
             planned.lost,
-            progress.delivery,
+            delivery.name,
         )
 
     def _begin(self, batch: Batch) -> PlannedBatch:
         """The run's first batch: fences all older runs, and learns what the offsets mean."""
-        progress, offsets = self._progress, self._offsets
-        marker = batch.checkpoint.marker()
-        becomes_direct = may_become_direct(marker, self._group_id, progress.delivery, batch.id)
-        if not becomes_direct:
-            check_marker(marker, progress.delivery, self._why)
-        partitions = progress.partitions_to_fence(batch)
-        topics = offsets.topics(partitions, marker.topic_ids)
+        delivery, offsets = self._delivery, self._offsets
+        delivery.check_checkpoint(batch)
+        partitions = delivery.partitions_to_fence(batch)
+        topics = offsets.topics(partitions, batch.checkpoint.marker().topic_ids)
         # The cluster must support what is needed, and allow the settings.
         deadline = self._settings.group_deadline()
         self._version = preflight.check_cluster(self._start, self._settings, topics, deadline)
@@ -144,26 +139,24 @@ class Run:
         preflight.warn_of_unknown_limits(self._start, self._settings, deadline)
         # Check ownership before fencing: a mistyped group_id must not stop another query.
         offsets.refresh_metadata()
-        self._check_group(batch)
+        delivery.check_group(batch)
         # Fence all older runs, end what they left open, and read the offsets.
         # By name, brokers take them for whichever topic has the name: the run checks its id.
         offsets.join(topics, partitions, by_name=self._version < BY_ID)
         # Learn what they mean, and refuse what is suspect.
-        self._check_group(batch)
-        if becomes_direct:
-            marker = self._without_staged()
-        progress.learn(batch, marker)
-        planned = progress.plan(batch)
+        delivery.check_group(batch)
+        delivery.learn(batch)
+        planned = delivery.plan(batch)
         offsets.restrict_to(planned.partitions)
         offsets.refuse_suspects()
         # Give each partition an offset that is known to be this query's; refuse those lost. Nothing
         # of a batch is written yet that Spark has begun since this run was prepared.
-        offsets.set_owner(progress.owner(batch))
+        offsets.set_owner(delivery.owner(batch))
         begun_now = (
             self._prepared_ms is not None
             and batch.checkpoint.began_ms(batch.id) >= self._prepared_ms
         )
-        self._initialize(planned, marker, begun_now=begun_now)
+        offsets.initialize(delivery.initial_offsets(planned, begun_now=begun_now))
         self._begun = True
         logger.info(
             "group %s: %d partitions are assigned to this run; TxnOffsetCommit up to v%d",
@@ -175,7 +168,7 @@ class Run:
 
     def _write_rows(self, planned: PlannedBatch) -> tuple[list[JobOutcome], Members]:
         """Writes the rows; returns each attempt's outcome, and each partition's member."""
-        progress, offsets, batch = self._progress, self._offsets, planned.batch
+        delivery, offsets, batch = self._delivery, self._offsets, planned.batch
         limit = DeadLetterLimit(planned.settings, planned.range, planned.before, planned.rows)
         outcomes: list[JobOutcome] = []
         # The partitions that a further attempt is to write; None for all of them.
@@ -185,12 +178,12 @@ class Run:
         while planned.rows != 0:
             with batch.clock.step("plan"):
                 plan = limit.plan(offsets.plan(planned.range), only, outcomes)
-            with batch.clock.step("job"), progress.reading(planned):
+            with batch.clock.step("job"), delivery.reading(planned):
                 sized = replace(planned, settings=self._size.of(planned.settings))
-                outcome = batch.rows(sized, plan, only)
+                outcome = delivery.write_rows(sized, plan, only)
             outcomes.append(outcome)
             offsets.note_committed(outcome)
-            check_outcome(planned, outcomes, only, offsets)
+            _check_outcome(planned, outcomes, only, offsets)
             limit.check(outcomes)
             only = outcome.unwritten
             if only or outcome.retried:
@@ -202,59 +195,32 @@ class Run:
                 members = offsets.members()
             if not only:
                 break
-            check_attempts(planned, outcomes, offsets)
+            _check_attempts(planned, outcomes, offsets)
             if outcome.too_slow:
                 self._size.shrink(planned.settings)
         self._size.after(outcomes)
         limit.log(outcomes)
         return outcomes, members
 
-    # Parts of it ------------------------------------------------------------------------------
-
-    def _check_group(self, batch: Batch) -> None:
-        known = self._offsets.known
-        try:
-            self._progress.check_offsets(known, self._why)
-            self._progress.check_owner(batch)
-        except (CheckpointError, ConfigurationError):
-            # The checkpoint begins at the group's offsets by now, unless these are of staged files.
-            # With the marker it is refused with another group, and once they are deleted.
-            noted, marker = next(iter(deliveries_of(known)), DIRECT), batch.checkpoint.marker()
-            if noted != STAGED and batch.id == 0 and marker.group_id is None:
-                batch.checkpoint.set_marker(Marker(self._group_id, {}, noted))
-            raise
-
-    def _without_staged(self) -> Marker:
-        """The marker of a query that was staged and has not written, which is none."""
-        delivery = self._progress.delivery
-        if not self._offsets.nothing_staged(self._progress.progress_topic):
-            raise changed_delivery(STAGED, delivery)
-        logger.info(
-            "group %s: delivery=%s from now on; it was %s, and no batch has been staged yet",
-            self._group_id,
-            delivery,
-            STAGED,
-        )
-        return Marker()
-
-    def _initialize(self, planned: PlannedBatch, marker: Marker, *, begun_now: bool) -> None:
-        """Gives partitions without an offset their first one; refuses those that had one."""
-        offsets, ids = self._offsets, self._membership.topic_ids
-        evidence = Evidence(self._group_id, offsets.known, ids, marker, begun_now, offsets.sources)
-        initial = self._progress.initial(planned, evidence)
-        evidence.warn_of_restored(planned.range, initial)
-        self._offsets.initialize(initial)
-
-    def _new_marker(self, planned: PlannedBatch) -> Marker:
-        """What the checkpoint is to say of the group before any row is written."""
-        held, committed = planned.range, self._offsets.committed
-        noted = planned.batch.checkpoint.marker().checkpoint_may_lag
-        lags = noted and log_lags(held.starts, committed, held.ends)
-        ids = dict(self._membership.topic_ids)
-        return Marker(self._group_id, ids, checkpoint_may_lag=self._asynchronous or lags)
+    # Between batches --------------------------------------------------------------------------
 
     def _renew_if_due(self) -> None:
-        self._renewal.renew_if_due()
+        """Renew the offsets, after a round of heartbeats, if they may expire."""
+        if self._offsets.overdue:
+            self._renew()
+
+    def _renew(self) -> None:
+        """Renew the offsets unless a batch is in progress; whatever fails is only logged."""
+        if not self._committing.acquire(blocking=False):
+            return
+        try:
+            if self._idle and not self._membership.ended:
+                self._offsets.renew(self._settings.group_deadline(at_most=_BETWEEN_HEARTBEATS))
+                self._delivery.renew()
+        except Exception as error:  # noqa: BLE001 - heartbeats must go on
+            logger.info("group %s: offsets are not renewed: %s", self._group_id, error)
+        finally:
+            self._committing.release()
 
     # The end ----------------------------------------------------------------------------------
 
@@ -267,8 +233,9 @@ class Run:
         sweeps = False
         self.leaving = True
         try:
+            self._delivery.close()
             # Does nothing after a batch that failed, whose tasks may still be committing.
-            self._renewal.renew()
+            self._renew()
             self._membership.leave()
             with self._ending:
                 sweeps = bool(task_kill_grace_s) and not self._sweeping
@@ -296,3 +263,118 @@ class Run:
         """Ends the run without leaving the group, so that a newer run takes its members over."""
         self._membership.abandon()
         self._start.close()
+
+
+def _check_outcome(
+    planned: PlannedBatch,
+    outcomes: Sequence[JobOutcome],
+    only: Partitions | None,
+    offsets: GroupOffsets,
+) -> None:
+    """Raises what no further attempt can cure; ``only``: what the last one was to write."""
+    outcome, what = outcomes[-1], _named(planned)
+    if outcome.failed:
+        raise WriteError(f"{what}: {outcome.reason}{_mark(planned, outcome, offsets)}")
+    if gone := sorted({*(only or ())} - outcome.partitions.keys()):
+        raise WriteError(
+            f"{what}: source {offsets.name(gone[0])} had rows in attempt "
+            f"{len(outcomes) - 1} and has none in attempt {len(outcomes)}, so they are not "
+            "written: the query must produce the same rows from the same records every time"
+        )
+
+
+def _check_attempts(
+    planned: PlannedBatch, outcomes: Sequence[JobOutcome], offsets: GroupOffsets
+) -> None:
+    """Raises if there have been as many attempts as there may be."""
+    outcome = outcomes[-1]
+    unwritten = outcome.unwritten
+    # Attempts after which more dead letters are divided again end by themselves; so does the
+    # first one, in which tasks may have deferred theirs.
+    counted = sum(
+        not (each.over_limit and (each.moved or each is outcomes[0])) for each in outcomes
+    )
+    if counted >= planned.settings.limits.max_attempts:
+        raise WriteError(
+            f"{_named(planned)}: {len(unwritten)} source partitions are not written after "
+            f"{len(outcomes)} attempts (limits.max_attempts), the first is "
+            f"{offsets.name(unwritten[0])}: {outcome.reason}"
+        )
+    logger.info(
+        "batch %d of group %s: attempt %d for %d source partitions: %s",
+        planned.batch.id,
+        planned.settings.group_id,
+        len(outcomes) + 1,
+        len(unwritten),
+        outcome.reason,
+    )
+
+
+def _named(planned: PlannedBatch) -> str:
+    return f"batch {planned.batch.id} of group {planned.settings.group_id!r}"
+
+
+def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> str:
+    """Makes later runs refuse rows that came out of order; returns what to tell the user."""
+    if not outcome.out_of_order:
+        return ""
+    command = offsets.command(outcome.out_of_order)
+    try:
+        marked = offsets.mark(planned.range.starts, outcome.out_of_order)
+    except SparkEosError as error:
+        named = ", ".join(map(offsets.name, sorted(outcome.out_of_order)))
+        return (
+            f". Rows of {named} from this batch may not be written although later ones are, "
+            f"and this could not be noted in the group's offsets: {error.text}. Set those "
+            f"offsets yourself before the next start ({command})"
+        )
+    found = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in marked.items())
+    return found and (
+        f". Some of these may not be written although later ones are: {found}. This is noted in "
+        f"the group's offsets, and no query of the group starts until they are set ({command}): "
+        "to the first one, to write all of them again, or past the last one, to continue without "
+        "them"
+    )
+
+
+# Three divisions bring the default of 100,000 records down to a single row.
+_SHRINK: Final = 64
+_GROW: Final = 4
+_SIZES: Final = ("max_records", "max_bytes", "max_ms")
+
+
+class _TransactionSize:
+    """How much smaller a run's transactions are than its settings allow, after some took long."""
+
+    def __init__(self) -> None:
+        self._shrunk = 1
+
+    def of(self, settings: WriterSettings) -> WriterSettings:
+        """The settings of tasks with transactions of that size."""
+        most = settings.transactions
+        sizes: dict[str, Any] = {
+            name: max(1, getattr(most, name) // self._shrunk) for name in _SIZES
+        }
+        return replace(settings, transactions=replace(most, **sizes))
+
+    def shrink(self, settings: WriterSettings) -> None:
+        """Makes transactions smaller, down to a single row."""
+        self._shrunk = min(self._shrunk * _SHRINK, settings.transactions.max_records)
+        size = self.of(settings).transactions
+        warn(
+            logger,
+            "EOS54",
+            "group %s: transactions took longer than transactions.timeout_ms=%d and are smaller "
+            "from now on: at most %d records, %d bytes, %d ms. They grow again with each batch "
+            "that finishes in time. If this happens often, raise transactions.timeout_ms",
+            settings.group_id,
+            size.timeout_ms,
+            size.max_records,
+            size.max_bytes,
+            size.max_ms,
+        )
+
+    def after(self, outcomes: Sequence[JobOutcome]) -> None:
+        """Makes transactions larger again after a batch that finished in time."""
+        if outcomes and not any(outcome.too_slow for outcome in outcomes):
+            self._shrunk = max(1, self._shrunk // _GROW)

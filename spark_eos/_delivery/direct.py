@@ -1,48 +1,102 @@
-"""Direct: a source partition's own offset in the group is its progress."""
+"""Direct delivery: rows stay in their source partitions, and are written as they come."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 from spark_eos._batch.batch_report import LostRecords
 from spark_eos._batch.plan import Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._delivery.base import Delivery, Jobs, Offsets, SinkQuery
+from spark_eos._delivery.gaps import check_no_gap, check_not_cut
+from spark_eos._delivery.ownership import check_owner, owners_of, ownership_change
 from spark_eos._driver.checkpoint_marker import DIRECT, Marker
 from spark_eos._driver.data_loss_check import DataLossCheck, deleted_meanwhile
 from spark_eos._driver.start import Start
-from spark_eos._kafka.cluster import by_topic
+from spark_eos._exactly_once.delivery import Batch, PlannedBatch
+from spark_eos._exactly_once.offsets import GroupOffsets
+from spark_eos._kafka.cluster import by_topic, same_cluster
 from spark_eos._kafka.list_offsets import FirstOffsets, end_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.checks import check_no_gap, check_not_cut
-from spark_eos._progress.delivery import Batch, PlannedBatch, Progress
-from spark_eos._progress.missing import Evidence
-from spark_eos._progress.offsets import GroupOffsets
-from spark_eos._progress.ownership import check_owner, owners_of, ownership_change
+from spark_eos._pyspark_internals import StreamSource, is_connect
+from spark_eos._spark.columns import check_columns
+from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
+from spark_eos._spark.narrow_plan import check_stream
+from spark_eos._spark.stream_sources import check_read_from, check_sources, only_topic
 from spark_eos.errors import warn
+from spark_eos.options import ProgressTopic
 
 logger = logging.getLogger(__name__)
 
 
-class DirectProgress(Progress):
-    delivery = DIRECT
+class DirectDelivery(Delivery):
+    """A source partition's own offset in the group is its progress; rows are written as read."""
+
+    name = DIRECT
+    why = "its rows stay in their source partitions"
+    continues_from = "the group's offsets"
+    in_progress_topic = False
+
+    @classmethod
+    def rejection(cls, *, other_cluster: bool) -> str | None:
+        if not other_cluster:
+            return None
+        return (
+            "delivery='direct' commits offsets in the cluster that is read, and source_kafka is "
+            "another one: use delivery='mirrored', which refuses what is not narrow just the same"
+        )
+
+    @classmethod
+    def check_stream(cls, frame: DataFrame, plans: Mapping[str, str]) -> None:
+        check_stream(frame, plans, lineage_follows=not is_connect(frame))
+
+    @classmethod
+    def check_columns(cls, schema: T.StructType, default_topic: str | None) -> None:
+        check_columns(with_struct(schema), default_topic)
+
+    @classmethod
+    def check_sources(cls, sources: Sequence[StreamSource]) -> None:
+        check_sources(sources)
+
+    @classmethod
+    def check_clusters(cls, start: Start, sources: Sequence[StreamSource]) -> None:
+        check_read_from(lambda one: same_cluster(start.source, one, start.deadline()), sources)
+
+    @classmethod
+    def positions(cls, offsets: Offsets) -> Positions:
+        return {partition: found.offset for partition, found in offsets.items()}
+
+    @classmethod
+    def flattened(cls, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
+        if query.settings.dead_letters is None and can_be_flat(frame.schema):
+            return flattened(frame, only_topic(query.sources))
+        return None
+
+    # A run ------------------------------------------------------------------------------------
 
     def __init__(
         self,
         settings: WriterSettings,
         start: Start,
         offsets: GroupOffsets,
-        progress_topic: str | None = None,
+        jobs: Jobs,
+        topic: ProgressTopic,
+        *,
+        why: str = "",
+        asynchronous: bool = False,
     ) -> None:
-        super().__init__(settings, start, offsets)
-        self.progress_topic = progress_topic
+        super().__init__(settings, start, offsets, jobs, topic, why=why, asynchronous=asynchronous)
         self._data_loss = DataLossCheck(start.source, settings)
 
     def partitions_to_fence(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()
 
-    def check_owner(self, batch: Batch) -> None:
+    def _check_owner(self, batch: Batch) -> None:
         offsets, marker = self._offsets, batch.checkpoint.marker()
         check_owner(
             self._group_id,
@@ -54,8 +108,10 @@ class DirectProgress(Progress):
             begun_with=marker.group_id if marker.topic_ids else None,
         )
 
-    def learn(self, batch: Batch, marker: Marker) -> None:
-        """Says so if the query continues from offsets that its checkpoint knows nothing of."""
+    def learn(self, batch: Batch) -> None:
+        """Warn if the query continues from offsets that its checkpoint knows nothing of."""
+        super().learn(batch)
+        marker = self._marker(batch)
         offsets, read = self._offsets, self._read(batch)
         begun = not offsets.known.partitions.isdisjoint(read)
         owners = owners_of(offsets.known, read)
@@ -102,14 +158,11 @@ class DirectProgress(Progress):
     def plan(self, batch: Batch) -> PlannedBatch:
         return PlannedBatch(batch, batch.source, self._settings)
 
-    def initial(self, planned: PlannedBatch, evidence: Evidence) -> Positions:
-        return evidence.initial_offsets(planned.range, self._offsets.committed)
-
-    def prepare(self, planned: PlannedBatch, marker: Marker) -> PlannedBatch:
+    def prepare(self, planned: PlannedBatch) -> PlannedBatch:
         offsets, batch = self._offsets, planned.batch
         check_not_cut(self._group_id, planned.range, offsets.sources)
         check_no_gap(self._group_id, planned.range, offsets.committed, offsets.sources)
-        batch.checkpoint.set_marker(self._marker(planned, marker))
+        batch.checkpoint.set_marker(self._new_marker(planned))
         with batch.clock.step("range"):
             lost = self._lost(batch, offsets.committed)
             self._data_loss.warn(batch.id, lost)
@@ -127,9 +180,10 @@ class DirectProgress(Progress):
         sources = self._offsets.sources
         return self._data_loss.lost(batch.source, self._of_source(committed), sources)
 
-    def _marker(self, planned: PlannedBatch, marker: Marker) -> Marker:
+    def _new_marker(self, planned: PlannedBatch) -> Marker:
         read = by_topic(planned.batch.source.ends).items()
-        return replace(marker, partitions={topic: frozenset(own) for topic, own in read})
+        partitions = {topic: frozenset(own) for topic, own in read}
+        return replace(super()._new_marker(planned), partitions=partitions)
 
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
         del outcomes

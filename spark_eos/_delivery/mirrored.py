@@ -9,22 +9,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from spark_eos._batch.plan import BatchRange, Partitions
+from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.sources import Sources
 from spark_eos._batch.task_report import JobOutcome
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._delivery.base import Jobs, Offsets
+from spark_eos._delivery.direct import DirectDelivery
+from spark_eos._delivery.ownership import changed_delivery
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, Marker
 from spark_eos._driver.progress_topic import ensure_progress_topic, free_partitions
 from spark_eos._driver.start import Start
+from spark_eos._exactly_once.delivery import Batch, PlannedBatch
+from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._kafka.cluster import NO_ID, TopicInfo, cluster_id
 from spark_eos._kafka.cluster import topics as cluster_topics
+from spark_eos._kafka.offset_metadata import mirrored_positions
 from spark_eos._kafka.stored_text import SourcePartition
 from spark_eos._kafka.topic_cache import TopicCache, recreated, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._progress.delivery import Batch, PlannedBatch
-from spark_eos._progress.direct import DirectProgress
-from spark_eos._progress.offsets import GroupOffsets
-from spark_eos._progress.ownership import changed_delivery
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
 from spark_eos.options import ProgressTopic
 
@@ -32,16 +34,38 @@ from spark_eos.options import ProgressTopic
 _NAMED: Final = 5
 
 
-class MirroredProgress(DirectProgress):
-    """Progress of source partitions, which others in the target's cluster stand for."""
+class MirroredDelivery(DirectDelivery):
+    """Progress partitions stand for source partitions in another cluster."""
 
-    delivery = MIRRORED
+    name = MIRRORED
+    why = f"{DirectDelivery.why}, in another cluster"
+    in_progress_topic = True
+
+    @classmethod
+    def rejection(cls, *, other_cluster: bool) -> str | None:
+        if other_cluster:
+            return None
+        return (
+            "delivery='mirrored' is for a source in another cluster: give its client settings as "
+            "source_kafka, or leave delivery out"
+        )
+
+    @classmethod
+    def positions(cls, offsets: Offsets) -> Positions:
+        return mirrored_positions(offsets)
 
     def __init__(
-        self, settings: WriterSettings, start: Start, offsets: GroupOffsets, topic: ProgressTopic
+        self,
+        settings: WriterSettings,
+        start: Start,
+        offsets: GroupOffsets,
+        jobs: Jobs,
+        topic: ProgressTopic,
+        *,
+        why: str = "",
+        asynchronous: bool = False,
     ) -> None:
-        super().__init__(settings, start, offsets)
-        self._topic = topic
+        super().__init__(settings, start, offsets, jobs, topic, why=why, asynchronous=asynchronous)
         self._topics = TopicCache(start.source, settings.limits)
         self._cluster = ""
         self._ids: dict[str, uuid.UUID] = {}
@@ -57,8 +81,9 @@ class MirroredProgress(DirectProgress):
         topic = ensure_progress_topic(connections, self._topic, deadline)
         return {TopicPartition(topic.name, index) for index in range(topic.partitions)}
 
-    def learn(self, batch: Batch, marker: Marker) -> None:
-        """Learns the pairs from the group's offsets, or else from the checkpoint."""
+    def learn(self, batch: Batch) -> None:
+        """Learn the sources from the group's offsets, or else from the checkpoint."""
+        marker = self._marker(batch)
         self._cluster = cluster_id(self._start.source, self._settings.group_deadline())
         known = self._offsets.known
         sources = dict(known.sources)
@@ -75,7 +100,7 @@ class MirroredProgress(DirectProgress):
         used = {*known.partitions, *self._offsets.committed}
         self._unknown = {p for p in used if p.topic == self._topic.name} - sources.keys()
         self._offsets.learn(replace(known, sources=sources))
-        super().learn(batch, marker)
+        super().learn(batch)
 
     def _check_pair(self, partition: TopicPartition, source: SourcePartition) -> None:
         group = self._group_id
@@ -130,11 +155,11 @@ class MirroredProgress(DirectProgress):
         self._check_source(planned.batch)
         return super().check_written(planned, outcomes)
 
-    def _marker(self, planned: PlannedBatch, marker: Marker) -> Marker:
-        del planned
+    def _new_marker(self, planned: PlannedBatch) -> Marker:
         known = self._offsets.known.sources
         sources = {number: source for (_, number), source in known.items()}
-        return replace(marker, delivery=MIRRORED, sources=sources)
+        marker = super()._new_marker(planned)
+        return replace(marker, partitions={}, delivery=MIRRORED, sources=sources)
 
     def _add(self, new: Collection[TopicPartition], topics: dict[str, TopicInfo]) -> None:
         known, topic = self._offsets.known, self._topic.name

@@ -1,0 +1,306 @@
+"""What differs between deliveries: which streams they take, and what a run does."""
+
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from spark_eos._batch.batch_report import LostRecords
+from spark_eos._batch.plan import BatchPlan, Partitions, Positions
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._delivery.gaps import log_lags
+from spark_eos._delivery.missing_offsets import Evidence
+from spark_eos._delivery.ownership import (
+    changed_delivery,
+    check_marker,
+    deliveries_of,
+    may_become_direct,
+    nothing_staged,
+)
+from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
+from spark_eos._driver.progress_topic import COMMIT_PARTITION, ensure_progress_topic
+from spark_eos._driver.start import Start
+from spark_eos._exactly_once.delivery import Batch, PlannedBatch
+from spark_eos._exactly_once.offsets import GroupOffsets
+from spark_eos._kafka.cluster import same_cluster
+from spark_eos._kafka.offset_metadata import CommittedOffset
+from spark_eos._kafka.stored_text import Owner
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._pyspark_internals import StreamSource
+from spark_eos._spark.batch_job import BatchJobs
+from spark_eos._spark.runtime import QueryRuntime
+from spark_eos.acls import read_topic
+from spark_eos.errors import CheckpointError, ConfigurationError
+from spark_eos.options import ProgressTopic
+
+logger = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, CommittedOffset]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkQuery:
+    """What a sink gives to its runs."""
+
+    settings: WriterSettings
+    location: str
+    progress_topic: ProgressTopic
+    # What sink.read has read, and where it begins for a new group.
+    selections: tuple[Mapping[str, str], ...]
+    starting_offsets: frozenset[str]
+    sources: tuple[StreamSource, ...]
+    delivery: "type[Delivery]"
+    # If the first batch or the checkpoint shows that `delivery` can't write the query.
+    fallback: "type[Delivery] | None"
+    why: str
+    # Whether the stream can't be written by a delivery that costs less.
+    forced: bool
+    # Of topics that no row may be for.
+    source_patterns: frozenset[str] = frozenset()
+
+
+class Jobs(Protocol):
+    """Writes a batch's rows with Spark jobs."""
+
+    def run(
+        self, planned: PlannedBatch, batch_plan: BatchPlan, only: Partitions | None
+    ) -> JobOutcome:
+        """Write all rows, or only those of some partitions."""
+
+
+class Delivery(ABC):
+    """One delivery: class methods judge a stream; an instance belongs to one run."""
+
+    name: ClassVar[str]
+    # Why a query is written so, if nothing else is wanted; and what tells where it continues.
+    why: ClassVar[str]
+    continues_from: ClassVar[str]
+    # Whether progress partitions stand for what is read, so that sources may be in any cluster.
+    in_progress_topic: ClassVar[bool] = True
+
+    # A stream, before its run -----------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def rejection(cls, *, other_cluster: bool) -> str | None:
+        """Return why the source may not be in another cluster, or in the target's."""
+
+    @classmethod
+    @abstractmethod
+    def check_stream(cls, frame: DataFrame, plans: Mapping[str, str]) -> None:
+        """Refuse a stream whose plan can't be written; ``plans`` as Spark prints them."""
+
+    @classmethod
+    @abstractmethod
+    def check_columns(cls, schema: T.StructType, default_topic: str | None) -> None:
+        """Refuse columns that can't be written, of a stream or of a run's first batch."""
+
+    @classmethod
+    @abstractmethod
+    def check_sources(cls, sources: Sequence[StreamSource]) -> None:
+        """Refuse sources of the plan that Spark runs."""
+
+    @classmethod
+    def check_logged(cls) -> None:
+        """Refuse asynchronous progress tracking, if Spark must repeat batches as they were."""
+        return
+
+    @classmethod
+    def check_losses_seen(cls, query: SinkQuery) -> None:
+        """Refuse sources whose deleted records nobody would miss."""
+        del query
+
+    @classmethod
+    def check_clusters(cls, start: Start, sources: Sequence[StreamSource]) -> None:
+        """Refuse sources in a cluster whose offsets can't be committed."""
+        del start, sources
+
+    @classmethod
+    def reads_here(cls, start: Start, servers: str) -> bool:
+        """Return whether a source of the stream is in the target's cluster."""
+        # Without a progress topic, it commits the offsets of what it reads there.
+        return not cls.in_progress_topic or same_cluster(start.target, servers, start.deadline())
+
+    @classmethod
+    def progress_topics(cls, start: Start, topic: ProgressTopic) -> set[str]:
+        """Return the topics beside the sources' whose offsets are committed; they exist then."""
+        if not cls.in_progress_topic:
+            return set()
+        ensure_progress_topic(start.target, topic, start.deadline())
+        start.remember(read_topic(topic.name))
+        return {topic.name}
+
+    @classmethod
+    @abstractmethod
+    def positions(cls, offsets: Offsets) -> Positions:
+        """Return how far the query has come in its sources, by the group's offsets."""
+
+    @classmethod
+    def flattened(cls, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
+        """Return the same rows in columns that suit the sink, if there are any."""
+        del frame, query
+        return None
+
+    @classmethod
+    def of_run(
+        cls, query: SinkQuery, runtime: QueryRuntime, start: Start, offsets: GroupOffsets, why: str
+    ) -> "Delivery":
+        """Return the delivery of one run; ``why`` the query has no delivery that costs less."""
+        return cls(
+            query.settings,
+            start,
+            offsets,
+            BatchJobs(query.settings, runtime, query.source_patterns),
+            query.progress_topic,
+            why=why,
+            asynchronous=runtime.asynchronous,
+        )
+
+    # A run, in the order in which it calls these ----------------------------------------------
+
+    def __init__(
+        self,
+        settings: WriterSettings,
+        start: Start,
+        offsets: GroupOffsets,
+        jobs: Jobs,
+        topic: ProgressTopic,
+        *,
+        why: str = "",
+        asynchronous: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._group_id = settings.group_id
+        self._start = start
+        self._offsets = offsets
+        self._jobs = jobs
+        self._topic = topic
+        self._why = why
+        self._asynchronous = asynchronous
+
+    def check_checkpoint(self, batch: Batch) -> None:
+        """Refuse a checkpoint that was begun with another delivery."""
+        check_marker(self._marker(batch), self.name, self._why)
+
+    def _marker(self, batch: Batch) -> Marker:
+        """Return the checkpoint's marker; none of a staged query that may become direct."""
+        marker = batch.checkpoint.marker()
+        return Marker() if self._becomes_direct(marker, batch) else marker
+
+    def _becomes_direct(self, marker: Marker, batch: Batch) -> bool:
+        return may_become_direct(marker, self._group_id, self.name, batch.id)
+
+    @abstractmethod
+    def partitions_to_fence(self, batch: Batch) -> Partitions:
+        """Return the group's partitions to take over and read before anything is known."""
+
+    def check_group(self, batch: Batch) -> None:
+        """Refuse a group whose offsets are of another delivery or query."""
+        try:
+            self._check_offsets()
+            self._check_owner(batch)
+        except (CheckpointError, ConfigurationError):
+            # The checkpoint begins at the group's offsets by now, unless these are of staged files.
+            # With the marker it is refused with another group, and once they are deleted.
+            noted = next(iter(deliveries_of(self._offsets.known)), DIRECT)
+            marker = batch.checkpoint.marker()
+            if noted != STAGED and batch.id == 0 and marker.group_id is None:
+                batch.checkpoint.set_marker(Marker(self._group_id, {}, noted))
+            raise
+
+    def _check_offsets(self) -> None:
+        # Whichever checkpoint they are of: without one the query would begin again, and write all
+        # again.
+        for noted in deliveries_of(self._offsets.known):
+            if noted != self.name:
+                raise changed_delivery(noted, self.name, self._why)
+
+    def _check_owner(self, batch: Batch) -> None:
+        """Refuse offsets of another query, unless this one may continue from them."""
+        del batch
+
+    def learn(self, batch: Batch) -> None:
+        """Learn what the offsets mean; all older runs are fenced, and all offsets are read."""
+        if self._becomes_direct(batch.checkpoint.marker(), batch):
+            self._check_nothing_staged()
+
+    def _check_nothing_staged(self) -> None:
+        """Check that a query that was staged has not written, so that it may become direct."""
+        deadline, topic = self._settings.group_deadline(), self._topic.name
+        offsets = self._offsets.requests.all(deadline)
+        commit_partition = TopicPartition(topic, COMMIT_PARTITION)
+        offsets |= self._offsets.requests.fetch({commit_partition}, deadline, wait=True)
+        if not nothing_staged(offsets, topic):
+            raise changed_delivery(STAGED, self.name)
+        logger.info(
+            "group %s: delivery=%s from now on; it was %s, and no batch has been staged yet",
+            self._group_id,
+            self.name,
+            STAGED,
+        )
+
+    @abstractmethod
+    def plan(self, batch: Batch) -> PlannedBatch:
+        """Return the batch by the group's partitions."""
+
+    def owner(self, batch: Batch) -> Owner:
+        """Return the query that owns the offsets that a batch commits."""
+        return Owner.of(batch.checkpoint.query_id(), self._settings.topic)
+
+    def initial_offsets(self, planned: PlannedBatch, *, begun_now: bool) -> Positions:
+        """Return the first offsets of partitions that have none; refuse lost offsets."""
+        offsets, marker = self._offsets, self._marker(planned.batch)
+        evidence = Evidence(
+            self._group_id, offsets.known, offsets.topic_ids, marker, begun_now, offsets.sources
+        )
+        initial = evidence.initial_offsets(planned.range, offsets.committed)
+        evidence.warn_of_restored(planned.range, initial)
+        return initial
+
+    @abstractmethod
+    def prepare(self, planned: PlannedBatch) -> PlannedBatch:
+        """Refuse a range that would lose or repeat records, mark the checkpoint, stage rows."""
+
+    def _new_marker(self, planned: PlannedBatch) -> Marker:
+        """Return what the checkpoint says of the group before any row is written."""
+        offsets, ends = self._offsets, planned.range.ends
+        noted = planned.batch.checkpoint.marker().checkpoint_may_lag
+        lags = noted and log_lags(planned.range.starts, offsets.committed, ends)
+        return Marker(
+            self._group_id, offsets.topic_ids, checkpoint_may_lag=self._asynchronous or lags
+        )
+
+    def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
+        """Surround a job; explain a job that fails since source records were deleted."""
+        del planned
+        return contextlib.nullcontext()
+
+    def write_rows(
+        self, planned: PlannedBatch, plan: BatchPlan, only: Partitions | None
+    ) -> JobOutcome:
+        """Write the batch's rows with a Spark job: all, or only those of some partitions."""
+        return self._jobs.run(planned, plan, only)
+
+    @abstractmethod
+    def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
+        """Check that all rows are written, before the batch's end is committed."""
+
+    def on_committed(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
+        """Do what is left to do once the end is committed; return what else was lost."""
+        del planned
+        return ()
+
+    def renew(self) -> None:
+        """Renew between batches what the delivery commits beside the group's progress."""
+        return
+
+    def close(self) -> None:
+        """End what the run's batches have opened in Spark."""
+        return

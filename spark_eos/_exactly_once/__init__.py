@@ -1,0 +1,1 @@
+"""The guarantee: batch, offsets, members, task, transaction; read in this order."""

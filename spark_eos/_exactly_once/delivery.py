@@ -1,0 +1,131 @@
+"""What a run needs of a delivery: a batch, its plan, and the protocol."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+from spark_eos._batch.batch_report import LostRecords
+from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
+from spark_eos._batch.sources import Sources
+from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._kafka.stored_text import Owner, StagedBatch
+
+
+class StepClock:
+    """Adds up the time spent in each step."""
+
+    def __init__(self) -> None:
+        self.milliseconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Times the block as part of a step, even if it raises."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = (time.monotonic() - started) * 1000
+            self.milliseconds[name] = self.milliseconds.get(name, 0.0) + spent
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch as Spark hands it over."""
+
+    id: int
+    # The DataFrame, of which only the delivery knows that it is one.
+    frame: Any
+    checkpoint: OffsetLog
+    clock: StepClock = field(default_factory=StepClock, compare=False)
+
+    @cached_property
+    def source(self) -> BatchRange:
+        """The batch's range in its source partitions; not every staged batch has one."""
+        return self.checkpoint.batch_range(self.id)
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """A batch, and what the group's offsets say of it; all partitions are the group's."""
+
+    batch: Batch
+    range: BatchRange
+    settings: WriterSettings
+    sources: Sources = field(default_factory=Sources)
+    # Partitions that are not in the batch, whose offsets are renewed with the batch's.
+    idle: Partitions = ()
+    # Committed offsets before the batch's rows.
+    before: Positions = field(default_factory=dict)
+    # The files that the rows are read from.
+    staged: StagedBatch | None = None
+    # Whether the files were staged before this run wrote the batch.
+    repeated: bool = False
+    # Records that were deleted before they were read.
+    lost: tuple[LostRecords, ...] = ()
+
+    @property
+    def partitions(self) -> Partitions:
+        """The partitions whose offsets the run must hold."""
+        return {*self.range.ends, *self.idle}
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows, if they were counted."""
+        return None if self.staged is None else self.staged.rows
+
+
+class Delivery(Protocol):
+    """What differs between deliveries; a run calls the methods in this order."""
+
+    @property
+    def name(self) -> str:
+        """The name in checkpoints and reports."""
+
+    def check_checkpoint(self, batch: Batch) -> None:
+        """Refuse a checkpoint that was begun with another delivery."""
+
+    def partitions_to_fence(self, batch: Batch) -> Partitions:
+        """Return the group's partitions to take over and read before anything is known."""
+
+    def check_group(self, batch: Batch) -> None:
+        """Refuse a group whose offsets are of another delivery or query."""
+
+    def learn(self, batch: Batch) -> None:
+        """Learn what the offsets mean; all older runs are fenced, and all offsets are read."""
+
+    def plan(self, batch: Batch) -> PlannedBatch:
+        """Return the batch by the group's partitions."""
+
+    def owner(self, batch: Batch) -> Owner:
+        """Return the query that owns the offsets that a batch commits."""
+
+    def initial_offsets(self, planned: PlannedBatch, *, begun_now: bool) -> Positions:
+        """Return the first offsets of partitions that have none; refuse lost offsets."""
+
+    def prepare(self, planned: PlannedBatch) -> PlannedBatch:
+        """Refuse a range that would lose or repeat records, mark the checkpoint, stage rows."""
+
+    def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
+        """Surround a job; explain a job that fails since source records were deleted."""
+
+    def write_rows(
+        self, planned: PlannedBatch, plan: BatchPlan, only: Partitions | None
+    ) -> JobOutcome:
+        """Write the batch's rows with a Spark job: all, or only those of some partitions."""
+
+    def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
+        """Check that all rows are written, before the batch's end is committed."""
+
+    def on_committed(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
+        """Do what is left to do once the end is committed; return what else was lost."""
+
+    def renew(self) -> None:
+        """Renew between batches what the delivery commits beside the group's progress."""
+
+    def close(self) -> None:
+        """End what the run's batches have opened in Spark."""

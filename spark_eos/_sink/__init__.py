@@ -1,0 +1,1 @@
+"""`ExactlyOnceSink`: reading, writing, and the function that foreachBatch calls."""
