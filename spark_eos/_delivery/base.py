@@ -191,7 +191,7 @@ class Delivery(ABC):
 
     def _marker(self, batch: Batch) -> Marker:
         """Return the checkpoint's marker; none of a staged query that may become direct."""
-        marker = batch.checkpoint.marker()
+        marker = batch.checkpoint.markers.read()
         return Marker() if self._becomes_direct(marker, batch) else marker
 
     def _becomes_direct(self, marker: Marker, batch: Batch) -> bool:
@@ -210,9 +210,9 @@ class Delivery(ABC):
             # The checkpoint begins at the group's offsets by now, unless these are of staged files.
             # With the marker it is refused with another group, and once they are deleted.
             noted = next(iter(deliveries_of(self._offsets.known)), DIRECT)
-            marker = batch.checkpoint.marker()
+            marker = batch.checkpoint.markers.read()
             if noted != STAGED and batch.id == 0 and marker.group_id is None:
-                batch.checkpoint.set_marker(Marker(self._group_id, {}, noted))
+                batch.checkpoint.markers.write(Marker(self._group_id, {}, noted))
             raise
 
     def _check_offsets(self) -> None:
@@ -228,7 +228,7 @@ class Delivery(ABC):
 
     def learn(self, batch: Batch) -> None:
         """Learn what the offsets mean; all older runs are fenced, and all offsets are read."""
-        if self._becomes_direct(batch.checkpoint.marker(), batch):
+        if self._becomes_direct(batch.checkpoint.markers.read(), batch):
             self._check_nothing_staged()
 
     def _check_nothing_staged(self) -> None:
@@ -271,7 +271,7 @@ class Delivery(ABC):
     def _new_marker(self, planned: PlannedBatch) -> Marker:
         """Return what the checkpoint says of the group before any row is written."""
         offsets, ends = self._offsets, planned.range.ends
-        noted = planned.batch.checkpoint.marker().checkpoint_may_lag
+        noted = planned.batch.checkpoint.markers.read().checkpoint_may_lag
         lags = noted and log_lags(planned.range.starts, offsets.committed, ends)
         return Marker(
             self._group_id, offsets.topic_ids, checkpoint_may_lag=self._asynchronous or lags

@@ -97,7 +97,7 @@ class DirectDelivery(Delivery):
         return batch.source.ends.keys()
 
     def _check_owner(self, batch: Batch) -> None:
-        offsets, marker = self._offsets, batch.checkpoint.marker()
+        offsets, marker = self._offsets, batch.checkpoint.markers.read()
         check_owner(
             self._group_id,
             offsets.known.owner or self.owner(batch),
@@ -162,7 +162,7 @@ class DirectDelivery(Delivery):
         offsets, batch = self._offsets, planned.batch
         check_not_cut(self._group_id, planned.range, offsets.sources)
         check_no_gap(self._group_id, planned.range, offsets.committed, offsets.sources)
-        batch.checkpoint.set_marker(self._new_marker(planned))
+        batch.checkpoint.markers.write(self._new_marker(planned))
         with batch.clock.step("range"):
             lost = self._lost(batch, offsets.committed)
             self._data_loss.warn(batch.id, lost)

@@ -204,7 +204,7 @@ class StagedDelivery(Delivery):
         """How many progress partitions earlier batches have used; the others are new."""
         if 0 <= self._last < batch.id:
             return self._partitions
-        return batch.checkpoint.marker().progress_partitions or self._partitions
+        return batch.checkpoint.markers.read().progress_partitions or self._partitions
 
     def initial_offsets(self, planned: PlannedBatch, *, begun_now: bool) -> Positions:
         try:
@@ -217,7 +217,7 @@ class StagedDelivery(Delivery):
         with batch.clock.step("stage"):
             files.take(batch.frame)
             found = self._find(planned.range, batch.checkpoint)
-            batch.checkpoint.set_marker(self._new_marker(planned))
+            batch.checkpoint.markers.write(self._new_marker(planned))
             self._last = batch.id
             if found is not None:
                 self._open(found)

@@ -101,11 +101,11 @@ class StagedSources:
         names = {topic for range_ in ranges for topic, _ in range_.ends}
         if not names:
             return
-        marker = batch.checkpoint.marker()
+        marker = batch.checkpoint.markers.read()
         known = {**marker.topic_ids, **self._ids}
         topics = source_topics(self._topics, names, known, self._settings.group_id)
         self._ids |= {name: topic.topic_id for name, topic in topics.items()}
-        batch.checkpoint.set_marker(replace(marker, topic_ids=self._ids))
+        batch.checkpoint.markers.write(replace(marker, topic_ids=self._ids))
 
 
 logger = logging.getLogger(__name__)

@@ -127,6 +127,8 @@ class Files(Protocol):
 
 
 class MarkerFiles:
+    """What a checkpoint's offsets belong to, as last noted."""
+
     def __init__(self, files: Files) -> None:
         self._files = files
         self._marker: Marker | None = None
@@ -147,7 +149,8 @@ class MarkerFiles:
         return self._marker
 
     def write(self, marker: Marker) -> None:
-        """Replaces the marker, unless it is the same."""
+        """Note what the offsets belong to, before the first row is written."""
+        marker = marker.following(self.read())
         # A run's mark must be its own, or an older run that was frozen would clear it.
         if marker == self.read() and (self._written or not marker.checkpoint_may_lag):
             return

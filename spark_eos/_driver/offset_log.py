@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from cachetools import LRUCache
 
 from spark_eos._batch.plan import BatchRange, Positions
-from spark_eos._driver.checkpoint_marker import Files, Marker, MarkerFiles
+from spark_eos._driver.checkpoint_marker import Files, MarkerFiles
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import CheckpointError
 
@@ -127,7 +127,7 @@ class OffsetLog:
         # Where a batch ends, the next one starts.
         self._entries: LRUCache[int, _Entry] = LRUCache(2)
         self._query_id: str | None = None
-        self._markers = MarkerFiles(files)
+        self.markers = MarkerFiles(files)
 
     @property
     def location(self) -> str:
@@ -199,11 +199,12 @@ class OffsetLog:
     def finished(self) -> FinishedBatches:
         """How far the query has finished its batches; for a stopped query."""
         self.query_id()
-        if self.marker().checkpoint_may_lag:
+        if self.markers.read().checkpoint_may_lag:
             raise CheckpointError(
                 f"the logs of {_place(self._files)} may lie behind what is written, since "
                 "spark-eos wrote from it with asynchronous_progress: only its group's offsets "
-                f"tell how far that is ({self.marker().group_id!r}; spark-eos status shows them)"
+                f"tell how far that is ({self.markers.read().group_id!r}; spark-eos status shows "
+                "them)"
             )
         begun, last = self.begun, self._finished
         if begun is None:
@@ -265,14 +266,6 @@ class OffsetLog:
         entry = self._entry(batch_id)
         return fingerprint_of(entry.began_ms, (_PREFIX.sub("", line) for line in entry.lines))
 
-    def marker(self) -> Marker:
-        """What the checkpoint's offsets belong to, as last noted."""
-        return self._markers.read()
-
-    def set_marker(self, marker: Marker) -> None:
-        """Notes what the offsets belong to, and have, before the first row is written."""
-        self._markers.write(marker.following(self.marker()))
-
 
 class LogFiles(Files, Protocol):
     """The file operations on a checkpoint whose log is completed: Spark's own part of it."""
@@ -286,7 +279,7 @@ class LogFiles(Files, Protocol):
 
 def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
     """Lets Spark start from logs that were written asynchronously; returns the completed batch."""
-    if not OffsetLog(files).marker().checkpoint_may_lag:
+    if not OffsetLog(files).markers.read().checkpoint_may_lag:
         return None
     logged, finished = numbers(files, "offsets"), numbers(files, "commits")
     if not logged:

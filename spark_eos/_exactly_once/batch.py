@@ -131,7 +131,7 @@ class Run:
         delivery, offsets = self._delivery, self._offsets
         delivery.check_checkpoint(batch)
         partitions = delivery.partitions_to_fence(batch)
-        topics = offsets.topics(partitions, batch.checkpoint.marker().topic_ids)
+        topics = offsets.topics(partitions, batch.checkpoint.markers.read().topic_ids)
         # The cluster must support what is needed, and allow the settings.
         deadline = self._settings.group_deadline()
         self._version = preflight.check_cluster(self._start, self._settings, topics, deadline)

@@ -16,13 +16,11 @@ from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._delivery.base import Delivery, SinkQuery
 from spark_eos._delivery.choice import delivery_of_run, may_change
 from spark_eos._delivery.renewal import end_renewal, renew_hourly
-from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
 from spark_eos._exactly_once.batch import Run
 from spark_eos._exactly_once.delivery import Batch
 from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._pyspark_internals import is_connect
-from spark_eos._sink.start_line import say_start
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.connect import ConnectRuntime
 from spark_eos._spark.failed_job import as_own_error
@@ -155,14 +153,6 @@ class SinkBatches:
                 "group_id and checkpoint_location"
             )
 
-    def say_start(self, query: SinkQuery, spark: SparkSession, log: OffsetLog | None) -> None:
-        """Called before the query starts, with its checkpoint unless on Spark Connect."""
-        with self.start as start:
-            say_start(query, spark, start, log)
-        if log is None:
-            # The run is in another process.
-            self.start.close()
-
     def note_started(self, query: SinkQuery, started: StreamingQuery) -> None:
         self._started = started
         announce_query(started, query.settings.group_id, self._observers)
@@ -234,7 +224,7 @@ class SinkBatches:
         def check_first() -> None:
             runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
 
-        marker = runtime.offset_log.marker()
+        marker = runtime.offset_log.markers.read()
         changes = functools.partial(may_change, query, marker, batch_id, start)
         delivery, why = delivery_of_run(query, marker, check_first, changes)
         if runtime.asynchronous:

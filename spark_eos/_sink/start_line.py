@@ -36,7 +36,7 @@ def say_start(query: SinkQuery, spark: SparkSession, start: Start, log: OffsetLo
         if log is None and query.fallback is not None:
             why += f", unless its checkpoint was begun with {query.fallback.name}"
         elif log is not None:
-            marker = log.marker()
+            marker = log.markers.read()
             changes = functools.partial(may_change, query, marker, log.next_batch(), start)
             # As far as the first batch doesn't change it.
             delivery, _ = delivery_of_run(query, marker, lambda: None, changes)

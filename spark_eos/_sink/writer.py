@@ -17,6 +17,7 @@ from spark_eos._pyspark_internals import (
     remote_relations,
 )
 from spark_eos._sink.batches import SinkBatches
+from spark_eos._sink.start_line import say_start
 from spark_eos._spark.columns import check_target
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.failed_query import file_fault
@@ -237,7 +238,11 @@ class ExactlyOnceWriter:
             writer = writer.option(name, value)
         logged = log or OffsetLog(SparkFiles(rows.sparkSession, location))
         check_still_read(self._query.sources, rows.sparkSession, logged)
-        batches.say_start(self._query, rows.sparkSession, log)
+        with batches.start as start:
+            say_start(self._query, rows.sparkSession, start, log)
+        if log is None:
+            # On Spark Connect the run is in another process.
+            batches.start.close()
         with _checkpoint_at(location):
             query = writer.start()
         batches.note_started(self._query, query)

@@ -104,11 +104,6 @@ class ClassicRuntime(QueryRuntime):
         found = internals.Execution.of(self._session, query_id)
         return found is not None and found.run_id == self.run_id
 
-    def batch(self, relation: str | None) -> contextlib.AbstractContextManager[None]:
-        """Does nothing: Spark's ``stop()`` interrupts jobs and waits for everything else."""
-        del relation
-        return contextlib.nullcontext()
-
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
         """See `QueryRuntime.check_batch`."""
         # Only RDDs show what a batch is made of, and only the plan what is done in one partition.

@@ -63,9 +63,11 @@ class QueryRuntime(ABC):
 
         atexit.register(leave)
 
-    @abstractmethod
     def batch(self, relation: str | None) -> AbstractContextManager[None]:
-        """Surrounds a batch, which only a job may interrupt; ``relation``: Connect's id of it."""
+        """Surround a batch, which only a job may interrupt; ``relation``: Connect's id of it."""
+        # Spark's stop() interrupts a classic query's jobs, and waits for everything else.
+        del relation
+        return contextlib.nullcontext()
 
     @abstractmethod
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:

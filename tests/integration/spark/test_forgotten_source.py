@@ -32,7 +32,7 @@ def api(queries: Queries) -> Api:
 
 
 def _marker(flow: Flow) -> Marker:
-    return OffsetLog(ArrowFiles(flow.checkpoint)).marker()
+    return OffsetLog(ArrowFiles(flow.checkpoint)).markers.read()
 
 
 def _fail_while_staging(api: Api, flow: Flow) -> None:

@@ -62,7 +62,7 @@ def kept(
 def _check_what_is_read(query: Query) -> None:
     """The marker and the offsets' texts say the same of the query, and each alone is enough."""
     flow = query.flow
-    marker = OffsetLog(ArrowFiles(flow.checkpoint)).marker()
+    marker = OffsetLog(ArrowFiles(flow.checkpoint)).markers.read()
     assert (marker.group_id, marker.delivery) == (flow.group_id, query.delivery)
     with closing(Connections(ClientSettings(flow.kafka))) as connections:
         found = all_group_offsets(connections, flow.group_id, deadline())

@@ -45,7 +45,7 @@ class _Mortal:
 
 
 def _marker(location: Path) -> Marker:
-    return OffsetLog(ArrowFiles(str(location))).marker()
+    return OffsetLog(ArrowFiles(str(location))).markers.read()
 
 
 def test_a_process_that_is_killed_while_it_notes_leaves_the_old_note_or_the_new_one(
@@ -53,18 +53,18 @@ def test_a_process_that_is_killed_while_it_notes_leaves_the_old_note_or_the_new_
 ) -> None:
     for last in range(20):
         place = tmp_path / str(last)
-        OffsetLog(ArrowFiles(str(place))).set_marker(_ASYNCHRONOUS)
+        OffsetLog(ArrowFiles(str(place))).markers.write(_ASYNCHRONOUS)
         files = ArrowFiles(str(place))
         files._fs = _Mortal(files._fs, iter(range(20)), last)
         try:
-            OffsetLog(files).set_marker(_SYNCHRONOUS)
+            OffsetLog(files).markers.write(_SYNCHRONOUS)
         except _Killed:
             assert _marker(place).group_id == "group", f"killed before call {last}"
         else:
             assert last > 1
             break
         # Whatever is left, the next run's marker replaces it.
-        OffsetLog(ArrowFiles(str(place))).set_marker(Marker("other"))
+        OffsetLog(ArrowFiles(str(place))).markers.write(Marker("other"))
         assert _marker(place).group_id == "other"
     assert _marker(place) == _SYNCHRONOUS
     assert len(list(place.glob("spark-eos/marker/*"))) == 1
@@ -74,28 +74,28 @@ def test_a_frozen_run_does_not_clear_the_mark_of_a_newer_one(tmp_path: Path) -> 
     def log() -> OffsetLog:
         return OffsetLog(ArrowFiles(str(tmp_path)))
 
-    log().set_marker(_ASYNCHRONOUS)
+    log().markers.write(_ASYNCHRONOUS)
     frozen, newer = log(), log()
-    assert frozen.marker().checkpoint_may_lag
-    newer.set_marker(_ASYNCHRONOUS)
+    assert frozen.markers.read().checkpoint_may_lag
+    newer.markers.write(_ASYNCHRONOUS)
     # Its batch has reached the offsets that it has read, so the log would lie behind no more.
-    frozen.set_marker(_SYNCHRONOUS)
+    frozen.markers.write(_SYNCHRONOUS)
     assert _marker(tmp_path).checkpoint_may_lag
     # The next one that has caught up clears both.
-    log().set_marker(_SYNCHRONOUS)
+    log().markers.write(_SYNCHRONOUS)
     assert not _marker(tmp_path).checkpoint_may_lag
 
 
 def test_a_run_that_reads_while_another_notes_finds_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    OffsetLog(ArrowFiles(str(tmp_path))).set_marker(_ASYNCHRONOUS)
+    OffsetLog(ArrowFiles(str(tmp_path))).markers.write(_ASYNCHRONOUS)
     names = ArrowFiles.names
 
     def names_of_then(files: ArrowFiles, path: str) -> list[str]:
         found = names(files, path)
         monkeypatch.setattr(ArrowFiles, "names", names)
-        OffsetLog(ArrowFiles(str(tmp_path))).set_marker(Marker("other"))
+        OffsetLog(ArrowFiles(str(tmp_path))).markers.write(Marker("other"))
         return found
 
     monkeypatch.setattr(ArrowFiles, "names", names_of_then)
@@ -117,20 +117,20 @@ def test_an_earlier_marker_is_read_and_replaced(tmp_path: Path, name: str) -> No
     old.parent.mkdir(parents=True)
     old.write_text(_ASYNCHRONOUS.text())
     assert _marker(tmp_path) == _ASYNCHRONOUS
-    OffsetLog(ArrowFiles(str(tmp_path))).set_marker(_SYNCHRONOUS)
+    OffsetLog(ArrowFiles(str(tmp_path))).markers.write(_SYNCHRONOUS)
     assert _marker(tmp_path) == _SYNCHRONOUS
     (new,) = tmp_path.glob("spark-eos/marker/*")
     assert new.name.startswith("8-" if name.startswith("7") else "1-")
 
 
 def test_a_marker_that_an_earlier_version_has_written_meanwhile_counts(tmp_path: Path) -> None:
-    OffsetLog(ArrowFiles(str(tmp_path))).set_marker(_SYNCHRONOUS)
+    OffsetLog(ArrowFiles(str(tmp_path))).markers.write(_SYNCHRONOUS)
     old = tmp_path / "spark-eos" / "note" / "1-00000000" / "part-0.txt"
     old.parent.mkdir(parents=True)
     old.write_text(_ASYNCHRONOUS.text())
     assert _marker(tmp_path).checkpoint_may_lag
     # The next run's replaces both.
-    OffsetLog(ArrowFiles(str(tmp_path))).set_marker(_SYNCHRONOUS)
+    OffsetLog(ArrowFiles(str(tmp_path))).markers.write(_SYNCHRONOUS)
     assert _marker(tmp_path) == _SYNCHRONOUS
 
 

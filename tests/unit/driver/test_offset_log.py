@@ -129,15 +129,15 @@ def test_the_note_keeps_the_partitions_that_a_topic_had() -> None:
     files = CheckpointTexts()
     one, other = uuid.UUID(int=1), uuid.UUID(int=2)
     log = OffsetLog(files)
-    log.set_marker(Marker("group", {"a": one, "b": one}, partitions={"a": frozenset({0, 1})}))
+    log.markers.write(Marker("group", {"a": one, "b": one}, partitions={"a": frozenset({0, 1})}))
     # Only partition 2 is assigned now, and topic b is read as well.
-    log.set_marker(
+    log.markers.write(
         Marker("group", {"a": one}, partitions={"a": frozenset({2}), "b": frozenset({0})})
     )
-    found = OffsetLog(files).marker()
+    found = OffsetLog(files).markers.read()
     assert found.partitions == {"a": {0, 1, 2}, "b": {0}}
     assert found.names(_A1, one)
     assert not found.names(TopicPartition("a", 3), one)
     # Created anew, the topic has none of them.
-    log.set_marker(Marker("group", {"a": other}, partitions={"a": frozenset({0})}))
-    assert OffsetLog(files).marker().partitions == {"a": {0}, "b": {0}}
+    log.markers.write(Marker("group", {"a": other}, partitions={"a": frozenset({0})}))
+    assert OffsetLog(files).markers.read().partitions == {"a": {0}, "b": {0}}
