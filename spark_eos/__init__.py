@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spark_eos._sink.sink import ExactlyOnceSink
     from spark_eos._sink.writer import ExactlyOnceWriter
     from spark_eos._spark.dead_letter_functions import guarded
+    from spark_eos._spark.original_records import original_records
     from spark_eos._spark.session import session_builder
     from spark_eos.errors import (
         AuthenticationError,
@@ -79,6 +80,7 @@ __all__ = [
     "UnsupportedPipelineError",
     "WriteError",
     "guarded",
+    "original_records",
     "print_batch",
     "run",
     "session_builder",
@@ -98,6 +100,7 @@ _HOMES = {
     "Status": "_admin.status",
     "UnknownGroupError": "_admin.status",
     "guarded": "_spark.dead_letter_functions",
+    "original_records": "_spark.original_records",
     "print_batch": "observability.speaking",
     "run": "jobs.running",
     "session_builder": "_spark.session",

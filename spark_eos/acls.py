@@ -40,7 +40,6 @@ class Purpose(enum.Enum):
     STATUS = "status"
     ABORT = "abort"
     VERIFY = "verify"
-    REPLAY = "replay"
     DEPRECATED_OFFSET_FETCHING = "deprecated-offset-fetching"
 
 
@@ -174,17 +173,6 @@ def transactional_ids(prefix: str, operation: Operation) -> Acl:
     return Acl(ResourceType.TRANSACTIONAL_ID, prefix, operation, prefixed=True)
 
 
-def replay_group(dead_letter_topic: str, source: str = "") -> str:
-    """The group of replays of a dead-letter topic's letters of a source topic, or of no known one.
-
-    Example:
-        >>> replay_group("dlq"), replay_group("dlq", "orders")
-        ('spark-eos-replay-dlq', 'spark-eos-replay-dlq/orders')
-    """
-    group = f"spark-eos-replay-{dead_letter_topic}"
-    return f"{group}/{source}" if source else group
-
-
 def query_acls(
     group_id: str, id_prefix: str, sources: Collection[str], targets: Collection[str]
 ) -> list[Acl]:
@@ -266,16 +254,6 @@ def acls_for(
             read.append(describe(ResourceType.TOPIC, progress_topic))
         ids = transactional_ids(id_prefix, Operation.DESCRIBE)
         return [*read, group, ids, *map(describe_configs, named)]
-    if purpose is Purpose.REPLAY:
-        found = [*map(read_topic, letters), *map(write_topic, sorted(sources))]
-        for replay in map(replay_group, letters):
-            # One for letters without a source topic, and one for each source topic.
-            found += [
-                read_group(replay),
-                Acl(ResourceType.GROUP, f"{replay}/", Operation.READ, prefixed=True),
-                transactional_ids(f"{replay}/", Operation.WRITE),
-            ]
-        return [*found, *map(describe_configs, sorted(sources))]
     # Spark's consumers then join groups of their own, whose names end at random.
     return [Acl(ResourceType.GROUP, "spark-kafka-source", Operation.READ, prefixed=True)]
 

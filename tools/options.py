@@ -129,7 +129,7 @@ def _jobs() -> Iterator[str]:
     yield "## Jobs\n\nFor spark-submit.\n"
     paths = sorted((ROOT / "jobs").glob("*.py"))
     found = {f"jobs/{path.name}": runpy.run_path(str(path))["main"] for path in paths}
-    yield from _sections(found, "Options of both jobs", least=len(found))
+    yield from _sections(found, "Options of all jobs", least=len(found))
 
 
 def _sections(commands: Mapping[str, click.Command], shared: str, *, least: int) -> Iterator[str]:

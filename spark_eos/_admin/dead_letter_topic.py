@@ -16,6 +16,8 @@ _AHEAD_MS: Final = 3_600_000
 _EARLIEST_MS: Final = -MAX_OFFSET // 1000
 # What Java reads for bytes that are not UTF-8.
 _REPLACED: Final = "\ufffd"
+# Errors show at most so many characters of a header.
+_SHOWN: Final = 100
 
 
 @dataclass(frozen=True)
@@ -28,18 +30,13 @@ class DeadLetter:
     timestamp: int  # milliseconds since 1970
     key: bytes | None
     value: bytes | None
-    # None if they can't be read, since a name is not UTF-8. Then there are no other headers either.
+    # None if a name is not UTF-8: then librdkafka reads none.
     headers: tuple[Header, ...] | None
     own_headers: tuple[Header, ...]  # the record's, without those that explain the letter
     # Those that do: topic, partition, offset, group, message, reason, exception, stacktrace,
     # timestamp, omitted; cluster if the source is in another one; record if it is not the source's
     # but a row.
     error_headers: Mapping[str, str]
-
-    @property
-    def position(self) -> str:
-        """Where the letter is, as ``topic-partition offset``."""
-        return f"{self.topic}-{self.partition} offset {self.offset}"
 
     @property
     def source(self) -> TopicPartition | None:
@@ -50,16 +47,20 @@ class DeadLetter:
 
     @property
     def home(self) -> str | None:
-        """The source topic that it can be replayed to; "" if to others alone, None if to none."""
-        headers, told = self.headers, self.error_headers
-        if headers is None or any(_REPLACED in name for name, _ in headers):
-            return None
-        if self.reason == OTHER_FORMAT:
-            return None
+        """The topic of this cluster that its record comes from; None if it tells of none."""
         # Another cluster's topics may be others than those here, and a row is no source record.
-        if self.source is None or "cluster" in told or "record" in told:
-            return ""
-        return self.source.topic
+        elsewhere = self.error_headers.keys() & {"cluster", "record"}
+        return None if self.source is None or elsewhere else self.source.topic
+
+    @property
+    def incomplete(self) -> str | None:
+        """What it lacks of its record, so that it can't be written as it was; None if nothing."""
+        if self.headers is None or any(_REPLACED in name for name, _ in self.headers):
+            return "a header's name is not UTF-8"
+        if self.reason == OTHER_FORMAT:
+            return OTHER_FORMAT
+        omitted = self.error_headers.get("omitted")
+        return None if omitted is None else f"omitted: {omitted[:_SHOWN]}"
 
     @property
     def written(self) -> int | None:
@@ -71,7 +72,8 @@ class DeadLetter:
     @property
     def record_timestamp(self) -> int:
         """Milliseconds since 1970 of the record itself; the letter's, if the headers don't tell."""
-        # One later than brokers take by default, or earlier than Spark has, would end each replay.
+        # A later time than brokers take by default, or an earlier one than Spark has, would end
+        # each replay.
         most = min(MAX_OFFSET, self.timestamp + _AHEAD_MS)
         written = header_number(self.error_headers.get("timestamp"), most, _EARLIEST_MS)
         return self.timestamp if written is None else written
@@ -109,10 +111,7 @@ def letter_of(
 
 class DeadLetterTopic(CommittedRecords):
     kind = "dead-letter topic"
-    advice = (
-        "`spark-eos acls --for replay` prints what is needed to replay; to list, count and "
-        "show, Read on the dead-letter topic"
-    )
+    advice = "To list, count and show takes Read on the dead-letter topic"
 
     def read(self) -> Iterator[DeadLetter]:
         """Yields all committed letters, up to the ends of this moment; by partition in order."""

@@ -1,26 +1,44 @@
-"""``spark-eos dead-letters``."""
+"""``spark-eos dead-letters``: lists, counts and shows them, and prints how to replay them."""
 
 import functools
+import shlex
 from collections import Counter
 from collections.abc import Callable
+from hashlib import sha256
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic
-from spark_eos._admin.replay_plan import replay_progress
-from spark_eos._cli.dead_letter_replay import TOPIC, replay, topic_of
-from spark_eos._cli.query import Cluster, cluster_options, moment, terminal
+from spark_eos._cli.query import Cluster, check_reached, cluster_options, moment, terminal
+from spark_eos._client.checks import check_text
 from spark_eos._client.printable import counted, printable
 from spark_eos._client.tables import FittingTable
-from spark_eos.errors import AuthorizationError, FormatVersionError
 
 _UNREADABLE: Final = "headers: can't be read, since a name is not UTF-8"
-_reason: Final = click.option("--reason", metavar="REASON", help="Only letters with this reason.")
-_group: Final = click.option(
-    "--group-id", metavar="GROUP", help="Only letters of this group's query."
+# Commands are printed for so many source topics.
+_SHOWN: Final = 20
+# A wheel has the job in the package; a clone has it beside the other jobs.
+_JOB: Final = Path("jobs", "replay_dead_letters.py")
+_PACKAGED_JOB: Final = Path(__file__).parent.parent / _JOB
+_topic: Final = click.option(
+    "--topic", required=True, metavar="TOPIC", help="The dead-letter topic."
 )
+_reason: Final = click.option(
+    "--reason", metavar="REASON", help="Only dead letters with this reason."
+)
+_group: Final = click.option(
+    "--group-id", metavar="GROUP", help="Only dead letters of this group's query."
+)
+
+
+def _asked(cluster: Cluster, name: str) -> DeadLetterTopic:
+    """The dead-letter topic that ``--topic`` names."""
+    check_text("--topic", name)
+    check_reached(cluster)
+    return DeadLetterTopic(cluster.client, name, cluster.timeout)
 
 
 def _topic_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -28,14 +46,14 @@ def _topic_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_topic(*, cluster: Cluster, topic: str, **rest: Any) -> None:
-        command(topic=topic_of(cluster, topic), **rest)
+        command(topic=_asked(cluster, topic), **rest)
 
-    return cluster_options(TOPIC(with_topic))
+    return cluster_options(_topic(with_topic))
 
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """List, count, show and replay the records of a dead-letter topic."""
+    """List, count and show the records of a dead-letter topic."""
 
 
 @dead_letters.command("list")
@@ -48,15 +66,15 @@ def dead_letters() -> None:
     default=50,
     show_default=True,
     metavar="N",
-    help="Maximum number of letters.",
+    help="Maximum number of dead letters.",
 )
 def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, limit: int) -> None:
     """List dead letters with their reasons and source positions, without their values.
 
-    "-" means that the time of writing is unknown, as in letters of earlier versions.
+    "-" means that the time of writing is unknown, as in dead letters of earlier versions.
     """
     found = (letter for letter in topic.read() if _matches(letter, reason, group_id))
-    table = FittingTable("letter", "written", "reason", "source", "error")
+    table = FittingTable("dead letter", "written", "reason", "source", "error")
     for letter in islice(found, limit):
         table.add(
             f"{letter.partition}:{letter.offset}",
@@ -71,40 +89,71 @@ def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, l
 
 
 @dead_letters.command()
-@_topic_options
+@cluster_options
+@_topic
 @_reason
 @_group
-def count(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None) -> None:
-    """Count dead letters by group, reason and exception, and those left to replay."""
-    found: Counter[tuple[str, str, str]] = Counter()
-    left: Counter[tuple[str, str, str]] = Counter()
-    unknown, hidden = 0, ""
-    with replay_progress(topic) as progress:
-        for letter in topic.read():
-            if not _matches(letter, reason, group_id):
-                continue
-            told, home = letter.error_headers, letter.home
-            key = told.get("group", "-"), letter.reason, told.get("exception", "-")
-            found[key] += 1
-            if home is None or hidden:
-                continue
-            try:
-                left[key] += progress.due(home, letter)
-                unknown += not progress.knows(home, letter)
-            except (AuthorizationError, FormatVersionError) as error:
-                hidden = f"How many are left to replay is not known: {error!s}"
-    table = FittingTable("letters>", "to replay>", "group", "reason", "exception")
-    for texts, number in found.most_common():
-        to_replay = "?" if hidden else f"{left[texts]:,}"
-        table.add(f"{number:,}", to_replay, *map(printable, texts))
+def count(*, cluster: Cluster, topic: str, reason: str | None, group_id: str | None) -> None:
+    """Count dead letters by source topic, group, reason and exception.
+
+    Prints the commands that replay them, too: a command for each source topic.
+    """
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    homes: Counter[str | None] = Counter()
+    incomplete = 0
+    for letter in _asked(cluster, topic).read():
+        if not _matches(letter, reason, group_id):
+            continue
+        told = letter.error_headers
+        group, exception = told.get("group", "-"), told.get("exception", "-")
+        counts[letter.home or "-", group, letter.reason, exception] += 1
+        homes[letter.home] += 1
+        incomplete += letter.incomplete is not None
+    table = FittingTable("dead letters>", "source", "group", "reason", "exception")
+    for texts, number in counts.most_common():
+        table.add(number, *texts)
     terminal().print(table)
-    text = f"{left.total():,} left to replay."
-    if unknown:
-        text += (
-            f" Of these, {unknown:,} may have been replayed so long ago that the offsets have "
-            "expired (offsets.retention.minutes), if they were ever."
-        )
-    click.echo(f"{counted(found.total(), 'dead letter')}. {hidden or text}")
+    elsewhere = homes.pop(None, 0)
+    click.echo(f"{counted(homes.total() + elsewhere, 'dead letter')}.")
+    for home, number in homes.most_common(_SHOWN):
+        command = _replay_command(cluster, topic, str(home), reason, group_id)
+        click.echo(f"\nReplay the {number:,} of {home}, each once:\n\n{command}")
+    notes = (
+        (len(homes) - _SHOWN, "more source topics: name each as --target"),
+        (elsewhere, "without a source topic here: give --all, and another --target"),
+        (incomplete, "without their whole record: leave them out by --where"),
+    )
+    if shown := [f"  {number:,} {text}" for number, text in notes if number > 0]:
+        click.echo("\n".join(("", "Not replayed by these commands:", *shown)))
+
+
+def _replay_command(
+    cluster: Cluster, topic: str, source: str, reason: str | None, group_id: str | None
+) -> str:
+    """The command that replays a source topic's dead letters; the same one each time."""
+    chosen = {"reason": reason, "group": group_id}
+    conditions = (f"dead_letter.{name} = {_sql(text)}" for name, text in chosen.items() if text)
+    where = " and ".join(conditions)
+    # A replay continues from its group's offsets. So what is replayed decides on the group.
+    digest = sha256(repr((topic, source, where)).encode()).hexdigest()[:8]
+    group = f"replay-{source[:100]}-{digest}"
+    lines: list[tuple[str, ...]] = [
+        (str(_PACKAGED_JOB if _PACKAGED_JOB.is_file() else _JOB),),
+        ("--bootstrap-servers", str(cluster.kafka["bootstrap.servers"]), "--group-id", group),
+        ("--source", topic, "--target", source),
+        ("--checkpoint-location", f"checkpoints/{group}"),
+    ]
+    if len(cluster.kafka) > 1:
+        # Not printed: they may be secret.
+        lines.append(("--kafka-config", "FILE"))
+    if where:
+        lines.append(("--where", where))
+    return " \\\n    ".join(('spark-submit --jars "$(spark-eos jars)"', *map(shlex.join, lines)))
+
+
+def _sql(text: str) -> str:
+    escaped = text.replace("\\", r"\\").replace("'", r"\'")
+    return f"'{escaped}'"
 
 
 @dead_letters.command()
@@ -122,9 +171,6 @@ def show(*, topic: DeadLetterTopic, partition: int, offset: int) -> None:
         click.echo(f"{printable(name)}: {_text(content)}")
     click.echo(f"key: {_text(letter.key)}")
     click.echo(f"value: {_text(letter.value)}")
-
-
-dead_letters.add_command(replay)
 
 
 def _matches(letter: DeadLetter, reason: str | None, group_id: str | None) -> bool:

@@ -1,14 +1,16 @@
 """Dead-letter topics, and what their records tell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from click.testing import CliRunner, Result
-from confluent_kafka import Message
+from confluent_kafka import Message, Producer
 from kafka import KafkaProducer
 
 from spark_eos._cli import main
+from spark_eos._client.persisted import FORMAT
 from support.flow import Flow
+from support.jobs import job
 
 
 class _NotUtf8(str):
@@ -53,8 +55,56 @@ def dead_letters(flow: Flow, command: str, *more: str) -> Result:
     return CliRunner().invoke(main, ["dead-letters", command, *where, *more])
 
 
-def replayed(flow: Flow, *more: str) -> int:
-    """Replays letters of the flow's dead-letter topic for the first time; returns how many."""
-    done = dead_letters(flow, "replay", "--from-beginning", *more)
-    assert done.exit_code == 0, done.output
-    return int(done.stdout.removeprefix("Replayed ").partition(" ")[0])
+def write_letters(
+    flow: Flow,
+    numbers: Iterable[int],
+    *,
+    style: str = "dlq",
+    commit: bool = True,
+    name: str | None = None,
+    **more: Any,
+) -> str:
+    """Dead letters of the flow's source, as a query writes them; number n is in partition n % 2."""
+    topic = name or f"dlq-{flow.name}"
+    prefix = f"__{style}.errors."
+    producer = Producer({**flow.kafka, "transactional.id": f"t-{flow.name}"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for n in numbers:
+        told = {"topic": flow.source, "partition": str(n % 2), "offset": str(n), "reason": "error"}
+        told |= {"format": str(FORMAT)} | more
+        headers = [(prefix + name, text.encode()) for name, text in told.items()]
+        producer.produce(
+            topic,
+            b"value %d" % n,
+            b"k",
+            n % 2,
+            timestamp=1_000 + n,
+            headers=[("own", b"h"), *headers],
+        )
+    producer.flush(60)
+    if commit:
+        producer.commit_transaction(20)
+    else:
+        producer.abort_transaction(20)
+    # Commands and queries read up to the last stable offset, which follows the transaction's end.
+    flow.written(topic)
+    return topic
+
+
+def replay_arguments(flow: Flow, *more: str, group: str = "replay") -> list[str]:
+    """The arguments with which the job replays the flow's dead letters to their source topic."""
+    return [
+        *("--bootstrap-servers", flow.bootstrap_servers),
+        *("--group-id", f"{group}-{flow.name}"),
+        *("--source", f"dlq-{flow.name}"),
+        *("--target", flow.source),
+        *("--checkpoint-location", f"{flow.checkpoint}-{group}"),
+        *more,
+    ]
+
+
+def replay(flow: Flow, *more: str, group: str = "replay") -> Result:
+    """Runs the job that replays dead letters, in this process's Spark session."""
+    main = job("replay_dead_letters").main
+    return CliRunner().invoke(main, replay_arguments(flow, *more, group=group))

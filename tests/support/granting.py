@@ -87,8 +87,12 @@ class Guarded(Flow):
     def commands(self, *more: str) -> list[str]:
         """What ``spark-eos acls`` prints for the principal, without comments."""
         names = ["--source", self.source, "--target", self.target, "--group-id", self.group_id]
+        return self.commands_for(*names, *more)
+
+    def commands_for(self, *names: str) -> list[str]:
+        """The same, for another query."""
         where = ["--bootstrap-servers", self.broker.servers_of(_LISTENER)]
-        arguments = ["acls", *where, "--principal", self.principal, *names, *more]
+        arguments = ["acls", *where, "--principal", self.principal, *names]
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 0, result.output
         return [line for line in result.stdout.splitlines() if not line.startswith("#")]

@@ -1,8 +1,16 @@
 """The jobs in jobs/, which are no package."""
 
 import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+
+from spark_eos._jars.jar_sets import spark_kafka_jars
 
 ROOT = Path(__file__).parent.parent.parent
 # The arguments that every job needs.
@@ -23,3 +31,36 @@ def job(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def submit(name: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """Runs a job by spark-submit, in a session of its own; its output is a pipe."""
+    here = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{here}{os.pathsep}{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    command = [
+        *(str(here / "spark-submit"), "--master", "local[2]"),
+        *("--properties-file", "conf/spark-defaults.conf"),
+        *("--jars", ",".join(map(str, spark_kafka_jars()))),
+        *(f"jobs/{name}.py", *arguments),
+    ]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        # spark-submit itself sends the job's stderr to its stdout.
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise

@@ -18,6 +18,8 @@ from support.jobs import ROOT
 _LARGEST_WHEEL = 620_000
 _LARGEST_SDIST = 500_000
 
+_JOB = "jobs/replay_dead_letters.py"
+
 # Where the package is from, and that its data files came along.
 _LOOKS = """
 import spark_eos
@@ -72,15 +74,16 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
         "entry_points.txt",
         "licenses/LICENSE",
     }
-    # What `spark-eos explain` reads.
-    assert _names(wheel) - metadata == _package() | {"spark_eos/errors.md"}
+    # What `spark-eos explain` reads, and the job that `spark-eos dead-letters count` names.
+    more = {"spark_eos/errors.md", f"spark_eos/{_JOB}"}
+    assert _names(wheel) - metadata == _package() | more
     assert wheel.stat().st_size < _LARGEST_WHEEL
 
 
 def test_the_sdist_has_what_building_takes_and_nothing_else(sdist: Path) -> None:
     # .gitignore is hatchling's own doing.
     told = {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
-    assert _names(sdist) == _package() | told | {"docs/errors.md"}
+    assert _names(sdist) == _package() | told | {"docs/errors.md", _JOB}
     assert sdist.stat().st_size < _LARGEST_SDIST
 
 

@@ -361,9 +361,9 @@ _UPPER = sorted(map(str.upper, orders()))
 _WRITTEN: dict[str, dict[str, list[str]]] = {
     "README.md": _ENRICHED,
     "docs/dead-letters.md": {
-        "orders-checked": sorted(map(str.upper, orders(10))),
+        "orders-checked": sorted([*map(str.upper, orders(10)), "ORDER oops"]),
         "orders-dlq": ["oops"],
-        "orders-raw": sorted([*orders(10), "oops", "oops"]),
+        "orders-raw": sorted([*orders(10), "oops"]),
     },
     "docs/guide.md": {
         **dict.fromkeys(("orders-upper", "orders-invoices"), _UPPER),

@@ -4,12 +4,9 @@ import json
 import os
 import signal
 import struct
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from demo.orders import make_orders
-from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos.jobs.job import run_job
 from spark_eos.jobs.options import JobOptions
 from spark_eos.jobs.schema_options import Recoding
@@ -34,43 +30,11 @@ from spark_eos.testing.broker_properties import free_ports
 from support.dead_letters import letter_topic
 from support.error_classes import without_address
 from support.flow import Flow
-from support.jobs import ROOT, job
+from support.jobs import job, submit
 from support.mirroring import MirroredFlow
 from support.queries import relay, until
 
 # Through spark-submit -----------------------------------------------------------------------------
-
-
-@contextmanager
-def submit(name: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    here = Path(sys.executable).parent
-    environment = {
-        **os.environ,
-        "PATH": f"{here}{os.pathsep}{os.environ['PATH']}",
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    command = [
-        *(str(here / "spark-submit"), "--master", "local[2]"),
-        *("--properties-file", "conf/spark-defaults.conf"),
-        *("--jars", ",".join(map(str, spark_kafka_jars()))),
-        *(f"jobs/{name}.py", *arguments),
-    ]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        # spark-submit itself sends the job's stderr to its stdout.
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
 
 
 def arguments(flow: Flow) -> list[str]:

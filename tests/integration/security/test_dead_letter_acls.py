@@ -1,16 +1,16 @@
 """What a principal needs for dead letters, and to replay them."""
 
-import re
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._cli import main
 from spark_eos.errors import AuthorizationError
-from support.dead_letters import headers_of, letter_topic
+from support.dead_letters import headers_of, letter_topic, replay
 from support.granting import Guarded
 from support.granting_mirrored import GuardedMirror
 from support.queries import relay, run_available
@@ -57,17 +57,9 @@ def test_records_of_another_cluster_are_read_again_with_what_is_printed(
     assert guarded_mirror.committed() == {0: 0, 1: 3}
 
 
-def _ask(command: str, flow: Guarded, letters: str, *more: str) -> Result:
-    settings = dict(flow.kafka)
-    where = ["--bootstrap-servers", settings.pop("bootstrap.servers"), "--topic", letters]
-    for name, value in settings.items():
-        where += ["--kafka", f"{name}={value}"]
-    return CliRunner().invoke(main, ["dead-letters", command, *where, *more])
-
-
 @pytest.mark.slow
-def test_replay_needs_what_is_printed_for_it(
-    flow: Guarded, spark_eos_session: SparkSession
+def test_a_replay_needs_the_rights_of_a_query(
+    flow: Guarded, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
     letters = letter_topic(flow)
     flow.grant(*flow.commands("--dead-letter-topic", letters))
@@ -75,23 +67,26 @@ def test_replay_needs_what_is_printed_for_it(
     run_available(spark_eos_session, flow, _inflated, dead_letter_topic=letters)
     for line in flow.commands("--dead-letter-topic", letters):
         flow.revoke(line)
-    read, *others = flow.commands("--for", "replay", "--dead-letter-topic", letters)
+    group = f"replay-{flow.name}"
+    names = ("--source", letters, "--target", flow.source, "--group-id", group)
+    read, *others = needed = flow.commands_for(*names)
     flow.grant(read)
-    counted = _ask("count", flow, letters)
-    assert counted.exit_code == 0
-    assert "1 dead letter. How many are left to replay is not known: " in counted.stdout
-    assert "Describe on group 'spark-eos-replay-" in " ".join(counted.stdout.split())
+    settings = tmp_path / "settings"
+    settings.write_text("".join(f"{name}={text}\n" for name, text in flow.kafka.items()))
+    servers = str(flow.kafka["bootstrap.servers"])
+    where = ("--bootstrap-servers", servers, "--kafka-config", str(settings))
+    counted = CliRunner().invoke(main, ["dead-letters", "count", "--topic", letters, *where])
+    assert "\n1 dead letter.\n" in counted.stdout
     flow.grant(*others)
     # Without DescribeConfigs, brokers decide.
-    for line in (each for each in (read, *others) if "DescribeConfigs" not in each):
+    for line in (each for each in needed if "DescribeConfigs" not in each):
         with flow.without(line):
-            result = _ask("replay", flow, letters, "--source", flow.source, "--from-beginning")
-        assert result.exit_code != 0, line
-        assert re.search("(?i)authorization.failed", result.stderr), result.stderr
+            refused = replay(flow, *where)
+        assert refused.exit_code == 1, line
+        assert "AUTHORIZATION_FAILED" in refused.output
         assert len(flow.written(flow.source)) == 3
-    assert "Of these, 1 may have been replayed" in _ask("count", flow, letters).stdout
-    result = _ask("replay", flow, letters, "--source", flow.source, "--from-beginning")
-    assert result.exit_code == 0, result.stderr
+    done = replay(flow, *where)
+    assert done.exit_code == 0, done.output
     assert flow.values(flow.source) == ["a", "large", "b", "large"]
 
 
