@@ -7,17 +7,13 @@ say of the arguments.
 import dataclasses
 import inspect
 import re
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from spark_eos._client.checks import (
-    check_count,
-    check_flag,
-    check_positive,
-    check_prefix,
-    check_text,
-)
+from spark_eos._client.argument_types import check_type
+from spark_eos._client.checks import check_count, check_positive, check_prefix, check_text
 from spark_eos._client.letter_headers import STYLES
 from spark_eos.errors import ConfigurationError
 
@@ -35,8 +31,8 @@ def _positive(name: str, value: object) -> None:
     check_positive(**{name: value})
 
 
-def _option(check: Check, flat: str | None = None) -> dict[str, Any]:
-    """A field's check, and its name where options are flat, if that is another."""
+def _option(check: Check | None = None, flat: str | None = None) -> dict[str, Any]:
+    """A field's check of a value of its type, and its flat name, if that is another."""
     return {"check": check, "flat": flat}
 
 
@@ -51,9 +47,14 @@ class _Options:
 
 def _check(kind: Any, values: Mapping[str, Any], shown: Callable[[str], str]) -> None:
     """Checks values of fields; ``shown``: what errors call a field."""
+    hints = typing.get_type_hints(kind)
     for one in dataclasses.fields(kind):
-        if one.name in values and (check := one.metadata.get("check")) is not None:
-            check(shown(one.name), values[one.name])
+        if one.name not in values:
+            continue
+        name, value = shown(one.name), values[one.name]
+        check_type(name, value, hints[one.name])
+        if value is not None and (check := one.metadata.get("check")) is not None:
+            check(name, value)
     if issubclass(kind, Transactions):
         most = values.get("max_ms", Transactions.max_ms)
         timeout = values.get("timeout_ms", Transactions.timeout_ms)
@@ -146,7 +147,7 @@ class DeadLetters(_Options):
     topic: str = field(kw_only=False, metadata=_option(check_text, "dead_letter_topic"))
     limit: float = field(default=0.1, metadata=_option(_limit, "max_dead_letters"))
     headers: str = field(default="dlq", metadata=_option(_style, "dead_letter_headers"))
-    stacktrace: bool = field(default=False, metadata=_option(check_flag, "dead_letter_stacktrace"))
+    stacktrace: bool = field(default=False, metadata=_option(None, "dead_letter_stacktrace"))
 
 
 def _topic_name(name: str, text: Any) -> None:
@@ -158,13 +159,12 @@ def _topic_name(name: str, text: Any) -> None:
         )
 
 
-def _partitions(name: str, value: object) -> None:
+def _partitions(name: str, value: int) -> None:
     check_count(name, value, LEAST_PARTITIONS, _INT32)
 
 
-def _replicas(name: str, value: object) -> None:
-    if value is not None:
-        check_count(name, value, 1, _INT16)
+def _replicas(name: str, value: int) -> None:
+    check_count(name, value, 1, _INT16)
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,6 @@ least 2, not 1 [more: spark-eos explain EOS02]
     name: str = field(default="spark-eos-progress", metadata=_option(_topic_name, "progress_topic"))
     partitions: int = field(default=33, metadata=_option(_partitions, "progress_partitions"))
     replicas: int | None = field(default=None, metadata=_option(_replicas, "progress_replicas"))
-
-
-def _directory(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise ConfigurationError(f"{name} must be a path, not {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +234,7 @@ class Limits(_Options):
     group_timeout_ms: int = field(default=60_000, metadata=_option(_positive))
     max_block_ms: int = field(default=60_000, metadata=_option(_positive))
     metadata_max_idle_ms: int = field(default=300_000, metadata=_option(_positive))
-    worker_directory: str | None = field(default=None, metadata=_option(_directory))
+    worker_directory: str | None = field(default=None, metadata=_option())
 
 
 GROUPS: Final[Mapping[str, Any]] = {
@@ -249,20 +244,6 @@ GROUPS: Final[Mapping[str, Any]] = {
     "limits": Limits,
 }
 """The sink's arguments that are value objects."""
-
-
-def check_groups(**given: object) -> None:
-    """Checks the sink's arguments that are value objects.
-
-    Raises:
-        ConfigurationError: One is something else.
-    """
-    for argument, value in given.items():
-        kind = GROUPS[argument]
-        if value is not None and not isinstance(value, kind):
-            raise ConfigurationError(
-                f"{argument} must be a spark_eos.{kind.__name__}, not {value!r}"
-            )
 
 
 class FlatOption(NamedTuple):

@@ -45,7 +45,8 @@ def _sink() -> Iterator[str]:
     yield (
         "`kafka` takes the producer settings in librdkafka's\n"
         "[CONFIGURATION.md](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md)"
-        "\nexcept those that the sink sets itself, and applies them to all clients.\n"
+        "\nexcept those that the sink sets itself, and applies them to all clients. Spark's source "
+        "gets\nthose of consumers: `client.rack`, `fetch.*`, `retry.backoff.*` and others.\n"
     )
     for argument, kind in GROUPS.items():
         yield f"### {kind.__name__}\n\nThe sink's `{argument}`.\n"

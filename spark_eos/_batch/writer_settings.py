@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._client.checks import check_flag, check_text
+from spark_eos._client.checks import check_text
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.deadline import Deadline, group_deadline
 from spark_eos._kafka.transactional_ids import id_prefix
@@ -32,7 +32,6 @@ class WriterSettings:
 
     def __post_init__(self) -> None:
         check_text("group_id", self.group_id)
-        check_flag("fail_on_data_loss", self.fail_on_data_loss)
         if self.topic is not None:
             check_text("topic", self.topic)
         if self.moved_from is not None:

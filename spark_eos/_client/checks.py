@@ -41,14 +41,9 @@ def check_positive(**options: object) -> None:
             raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
 
 
-def check_flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name} must be True or False, not {value!r}")
-
-
-def check_count(name: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value!r}")
+def check_count(name: str, value: int, least: int, most: int) -> None:
+    if value < least:
+        raise ConfigurationError(f"{name} must be an integer of at least {least}, not {value}")
     if value > most:
         raise ConfigurationError(f"{name} must be at most {most}, not {value}")
 

@@ -14,6 +14,10 @@ from spark_eos._client.security import is_security_setting, security
 from spark_eos.acls import Principal
 from spark_eos.errors import ConfigurationError
 
+_COMMITTED: Final = "offsets are committed in the transactions that hold their rows"
+_MEMBERSHIP: Final = "spark-eos itself is the group's member"
+# Those of consumers would have no effect: Spark's source joins no group, and starts where it is
+# told to.
 _OWNED: Final = {
     "transactional.id": "set transactions.id_prefix instead",
     "transaction.timeout.ms": "set transactions.timeout_ms instead",
@@ -29,6 +33,40 @@ _OWNED: Final = {
     "error_cb": "callbacks can't be sent to Spark's workers",
     "stats_cb": "callbacks can't be sent to Spark's workers",
     "on_delivery": "callbacks can't be sent to Spark's workers",
+    "auto.offset.reset": "set starting_offsets of sink.read instead: 'earliest' or 'latest'",
+    **dict.fromkeys(
+        (
+            "auto.commit.enable",
+            "auto.commit.interval.ms",
+            "enable.auto.commit",
+            "enable.auto.offset.store",
+            "offset.store.method",
+        ),
+        _COMMITTED,
+    ),
+    **dict.fromkeys(
+        (
+            "group.instance.id",
+            "group.protocol",
+            "group.protocol.type",
+            "group.remote.assignor",
+            "heartbeat.interval.ms",
+            "max.poll.interval.ms",
+            "partition.assignment.strategy",
+            "session.timeout.ms",
+        ),
+        _MEMBERSHIP,
+    ),
+}
+# Values of these that are what is used anyway.
+_USED: Final = {
+    "acks": ("all", "-1"),
+    "request.required.acks": ("all", "-1"),
+    "enable.idempotence": ("true",),
+    "auto.commit.enable": ("false",),
+    "enable.auto.commit": ("false",),
+    "enable.auto.offset.store": ("false",),
+    "group.protocol": ("consumer",),
 }
 # Names of Java's producer that librdkafka doesn't have.
 _JAVAS: Final = {
@@ -36,6 +74,7 @@ _JAVAS: Final = {
     "compression.gzip.level": "'compression.level'",
     "compression.lz4.level": "'compression.level'",
     "compression.zstd.level": "'compression.level'",
+    "fetch.max.wait.ms": "'fetch.wait.max.ms'",
     "max.request.size": "'message.max.bytes'",
     "partitioner.class": "'partitioner'",
     "receive.buffer.bytes": "'socket.receive.buffer.bytes'",
@@ -44,6 +83,36 @@ _JAVAS: Final = {
 }
 _SPARKS_PREFIX: Final = "kafka."
 _CONSUMER_ONLY: Final = ("isolation.level",)
+# What Spark's source takes, by the names of Java's consumers; the values are the same.
+_OF_CONSUMERS: Final = {
+    **{
+        name: name
+        for name in (
+            "check.crcs",
+            "client.dns.lookup",
+            "client.id",
+            "client.rack",
+            "connections.max.idle.ms",
+            "fetch.max.bytes",
+            "fetch.min.bytes",
+            "max.partition.fetch.bytes",
+            "metadata.max.age.ms",
+            "metadata.recovery.rebootstrap.trigger.ms",
+            "metadata.recovery.strategy",
+            "reconnect.backoff.max.ms",
+            "reconnect.backoff.ms",
+            "retry.backoff.max.ms",
+            "retry.backoff.ms",
+            "socket.connection.setup.timeout.ms",
+        )
+    },
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "socket.receive.buffer.bytes": "receive.buffer.bytes",
+    "socket.send.buffer.bytes": "send.buffer.bytes",
+}
+JAVAS_CONSUMER: Final = {javas: ours for ours, javas in _OF_CONSUMERS.items() if ours != javas}
+"""Names of Java's consumers, with librdkafka's."""
 
 # After each poll Spark asks for the partition's first and last offset, on the same connection on
 # which the next fetch waits at the end of the topic. With Kafka's defaults this takes a second in
@@ -76,7 +145,12 @@ class ClientSettings:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         named = _without_prefix(_mapping(settings))
-        for name, value in named.items():
+        if isinstance(servers := named.get("bootstrap.servers"), list | tuple | set):
+            named["bootstrap.servers"] = ",".join(map(str, servers))
+        for name, value in [*named.items()]:
+            if str(value).lower() in _USED.get(name, ()):
+                del named[name]
+                continue
             if name in _OWNED:
                 raise ConfigurationError(f"kafka[{name!r}] can't be set: {_OWNED[name]}")
             if name in _JAVAS:
@@ -184,8 +258,9 @@ class ClientSettings:
             wait = int(self._settings["socket.timeout.ms"])
             options["kafka.request.timeout.ms"] = str(wait)
             options["kafka.default.api.timeout.ms"] = str(2 * wait)
-        if "client.id" in self._settings:
-            options["kafka.client.id"] = str(self._settings["client.id"])
+        for name, javas in _OF_CONSUMERS.items():
+            if name in self._settings:
+                options[_SPARKS_PREFIX + javas] = str(self._settings[name])
         return options
 
 

@@ -1,6 +1,5 @@
 """Reads Spark's Kafka source from a group's committed offsets on."""
 
-import difflib
 import json
 import logging
 from collections.abc import Iterable, Mapping
@@ -11,7 +10,6 @@ from pyspark.sql import functions as F
 
 from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.printable import listed
-from spark_eos._client.settings import QUICK_SOURCE, ClientSettings
 from spark_eos._delivery.renewal import renew_hourly, renew_unattended
 from spark_eos._driver import preflight
 from spark_eos._driver.start import Start
@@ -24,86 +22,16 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._pyspark_internals import unlogged
 from spark_eos._spark.dead_letter_columns import with_letter_fields
 from spark_eos._spark.session import check_session
+from spark_eos._spark.source_options import check_source_options
 from spark_eos._spark.stream_sources import READ_BY_US
 from spark_eos._spark.topic_patterns import matching, whole_names
 from spark_eos.acls import Operation
-from spark_eos.errors import ConfigurationError, TopicNotFoundError, UnsupportedPipelineError, warn
+from spark_eos.errors import ConfigurationError, TopicNotFoundError, warn
 
-_ELSEWHERE: Final = (
-    "committed offsets of the group come first: to begin elsewhere, set them before the first "
-    "start, with kafka-consumer-groups.sh --reset-offsets --to-datetime, for instance, or, if the "
-    "source is in another cluster, with spark-eos progress --set"
-)
-_REFUSED: Final = {
-    "minpartitions": "it splits source partitions over tasks",
-    "maxrecordsperpartition": "it splits source partitions over tasks",
-    "startingoffsets": f"use starting_offsets; {_ELSEWHERE}",
-    "startingoffsetsbytimestamp": _ELSEWHERE,
-    "startingoffsetsbytimestampstrategy": _ELSEWHERE,
-    "startingtimestamp": _ELSEWHERE,
-    "endingoffsets": "a streaming query has no end",
-    "endingoffsetsbytimestamp": "a streaming query has no end",
-    "endingtimestamp": "a streaming query has no end",
-    "subscribe": "use the argument of that name",
-    "subscribepattern": "use the argument of that name",
-    "assign": "use the argument of that name",
-    "includeheaders": "use include_headers",
-    "failondataloss": "use fail_on_data_loss",
-}
-# Spark takes options that it doesn't know, and ignores them.
-_KNOWN: Final = {
-    name.lower(): name
-    for name in (
-        "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger",
-        "maxTriggerDelay",
-        "fetchOffset.numRetries",
-        "fetchOffset.retryIntervalMs",
-        "groupIdPrefix",
-        "kafkaConsumer.pollTimeoutMs",
-        *QUICK_SOURCE,
-    )
-}
-_LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 _PATTERN: Final = "subscribePattern"
 _SPECIAL: Final = {"earliest": -2, "latest": -1}
 
 logger = logging.getLogger(__name__)
-
-
-def check_source_options(
-    starting_offsets: str, options: Mapping[str, str], client: ClientSettings
-) -> None:
-    """Refuses options that would break offset order or are set elsewhere."""
-    if starting_offsets not in _SPECIAL:
-        raise ConfigurationError(
-            f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'; "
-            f"{_ELSEWHERE}"
-        )
-    own_login = client.security.sasl is not None and client.security.sasl.needs_java_handler
-    if own_login and _LOGIN_HANDLER not in (name.lower() for name in options):
-        raise ConfigurationError(
-            "Spark's Kafka source runs in Java and can't call oauth_cb: give sink.read the option "
-            f"{_LOGIN_HANDLER!r}, a Java class that gets tokens, and, if that class needs them, "
-            "'kafka.sasl.jaas.config' and other options of 'kafka.sasl.'"
-        )
-    for name in options:
-        reason = _REFUSED.get(name.lower())
-        if reason is not None:
-            raise UnsupportedPipelineError(f"source option {name!r} can't be used: {reason}")
-        if own_login and name.lower().startswith("kafka.sasl."):
-            continue
-        if name.lower() in _KNOWN:
-            continue
-        if name.lower().startswith("kafka."):
-            raise ConfigurationError(
-                f"source option {name!r} is a client setting: set it once, in kafka= of the sink"
-            )
-        found = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
-        names = [_KNOWN[one] for one in found] or [*_KNOWN.values()]
-        raise ConfigurationError(
-            f"Spark's Kafka source has no option {name!r}: do you mean {' or '.join(names)}?"
-        )
 
 
 class Selection(NamedTuple):
@@ -319,13 +247,12 @@ def read_from_offsets(
     progress_topic: str,
     starting_offsets: str,
     include_headers: bool,
-    options: Mapping[str, str] | None,
+    options: Mapping[str, object] | None,
 ) -> tuple[DataFrame, dict[str, str]]:
     """The stream of a selection, from a group's offsets on, and the selection as Spark has it."""
-    options = dict(options or {})
     read = settings.source_client or settings.client
     own = named_topics(selection) if settings.source_client is None else set()
-    check_source_options(starting_offsets, options, read)
+    further = check_source_options(starting_offsets, options or {}, read)
     check_session(spark)
     group_id, target = settings.group_id, start.target
     preflight.check_brokers(start, settings, start.deadline())
@@ -348,7 +275,7 @@ def read_from_offsets(
         reader = spark.readStream.format("kafka").options(
             **{
                 **read.for_spark_source(sum(map(len, starting.values()))),
-                **options,
+                **further,
                 **selected.options,
                 "startingOffsets": json.dumps(starting),
                 "failOnDataLoss": str(settings.fail_on_data_loss).lower(),

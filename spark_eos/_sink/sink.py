@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_eos._admin.status import Status, ask_status
 from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.checks import check_flag, check_text
+from spark_eos._client.argument_types import typed
+from spark_eos._client.checks import check_text
 from spark_eos._client.settings import ClientSettings
 from spark_eos._client.tables import FittingTable, as_html
 from spark_eos._delivery.base import SinkQuery
@@ -28,10 +29,11 @@ from spark_eos._sink.writer import ExactlyOnceWriter
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.narrow_plan import explained, with_own_topic_marked
+from spark_eos._spark.source_options import selected
 from spark_eos._spark.stream_sources import check_read_for, sources_of, topics_read
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.observability.on_batch import OnBatch, as_observers
-from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions, check_groups
+from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions
 
 
 class ExactlyOnceSink:
@@ -94,6 +96,7 @@ class ExactlyOnceSink:
         ConfigurationError: An option can't be used as given.
     """
 
+    @typed
     def __init__(
         self,
         *,
@@ -113,9 +116,7 @@ class ExactlyOnceSink:
         on_batch: OnBatch | Iterable[OnBatch] | None = None,
     ) -> None:
         check_text("checkpoint_location", checkpoint_location)
-        check_flag("asynchronous_progress", asynchronous_progress)
         check_delivery(delivery, other_cluster=source_kafka is not None)
-        check_groups(transactions=transactions, dead_letters=dead_letters, limits=limits)
         self._settings = WriterSettings(
             client=ClientSettings(kafka).checked_by_librdkafka(),
             source_client=ClientSettings.of_source(source_kafka),
@@ -198,25 +199,26 @@ class ExactlyOnceSink:
 
     # Reading ----------------------------------------------------------------------------------
 
+    @typed
     def read(
         self,
         spark: SparkSession,
         *,
-        subscribe: str | None = None,
+        subscribe: str | Iterable[str] | None = None,
         subscribePattern: str | None = None,  # noqa: N803 - Spark's name for it
-        assign: str | None = None,
+        assign: str | Mapping[str, Iterable[int]] | None = None,
         starting_offsets: str = "earliest",
         include_headers: bool = False,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> DataFrame:
         """Reads source topics as a streaming DataFrame, starting at the group's committed offsets.
 
         Args:
             spark: The session, classic or Spark Connect.
-            subscribe: Topic names, separated by commas.
+            subscribe: Topic names: a list, or a string that separates them by commas.
             subscribePattern: Regular expression of Java's that must match a topic's whole name. The
                 sink's ``topic``, dead-letter and progress topic are never read.
-            assign: JSON of topics and partitions, such as ``{"orders": [0, 1]}``.
+            assign: Topics and partitions, such as ``{"orders": [0, 1]}``: a dict, or JSON.
             starting_offsets: Where a group without committed offsets starts: ``earliest`` or
                 ``latest``. Topics and partitions added later are read from their beginning.
             include_headers: Whether to read the records' headers too.
@@ -237,8 +239,7 @@ class ExactlyOnceSink:
             TopicNotFoundError: A source topic does not exist.
             AuthorizationError: ACLs that the query needs are missing; see ``spark-eos acls``.
         """
-        given = {"subscribe": subscribe, "subscribePattern": subscribePattern, "assign": assign}
-        selection = {name: text for name, text in given.items() if text is not None}
+        selection = selected(subscribe, subscribePattern, assign)
         with self._batches.start as start:
             frame, selection = read_from_offsets(
                 spark,
@@ -256,6 +257,7 @@ class ExactlyOnceSink:
 
     # Writing ----------------------------------------------------------------------------------
 
+    @typed
     def write(self, frame: DataFrame) -> ExactlyOnceWriter:
         """Checks a streaming DataFrame and the cluster, and returns the writer to start.
 

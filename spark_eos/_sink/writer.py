@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos._client.argument_types import typed
 from spark_eos._delivery.base import SinkQuery
 from spark_eos._driver.offset_log import LogFiles, OffsetLog, complete_logs
 from spark_eos._pyspark_internals import (
@@ -67,6 +68,7 @@ class ExactlyOnceWriter:
         self._trigger: dict[str, Any] = {}
         self._options: dict[str, Any] = {}
 
+    @typed
     def trigger(
         self,
         *,
@@ -108,6 +110,7 @@ class ExactlyOnceWriter:
         self._trigger = chosen
         return self
 
+    @typed
     def outputMode(self, outputMode: str) -> "ExactlyOnceWriter":  # noqa: N802, N803
         """Chooses which rows of an aggregation are written: ``append``, ``update``, ``complete``.
 
@@ -117,6 +120,7 @@ class ExactlyOnceWriter:
         self._output_mode = outputMode
         return self
 
+    @typed
     def queryName(self, queryName: str) -> "ExactlyOnceWriter":  # noqa: N802, N803
         """Names the query.
 
@@ -126,6 +130,7 @@ class ExactlyOnceWriter:
         self._query_name = queryName
         return self
 
+    @typed
     def option(self, key: str, value: bool | float | str | None) -> "ExactlyOnceWriter":  # noqa: FBT001
         """Sets an option of Spark's for the query.
 
@@ -143,6 +148,7 @@ class ExactlyOnceWriter:
         self._options[key] = value
         return self
 
+    @typed
     def options(self, **options: bool | float | str | None) -> "ExactlyOnceWriter":
         """Sets several options, as `option` does.
 
@@ -156,6 +162,7 @@ class ExactlyOnceWriter:
             self.option(key, value)
         return self
 
+    @typed
     def foreachBatch(self, func: BatchFunction) -> "ExactlyOnceWriter":  # noqa: N802
         """Calls a function with each batch, which calls the sink with the rows to write.
 
@@ -177,6 +184,7 @@ class ExactlyOnceWriter:
         self._function = func
         return self
 
+    @typed
     def start(
         self,
         *,

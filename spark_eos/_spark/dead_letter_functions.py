@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from spark_eos._client.argument_types import typed
 from spark_eos._client.printable import printable
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.columns import SOURCE
@@ -32,6 +33,7 @@ _PASSED: Final = (SOURCE, ERROR)
 _Made = tuple[pa.RecordBatch, Mapping[int, RowError]]
 
 
+@typed
 def guarded(
     frame: DataFrame,
     function: Callable[[Any], Any],

@@ -13,6 +13,7 @@ from pyspark import SparkFiles
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from spark_eos._client.argument_types import typed
 from spark_eos._host.python_module import finished
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos._jars.java import find_java
@@ -39,8 +40,9 @@ print(json.dumps({{"version": sys.version_info[:2], "missing": missing}}))
 _PATIENCE: Final = 60
 
 
+@typed
 def session_builder(
-    *, jars: Iterable[str | Path] = (), class_archive: bool = False
+    *, jars: str | Path | Iterable[str | Path] = (), class_archive: bool = False
 ) -> SparkSession.Builder:
     """Returns a builder of a session that can read Kafka, for a script that plain Python runs.
 
@@ -55,7 +57,7 @@ def session_builder(
             spark = session_builder().appName("orders").master("local[2]").getOrCreate()
 
     Args:
-        jars: Further jars, since ``config("spark.jars", ...)`` would replace all of them.
+        jars: Further jars, or one, since ``config("spark.jars", ...)`` would replace all of them.
         class_archive: Whether the driver's JVM takes Spark's classes from the archive that
             ``spark-eos class-archive`` has made (class data sharing), by
             ``spark.driver.defaultJavaOptions``: it starts some seconds sooner. Without an archive
@@ -79,7 +81,8 @@ def session_builder(
     # Otherwise workers would run whatever python3 is first on PATH. PySpark itself reads only the
     # variable (SparkContext.pythonExec); spark.pyspark.python is for spark-submit.
     os.environ.setdefault(_PYTHON, sys.executable)
-    builder = builder.config("spark.jars", ",".join(map(str, [*spark_kafka_jars(), *jars])))
+    further = [jars] if isinstance(jars, str | Path) else jars
+    builder = builder.config("spark.jars", ",".join(map(str, [*spark_kafka_jars(), *further])))
     if class_archive:
         options = driver_options(make=False)
         if options is None:

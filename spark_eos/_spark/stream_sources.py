@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_eos._client.printable import listed
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._pyspark_internals import Execution, StreamSource, stream_relations
+from spark_eos._spark.source_options import NUMERIC, check_numbers
 from spark_eos._spark.topic_patterns import SourceTopics
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 
@@ -34,6 +35,7 @@ _LOOKED_AT: Final = (
     "subscribe",
     _PATTERN,
     "assign",
+    *NUMERIC,
 )
 
 
@@ -112,6 +114,7 @@ def _check_source(source: StreamSource) -> None:
 
 
 def _check_records(options: Mapping[str, str]) -> None:
+    check_numbers(options)
     if (level := options.get(_ISOLATION)) != "read_committed":
         given = "is missing" if level is None else f"is {level!r}"
         raise UnsupportedPipelineError(

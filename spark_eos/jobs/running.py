@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos._client.argument_types import typed
 from spark_eos._pyspark_internals import set_spark_log_level
 from spark_eos._spark.failed_query import cause_of
 from spark_eos.errors import QueryFailedError
@@ -31,6 +32,7 @@ _PAUSE_SECONDS: Final = 0.02
 _SAID: Final = "Interrupted: the query has stopped; its next start continues from there."
 
 
+@typed
 def run(query: StreamingQuery) -> None:
     """Waits in a script until a query ends; Ctrl-C or SIGTERM stops it cleanly.
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._batch.batch_report import BatchReport
-from spark_eos.errors import ConfigurationError, warn
+from spark_eos.errors import warn
 
 logger = logging.getLogger("spark_eos")
 
@@ -15,17 +15,10 @@ OnBatch = Callable[[BatchReport], object]
 
 
 def as_observers(on_batch: OnBatch | Iterable[OnBatch] | None) -> tuple[OnBatch, ...]:
-    """Returns the functions in ``on_batch``; raises ConfigurationError if one is not callable."""
+    """The functions in ``on_batch``."""
     if on_batch is None:
         return ()
-    found = (on_batch,) if callable(on_batch) else tuple(on_batch)
-    for observer in found:
-        if not callable(observer):
-            raise ConfigurationError(
-                f"on_batch holds a {type(observer).__name__}; it must be a function that takes a "
-                "BatchReport, or several such functions"
-            )
-    return found
+    return (on_batch,) if callable(on_batch) else tuple(on_batch)
 
 
 def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnBatch]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from spark_eos._client.argument_types import typed
 from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.columns import SOURCE, header_type_fits
@@ -64,12 +65,14 @@ class SchemaRegistry:
             query = sink.write(rows).start()
     """
 
+    @typed
     def __init__(self, settings: Mapping[str, Any], *, max_wait: float = 60.0) -> None:
         self._client = Client(settings, max_wait)
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({self._client.url!r})"
 
+    @typed
     def decode(
         self,
         frame: DataFrame,
@@ -157,6 +160,7 @@ class SchemaRegistry:
         decoding = Decoding(self._client, column, members, whole, of_rows)
         return frame.mapInArrow(decoding, whole)
 
+    @typed
     def encode(
         self,
         frame: DataFrame,

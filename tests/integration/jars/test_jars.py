@@ -17,7 +17,7 @@ from spark_eos._jars import cache, jar_sets
 from spark_eos._jars.ivy import DownloadError
 from spark_eos._jars.java import JavaError
 from spark_eos._jars.lockfile import lock_names, read_lock
-from spark_eos._sink import reader
+from spark_eos._spark import source_options
 from support.intruding import NOBODY, needs_root
 from support.jobs import ROOT
 
@@ -253,5 +253,5 @@ def test_options_that_sink_read_takes_are_those_of_sparks_kafka_source(
     (jar,) = [jar for jar in genuine if jar.name.startswith("spark-sql-kafka-0-10_")]
     with zipfile.ZipFile(jar) as classes:
         provider = classes.read("org/apache/spark/sql/kafka010/KafkaSourceProvider$.class")
-    names = [name for name in reader._KNOWN if not name.startswith("kafka.")]
+    names = [name for name in source_options._KNOWN if not name.startswith("kafka.")]
     assert [name for name in names if name.encode() not in provider] == []

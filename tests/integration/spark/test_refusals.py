@@ -403,3 +403,25 @@ def test_reports_that_do_not_arrive(
             run_available(spark_eos_session, flow, delivery=delivery)
     run_available(spark_eos_session, flow, delivery=delivery)
     assert sorted(flow.values()) == ["0", "1", "2", "3"]
+
+
+def test_a_reader_of_ones_own_that_would_read_nothing(
+    refused: Flow, spark_eos_session: SparkSession
+) -> None:
+    """Spark's query would write nothing, and end successfully."""
+
+    def read(frame: DataFrame) -> DataFrame:
+        reader = frame.sparkSession.readStream.format("kafka")
+        found = reader.options(
+            **{
+                "subscribe": refused.source,
+                "kafka.isolation.level": "read_committed",
+                "kafka.bootstrap.servers": refused.bootstrap_servers,
+                "MaxOffsetsPerTrigger": "0",
+            }
+        ).load()
+        return relay(found.withColumn("source", F.struct("topic", "partition", "offset")))
+
+    for delivery in ("direct", "staged"):
+        with pytest.raises(errors.ConfigurationError, match="'maxOffsetsPerTrigger' must be"):
+            _write(spark_eos_session, refused, read, delivery=delivery)

@@ -5,11 +5,18 @@ from confluent_kafka import KafkaException, Producer
 
 from spark_eos._client import settings
 from spark_eos._client.settings import ClientSettings
-from spark_eos._sink.reader import check_source_options
+from spark_eos._spark.source_options import check_source_options
 from spark_eos.errors import ConfigurationError, SparkEosError
 from support.client_settings import SERVERS
 
-_VALUES = {"compression.level": "1", "partitioner": "murmur2"}
+_VALUES = {
+    "compression.level": "1",
+    "partitioner": "murmur2",
+    "check.crcs": "true",
+    "client.dns.lookup": "use_all_dns_ips",
+    "client.rack": "rack-1",
+    "metadata.recovery.strategy": "none",
+}
 
 
 def _known(name: str, value: str) -> bool:
@@ -49,7 +56,7 @@ def test_settings_that_are_no_dict_are_refused_in_words() -> None:
         ("maxOffsetPerTrigger", "do you mean maxOffsetsPerTrigger?"),
         ("max_offsets_per_trigger", "do you mean maxOffsetsPerTrigger?"),
         ("groupId", "do you mean groupIdPrefix?"),
-        ("checkpoint", "do you mean maxOffsetsPerTrigger or minOffsetsPerTrigger or maxTrigger"),
+        ("checkpoint", "do you mean minOffsetsPerTrigger or maxTriggerDelay or maxOffsets"),
     ],
 )
 def test_an_unknown_option_of_the_source_is_refused_with_the_nearest(
@@ -79,3 +86,88 @@ def test_how_to_begin_elsewhere_is_told(starting_offsets: str, options: dict[str
 def test_options_of_the_source_are_taken_in_any_case() -> None:
     options = ("MAXOFFSETSPERTRIGGER", "kafka.max.poll.records", "fetchOffset.numRetries")
     check_source_options("earliest", dict.fromkeys(options, "1"), ClientSettings(SERVERS))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("auto.offset.reset", "latest", "set starting_offsets of sink.read"),
+        ("enable.auto.commit", True, "offsets are committed in the transactions"),
+        ("session.timeout.ms", 6_000, "spark-eos itself is the group's member"),
+        ("group.protocol", "classic", "spark-eos itself is the group's member"),
+        ("acks", "1", "acks=all"),
+        ("enable.idempotence", False, "always idempotent"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(name: str, value: object, words: str) -> None:
+    for given in (name, f"kafka.{name}"):
+        with pytest.raises(ConfigurationError, match=rf"kafka\['{name}'\] can't be set: .*{words}"):
+            ClientSettings({**SERVERS, given: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("acks", "all"),
+        ("acks", -1),
+        ("request.required.acks", "-1"),
+        ("enable.idempotence", True),
+        ("enable.idempotence", "true"),
+        ("enable.auto.commit", False),
+        ("group.protocol", "consumer"),
+    ],
+)
+def test_a_value_that_is_used_anyway_is_accepted(name: str, value: object) -> None:
+    plain, given = ClientSettings(SERVERS), ClientSettings({**SERVERS, name: value})
+    assert given.checked_by_librdkafka() == plain
+
+
+def test_servers_may_be_a_list() -> None:
+    listed = ClientSettings({"bootstrap.servers": ["a:1", "b:2"]})
+    assert listed == ClientSettings({"bootstrap.servers": "a:1,b:2"})
+
+
+@pytest.mark.parametrize(("ours", "javas"), settings._OF_CONSUMERS.items())
+def test_settings_of_consumers_reach_sparks_source(ours: str, javas: str) -> None:
+    assert _known(ours, _VALUES.get(ours, "100000"))
+    value = _VALUES.get(ours, "70000")
+    options = ClientSettings({**SERVERS, ours: value}).for_spark_source()
+    assert options[f"kafka.{javas}"] == value
+    # Under the name of Java's consumers the option of the source is refused with librdkafka's.
+    if javas not in (ours, "fetch.max.wait.ms"):
+        with pytest.raises(ConfigurationError, match=r"as '[a-z.]+' in kafka="):
+            check_source_options("earliest", {f"kafka.{javas}": "1"}, ClientSettings(SERVERS))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"maxOffsetsPerTrigger": "0"}, "'maxOffsetsPerTrigger' must be .* from 1 to .*, not '0'"),
+        ({"MAXOFFSETSPERTRIGGER": "-5"}, "'maxOffsetsPerTrigger' must be .*, not '-5'"),
+        ({"maxOffsetsPerTrigger": "10k"}, "not '10k'"),
+        ({"maxOffsetsPerTrigger": " 10 "}, "not ' 10 '"),
+        ({"maxOffsetsPerTrigger": "1_000"}, "not '1_000'"),
+        ({"maxOffsetsPerTrigger": 1e3}, "not '1000.0'"),
+        ({"maxOffsetsPerTrigger": True}, "not 'True'"),
+        ({"maxOffsetsPerTrigger": [5]}, "must be True or False, .* or a string, not a list"),
+        ({"maxOffsetsPerTrigger": str(2**63)}, "from 1 to 9223372036854775807"),
+        ({"minOffsetsPerTrigger": "-1"}, "'minOffsetsPerTrigger' must be"),
+        ({"minOffsetsPerTrigger": 10, "maxOffsetsPerTrigger": 5}, "=10 is above .*=5"),
+        ({"fetchOffset.numRetries": 0}, "'fetchOffset.numRetries' must be .* from 1"),
+        ({"fetchOffset.retryIntervalMs": "soon"}, "'fetchOffset.retryIntervalMs' must be"),
+        ({"kafkaConsumer.pollTimeoutMs": "0"}, "'kafkaConsumer.pollTimeoutMs' must be"),
+        ({"kafka.max.poll.records": "0"}, "'kafka.max.poll.records' must be"),
+        ({"kafka.fetch.max.wait.ms": "-1"}, "'kafka.fetch.max.wait.ms' must be"),
+        ({"maxTriggerDelay": "soon"}, "'maxTriggerDelay' must be a time such as '15m'"),
+    ],
+    ids=str,
+)
+def test_numbers_of_the_source_that_spark_misreads(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        check_source_options("earliest", options, ClientSettings(SERVERS))
+
+
+def test_options_of_the_source_become_texts() -> None:
+    given = {"maxOffsetsPerTrigger": 10, "maxTriggerDelay": "15m", "groupIdPrefix": "a"}
+    texts = check_source_options("earliest", given, ClientSettings(SERVERS))
+    assert texts == {**given, "maxOffsetsPerTrigger": "10"}

@@ -17,24 +17,14 @@ def test_what_is_allowed() -> None:
     ("options", "words"),
     [
         ({"name": ""}, "progress_topic must be a non-empty string, not ''"),
-        ({"name": None}, "progress_topic must be a non-empty string, not None"),
         ({"name": "a" * 201}, "progress_topic is longer than 200 characters"),
         ({"name": "a*"}, "progress_topic='a\\*' contains a \\*"),
         ({"name": "a b"}, "progress_topic='a b' is no name of a topic"),
         ({"name": "a\n"}, "progress_topic='a\\\\n' is no name of a topic"),
         ({"name": ".."}, "progress_topic='..' is no name of a topic"),
         ({"partitions": 1}, r"progress_topic\.partitions must be an integer of at least 2, not 1"),
-        (
-            {"partitions": True},
-            r"progress_topic\.partitions must be an integer of at least 2, not True",
-        ),
-        (
-            {"partitions": 2.0},
-            r"progress_topic\.partitions must be an integer of at least 2, not 2.0",
-        ),
         ({"partitions": 2**31}, r"progress_topic\.partitions must be at most 2147483647"),
         ({"replicas": 0}, r"progress_topic\.replicas must be an integer of at least 1, not 0"),
-        ({"replicas": "3"}, r"progress_topic\.replicas must be an integer of at least 1, not '3'"),
         ({"replicas": 2**15}, r"progress_topic\.replicas must be at most 32767"),
     ],
 )

@@ -62,7 +62,10 @@ def test_a_document_holds_the_traceback() -> None:
 
 
 def test_what_can_not_be_called_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="on_batch holds a str; it must be a function"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"on_batch must be a function, .* not a list that holds .* and str",
+    ):
         ExactlyOnceSink(
             kafka={"bootstrap.servers": "h:1"},
             group_id="g",

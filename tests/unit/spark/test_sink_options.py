@@ -70,20 +70,6 @@ def test_what_the_writer_does_not_have(name: str) -> None:
         getattr(writer, name)
 
 
-@pytest.mark.parametrize("argument", ["transactions", "dead_letters", "limits"])
-def test_what_is_no_value_object(argument: str) -> None:
-    given: dict[str, Any] = {
-        "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-        "group_id": "g",
-        "checkpoint_location": "c",
-        argument: "orders-dlq",
-    }
-    with pytest.raises(
-        errors.ConfigurationError, match=rf"{argument} must be a spark_eos\.\w+, not"
-    ):
-        ExactlyOnceSink(**given)
-
-
 def test_every_option_of_a_value_object_has_a_help_and_a_flat_name_of_its_own() -> None:
     options = list(flat_options())
     assert len(options) == len(FLAT) == 19
