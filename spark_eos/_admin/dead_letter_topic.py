@@ -7,15 +7,18 @@ from typing import Any, Final
 from spark_eos._admin.committed_records import CommittedRecords
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.header_values import MAX_OFFSET, MAX_PARTITION, header_number, topic_name
-from spark_eos._client.letter_headers import OTHER_FORMAT, Header, read_letter_headers
+from spark_eos._client.letter_headers import (
+    OTHER_FORMAT,
+    REPLACED,
+    Header,
+    read_letter_headers,
+)
 from spark_eos._kafka.topic_partition import TopicPartition
 
 # message.timestamp.after.max.ms, unless set.
 _AHEAD_MS: Final = 3_600_000
 # Spark has microseconds.
 _EARLIEST_MS: Final = -MAX_OFFSET // 1000
-# What Java reads for bytes that are not UTF-8.
-_REPLACED: Final = "\ufffd"
 # Errors show at most so many characters of a header.
 _SHOWN: Final = 100
 
@@ -55,7 +58,7 @@ class DeadLetter:
     @property
     def incomplete(self) -> str | None:
         """What it lacks of its record, so that it can't be written as it was; None if nothing."""
-        if self.headers is None or any(_REPLACED in name for name, _ in self.headers):
+        if self.headers is None or any(REPLACED in name for name, _ in self.headers):
             return "a header's name is not UTF-8"
         if self.reason == OTHER_FORMAT:
             return OTHER_FORMAT

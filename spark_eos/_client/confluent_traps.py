@@ -7,8 +7,8 @@ from confluent_kafka import Message
 
 from spark_eos._client.letter_headers import Header
 
-UNREADABLE: Final = "headers, since a name is not UTF-8 or has U+0000"
-"""What of a record is not known, for a text."""
+UNREADABLE: Final = "headers, since one is null, or a name is not UTF-8 or has U+0000"
+"""What of a record is not known or can't be written, for a text."""
 
 _UNREADABLE: Final[list[Header]] = []
 # confluent-kafka returns a list with gaps and leaves the error set. Python checks for that in calls

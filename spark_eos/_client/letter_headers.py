@@ -11,6 +11,9 @@ from spark_eos._client.persisted import FORMAT
 
 Header = tuple[str, bytes | None]
 
+REPLACED: Final = "\ufffd"
+"""What Java reads for bytes that are not UTF-8, so what Spark has of such a header name."""
+
 _FORMAT: Final = str(FORMAT).encode()
 
 _NAMES: Final = (

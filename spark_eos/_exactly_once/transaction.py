@@ -25,11 +25,17 @@ from spark_eos._kafka.transactions import (
     txn_offset_commit,
 )
 from spark_eos._worker.dead_letter_builder import DeadLetterBuilder
-from spark_eos._worker.dead_letters import rows_with_invalid_header
+from spark_eos._worker.dead_letters import rows_for_unknown_partition
 from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.record_sender import RefusedRecordError
-from spark_eos._worker.records import RowTopics, SourceRows, target_topics
+from spark_eos._worker.records import (
+    INVALID_HEADER,
+    RowTopics,
+    SourceRows,
+    rows_with_invalid_header,
+    target_topics,
+)
 from spark_eos._worker.target_topics import TargetTopics
 from spark_eos.acls import describe_configs, query_acls
 from spark_eos.errors import SparkEosError
@@ -44,7 +50,10 @@ _LEAST_SECONDS: Final = 1.0
 # Bytes that may wait for acknowledgement while the brokers' pace is unknown.
 _BACKLOG_BYTES: Final = 4 << 20
 _REMEDIES: Final = {
-    reasons.TOO_LARGE: "Raise the topic's max.message.bytes and kafka['message.max.bytes']",
+    reasons.TOO_LARGE: (
+        "Raise the topic's max.message.bytes, kafka['message.max.bytes'] and, for larger values, "
+        "kafka['queue.buffering.max.kbytes']"
+    ),
     reasons.INVALID_RECORD: "Correct the row",
 }
 
@@ -157,7 +166,10 @@ class Transactions:
         self.counters.produce_ms += (time.monotonic() - started) * 1000
 
     def _check_rows(self, found: SourceRows, topics: RowTopics) -> None:
-        for row, fault in rows_with_invalid_header(found).items():
+        for row in rows_with_invalid_header(found.rows):
+            raise TransactionError(f"{found.position(row)}: {INVALID_HEADER}", again=False)
+        # Below 0: whether there is one above, librdkafka says.
+        for row, fault in rows_for_unknown_partition(found, topics, {}).items():
             raise TransactionError(f"{found.position(row)}: {fault.message}", again=False)
         for row, fault in self._rules.faults(found, topics).items():
             raise TransactionError(

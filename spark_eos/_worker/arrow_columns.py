@@ -75,8 +75,11 @@ def _bytes(column: pa.Array) -> pa.Array:
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
-    # Rounded down, before 1970 too. The time zone is dropped, since Arrow may not know it, or an
-    # hour may occur twice in it; the column holds UTC.
-    instants = column.cast(pa.timestamp(column.type.unit))
-    floor = pc.floor_temporal(instants, unit="millisecond")
-    return floor.cast(pa.timestamp("ms")).cast(pa.int64())
+    # Rounded down, before 1970 too. As numbers, since Arrow has no milliseconds of the first
+    # microseconds; and without the time zone, which Arrow may not know.
+    unit = column.type.unit
+    instants = column.cast(pa.timestamp(unit)).cast(pa.int64())
+    parts = 1000 if unit == "us" else 1
+    towards_zero = pc.divide(instants, parts)
+    is_above = pc.greater(pc.multiply(towards_zero, parts), instants)
+    return pc.subtract(towards_zero, is_above.cast(pa.int64()))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.confluent_traps import UNREADABLE
 from spark_eos._client.librdkafka_api import ANY_PARTITION
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letters import (
@@ -14,11 +15,17 @@ from spark_eos._worker.dead_letters import (
     letter_headers,
     rows_for_unknown_partition,
     rows_with_error,
-    rows_with_invalid_header,
-    written_record,
+    without_largest,
 )
 from spark_eos._worker.librdkafka_errors import TransactionError
-from spark_eos._worker.records import RecordContent, RowTopics, SourceRows
+from spark_eos._worker.records import (
+    INVALID_HEADER,
+    RecordContent,
+    RowTopics,
+    SourceRows,
+    record_content,
+    rows_with_invalid_header,
+)
 from spark_eos._worker.source_records import SourceRecords
 from spark_eos._worker.target_topics import TargetTopics
 from spark_eos._worker.topic_rules import TopicRules
@@ -58,19 +65,20 @@ class DeadLetterBuilder:
 
     def classify(self, found: SourceRows, topics: RowTopics) -> dict[int, Fault]:
         """The rows that must not be written as they are, by row."""
-        faults = rows_with_invalid_header(found) | rows_with_error(found)
+        header = Fault(reasons.INVALID_HEADER, INVALID_HEADER)
+        faults = dict.fromkeys(rows_with_invalid_header(found.rows), header)
+        faults |= rows_with_error(found)
         names = topics.firsts(without=faults).keys()
         missing = self._targets.missing(names)
         for name in names & missing.keys():
             fault = Fault(reasons.UNKNOWN_TOPIC, missing[name])
             faults = dict.fromkeys(topics.rows(name).tolist(), fault) | faults
-        partitions = self._targets.partitions
-        if unknown := rows_for_unknown_partition(found, topics, partitions(names)):
+        partitions = self._targets.partitions(names)
+        if unknown := rows_for_unknown_partition(found, topics, partitions):
             # Partitions may have been added.
-            wanted = greatest_partitions(found, topics, unknown)
-            now = partitions(wanted.keys(), wanted)
-            unknown = rows_for_unknown_partition(found, topics, now)
-            faults = unknown | faults
+            if wanted := greatest_partitions(found, topics, unknown):
+                partitions |= self._targets.partitions(wanted.keys(), wanted)
+            faults = rows_for_unknown_partition(found, topics, partitions) | faults
         return faults | self._rules.faults(found, topics, without=faults)
 
     def dead_letters(
@@ -85,12 +93,13 @@ class DeadLetterBuilder:
             self._partitions = self._targets.letter_partitions(letters.topic)
         own = found.source.partition % self._partitions
         partition = own if letters.positions else ANY_PARTITION
-        record = carried_record(found, row)
-        if record is None and letters.positions:
-            record = self._sources.fetch(found.source, found.offsets[row].as_py())
+        record, is_all = carried_record(found, row)
+        if letters.positions and not is_all:
+            record = self._sources.fetch(found.source, found.offsets[row].as_py()) or record
         is_row = record is None
-        record = record or written_record(found, row)
-        for omitted in (False, True):
+        record = record or record_content(found.rows, row)
+        omitted = [] if record.headers is not None else [UNREADABLE]
+        while True:
             headers = letter_headers(
                 letters,
                 self._settings.group_id,
@@ -101,12 +110,16 @@ class DeadLetterBuilder:
                 is_row=is_row,
                 omitted=omitted,
             )
-            value = None if omitted else record.value
             # Written now, since retention counts from then; a header tells the record's time.
-            letter = RecordContent(record.key, value, headers, None, partition)
+            letter = RecordContent(record.key, record.value, headers, None, partition)
             refused = self._rules.fault(letters.topic, letter)
             if refused is None or refused.reason != reasons.TOO_LARGE:
                 break
+            smaller = without_largest(record)
+            if smaller is None:
+                break
+            record, left_out = smaller
+            omitted.append(left_out)
         if refused is not None:
             raise self._refusal(found.position(row), refused)
         # Only the first position of each reason is kept, and making its text takes a while.
@@ -119,8 +132,8 @@ class DeadLetterBuilder:
         what = fault.message
         if fault.reason == reasons.TOO_LARGE:
             what = (
-                "key and headers alone are too large. Raise kafka['message.max.bytes'] and the "
-                "topic's max.message.bytes"
+                "the headers that explain it are too large by themselves. Raise "
+                "kafka['message.max.bytes'] and the topic's max.message.bytes"
             )
         return TransactionError(
             f"{position} can't be written to the dead-letter topic {self._letters.topic!r}: {what}",

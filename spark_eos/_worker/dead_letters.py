@@ -12,18 +12,8 @@ import pyarrow.compute as pc
 
 from spark_eos._batch import dead_letters as reasons
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._client.confluent_traps import UNREADABLE
-from spark_eos._client.letter_headers import Header, write_letter_headers
-from spark_eos._client.librdkafka_api import ANY_PARTITION
-from spark_eos._worker.records import (
-    INVALID_HEADER,
-    RecordContent,
-    RowTopics,
-    SourceRows,
-    column_of,
-    is_header_name,
-    record_content,
-)
+from spark_eos._client.letter_headers import REPLACED, Header, write_letter_headers
+from spark_eos._worker.records import RecordContent, RowTopics, SourceRows, column_of, text_in
 
 ERROR: Final = "error"
 """The column that holds the pipeline's own judgement of a row."""
@@ -57,12 +47,19 @@ def rows_with_error(found: SourceRows) -> dict[int, Fault]:
         if column is not None and column.null_count < len(column):
             # Few rows have one: not all are turned into Python's values.
             for row in pc.indices_nonzero(column.is_valid()).to_pylist():
-                told = column[row].as_py()
-                faults[row] = _fault(told if name == ERROR else json.loads(told)["error"])
+                own = json.loads(column[row].as_py())["error"] if name == LETTER else None
+                faults[row] = _fault(own or _own_error(column, row))
     return faults
 
 
-def _fault(error: str | Mapping[str, str | None]) -> Fault:
+def _own_error(column: pa.Array, row: int) -> str | Mapping[str, str | None] | None:
+    """An error as the query has made it: a text, or a struct of texts."""
+    if not pa.types.is_struct(column.type):
+        return text_in(column, row)
+    return {field.name: text_in(column.field(field.name), row) for field in column.type}
+
+
+def _fault(error: Any) -> Fault:
     if isinstance(error, str):
         return Fault(reasons.ERROR, error)
     exception = error.get("exception")
@@ -70,35 +67,25 @@ def _fault(error: str | Mapping[str, str | None]) -> Fault:
     return Fault(reason, error.get("message") or "", exception, error.get("stacktrace"))
 
 
-def rows_with_invalid_header(found: SourceRows) -> dict[int, Fault]:
-    """The rows that have a header that is null or has no name that can be written, by row."""
-    column = column_of(found.rows, "headers")
-    if column is None:
-        return {}
-    items = column.flatten()
-    ended = pc.match_substring(items.field("key"), "\0")
-    # Null where the name is.
-    invalid = np.asarray(pc.or_(items.is_null(), pc.fill_null(ended, fill_value=True)))
-    counts = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
-    rows = np.repeat(np.arange(len(column)), counts)[invalid]
-    return {row: Fault(reasons.INVALID_HEADER, INVALID_HEADER) for row in rows.tolist()}
-
-
 def rows_for_unknown_partition(
     found: SourceRows, topics: RowTopics, partitions: Mapping[str, int]
 ) -> dict[int, Fault]:
-    """The rows that name a partition that their topic does not have, by row."""
+    """The rows that name a partition that their topic does not have, by row.
+
+    No topic has one below 0, and Spark's own sink refuses it; without one, the key decides.
+    """
     column = column_of(found.rows, "partition")
     if column is None or column.null_count == len(column):
         return {}
-    named = np.asarray(pc.fill_null(column, ANY_PARTITION))
+    named = np.asarray(pc.fill_null(column, 0))
     counts = np.array([partitions.get(name or "", _MOST_PARTITIONS) for name in topics.names])
     faults = {}
-    for row in np.flatnonzero((named < ANY_PARTITION) | (named >= counts[topics.codes])).tolist():
-        topic, number = topics[row], counts[topics.codes[row]]
-        if topic in partitions:
-            text = f"topic {topic!r} has {number} partitions, and no partition {named[row]}"
-            faults[row] = Fault(reasons.UNKNOWN_PARTITION, text)
+    for row in np.flatnonzero((named < 0) | (named >= counts[topics.codes])).tolist():
+        text = f"partition {named[row]} is below 0; null leaves the partition to the key"
+        if named[row] >= 0:
+            number = counts[topics.codes[row]]
+            text = f"topic {topics[row]!r} has {number} partitions, and no partition {named[row]}"
+        faults[row] = Fault(reasons.UNKNOWN_PARTITION, text)
     return faults
 
 
@@ -109,14 +96,17 @@ def greatest_partitions(
     column = found.rows.column("partition")
     wanted: dict[str, int] = {}
     for row in rows:
-        topic = topics[row]
-        if topic is not None:
-            wanted[topic] = max(wanted.get(topic, 0), column[row].as_py() + 1)
+        topic, number = topics[row], column[row].as_py()
+        if topic is not None and number >= 0:
+            wanted[topic] = max(wanted.get(topic, 0), number + 1)
     return wanted
 
 
-def carried_record(found: SourceRows, row: int) -> RecordContent | None:
-    """The row's source record, if the row carries it."""
+def carried_record(found: SourceRows, row: int) -> tuple[RecordContent | None, bool]:
+    """The row's source record, if the row carries it; and whether this is all that is known of it.
+
+    Spark reads header names that are not UTF-8 as other names.
+    """
     told: Mapping[str, Any] | None = None
     for name in (RECORD, LETTER):
         column = column_of(found.rows, name)
@@ -124,28 +114,33 @@ def carried_record(found: SourceRows, row: int) -> RecordContent | None:
         if text is not None:
             told = json.loads(text) if name == RECORD else json.loads(text).get("record")
     if told is None:
-        return None
+        return None, False
     headers = [(header["key"], _bytes(header)) for header in told.get("headers") or ()]
-    return _writable(
-        RecordContent(_bytes(told, "key"), _bytes(told), headers, told.get("timestamp"))
-    )
-
-
-def written_record(found: SourceRows, row: int) -> RecordContent:
-    """What the row itself would have written."""
-    return _writable(record_content(found.rows, row))
-
-
-def _writable(record: RecordContent) -> RecordContent:
-    """The record without headers if one can't be written: it must not stand for one of ours."""
-    named = all(is_header_name(name) for name, _ in record.headers or ())
-    return record if named else record._replace(headers=None)
+    names = "".join(name for name, _ in headers)
+    # A header that can't be written must not stand for one of ours.
+    readable = None if "\0" in names or REPLACED in names else headers
+    record = RecordContent(_bytes(told, "key"), _bytes(told), readable, told.get("timestamp"))
+    return record, "\0" in names or REPLACED not in names
 
 
 def _bytes(told: Mapping[str, str | None], name: str = "value") -> bytes | None:
     # Spark's JSON has binary values in base64, and leaves null ones out unless told otherwise.
     content = told.get(name)
     return None if content is None else base64.b64decode(content)
+
+
+def without_largest(record: RecordContent) -> tuple[RecordContent, str] | None:
+    """The record without its largest part, and what that is; None if nothing is left of it."""
+    sizes = {
+        "value": len(record.value or b""),
+        "key": len(record.key or b""),
+        "headers": sum(len(n.encode()) + len(text or b"") for n, text in record.headers or ()),
+    }
+    part = max(sizes, key=lambda name: sizes[name])
+    if not sizes[part]:
+        return None
+    left: Any = {"value": None, "key": None, "headers": ()}[part]
+    return record._replace(**{part: left}), f"{part} of {sizes[part]} bytes"
 
 
 def letter_headers(
@@ -158,12 +153,9 @@ def letter_headers(
     *,
     # The record is gone, and stands for what the row would have written.
     is_row: bool,
-    omitted: bool,
+    omitted: Sequence[str],
 ) -> list[Header]:
     """The headers of a dead letter: the record's own, then those that explain it."""
-    left_out = [f"value of {len(record.value or b'')} bytes"] if omitted else []
-    if record.headers is None:
-        left_out.append(UNREADABLE)
     told: dict[str, str | None] = {}
     if settings.positions:
         told["topic"] = found.source.topic
@@ -179,7 +171,7 @@ def letter_headers(
         "exception": fault.exception,
         "stacktrace": fault.stacktrace if settings.stacktrace else None,
         "timestamp": None if record.timestamp is None else str(record.timestamp),
-        "omitted": "; ".join(left_out) or None,
+        "omitted": "; ".join(omitted) or None,
     }
     texts = {
         name: text[:_MAX_TEXT].encode("utf-8", "backslashreplace")

@@ -81,11 +81,13 @@ class RecordSender:
             for name in names.firsts():
                 topic, left = str(name), batch[names.rows(name)]
                 for _ in self._pauses():
+                    was_empty = not self._producer.unacknowledged
                     taken, error = self._producer.produce_batch(topic, left, rows)
                     left = left[taken:]
                     if error is None:
                         break
-                    self._refuse(int(left["number"][0]), topic, error)
+                    alone = was_empty and not taken
+                    self._refuse(int(left["number"][0]), topic, error, alone=alone)
         self._poll(0)
         self._raise_failed()
 
@@ -125,12 +127,14 @@ class RecordSender:
         made = arguments(rows, np.array(addresses, np.uint64)[topics.codes], numbers)
         array, counts, row = made.array, made.counts.tolist(), 0
         for _ in self._pauses():
+            was_empty = not self._producer.unacknowledged
             taken, error = self._producer.produce_each(array, counts[row:], rows)
             array = array[sum(counts[row : row + taken]) :]
             row += taken
             if error is None:
                 break
-            self._refuse(int(numbers[row]), str(topics[row]), error)
+            alone = was_empty and not taken
+            self._refuse(int(numbers[row]), str(topics[row]), error, alone=alone)
 
     def wait_while(self, condition: Callable[[], bool]) -> None:
         """Serves librdkafka's events while a condition holds."""
@@ -182,17 +186,23 @@ class RecordSender:
             return
         self._failure = _Failure(KafkaError(record.code), rank, record.number, record.topic)
 
-    def _refuse(self, number: int, topic: str, error: KafkaError) -> None:
-        """Raises why librdkafka does not take a record, unless its queue is full."""
+    def _refuse(self, number: int, topic: str, error: KafkaError, *, alone: bool) -> None:
+        """Raises why librdkafka does not take a record, unless its queue is full of others."""
+        what = f"{self._row(number)[0]}, for topic {topic!r}"
         if error.code() == KafkaError._QUEUE_FULL:
-            return
+            if not alone:
+                return
+            raise TransactionError(
+                f"{what}: the record is larger than the client's queue: raise "
+                "kafka['queue.buffering.max.kbytes']",
+                again=False,
+            )
         if error.code() in TOPIC_AT_FAULT:
             self._check()
         if error.code() == KafkaError._STATE:
             # The transaction has failed. The delivery report follows, and is not served yet.
             self._serve_until(lambda: self._failure is not None)
             self._raise_failed()
-        what = f"{self._row(number)[0]}, for topic {topic!r}"
         raise as_transaction_error(what, error, self._settings, topic)
 
     def _serve_until(self, condition: Callable[[], bool]) -> None:

@@ -26,6 +26,32 @@ _SLICE_ROWS = 10_000
 _SLICE_BYTES = 4 << 20
 
 
+def text_in(texts: pa.Array, row: int) -> str | None:
+    """A text of a column, in which what is not UTF-8 is escaped."""
+    # Spark's strings may hold any bytes, as `cast("string")` of binary values makes them.
+    content = texts[row].as_buffer()
+    return None if content is None else content.to_pybytes().decode(errors="backslashreplace")
+
+
+def _not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which of a column's texts are not UTF-8."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        # Few columns have one.
+        contents = [text.as_buffer() for text in texts]
+        return np.array([b is not None and not _is_utf8(b.to_pybytes()) for b in contents], bool)
+    return np.zeros(len(texts), bool)
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
     """A column; None if there is none of that name."""
     index = rows.schema.get_field_index(name)
@@ -123,7 +149,7 @@ def source_rows(batch: pa.RecordBatch, sources: Sources = Sources()) -> Iterator
     ).to_pylist()
     starts = [0, *(change + 1 for change in changes)]
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-        source = TopicPartition(topics[start].as_py(), partitions[start].as_py())
+        source = TopicPartition(text_in(topics, start) or "", partitions[start].as_py())
         yield SourceRows(sources.partition(source), source, batch.slice(start, end - start))
 
 
@@ -139,7 +165,9 @@ class RowTopics:
 
     def rows(self, name: str | None) -> npt.NDArray[np.intp]:
         """The rows that are for a topic."""
-        return np.flatnonzero(self.codes == self.names.index(name))
+        # Names that are not UTF-8 may be equal once they are escaped.
+        codes = [code for code, own in enumerate(self.names) if own == name]
+        return np.flatnonzero(np.isin(self.codes, codes))
 
     def firsts(self, without: Collection[int] = ()) -> dict[str | None, int]:
         """The topics of all but some rows, each with the first of these rows."""
@@ -161,16 +189,27 @@ def target_topics(found: SourceRows, default: str | None) -> RowTopics:
     if default is not None:
         own = pc.fill_null(own, default)
     encoded = own.dictionary_encode(null_encoding="encode")
-    return RowTopics(encoded.dictionary.to_pylist(), np.asarray(encoded.indices))
+    names = [text_in(encoded.dictionary, code) for code in range(len(encoded.dictionary))]
+    return RowTopics(names, np.asarray(encoded.indices))
 
 
-INVALID_HEADER: Final = "a header is null, or has no key or one with U+0000"
-"""What is wrong with a row of which `is_header_name` is false, for a text."""
+INVALID_HEADER: Final = "a header is null, or has no name or one with U+0000 or not UTF-8"
+"""What is wrong with a row that `rows_with_invalid_header` has, for a text."""
 
 
-def is_header_name(name: str | None) -> bool:
-    """Whether a header can have this name; librdkafka ends names at U+0000."""
-    return name is not None and "\0" not in name
+def rows_with_invalid_header(rows: pa.RecordBatch) -> list[int]:
+    """The rows that have a header that can't be written: librdkafka ends names at U+0000."""
+    column = column_of(rows, "headers")
+    if column is None:
+        return []
+    items = column.flatten()
+    names = items.field("key")
+    ended = pc.match_substring(names, "\0")
+    # Null where the name is.
+    invalid = np.asarray(pc.or_(items.is_null(), pc.fill_null(ended, fill_value=True)))
+    counts = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
+    of_items = np.repeat(np.arange(len(column)), counts)
+    return sorted(set(of_items[invalid | _not_utf8(names)].tolist()))
 
 
 # What librdkafka takes for the time of writing: so no record of that very time can be made, and one
@@ -198,8 +237,13 @@ class RecordContent(NamedTuple):
 
 
 def record_content(rows: pa.RecordBatch, row: int) -> RecordContent:
-    """What the record of a row holds; without headers that are null or have no key."""
-    columns = (column_of(rows, name) for name in ("key", "value", "headers", "timestamp"))
-    key, value, own, timestamp = (None if c is None else c[row].as_py() for c in columns)
-    headers = [(h["key"], h["value"]) for h in own or () if h and h["key"] is not None]
-    return RecordContent(key, value, headers, timestamp)
+    """What the record of a row holds; without headers if one of them can't be written."""
+    key, value, timestamp = (
+        None if column is None else column[row].as_py()
+        for column in (column_of(rows, name) for name in ("key", "value", "timestamp"))
+    )
+    if rows_with_invalid_header(rows.slice(row, 1)):
+        return RecordContent(key, value, None, timestamp)
+    own = column_of(rows, "headers")
+    headers = None if own is None else own[row].as_py()
+    return RecordContent(key, value, [(h["key"], h["value"]) for h in headers or ()], timestamp)

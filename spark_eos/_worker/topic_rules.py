@@ -93,6 +93,7 @@ class TopicRules:
         client = settings.client.for_producer("", settings.transactions.timeout_ms)
         self._own_batch_size = int(client["batch.size"])
         self._own_limit = int(client.get("message.max.bytes", 1_000_000))
+        self._queue = int(client["queue.buffering.max.kbytes"]) * 1024
         self._codec = str(client.get("compression.type", client.get("compression.codec", "none")))
         self._topics: TTLCache[str, _Known] = TTLCache(
             math.inf, settings.limits.metadata_max_idle_ms / 1000
@@ -188,7 +189,7 @@ class TopicRules:
     def _suspects(self, rows: pa.RecordBatch, configs: Collection[TopicConfig]) -> set[int]:
         """Rows that one of the topics may not take, found by whole columns."""
         suspects: set[int] = set()
-        limit = min([self._own_limit, *map(_most_sent, configs)])
+        limit = min([self._own_limit, self._queue, *map(_most_sent, configs)])
         more = _BATCH_HEADER + _RECORD_HEADER
         # In most slices all rows together are smaller. What Kafka adds to a header is less than
         # twice what Arrow does.
@@ -242,18 +243,33 @@ class TopicRules:
                 f"record for topic {topic!r} (its compression.type is {config.compression!r})"
             )
             return Fault(reasons.INVALID_RECORD, text)
+        return self._fault_of_size(topic, config, key, value, headers)
+
+    def _fault_of_size(
+        self,
+        topic: str,
+        config: TopicConfig | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+    ) -> Fault | None:
+        text = None
         own = _LIBRDKAFKAS + len(key or b"") + len(value or b"") + _headers_size(headers)
+        size = batch_size(key, value, headers)
         if own > self._own_limit:
             text = "the record is larger than this client sends (kafka['message.max.bytes'])"
-            return Fault(reasons.TOO_LARGE, text)
-        size = batch_size(key, value, headers)
-        if config is not None and size > _most_sent(config):
+        elif len(value or b"") > self._queue:
+            # Of a record, librdkafka counts the value alone; it would never take a larger one.
+            text = (
+                f"its value of {len(value or b'')} bytes is larger than this client's queue "
+                "(kafka['queue.buffering.max.kbytes'])"
+            )
+        elif config is not None and size > _most_sent(config):
             text = (
                 f"its {size} bytes before compression are more than topic {topic!r} takes "
                 "(its max.message.bytes)"
             )
-            return Fault(reasons.TOO_LARGE, text)
-        return None
+        return None if text is None else Fault(reasons.TOO_LARGE, text)
 
     def _is_compressed_anew(self, config: TopicConfig) -> bool:
         """Whether brokers may make a topic's batches anew; clients don't compress all of theirs."""

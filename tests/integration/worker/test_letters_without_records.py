@@ -22,7 +22,7 @@ from support.planting import remove
 from support.writing import row_batch, rows, task_outcome, transactions
 
 LIMIT = 10_000
-_UNREADABLE = "headers, since a name is not UTF-8 or has U+0000"
+_UNREADABLE = "headers, since one is null, or a name is not UTF-8 or has U+0000"
 
 
 @contextmanager
@@ -88,6 +88,56 @@ def test_a_header_whose_name_would_be_cut_is_refused(flow: Flow) -> None:
     # The reason says where.
     assert (outcome.reason or "").startswith(f"source {flow.source}-0 offset 0: a header ")
     assert flow.written() == []
+
+
+def _carrying(*names: str) -> pa.Array:
+    """A column of one row with an error, which carries its source record as Spark has read it."""
+    headers = [{"key": name, "value": base64.b64encode(b"x").decode()} for name in names]
+    record = {"value": base64.b64encode(b"carried").decode(), "headers": headers}
+    return pa.array([json.dumps({"error": "bad", "record": record})], pa.string())
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_name_that_spark_has_replaced_is_not_written_in_its_place(
+    flow: Flow,
+    gone: bool,  # noqa: FBT001
+) -> None:
+    write_not_utf8(flow, flow.source, 0)
+    flow.produce(["replacement"], partition=0, headers=[("own\ufffd", b"x")])
+    with writing(flow) as (found, letters):
+        if gone:
+            remove(flow, flow.source, 0, before=2)
+        for offset in (0, 1):
+            found.add(rows(flow, 0, offset, **{LETTER: _carrying("own\ufffd")}))
+        found.commit()
+    bad, good = flow.written(letters)
+    told = headers_of(bad)
+    assert told["__dlq.errors.omitted"] == _UNREADABLE
+    assert "own\ufffd" not in told
+    # Of a record that is there the letter has what it holds, a name that looks replaced, too.
+    own = None if gone else "x"
+    assert headers_of(good).get("own\ufffd") == own
+    assert ("__dlq.errors.omitted" in headers_of(good)) == gone
+    assert [m.value() for m in (bad, good)] == (
+        [b"carried"] * 2 if gone else [b"not UTF-8", b"replacement"]
+    )
+    # They are the source's records, whether or not it still has them.
+    assert "__dlq.errors.record" not in told
+
+
+def test_a_row_whose_own_header_can_not_be_written(flow: Flow) -> None:
+    flow.produce(["a"], partition=0)
+    items = pa.StructArray.from_arrays(
+        [pa.array([b"caf\xe9"], pa.binary()).view(pa.string()), pa.array([b"x"], pa.binary())],
+        ["key", "value"],
+    )
+    headers = pa.ListArray.from_arrays(pa.array([0, 1]), items)
+    with writing(flow) as (found, letters):
+        found.add(rows(flow, 0, 0, headers=headers))
+        found.commit()
+    (letter,) = flow.written(letters)
+    assert headers_of(letter)["__dlq.errors.reason"] == "invalid_header"
+    assert letter.value() == b"a"
 
 
 def test_a_records_header_explains_no_letter(flow: Flow) -> None:

@@ -4,6 +4,7 @@ A task writes in the same way in classic Spark and on Connect.
 """
 
 import random
+import re
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kafka import KafkaProducer
 from kafka.protocol.admin import DescribeConfigsRequest
 
 import support.writing
@@ -287,15 +289,91 @@ def test_letters_are_never_larger_than_their_topic_takes(flow: Flow) -> None:
     assert flow.committed() == {0: 100}
 
 
+@pytest.mark.parametrize("part", ["key", "headers", "value"])
+def test_a_letter_of_default_settings_leaves_out_what_is_too_large(flow: Flow, part: str) -> None:
+    content = b"x" * 999_900
+    given: dict[str, Any] = {"key": b"k", "headers": [("h", b"h")], "value": b"v"}
+    given[part] = [("h", content)] if part == "headers" else content
+    KafkaProducer(bootstrap_servers=flow.bootstrap_servers, max_request_size=2_000_000).send(
+        flow.source, **given, partition=0
+    ).get(60)
+    with writing_letters(flow) as (found, letters):
+        found.add(support.writing.rows(flow, 0, 0, error=pa.array(["bad"])))
+        found.commit()
+    (letter,) = flow.written(letters)
+    told = headers_of(letter)
+    size = 999_901 if part == "headers" else 999_900
+    assert told["__dlq.errors.omitted"] == f"{part} of {size} bytes"
+    assert letter.key() == (None if part == "key" else b"k")
+    assert letter.value() == (None if part == "value" else b"v")
+    assert told.get("h") == (None if part == "headers" else "h")
+    assert flow.committed() == {0: 1}
+
+
 def test_a_letter_that_its_topic_can_not_take_ends_the_query(flow: Flow) -> None:
     flow.produce(["a"], partition=0, key=b"k" * 6_000)
     small = small_topic(flow)
-    with writing_letters(flow, {"max.message.bytes": "5000"}, topic=small) as (found, letters):
-        with pytest.raises(TransactionError, match="key and headers alone are too large") as error:
+    with writing_letters(flow, {"max.message.bytes": "200"}, topic=small) as (found, letters):
+        with pytest.raises(TransactionError, match="headers that explain it are too") as error:
             found.add(rows(flow, 0, [b"x" * LIMIT]))
         assert not error.value.again
         found.abort()
     assert flow.values(letters) == []
+
+
+# The client's queue ------------------------------------------------------------------------------
+
+QUEUE = 512 * 1024
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("key", [None, b"k"])
+def test_a_row_larger_than_the_queue_is_a_dead_letter(flow: Flow, key: bytes | None) -> None:
+    flow.produce(["a", "b", "c"], partition=0)
+    client = ClientSettings({**flow.kafka, "queue.buffering.max.kbytes": QUEUE // 1024})
+    values: list[bytes | None] = [b"a", b"x" * (QUEUE + 1), b"x" * QUEUE]
+    fault = rf"its value of {QUEUE + 1} bytes .*\(kafka\['queue\.buffering\.max\.kbytes'\]\)"
+    with writing_letters(flow, client=client) as (found, letters):
+        found.add(rows(flow, 0, values, keys=[key] * 3))
+        found.commit()
+    (letter,) = flow.written(letters)
+    assert re.search(fault, headers_of(letter)["__dlq.errors.message"])
+    assert [len(m.value() or b"") for m in flow.written()] == [1, QUEUE]
+    with writing(flow, client=client) as found:
+        with pytest.raises(TransactionError, match=f"{flow.source}-0 offset 4, .*{fault}") as error:
+            found.add(rows(flow, 3, [b"a", values[1]], keys=[key] * 2))
+        assert not error.value.again
+
+
+@pytest.mark.slow
+def test_a_row_larger_than_the_default_queue(flow: Flow) -> None:
+    """Once all other limits are raised as their errors advise."""
+    topic = small_topic(flow, 100_000_000)
+    client = ClientSettings({**flow.kafka, "message.max.bytes": 100_000_000})
+    with (
+        writing(flow, topic=topic, client=client) as found,
+        pytest.raises(TransactionError, match=r"value of 70000000 .*max\.kbytes'\]\)"),
+    ):
+        found.add(rows(flow, 0, [b"x" * 70_000_000]))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("timestamp", [None, 1_700_000_000_000])
+def test_a_queue_that_is_full_while_it_is_empty_ends_the_wait(
+    flow: Flow, timestamp: int | None
+) -> None:
+    """Whatever librdkafka counts; also of rows that need their own calls."""
+    client = ClientSettings({**flow.kafka, "queue.buffering.max.kbytes": QUEUE // 1024})
+    with writing(flow, client=client) as found:
+        found._rules._queue = 1 << 40
+        many: list[bytes | None] = [b"x" * (QUEUE // 2 - 1)] * 5
+        fits = rows(flow, 0, many, timestamps=[timestamp] * 5)
+        found.add(fits)
+        bad = rows(flow, 5, [b"a", b"x" * (QUEUE + 1)], timestamps=[timestamp] * 2)
+        with pytest.raises(TransactionError, match=r"offset 6, .*'queue\.buffering") as error:
+            found.add(bad)
+        assert not error.value.again
+        found.abort()
 
 
 # Configs that change -----------------------------------------------------------------------------

@@ -81,12 +81,13 @@ def test_no_rows() -> None:
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin", "+08:00", "GMT+8", "PST", "Z"])
 def test_timestamps_become_milliseconds_in_any_time_zone(zone: str | None) -> None:
     # The second and third are the same local time in Berlin, where the clock was put back between.
-    moments = [1_729_987_200_000_000, 1_729_989_000_000_000, 1_729_992_600_000_999, -1, None]
-    column = pa.array(moments, pa.timestamp("us", tz=zone))
-    found = _writable(_batch(pa.array(["x"] * 5), timestamp=column))
-    assert found.column("timestamp").to_pylist() == [
-        1_729_987_200_000, 1_729_989_000_000, 1_729_992_600_000, -1, None,
-    ]  # fmt: skip
+    moments = [1_729_987_200_000_000, 1_729_989_000_000_000, 1_729_992_600_000_999]
+    # Rounded down. The first and the last microsecond that there are, and years far from ours.
+    far = [0, -1, -999, -1_000, -1_001, 1_700_000_000_000_000_000, -(1 << 63), (1 << 63) - 1]
+    numbers = pa.array([*moments, *far, None], pa.int64())
+    column = numbers.cast(pa.timestamp("us")).cast(pa.timestamp("us", tz=zone))
+    found = _writable(_batch(pa.array(["x"] * len(column)), timestamp=column))
+    assert found.column("timestamp").to_pylist() == [*(n // 1000 for n in [*moments, *far]), None]
 
 
 def test_rows_of_a_staged_copy_get_their_positions() -> None:
@@ -124,6 +125,7 @@ def test_the_record_in_a_staged_copy_of_an_earlier_version_becomes_the_letter() 
     )
     (batch,) = staged_batches(iter([copied]), progress_topic="p", first=0)
     (found,) = source_rows(batch)
-    record = carried_record(found, 0)
+    record, is_all = carried_record(found, 0)
     assert record is not None
+    assert is_all
     assert (record.value, record.timestamp) == (b"record", 7)

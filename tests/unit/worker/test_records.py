@@ -6,9 +6,20 @@ import pyarrow as pa
 import pytest
 
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.dead_letters import rows_with_invalid_header
+from spark_eos._worker.dead_letters import (
+    rows_for_unknown_partition,
+    rows_with_error,
+    without_largest,
+)
 from spark_eos._worker.librdkafka_errors import TransactionError
-from spark_eos._worker.records import SourceRows, source_rows
+from spark_eos._worker.records import (
+    RecordContent,
+    SourceRows,
+    record_content,
+    rows_with_invalid_header,
+    source_rows,
+    target_topics,
+)
 
 
 def _batch(rows: Sequence[tuple[str | None, int, int]]) -> pa.RecordBatch:
@@ -68,5 +79,78 @@ def test_headers_beneath_a_list_that_is_null_are_no_rows() -> None:
     mask = pa.array([False, True, False])
     headers = pa.ListArray.from_arrays(pa.array([0, 1, 3, 4]), items, mask=mask)
     rows = pa.RecordBatch.from_pydict({"headers": headers})
-    found = rows_with_invalid_header(SourceRows(source := TopicPartition("a", 0), source, rows))
-    assert found.keys() == {2}
+    assert rows_with_invalid_header(rows) == [2]
+
+
+def _as_texts(contents: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+    """Spark's strings, which may hold any bytes."""
+    found = pa.array(contents, pa.large_binary() if pa.types.is_large_string(kind) else pa.binary())
+    return pa.Array.from_buffers(kind, len(found), found.buffers())
+
+
+def _rows(**columns: pa.Array) -> SourceRows:
+    return SourceRows(source := TopicPartition("a", 0), source, pa.RecordBatch.from_pydict(columns))
+
+
+TEXTS = pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+
+
+@TEXTS
+def test_a_topic_that_is_not_utf8_is_no_other_rows_topic(kind: pa.DataType) -> None:
+    names = [b"in", b"caf\xe9", None, b"caf\\xe9", b"caf\xe9"]
+    topics = target_topics(_rows(topic=_as_texts(names, kind)), None)
+    assert [topics[row] for row in range(5)] == ["in", "caf\\xe9", None, "caf\\xe9", "caf\\xe9"]
+    assert topics.rows("caf\\xe9").tolist() == [1, 3, 4]
+    assert topics.rows("in").tolist() == [0]
+
+
+@TEXTS
+def test_headers_that_can_not_be_written(kind: pa.DataType) -> None:
+    names = [b"a", b"caf\xe9", b"caf\xc3\xa9", b"a\0b", None, b"", b"\xff", b"z"]
+    items = pa.StructArray.from_arrays(
+        [_as_texts(names, kind), pa.array([b"x"] * 8, pa.binary())], ["key", "value"]
+    )
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3, 4, 5, 6, 8, 8, 8]), items)
+    rows = pa.RecordBatch.from_pydict({"headers": headers})
+    assert rows_with_invalid_header(rows) == [1, 3, 4, 6]
+    assert rows_with_invalid_header(rows.slice(2, 2)) == [1]
+    contents = [record_content(rows, row).headers for row in range(9)]
+    assert [headers is None for headers in contents] == [row in {1, 3, 4, 6} for row in range(9)]
+    assert contents[2] == [("caf\xe9", b"x")]
+    assert contents[8] == []
+
+
+@TEXTS
+def test_errors_that_are_not_utf8_are_escaped(kind: pa.DataType) -> None:
+    texts = _as_texts([b"caf\xe9", None, b"fine"], kind)
+    faults = rows_with_error(_rows(error=texts))
+    assert {row: fault.message for row, fault in faults.items()} == {0: "caf\\xe9", 2: "fine"}
+    parts = [texts, _as_texts([b"E\xff", None, None], kind), texts]
+    struct = pa.StructArray.from_arrays(
+        parts, ["message", "exception", "stacktrace"], mask=pa.array([False, True, False])
+    )
+    faults = rows_with_error(_rows(error=struct))
+    assert faults.keys() == {0, 2}
+    assert (faults[0].exception, faults[0].stacktrace) == ("E\\xff", "caf\\xe9")
+    assert (faults[2].message, faults[2].exception) == ("fine", None)
+
+
+def test_no_topic_has_a_partition_below_0() -> None:
+    found = _rows(partition=pa.array([0, -1, None, -2, 3, 4], pa.int32()))
+    topics = target_topics(found, "t")
+    assert rows_for_unknown_partition(found, topics, {}).keys() == {1, 3}
+    faults = rows_for_unknown_partition(found, topics, {"t": 4})
+    assert faults.keys() == {1, 3, 5}
+    assert faults[1].message == "partition -1 is below 0; null leaves the partition to the key"
+    assert faults[5].message == "topic 't' has 4 partitions, and no partition 4"
+
+
+def test_a_record_that_is_too_large_loses_its_largest_parts_first() -> None:
+    record: RecordContent | None = RecordContent(b"k" * 9, b"v" * 7, [("h", b"x" * 7)], 1)
+    omitted = []
+    while record is not None and (smaller := without_largest(record)):
+        record, what = smaller
+        omitted.append(what)
+    assert omitted == ["key of 9 bytes", "headers of 8 bytes", "value of 7 bytes"]
+    assert record == RecordContent(None, None, (), 1)
+    assert without_largest(RecordContent(None, b"", None, None)) is None
