@@ -40,6 +40,8 @@ class Counters:
     transactions: int = 0
     bytes: int = 0
     timestamps_adjusted: int = 0
+    # Rows older than their topic's retention.ms, by topic.
+    past_retention: dict[str, int] = field(default_factory=dict)
     offset_commit_version: int | None = None
     wait_ms: float = 0.0
     produce_ms: float = 0.0
@@ -57,6 +59,11 @@ class Counters:
     def offsets_answered(self, version: int) -> None:
         """Takes note of an answer to TxnOffsetCommit."""
         self.offset_commit_version = min(version, self.offset_commit_version or version)
+
+    def add_past_retention(self, rows: Mapping[str, int]) -> None:
+        """Adds rows that are older than their topic's retention, by topic."""
+        for topic, number in rows.items():
+            self.past_retention[topic] = self.past_retention.get(topic, 0) + number
 
 
 @dataclass
@@ -175,7 +182,8 @@ def _add_task(job: JobOutcome, row: Mapping[str, Any]) -> None:
     job.tasks += 1
     if (version := row["offset_commit_version"]) is not None:
         job.counters.offsets_answered(version)
-    for name in asdict(job.counters).keys() - {"offset_commit_version"}:
+    job.counters.add_past_retention(row["past_retention"])
+    for name in asdict(job.counters).keys() - {"offset_commit_version", "past_retention"}:
         setattr(job.counters, name, getattr(job.counters, name) + row[name])
     job.left_out_others |= row["left_out_others"]
     for name in ("dead", "dead_over_limit"):

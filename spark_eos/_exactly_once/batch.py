@@ -16,6 +16,7 @@ from spark_eos._driver import preflight
 from spark_eos._driver.dead_letter_limit import DeadLetterLimit
 from spark_eos._driver.open_transactions import OpenTransactions
 from spark_eos._driver.replication import warn_of_replication
+from spark_eos._driver.retention import RetentionWarning
 from spark_eos._driver.start import Start
 from spark_eos._exactly_once.delivery import Batch, Delivery, PlannedBatch
 from spark_eos._exactly_once.members import GroupMembership
@@ -70,6 +71,7 @@ class Run:
         # Whether the last batch ended well, so that none of its tasks is still committing.
         self._idle = False
         self._size = _TransactionSize()
+        self._retention = RetentionWarning(settings.group_id)
         self._version = 0
         self._begun = False
         self._ending = threading.Lock()
@@ -199,6 +201,7 @@ class Run:
             if outcome.too_slow:
                 self._size.shrink(planned.settings)
         self._size.after(outcomes)
+        self._retention.after(outcomes)
         limit.log(outcomes)
         return outcomes, members
 

@@ -6,6 +6,7 @@
 import contextlib
 import time
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Final
 
@@ -87,6 +88,7 @@ class Transactions:
         # Of its first row: partition, offset, and what messages call it.
         self._first = (TopicPartition("", 0), 0, "")
         self._rows = self._bytes = self._timestamps_adjusted = 0
+        self._past_retention: Counter[str] = Counter()
         self._began = time.monotonic()
 
     @property
@@ -159,6 +161,7 @@ class Transactions:
             letters = {} if self.letters is None else self.letters.dead_letters(found, faults)
             records.produce(found, topics, letters)
             self._timestamps_adjusted += found.zero_timestamps(faults)
+            self._past_retention += self._rules.past_retention(found, topics, faults)
             if too_large:
                 self._flush()
             records.wait_while(self._has_backlog)
@@ -242,6 +245,7 @@ class Transactions:
             raise
         self.counters.transactions += 1
         self.counters.timestamps_adjusted += self._timestamps_adjusted
+        self.counters.add_past_retention(self._past_retention)
         if not self._producer.clean():
             self._producer.drop()
 

@@ -18,6 +18,7 @@ _NAMES: Final = (
     "message.timestamp.type",
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
+    "retention.ms",
 )
 _UNSAFE: Final = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 SAFE: Final = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
@@ -28,7 +29,7 @@ BROKERS_DEFAULT: Final = 1_048_588
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """What brokers check of a record before they append it to a topic."""
+    """What brokers check of a record before they append it to a topic, and when they delete it."""
 
     # Of a record batch, as it is sent and as it is stored.
     max_message_bytes: int
@@ -39,6 +40,8 @@ class TopicConfig:
     # How far a timestamp may lie before and after the broker's clock; None if they do not look.
     before_max_ms: int | None = None
     after_max_ms: int | None = None
+    # The age by its timestamp at which a record is deleted; None if it may be of any age.
+    retention_ms: int | None = None
 
 
 _Values = Mapping[str, str | None]
@@ -84,12 +87,15 @@ def _config(given: _Values) -> TopicConfig | None:
     if not values.keys() >= set(_NAMES):
         return None
     judged = values["message.timestamp.type"] == "CreateTime"
+    retention = int(values["retention.ms"])
+    deletes = judged and retention >= 0 and "delete" in values["cleanup.policy"]
     return TopicConfig(
         max_message_bytes=int(values["max.message.bytes"]),
         compacted="compact" in values["cleanup.policy"],
         compression=values["compression.type"],
         before_max_ms=int(values["message.timestamp.before.max.ms"]) if judged else None,
         after_max_ms=int(values["message.timestamp.after.max.ms"]) if judged else None,
+        retention_ms=retention if deletes else None,
     )
 
 

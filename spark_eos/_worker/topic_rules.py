@@ -7,6 +7,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -185,6 +186,29 @@ class TopicRules:
             if fault is not None:
                 faults[row] = fault
         return faults
+
+    def past_retention(
+        self, found: SourceRows, topics: RowTopics, without: Collection[int] = ()
+    ) -> Counter[str]:
+        """Number of rows that are older than their topic's retention.ms, by topic."""
+        timestamps = column_of(found.rows, "timestamp")
+        if timestamps is None or timestamps.null_count == len(timestamps):
+            return Counter()
+        kept = {
+            topic: config.retention_ms
+            for topic in topics.names
+            if (config := self._config(topic)) is not None and config.retention_ms is not None
+        }
+        now = int(time.time() * 1000)
+        latest = now - min(kept.values(), default=_MOST)
+        if pc.min(timestamps).as_py() >= latest:
+            return Counter()
+        # Brokers take a negative timestamp for none, and keep the record.
+        old = pc.and_(pc.less(timestamps, latest), pc.greater_equal(timestamps, 0))
+        rows = set(_where(old)).difference(without)
+        ages = {row: now - timestamps[row].as_py() for row in rows}
+        names = ((topics[row], age) for row, age in ages.items())
+        return Counter(name for name, age in names if name and age > kept.get(name, _MOST))
 
     def _suspects(self, rows: pa.RecordBatch, configs: Collection[TopicConfig]) -> set[int]:
         """Rows that one of the topics may not take, found by whole columns."""

@@ -161,3 +161,35 @@ def test_rows_for_the_dead_letter_topic_are_refused(
     with pytest.raises(StreamingQueryException, match=f"the row is for '{letters}', the query's"):
         run_available(spark_eos_session, flow, to_letters, dead_letter_topic=letters)
     assert _ends(flow.bootstrap_servers, letters, 1) == 0
+
+
+@pytest.mark.parametrize("delivery", ["direct", pytest.param("staged", marks=pytest.mark.slow)])
+def test_rows_older_than_the_retention_are_warned_of_once(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+    delivery: str,
+) -> None:
+    days = 86_400_000
+    topic = f"keeping-{flow.name}"
+    flow.broker.create_topic(topic, 1, {"retention.ms": str(7 * days)})
+    flow.produce(["old", "old", "old", "new"], partition=0)
+
+    def timed(frame: DataFrame) -> DataFrame:
+        age = F.when(F.col("value").cast("string") == "old", F.expr("INTERVAL 8 DAYS"))
+        time = F.current_timestamp() - F.coalesce(age, F.expr("INTERVAL 0 DAYS"))
+        return frame.select("source", "value", time.alias("timestamp"))
+
+    reports = run_available(
+        spark_eos_session,
+        flow,
+        timed,
+        read={"options": {"maxOffsetsPerTrigger": "2"}},
+        topic=topic,
+        delivery=delivery,
+    )
+    assert [report.rows_written for report in reports] == [2, 2]
+    (warned,) = [text for text in caplog.messages if "retention.ms" in text]
+    assert f"group {flow.group_id}" in warned
+    assert f": 2 rows of {topic}. " in warned
+    assert warned.endswith("[more: spark-eos explain EOS72]")

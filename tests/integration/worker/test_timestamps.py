@@ -74,6 +74,45 @@ def test_a_record_of_before_1970_and_one_without_timestamp(
     assert told == ["invalid_record"] * len(refused)
 
 
+_DAY = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("config", "old"),
+    [
+        ({}, 2),
+        ({"retention.ms": str(2 * _DAY)}, 3),
+        ({"retention.ms": str(40 * _DAY)}, 0),
+        ({"retention.ms": "-1"}, 0),
+        ({"cleanup.policy": "compact"}, 0),
+        ({"cleanup.policy": "compact,delete"}, 2),
+        ({"message.timestamp.type": "LogAppendTime"}, 0),
+    ],
+)
+def test_rows_older_than_the_retention_are_counted(
+    flow: Flow, config: dict[str, str], old: int
+) -> None:
+    topic = f"keeping-{flow.name}"
+    flow.broker.create_topic(topic, 1, {"retention.ms": str(7 * _DAY), **config})
+    now = int(time.time() * 1000)
+    ages = [None, 0, 3, 8, 30]
+    times = [None if days is None else now - days * _DAY for days in ages]
+    # A negative time is none to brokers.
+    times = [-1, -5, *times]
+    columns = {
+        "timestamp": pa.array(times, pa.timestamp("ms", "UTC")),
+        "key": pa.array([b"k"] * len(times)),
+    }
+    given = rows(flow, 0, *range(len(times)), **columns)
+    with started(flow) as membership, transactions(flow, membership, topic=topic) as writing:
+        # Of a transaction that is not committed nothing is counted.
+        writing.add(given)
+        writing.abort()
+        writing.add(given)
+        writing.commit()
+        assert writing.counters.past_retention == ({topic: old} if old else {})
+
+
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_a_dead_letter_tells_its_records_timestamp(flow: Flow, style: str) -> None:
     before = int(time.time() * 1000)
