@@ -38,6 +38,9 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
             if kind is inspect.Parameter.VAR_KEYWORD:
                 for each, own in value.items():
                     check_type(each, own, hints[name])
+            elif kind is inspect.Parameter.VAR_POSITIONAL:
+                for own in value:
+                    check_type(name, own, hints[name])
             else:
                 check_type(name, value, hints[name])
         return function(*arguments, **named)

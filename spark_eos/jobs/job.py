@@ -132,7 +132,7 @@ def run_job(
 def _wait(query: StreamingQuery, sink: ExactlyOnceSink, signals: StopSignals) -> None:
     try:
         with cause_alone():
-            wait(query, signals)
+            wait([query], signals)
     except QueryFailedError as error:
         raise click.ClickException(str(error)) from error
     except (Py4JError, ConnectionError) as error:

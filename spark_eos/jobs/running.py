@@ -1,4 +1,4 @@
-"""Runs a query until it ends or a signal stops it, in a program that is there for the query."""
+"""Runs queries until they end or a signal stops them, in a program that is there for them."""
 
 import atexit
 import contextlib
@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, Final
 
@@ -33,21 +33,22 @@ _SAID: Final = "Interrupted: the query has stopped; its next start continues fro
 
 
 @typed
-def run(query: StreamingQuery) -> None:
-    """Waits in a script until a query ends; Ctrl-C or SIGTERM stops it cleanly.
+def run(query: StreamingQuery, *others: StreamingQuery) -> None:
+    """Waits in a script until its queries end; Ctrl-C or SIGTERM stops them cleanly.
 
-    The query stops after the current batch, or in the middle of it if that takes longer than 5 s.
-    A second signal ends the script at once. Handlers of the script's own stay; at a prompt, in a
-    notebook and outside of the main thread, it is ``query.awaitTermination()``. When it returns or
-    raises, signal handlers and log levels are what they were; only once Python exits, Spark logs no
-    more than errors, so that the end of the output says why.
+    A query stops after the current batch, or in the middle of it if that takes longer than 5 s.
+    If a query fails, the others stop in the same way. A second signal ends the script at once.
+    Handlers of the script's own stay; at a prompt, in a notebook and outside of the main thread, no
+    signal is handled. When it returns or raises, signal handlers and log levels are what they were;
+    only once Python exits, Spark logs no more than errors, so that the end of the output says why.
 
     Args:
         query: A query that has started.
+        others: Further queries of the script.
 
     Raises:
-        QueryFailedError: The query has failed; its text is the cause, without Spark's plan.
-        SystemExit: A signal has stopped the query; the status is 128 + the signal's number. One
+        QueryFailedError: A query has failed; its text is the cause, without Spark's plan.
+        SystemExit: A signal has stopped the queries; the status is 128 + the signal's number. One
             line on stderr says so.
 
     Examples:
@@ -58,14 +59,14 @@ def run(query: StreamingQuery) -> None:
     """
     if hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
         with cause_alone():
-            query.awaitTermination()
+            wait([query, *others], StopSignals())
         return
     # py4j would log the exception that `cause_alone` tells, with its stack trace.
     with StopSignals() as signals, _py4j_quiet():
         signals.waiting = True
         _quiet_exit()
         with cause_alone():
-            wait(query, signals)
+            wait([query, *others], signals)
     if signals.status is not None:
         sys.stderr.write(f"{_SAID}\n")
         raise SystemExit(signals.status)
@@ -129,23 +130,32 @@ def _is_default(handler: Any) -> bool:
     )
 
 
-def wait(query: StreamingQuery, signals: StopSignals) -> None:
-    """Waits until the query ends; after a signal, stops it. Without one, raises its failure."""
+def wait(queries: Sequence[StreamingQuery], signals: StopSignals) -> None:
+    """Waits until all queries end; stops them after a signal or a failure, which is raised."""
+    running = [*queries]
     try:
         # A signal during a call to the JVM is noticed when that returns.
-        while signals.status is None and not query.awaitTermination(_POLL_SECONDS):
-            pass
+        while signals.status is None and running:
+            seconds: Any = _POLL_SECONDS / len(running)
+            running = [query for query in running if not query.awaitTermination(seconds)]
     except (PySparkException, Py4JError, ConnectionError):
+        _stop(running)
         if signals.status is None:
             raise
-    if signals.status is not None:
+    else:
+        _stop(running)
+
+
+def _stop(queries: Sequence[StreamingQuery]) -> None:
+    """Stops queries; those whose batch ends soon, after it."""
+    if queries:
+        end = time.monotonic() + _BATCH_SECONDS
         with _spark_quiet():
-            _stop_between_batches(query)
+            for query in queries:
+                _stop_between_batches(query, end)
 
 
-def _stop_between_batches(query: StreamingQuery) -> None:
-    """Stops a query; if its batch ends soon, after it."""
-    end = time.monotonic() + _BATCH_SECONDS
+def _stop_between_batches(query: StreamingQuery, end: float) -> None:
     try:
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
             time.sleep(_PAUSE_SECONDS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tenacity
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink, QueryFailedError, run
 from spark_eos._jars.jar_sets import spark_kafka_jars
@@ -70,6 +71,28 @@ def _ended(command: list[str], environment: dict[str, str]) -> "subprocess.Compl
         env=environment,
         stdin=subprocess.DEVNULL,
     )
+
+
+def test_a_query_that_fails_stops_the_others(flow: Flow, spark_eos_session: SparkSession) -> None:
+    flow.produce(range(4))
+    groups = [flow.group_id, f"{flow.group_id}-failing"]
+    sinks, queries = [], []
+    for group in groups:
+        checkpoint = f"{flow.checkpoint}-{group}"
+        options = {**flow.options(), "group_id": group, "checkpoint_location": checkpoint}
+        sink = ExactlyOnceSink(**arguments(**options))
+        rows = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
+        if group != flow.group_id:
+            rows = rows.withColumn("partition", F.lit(99))
+        sinks.append(sink)
+        queries.append(sink.write(rows).start())
+    with pytest.raises(QueryFailedError, match=f"group '{groups[1]}'"):
+        run(*queries)
+    assert not any(query.isActive for query in queries)
+    # The other one has stopped cleanly.
+    assert queries[0].exception() is None
+    for sink in sinks:
+        sink.close()
 
 
 def test_a_function_that_raises_is_the_cause(flow: Flow, spark_eos_session: SparkSession) -> None:
