@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kafka.protocol.broker_version_data import BrokerVersionData
+from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.parser import KafkaProtocol
 
 from spark_eos._batch.plan import BatchRange, batch_plan
@@ -142,6 +143,15 @@ def sent_requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
     monkeypatch.setattr(KafkaProtocol, "send_request", send_request)
     return requests
+
+
+def requests_naming(requests: list[Request], *topics: str) -> int:
+    """How many metadata requests name all of the topics."""
+    return sum(
+        request.api_key == MetadataRequest.API_KEY
+        and all(t.encode() in request.content for t in topics)
+        for request in requests
+    )
 
 
 def speak_at_most(monkeypatch: pytest.MonkeyPatch, versions: dict[int, int]) -> None:

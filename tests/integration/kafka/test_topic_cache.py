@@ -1,6 +1,5 @@
 """What is known of topics: asked for once, waited for, forgotten when nobody uses it."""
 
-import json
 import math
 import threading
 import time
@@ -11,20 +10,15 @@ from cachetools import TTLCache
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._exactly_once import task
-from spark_eos._exactly_once.task import write_task
-from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache
 from spark_eos.errors import DeadlineExceededError
 from spark_eos.options import Limits
 from support.flow import Flow
-from support.members import deadline, started
+from support.members import deadline
 from support.proxy import KafkaProxy
-from support.proxy_faults import Request
-from support.versions import needs_topic_ids
-from support.writing import row_batch, rows, sent_requests, transactions
+from support.writing import requests_naming, sent_requests
 
 
 def _cache(
@@ -43,15 +37,6 @@ def _cache_with_a_clock(connections: Connections) -> tuple[TopicCache, list[floa
     return cache, clock
 
 
-def _asking(requests: list[Request], *topics: str) -> int:
-    """How many metadata requests name all of the topics."""
-    return sum(
-        request.api_key == MetadataRequest.API_KEY
-        and all(t.encode() in request.content for t in topics)
-        for request in requests
-    )
-
-
 def test_a_topic_in_use_is_asked_for_once(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = sent_requests(monkeypatch)
     with flow.connections() as connections:
@@ -60,11 +45,11 @@ def test_a_topic_in_use_is_asked_for_once(flow: Flow, monkeypatch: pytest.Monkey
         for _ in range(5):
             clock[0] += 0.7
             assert cache.get([flow.source]) == first
-        assert _asking(requests, flow.source) == 1
+        assert requests_naming(requests, flow.source) == 1
         # Only what is not known is asked for, in one request.
         cache.get([flow.source, flow.target])
-        assert _asking(requests, flow.target) == 1
-        assert _asking(requests, flow.source) == 1
+        assert requests_naming(requests, flow.target) == 1
+        assert requests_naming(requests, flow.source) == 1
 
 
 def test_an_idle_topic_leaves_the_cache(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +62,7 @@ def test_an_idle_topic_leaves_the_cache(flow: Flow, monkeypatch: pytest.MonkeyPa
         clock[0] += 1.1
         assert len(cache._topics) == 0
         assert cache.get([flow.source]) != before
-        assert _asking(requests, flow.source) == 2
+        assert requests_naming(requests, flow.source) == 2
 
 
 def test_what_was_forgotten_is_asked_for_again(flow: Flow) -> None:
@@ -144,51 +129,3 @@ def test_an_answer_is_not_cut_off_by_the_end_of_the_time(
         proxy.latency = 0.1
         answer = connections.send(MetadataRequest(topics=[]), Deadline(0.0, "test"))
     assert answer.brokers
-
-
-# By name, topics are looked up once more before each commit.
-@needs_topic_ids
-def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests = sent_requests(monkeypatch)
-    with started(flow) as membership, transactions(flow, membership) as first:
-        driver = _asking(requests, flow.source)
-        producer, settings, plan = first._producer, first._settings, first._plan
-        for offset in range(0, 16, 2):
-            # A task of its own each time, as in batch after batch.
-            writing = Transactions(producer, settings, plan)
-            for part in (offset, offset + 1):
-                writing.add(rows(flow, 0, part))
-            writing.add(rows(flow, 1, offset))
-            writing.commit()
-        assert _asking(requests, flow.target) == 1
-        assert _asking(requests, flow.source) == driver
-        # After a failure nothing is taken for known.
-        writing.add(rows(flow, 0, 16))
-        writing.abort()
-        writing.add(rows(flow, 0, 16))
-        writing.commit()
-        assert _asking(requests, flow.target) == 2
-    assert len(flow.values()) == 25
-
-
-@pytest.mark.slow
-def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = sent_requests(monkeypatch)
-    monkeypatch.setattr(task, "_producers", {})
-    used: list[tuple[int, int]] = []
-    with started(flow) as membership, transactions(flow, membership) as writing:
-        for number, discard_producer in enumerate((False, False, True)):
-            run = write_task(writing._settings, writing._plan, discard_producer=discard_producer)
-            (report,) = run(iter([row_batch(flow, 0, number)]))
-            (text,) = report.column(0).to_pylist()
-            assert [row["status"] for row in json.loads(text)] == ["written", "written"]
-            (producer,) = task._producers.values()
-            used.append((producer.identity.epoch, _asking(requests, flow.target)))
-        producer.close()
-    first, second, third = used
-    assert first == second
-    assert third[0] > second[0]
-    assert third[1] > second[1]
-    assert sorted(flow.values()) == ["0/0", "0/1", "0/2"]

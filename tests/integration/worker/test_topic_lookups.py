@@ -1,0 +1,61 @@
+"""A worker looks topics up as seldom as it can, and anew after a failure."""
+
+import json
+
+import pytest
+
+from spark_eos._exactly_once import task
+from spark_eos._exactly_once.task import write_task
+from spark_eos._exactly_once.transaction import Transactions
+from support.flow import Flow
+from support.members import started
+from support.versions import needs_topic_ids
+from support.writing import requests_naming, row_batch, rows, sent_requests, transactions
+
+
+# By name, topics are looked up once more before each commit.
+@needs_topic_ids
+def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = sent_requests(monkeypatch)
+    with started(flow) as membership, transactions(flow, membership) as first:
+        driver = requests_naming(requests, flow.source)
+        producer, settings, plan = first._producer, first._settings, first._plan
+        for offset in range(0, 16, 2):
+            # A task of its own each time, as in batch after batch.
+            writing = Transactions(producer, settings, plan)
+            for part in (offset, offset + 1):
+                writing.add(rows(flow, 0, part))
+            writing.add(rows(flow, 1, offset))
+            writing.commit()
+        assert requests_naming(requests, flow.target) == 1
+        assert requests_naming(requests, flow.source) == driver
+        # After a failure nothing is taken for known.
+        writing.add(rows(flow, 0, 16))
+        writing.abort()
+        writing.add(rows(flow, 0, 16))
+        writing.commit()
+        assert requests_naming(requests, flow.target) == 2
+    assert len(flow.values()) == 25
+
+
+@pytest.mark.slow
+def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = sent_requests(monkeypatch)
+    monkeypatch.setattr(task, "_producers", {})
+    used: list[tuple[int, int]] = []
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        for number, discard_producer in enumerate((False, False, True)):
+            run = write_task(writing._settings, writing._plan, discard_producer=discard_producer)
+            (report,) = run(iter([row_batch(flow, 0, number)]))
+            (text,) = report.column(0).to_pylist()
+            assert [row["status"] for row in json.loads(text)] == ["written", "written"]
+            (producer,) = task._producers.values()
+            used.append((producer.identity.epoch, requests_naming(requests, flow.target)))
+        producer.close()
+    first, second, third = used
+    assert first == second
+    assert third[0] > second[0]
+    assert third[1] > second[1]
+    assert sorted(flow.values()) == ["0/0", "0/1", "0/2"]
