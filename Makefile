@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
-.PHONY: help venv jars test test-unit test-slow test-kills test-clusters test-stores test-upgrade coverage mutants matrix chaos chaos-nodes chaos-yarn chaos-mutations soak bench check docs demo clean
+.PHONY: help venv jars test test-unit messages test-slow test-kills test-clusters test-stores test-upgrade coverage mutants matrix chaos chaos-nodes chaos-yarn chaos-mutations soak bench check docs demo clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ test: jars ## Run the tests with real brokers and a real Spark; ORDER=seed for a
 
 test-unit: $(VENV)/.stamp ## Run the tests that need no broker and no JVM: half a minute, and a minute to set up
 	@$(PYTEST) tests/unit $(ARGS)
+
+messages: $(VENV)/.stamp ## Write tests/messages.txt, what errors say in unit tests, for a review
+	@rm -f tests/messages.txt
+	@WRITE_MESSAGES=1 $(PYTEST) tests/unit --numprocesses 0 $(ARGS)
 
 test-slow: jars ## Run the slowest tests: faults, the demo, the jobs, secrets, Connect
 	@$(PYTEST) -m slow --numprocesses 2 --dist worksteal $(ARGS)

@@ -19,6 +19,7 @@ from spark_eos.errors import ConfigurationError
 from spark_eos.jobs.options import JobOptions, job_options
 from support.certificates import issued, pem
 from support.client_settings import OIDC, SCRAM, SERVERS
+from support.messages import says
 from support.pages import code_blocks, run_block
 from support.secured import PASSWORD
 
@@ -49,22 +50,22 @@ def test_jaas_lines_as_users_write_them(line: str, password: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    "line",
     [
-        ("", "must begin with"),
-        ('password="marker-secret";', "must begin with"),
-        (f'{MODULE} password="marker-secret";', "followed by one of required"),
-        (f"{MODULE} perhaps;", "followed by one of required"),
-        (f'{MODULE} required password="marker-secret"', "one semicolon at the end"),
-        (f'{MODULE} required password="marker-secret', "after character 64"),
-        (f"{MODULE} required; {MODULE} required;", "one login module"),
-        (f"{MODULE} required password marker-secret;", 'of the form name="value"'),
-        (f"{MODULE} required a=b password=marker secret;", "after character 84"),
-        (f"{MODULE} required password=;", "after character 64"),
+        "",
+        'password="marker-secret";',
+        f'{MODULE} password="marker-secret";',
+        f"{MODULE} perhaps;",
+        f'{MODULE} required password="marker-secret"',
+        f'{MODULE} required password="marker-secret',
+        f"{MODULE} required; {MODULE} required;",
+        f"{MODULE} required password marker-secret;",
+        f"{MODULE} required a=b password=marker secret;",
+        f"{MODULE} required password=;",
     ],
 )
-def test_jaas_lines_that_are_none_are_refused_without_being_told(line: str, words: str) -> None:
-    with pytest.raises(JaasError, match=words) as caught:
+def test_jaas_lines_that_are_none_are_refused_without_being_told(line: str) -> None:
+    with says(JaasError) as caught:
         parse_jaas(line)
     assert "marker" not in str(caught.value)
 
@@ -107,52 +108,51 @@ def jaas(line: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    "settings",
     [
-        ({**SCRAM, "ssl.truststore.location": "/x.jks"}, "ssl.truststore.location.*ssl.ca.loc"),
-        ({**SCRAM, "ssl.keystore.location": "/x.p12"}, "ssl.keystore.location.*ssl.certificate"),
-        ({**SCRAM, "ssl.keystore.password": "marker-secret"}, "ssl.keystore.password"),
-        ({**SCRAM, "ssl.crl.location": "/x"}, "ssl.crl.location.*not all Kafka clients"),
-        ({**SCRAM, "ssl.cipher.suites": "x"}, "ssl.cipher.suites.*not all Kafka clients"),
-        ({**SCRAM, "sasl.passwrod": "marker-secret"}, "sasl.passwrod.*no such setting"),
-        ({**SCRAM, "sasl.mechanism": "GSSAPI"}, "GSSAPI.*not supported; use one of PLAIN"),
-        ({**SCRAM, "sasl.kerberos.principal": "x"}, "sasl.kerberos.principal.*SCRAM"),
-        ({**SCRAM, "sasl.login.callback.handler.class": "x"}, "options= of sink.read"),
-        ({**SCRAM, "enable.ssl.certificate.verification": "false"}, "ssl.ca.location"),
-        ({**SCRAM, "enable.ssl.certificate.verification": "no"}, "true or false"),
-        ({**SCRAM, "ssl.endpoint.identification.algorithm": "x"}, "'https'.*or 'none'"),
-        ({**SCRAM, "ssl.endpoint.identification.algorithm": ""}, "'https'.*or 'none'.*, not ''"),
-        ({**SCRAM, "kafka.ssl.endpoint.identification.algorithm": ""}, "'https'.*or 'none'"),
-        ({**SCRAM, "security.protocol": "TLS"}, "must be one of PLAINTEXT"),
-        ({**SCRAM, "security.protocol": "SSL"}, "sasl.mechanism.*set security.protocol to SASL"),
-        (without(SCRAM, "security.protocol"), "set security.protocol to SASL_SSL"),
-        ({**SERVERS, "ssl.ca.location": "/x"}, "set security.protocol to SSL"),
-        (without(SCRAM, "sasl.password"), "needs 'sasl.password' for"),
-        (without(SCRAM, "sasl.mechanism"), "needs 'sasl.mechanism'"),
-        ({**SCRAM, "sasl.jaas.config": "x required;"}, "not both"),
-        (jaas("org.other.LoginModule required username=a password=b;"), "needs org.*Scram"),
-        (jaas(f"{MODULE} required username=a password=b t=true;"), "exactly the options.*, t,"),
-        (jaas(f"{MODULE} required username=a password=marker-secret"), "one semicolon"),
-        ({**SCRAM, "kafka.sasl.password": "x"}, "sasl.password twice"),
-        ({**SCRAM, "ssl.ca.location": "/nowhere"}, "ssl.ca.location.*/nowhere.*No such file"),
-        ({**SCRAM, "ssl.ca.pem": "marker-secret"}, "ssl.ca.pem.*not a PEM"),
-        ({**SCRAM, "ssl.ca.pem": "x", "ssl.ca.location": "y"}, "not both"),
-        ({**SCRAM, "ssl.certificate.pem": "-----BEGIN CERTIFICATE-----"}, "needs both"),
-        ({**SCRAM, "oauth_cb": "x"}, "oauth_cb.*must be a function"),
-        (without(OIDC, "sasl.oauthbearer.method"), "method=oidc"),
-        (without(OIDC, "sasl.oauthbearer.client.secret"), "client.secret"),
-        ({**OIDC, "sasl.oauthbearer.token.endpoint.url": "file:///x"}, "must be an https URL"),
-        ({**OIDC, "sasl.oauthbearer.grant.type": "x"}, "client_credentials"),
-        ({**OIDC, "sasl.oauthbearer.extensions": "marker-secret"}, "key=value"),
-        ({**OIDC, "sasl.oauthbearer.assertion.file": "x"}, "assertion.file.*oauth_cb"),
-        ({**OIDC, "sasl.jaas.config": "x required;"}, "PLAIN and SCRAM"),
-        ({**OIDC, "oauth_cb": print}, "not both"),
-        ({**OIDC, "enable.sasl.oauthbearer.unsecure.jwt": "true"}, "unsigned"),
+        {**SCRAM, "ssl.truststore.location": "/x.jks"},
+        {**SCRAM, "ssl.keystore.location": "/x.p12"},
+        {**SCRAM, "ssl.keystore.password": "marker-secret"},
+        {**SCRAM, "ssl.crl.location": "/x"},
+        {**SCRAM, "ssl.cipher.suites": "x"},
+        {**SCRAM, "sasl.passwrod": "marker-secret"},
+        {**SCRAM, "sasl.mechanism": "GSSAPI"},
+        {**SCRAM, "sasl.kerberos.principal": "x"},
+        {**SCRAM, "sasl.login.callback.handler.class": "x"},
+        {**SCRAM, "enable.ssl.certificate.verification": "false"},
+        {**SCRAM, "enable.ssl.certificate.verification": "no"},
+        {**SCRAM, "ssl.endpoint.identification.algorithm": "x"},
+        {**SCRAM, "ssl.endpoint.identification.algorithm": ""},
+        {**SCRAM, "kafka.ssl.endpoint.identification.algorithm": ""},
+        {**SCRAM, "security.protocol": "TLS"},
+        {**SCRAM, "security.protocol": "SSL"},
+        without(SCRAM, "security.protocol"),
+        {**SERVERS, "ssl.ca.location": "/x"},
+        without(SCRAM, "sasl.password"),
+        without(SCRAM, "sasl.mechanism"),
+        {**SCRAM, "sasl.jaas.config": "x required;"},
+        jaas("org.other.LoginModule required username=a password=b;"),
+        jaas(f"{MODULE} required username=a password=b t=true;"),
+        jaas(f"{MODULE} required username=a password=marker-secret"),
+        {**SCRAM, "kafka.sasl.password": "x"},
+        {**SCRAM, "ssl.ca.location": "/nowhere"},
+        {**SCRAM, "ssl.ca.pem": "marker-secret"},
+        {**SCRAM, "ssl.ca.pem": "x", "ssl.ca.location": "y"},
+        {**SCRAM, "ssl.certificate.pem": "-----BEGIN CERTIFICATE-----"},
+        {**SCRAM, "oauth_cb": "x"},
+        without(OIDC, "sasl.oauthbearer.method"),
+        without(OIDC, "sasl.oauthbearer.client.secret"),
+        {**OIDC, "sasl.oauthbearer.token.endpoint.url": "file:///x"},
+        {**OIDC, "sasl.oauthbearer.grant.type": "x"},
+        {**OIDC, "sasl.oauthbearer.extensions": "marker-secret"},
+        {**OIDC, "sasl.oauthbearer.assertion.file": "x"},
+        {**OIDC, "sasl.jaas.config": "x required;"},
+        {**OIDC, "oauth_cb": print},
+        {**OIDC, "enable.sasl.oauthbearer.unsecure.jwt": "true"},
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_settings_that_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words) as caught:
+def test_settings_that_are_refused(settings: dict[str, Any]) -> None:
+    with says(ConfigurationError) as caught:
         ClientSettings(settings)
     assert "marker" not in str(caught.value)
 
@@ -192,7 +192,7 @@ def test_amazons_own_jaas_line_is_taken() -> None:
     assert isinstance(client.security.sasl, Msk)
     assert client.security.sasl.function == MskIam(None, role="arn:1", session="orders")
     assert client.for_producer("id", 1)["sasl.mechanism"] == "OAUTHBEARER"
-    with pytest.raises(ConfigurationError, match="awsProfileName, awsRoleArn"):
+    with says(ConfigurationError):
         ClientSettings({**settings, "sasl.jaas.config": f"{module} required awsDebugCreds=true;"})
 
 

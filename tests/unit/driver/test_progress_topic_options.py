@@ -6,6 +6,7 @@ import pytest
 
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import ProgressTopic
+from support.messages import says
 
 
 def test_what_is_allowed() -> None:
@@ -14,20 +15,21 @@ def test_what_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"name": ""}, "progress_topic must be a non-empty string, not ''"),
-        ({"name": "a" * 201}, "progress_topic is longer than 200 characters"),
-        ({"name": "a*"}, "progress_topic='a\\*' contains a \\*"),
-        ({"name": "a b"}, "progress_topic='a b' is no name of a topic"),
-        ({"name": "a\n"}, "progress_topic='a\\\\n' is no name of a topic"),
-        ({"name": ".."}, "progress_topic='..' is no name of a topic"),
-        ({"partitions": 1}, r"progress_topic\.partitions must be an integer of at least 2, not 1"),
-        ({"partitions": 2**31}, r"progress_topic\.partitions must be at most 2147483647"),
-        ({"replicas": 0}, r"progress_topic\.replicas must be an integer of at least 1, not 0"),
-        ({"replicas": 2**15}, r"progress_topic\.replicas must be at most 32767"),
+        {"name": ""},
+        {"name": "a" * 250},
+        {"name": "a*"},
+        {"name": "a b"},
+        {"name": "a\n"},
+        {"name": ".."},
+        {"partitions": 1},
+        {"partitions": 2**31},
+        {"replicas": 0},
+        {"replicas": 2**15},
     ],
+    ids=str,
 )
-def test_what_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{words}"):
+def test_what_is_refused(options: dict[str, Any]) -> None:
+    with says(ConfigurationError):
         ProgressTopic(**options)

@@ -8,55 +8,50 @@ from spark_eos import DeadLetters, ExactlyOnceSink, Transactions, errors
 from spark_eos._client.settings import ClientSettings
 from spark_eos._sink.writer import ExactlyOnceWriter
 from spark_eos.options import FLAT, GROUPS, flat_options, grouped
+from support.messages import says
 from support.sinks import arguments
 
 _OTHER = {"bootstrap.servers": "b:1"}
 
 
+_SERVERS = {"bootstrap.servers": "a:1"}
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"group_id": " "}, "group_id"),
-        ({"checkpoint_location": ""}, "checkpoint_location"),
-        ({"max_members": 0}, r"limits\.max_members"),
-        ({"max_transaction_records": "many"}, r"transactions\.max_records"),
-        ({"max_block_ms": 0}, r"limits\.max_block_ms"),
-        ({"metadata_max_idle_ms": -1}, r"limits\.metadata_max_idle_ms"),
-        (
-            {"max_transaction_ms": 60_000},
-            r"transactions\.max_ms=60000 must be below transactions\.timeout_ms",
-        ),
-        ({"kafka": {}}, "bootstrap.servers"),
-        ({"kafka": {"bootstrap.servers": "a:1", "transactional.id": "x"}}, r"transactions\.id_pre"),
-        ({"kafka": {"bootstrap.servers": "a:1", "no.such.setting": "1"}}, "no.such.setting"),
-        ({"kafka": {"bootstrap.servers": "a:1", "linger.ms": "soon"}}, "linger.ms"),
-        ({"kafka": {"bootstrap.servers": "a:1", "sasl.password": "s"}}, "PLAINTEXT"),
-        ({"asynchronous_progress": "false"}, "asynchronous_progress"),
-        ({"delivery": "exactly"}, "'direct', 'mirrored' or 'staged'"),
-        ({"delivery": "mirrored"}, "give its client settings as source_kafka"),
-        ({"delivery": "direct", "source_kafka": _OTHER}, "use delivery='mirrored'"),
-        ({"source_kafka": {}}, "source_kafka: kafka needs 'bootstrap.servers'"),
-        ({"source_kafka": {**_OTHER, "group.id": "g"}}, "source_kafka: "),
+        {"group_id": " "},
+        {"checkpoint_location": ""},
+        {"max_members": 0},
+        {"max_transaction_records": "many"},
+        {"max_block_ms": 0},
+        {"metadata_max_idle_ms": -1},
+        {"max_transaction_ms": 60_000},
+        {"kafka": {}},
+        {"kafka": {**_SERVERS, "transactional.id": "x"}},
+        {"kafka": {**_SERVERS, "no.such.setting": "1"}},
+        {"kafka": {**_SERVERS, "linger.ms": "soon"}},
+        {"kafka": {**_SERVERS, "sasl.password": "s"}},
+        {"asynchronous_progress": "false"},
+        {"delivery": "exactly"},
+        {"delivery": "mirrored"},
+        {"delivery": "direct", "source_kafka": _OTHER},
+        {"source_kafka": {}},
+        {"source_kafka": {**_OTHER, "group.id": "g"}},
+        {"source_kafka": {**_OTHER, "socket.timeout.ms": "soon"}},
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=str,
 )
-def test_options(options: dict[str, Any], words: str) -> None:
-    given = {
-        "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-        "group_id": "g",
-        "checkpoint_location": "c",
-        **options,
-    }
-    with pytest.raises(errors.ConfigurationError, match=words):
+def test_options(options: dict[str, Any]) -> None:
+    given = {"kafka": _SERVERS, "group_id": "g", "checkpoint_location": "c", **options}
+    with says(errors.ConfigurationError):
         ExactlyOnceSink(**arguments(**given))
 
 
 @pytest.mark.parametrize("trigger", ["continuous", "realTime"])
 def test_a_trigger_without_batches(trigger: str) -> None:
     writer: Any = ExactlyOnceWriter.__new__(ExactlyOnceWriter)
-    with pytest.raises(
-        errors.ConfigurationError, match=rf"trigger\({trigger}='1 second'\) can't be used"
-    ):
+    with says(errors.ConfigurationError):
         writer.trigger(**{trigger: "1 second"})
 
 
@@ -65,8 +60,7 @@ def test_a_trigger_without_batches(trigger: str) -> None:
 )
 def test_what_the_writer_does_not_have(name: str) -> None:
     writer: Any = ExactlyOnceWriter.__new__(ExactlyOnceWriter)
-    words = "no attribute 'nothing'" if name == "nothing" else f"has no {name}: "
-    with pytest.raises(AttributeError, match=words):
+    with says(AttributeError):
         getattr(writer, name)
 
 
@@ -101,9 +95,3 @@ def test_requests_of_the_source_wait_as_long_as_others() -> None:
     waits = [options[f"kafka.{name}.timeout.ms"] for name in ("request", "default.api")]
     assert waits == ["90000", "180000"]
     assert "kafka.request.timeout.ms" not in ClientSettings(_OTHER).for_spark_source()
-
-
-def test_settings_of_a_source_are_checked_as_those_of_the_target_are() -> None:
-    words = r"source_kafka: kafka\['socket.timeout.ms'\]"
-    with pytest.raises(errors.ConfigurationError, match=words):
-        ClientSettings.of_source({**_OTHER, "socket.timeout.ms": "soon"})
