@@ -16,7 +16,6 @@ def test_each_message_belongs_to_a_test() -> None:
         for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef)
     }
-    assert known
     assert known - tests == set(), "`make messages` takes them out"
 
 
