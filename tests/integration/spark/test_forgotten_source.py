@@ -20,7 +20,8 @@ from spark_eos.errors import UnsupportedPipelineError
 from support import groups
 from support.apis import Api, Queries
 from support.flow import Flow
-from support.queries import run_available
+from support.mirroring import MirroredFlow
+from support.queries import relay, run_available
 from support.sinks import arguments
 from support.staging import repartitioned
 
@@ -63,7 +64,7 @@ def _of_another_cluster(frame: DataFrame) -> DataFrame:
 
 
 PIPELINES = {each.__name__: each for each in (_no_source, _other_source, _of_another_cluster)}
-PIPELINES["repartitioned"] = repartitioned
+PIPELINES |= {"repartitioned": repartitioned, "_as_read": relay}
 
 
 def _delivery(
@@ -101,6 +102,15 @@ def test_a_narrow_query_is_not_staged_for_want_of_source(
         ask()
     assert "keep" in info.value.text
     assert "set delivery='staged'" in info.value.text
+
+
+def test_nor_is_one_that_reads_another_cluster(
+    mirrored_flow: MirroredFlow, spark_eos_session: SparkSession
+) -> None:
+    options = mirrored_flow.options()
+    with pytest.raises(UnsupportedPipelineError, match=r"no `source` .*set delivery='staged'"):
+        _delivery(spark_eos_session, options, mirrored_flow.source, "_no_source")
+    assert _delivery(spark_eos_session, options, mirrored_flow.source, "_as_read") == "mirrored"
 
 
 def test_nor_where_a_function_drops_the_column(flow: Flow, spark_eos_session: SparkSession) -> None:
