@@ -52,7 +52,7 @@ def test_a_first_query(home: Path) -> None:
     ended = _run(home, "python", "first.py")
     assert ended.returncode == 0, ended.stderr
     assert re.findall(r"\| *([A-Z]+)\|", ended.stdout).count("EXACTLY") == 2
-    assert "rows_written=3" in ended.stdout
+    assert "batch 0: 3 rows in" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
