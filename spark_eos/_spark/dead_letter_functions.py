@@ -17,8 +17,15 @@ from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.columns import SOURCE
 from spark_eos._spark.dead_letter_columns import has_error_column
 from spark_eos._spark.names import with_known_names
-from spark_eos._spark.row_errors import RowError, RowErrors, bad_rows, position_of
+from spark_eos._spark.row_errors import (
+    RowError,
+    RowErrors,
+    bad_rows,
+    position_of,
+    with_place_only,
+)
 from spark_eos._spark.row_faults import by_halves, not_of_row
+from spark_eos._spark.session_time import SETTING, SessionTime
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import (
     ConfigurationError,
@@ -108,7 +115,8 @@ def guarded(
     new = (T.StructField(field.name, field.dataType) for field in made)
     whole = {field.name: field for field in (*passed, *new, *of_rows.fields)}
     own = (function, made, kind, tuple(row_errors), stacktrace)
-    guard = _Guard(*own, passed=passed.names, names=[*whole], of_rows=of_rows)
+    time = SessionTime(frame.sparkSession.conf.get(SETTING) or "UTC")
+    guard = _Guard(*own, passed=passed.names, names=[*whole], of_rows=of_rows, time=time)
     return frame.mapInArrow(guard, T.StructType([*whole.values()]))
 
 
@@ -128,6 +136,7 @@ class _Guard:
     passed: list[str]
     names: list[str]
     of_rows: RowErrors
+    time: SessionTime
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         types = arrow_schema(self.schema)
@@ -174,14 +183,15 @@ class _Guard:
 
     def _made(self, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
         """A batch of the function's columns, with the errors of rows."""
-        made = self._by_row(batch, types) if self.kind == "rows" else self._by_batch(batch)
-        return self._checked(made, batch, types)
+        given = with_place_only(batch)
+        make = self._by_row if self.kind == "rows" else self._by_batch
+        return self._checked(make(given, types), batch, types)
 
     def _by_row(self, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
         errors: dict[int, RowError] = {}
         rows: list[Mapping[str, Any]] = []
         nothing = dict.fromkeys(self.schema.names)
-        for number, row in enumerate(batch.to_pylist()):
+        for number, row in enumerate(self.time.rows(batch)):
             try:
                 rows.append(self.function(row))
             except Exception as error:  # noqa: BLE001 - whatever the user's function raises
@@ -190,18 +200,19 @@ class _Guard:
                 rows.append(nothing)
                 errors[number] = self._told(error)
         columns = {
-            name: pa.array([row[name] for row in rows], types.field(name).type)
+            name: self.time.array([row[name] for row in rows], types.field(name).type)
             for name in self.schema.names
         }
         return pa.RecordBatch.from_pydict(columns), errors
 
-    def _by_batch(self, batch: pa.RecordBatch) -> _Made:
-        if self.kind == "pandas":
-            made = self.function(batch.to_pandas())
-            found = pa.RecordBatch.from_pandas(made[self.schema.names], preserve_index=False)
-        else:
-            found = self.function(batch)
-        return found, {}
+    def _by_batch(self, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
+        if self.kind == "arrow":
+            return self.function(batch), {}
+        made = self.function(self.time.pandas(batch))[self.schema.names]
+        found = made.assign(
+            **{field.name: self.time.series(made[field.name], field.type) for field in types}
+        )
+        return pa.RecordBatch.from_pandas(found, preserve_index=False), {}
 
     def _checked(self, made: _Made, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
         found, errors = made

@@ -175,3 +175,16 @@ def position_of(batch: pa.RecordBatch, row: int) -> str:
     # Nothing else of it, such as a time that Python has no form for.
     topic, partition, offset = (pc.struct_field(source, name)[row].as_py() for name in PLACE)
     return f"{topic}-{partition}, offset {offset}: "
+
+
+def with_place_only(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose ``source`` has nothing but topic, partition and offset."""
+    # Not the record that it carries for dead letters, of which Python may have no form of the time.
+    place = batch.schema.get_field_index(SOURCE)
+    source = None if place < 0 else batch.column(place)
+    if source is None or not set(PLACE) < set(_names(source.type)):
+        return batch
+    fields = [source.type.field(name) for name in PLACE]
+    parts = [pc.struct_field(source, name) for name in PLACE]
+    own = pa.StructArray.from_arrays(parts, fields=fields, mask=source.is_null())
+    return batch.set_column(place, SOURCE, own)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from sys import stdlib_module_names
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from spark_eos.errors import SparkEosError
 
 _OUTAGES: Final = (OSError, MemoryError, ImportError, SparkEosError)
@@ -23,6 +25,8 @@ _OUTAGE_MODULES: Final = (
 )
 # They say of data that it is an OSError, with no number of one.
 _UNPACKERS: Final = ("bz2", "gzip")
+# What Arrow says of values that it can't convert. Not what is derived: Flight is a client.
+_ARROWS: Final = (pa.ArrowException, pa.lib.ArrowCapacityError, pa.lib.ArrowSerializationError)
 _GROUPS: Final = getattr(builtins, "BaseExceptionGroup", ())  # not in Python 3.10
 
 
@@ -100,7 +104,7 @@ def _may_be_outage(error: BaseException) -> bool:
         return True
     if isinstance(error, EOFError) and _is_for_outages(_raised_in(error)):
         return True
-    if isinstance(error, _TOLD):
+    if isinstance(error, _TOLD) or kind in _ARROWS:
         return False
     while kind.__module__.partition(".")[0] not in stdlib_module_names:
         kind = next(base for base in kind.__bases__ if issubclass(base, BaseException))

@@ -62,6 +62,10 @@ class ServerError(Exception):
     """The base of a client's errors, as redis.RedisError."""
 
 
+class FlightError(pa.ArrowException):  # type: ignore[misc]
+    """As those of Arrow's client of servers."""
+
+
 class LockError(ServerError, ValueError):
     """As redis.LockError, which also says that a lock was waited for in vain."""
 
@@ -119,6 +123,7 @@ OUTAGES: list[Exception] = [
     PriceError(),
     AnswerError(),
     LockError(),
+    FlightError(),
 ]
 FAULTS: list[Exception] = [
     ValueError("no number"),
@@ -163,6 +168,7 @@ PARSERS: list[tuple[Callable[..., object], Any]] = [
     (urllib.request.Request, "no"),
     (partial(pa.scalar, type=pa.string()), b"\xff"),
     (partial(pa.array, type=pa.int32()), ["no"]),
+    (pa.Array.to_pandas, pa.array([b"\xff"], pa.binary()).view(pa.string())),
 ]
 
 
