@@ -5,7 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from pyspark.sql import DataFrame
@@ -25,11 +25,12 @@ from spark_eos._delivery.ownership import (
     nothing_staged,
 )
 from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
+from spark_eos._driver.offset_log import CONTINUE_EMPTY
 from spark_eos._driver.progress_topic import COMMIT_PARTITION, ensure_progress_topic
 from spark_eos._driver.start import Start
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch
 from spark_eos._exactly_once.offsets import GroupOffsets
-from spark_eos._kafka.cluster import same_cluster
+from spark_eos._kafka.cluster import TopicInfo, same_cluster
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.stored_text import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -62,6 +63,8 @@ class SinkQuery:
     why: str
     # Whether the stream can't be written by a delivery that costs less.
     forced: bool
+    # What sink.read has found.
+    topics_at_read: Mapping[str, TopicInfo] = field(default_factory=dict)
     # Of topics that no row may be for.
     source_patterns: frozenset[str] = frozenset()
 
@@ -82,6 +85,8 @@ class Delivery(ABC):
     # Why a query is written so, if nothing else is wanted; and what tells where it continues.
     why: ClassVar[str]
     continues_from: ClassVar[str]
+    # How a query goes on if its checkpoint is lost.
+    without_checkpoint: ClassVar[str] = CONTINUE_EMPTY
     # Whether progress partitions stand for what is read, so that sources may be in any cluster.
     in_progress_topic: ClassVar[bool] = True
 

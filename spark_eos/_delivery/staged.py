@@ -79,6 +79,7 @@ class StagedDelivery(Delivery):
     name = STAGED
     why = "it suits any query"
     continues_from = "its checkpoint"
+    without_checkpoint = "start over with another group_id and another checkpoint_location"
 
     @classmethod
     def rejection(cls, *, other_cluster: bool) -> str | None:

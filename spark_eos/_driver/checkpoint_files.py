@@ -54,7 +54,7 @@ class ArrowFiles:
             suppress(FileNotFoundError, NotADirectoryError),
             self._fs.open_input_stream(f"{self._base}/{path}") as stream,
         ):
-            return bytes(stream.read()).decode()
+            return bytes(stream.read()).decode(errors="replace")
         return None
 
     def write(self, path: str, text: str) -> None:

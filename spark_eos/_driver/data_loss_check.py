@@ -9,6 +9,7 @@ from spark_eos._batch.batch_report import LostRecords
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.sources import Sources
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._driver.offset_log import CONTINUE_EMPTY
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.list_offsets import FirstOffsets
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -86,8 +87,7 @@ class DataLossCheck:
             raise CheckpointError(
                 f"by the checkpoint, batch {batch.batch_id} reads on at records that are deleted "
                 f"by now: {names}. They are written, and nothing is lost, but Spark can't go on "
-                "from there. Start with an empty checkpoint_location and the same group_id: the "
-                "group's offsets tell where to go on"
+                f"from there. To go on, {CONTINUE_EMPTY}"
             )
 
     def warn(

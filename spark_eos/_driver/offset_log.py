@@ -21,6 +21,12 @@ from spark_eos.errors import CheckpointError
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
 _NO_OFFSET: Final = "-"
 _PARTS: Final = ("commits", "offsets", "sources", "state")
+_PUT_BACK: Final = "Put that file back as it was, from a copy of the checkpoint"
+CONTINUE_EMPTY: Final = (
+    "start with an empty checkpoint_location and the same group_id: the group's offsets tell where "
+    "to go on"
+)
+"""How a direct or mirrored query goes on without its checkpoint."""
 
 
 def parse_positions(lines: Iterable[str], where: str) -> Positions:
@@ -76,7 +82,7 @@ def _canonical(text: str) -> str:
         return text
 
 
-class _Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """What Spark has logged of a batch."""
 
     version: str
@@ -84,7 +90,7 @@ class _Entry(NamedTuple):
     lines: list[str]  # where it ends in each source
 
     @classmethod
-    def of(cls, text: str) -> "_Entry":
+    def of(cls, text: str) -> "LogEntry":
         lines = [line.strip() for line in text.split("\n")]
         try:
             began_ms = int(json.loads(lines[1])["batchTimestampMs"])
@@ -94,11 +100,10 @@ class _Entry(NamedTuple):
 
     def by_source(self) -> dict[str, str]:
         """The end offsets by the source's name or number."""
-        found = {}
-        for number, line in enumerate(self.lines):
-            named = _PREFIX.match(line)
-            found[named[0][:-1] if named else str(number)] = _PREFIX.sub("", line)
-        return found
+        if self.version == "v1":
+            return {str(number): line for number, line in enumerate(self.lines)}
+        named = (line.partition(":") for line in self.lines)
+        return {name: text for name, _, text in named}
 
 
 def _place(files: Files) -> str:
@@ -122,10 +127,11 @@ def numbers(files: Files, directory: str) -> list[int]:
 class OffsetLog:
     """Reads batch ranges from a checkpoint."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, cure: str = _PUT_BACK) -> None:
         self._files = files
+        self._cure = cure
         # Where a batch ends, the next one starts.
-        self._entries: LRUCache[int, _Entry] = LRUCache(2)
+        self._entries: LRUCache[int, LogEntry] = LRUCache(2)
         self._query_id: str | None = None
         self.markers = MarkerFiles(files)
 
@@ -142,10 +148,15 @@ class OffsetLog:
                 self._query_id = str(json.loads(text)["id"])
             except (ValueError, LookupError, TypeError) as error:
                 raise CheckpointError(
-                    f"metadata of {_place(self._files)} can't be read: {text[:200]!r}. Put that "
-                    "file back as it was, from a copy of the checkpoint"
+                    f"metadata of {_place(self._files)} can't be read: {text[:200]!r}. {self._cure}"
                 ) from error
         return self._query_id
+
+    def exists(self) -> bool:
+        """Whether there is anything of Spark's at the location."""
+        if self._files.read("metadata") is not None:
+            return True
+        return any(self._files.names(name) for name in _PARTS)
 
     def _no_checkpoint(self) -> CheckpointError:
         place = _place(self._files)
@@ -153,7 +164,7 @@ class OffsetLog:
         if found:
             return CheckpointError(
                 f"{place} has {', '.join(found)} but no metadata: it is only a part of a "
-                "checkpoint. Put back what was deleted or not copied"
+                f"checkpoint. {self._cure}"
             )
         return CheckpointError(
             f"there is no streaming checkpoint at {place}, which is empty or does not exist; it "
@@ -174,12 +185,12 @@ class OffsetLog:
         finished = self._finished
         return 0 if finished is None else finished + 1
 
-    def _entry(self, batch_id: int) -> _Entry:
+    def _entry(self, batch_id: int) -> LogEntry:
         if batch_id not in self._entries:
             text = self._files.read(f"offsets/{batch_id}")
             if text is None:
                 raise self._missing(batch_id)
-            self._entries[batch_id] = _Entry.of(text)
+            self._entries[batch_id] = LogEntry.of(text)
         return self._entries[batch_id]
 
     def _ends(self, batch_id: int) -> Positions:
@@ -281,23 +292,16 @@ def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
     """Lets Spark start from logs that were written asynchronously; returns the completed batch."""
     if not OffsetLog(files).markers.read().checkpoint_may_lag:
         return None
-    logged, finished = numbers(files, "offsets"), numbers(files, "commits")
+    logged = numbers(files, "offsets")
     if not logged:
         return None
     last = logged[-1]
-    if finished and finished[-1] > last:
-        raise CheckpointError(
-            f"checkpoint_location {files.location!r} calls batch {finished[-1]} finished and has "
-            f"offsets up to batch {last} only: a write to it has failed. Start with an empty "
-            "checkpoint_location and the same group_id: the group's offsets tell where to go on"
-        )
     if not every_batch or last == 0 or last - 1 in logged:
         return None
     if len(logged) == 1:
         raise CheckpointError(
             f"checkpoint_location {files.location!r} has the offsets of batch {last} and of none "
-            "before it. Put back what was deleted, or start with another checkpoint_location and "
-            "the same group_id: the group's offsets tell where to go on"
+            f"before it. Put back what was deleted, or {CONTINUE_EMPTY}"
         )
     # As Spark itself reads them in its asynchronous mode: each batch starts where the one logged
     # before it ends. What was written since, the group's offsets tell.

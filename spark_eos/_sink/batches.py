@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -21,6 +22,7 @@ from spark_eos._exactly_once.batch import Run
 from spark_eos._exactly_once.delivery import Batch
 from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._pyspark_internals import is_connect
+from spark_eos._sink.start_checks import StartChecks
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.connect import ConnectRuntime
 from spark_eos._spark.failed_job import as_own_error
@@ -30,6 +32,16 @@ from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipeline
 from spark_eos.observability.on_batch import OnBatch, announce, announce_query
 
 logger = logging.getLogger(__name__)
+
+
+# The sinks of queries that were started here, by the ids of their runs.
+_OF_RUNS: Final[WeakValueDictionary[str, "SinkBatches"]] = WeakValueDictionary()
+
+
+def why_failed(query: StreamingQuery) -> SparkEosError | None:
+    """What a query that Spark has ended can be blamed on; None if that is not known."""
+    sink = _OF_RUNS.get(str(query.runId))
+    return None if sink is None else sink.why_failed()
 
 
 class SinkRun:
@@ -43,8 +55,10 @@ class SinkRun:
         start: Start,
         prepared_ms: int,
         why: str,
+        sink: "SinkBatches",
     ) -> None:
         self._runtime = runtime
+        self._sink = sink
 
         def delivery_of(offsets: GroupOffsets) -> Delivery:
             return delivery.of_run(query, runtime, start, offsets, why)
@@ -54,12 +68,20 @@ class SinkRun:
             start,
             query.settings,
             delivery_of,
-            watch=runtime.active,
+            watch=self._is_active,
             prepared_ms=prepared_ms,
         )
         runtime.end_with(self._run)
         self._last_batch = -1
         self.ended = False
+
+    def _is_active(self) -> bool:
+        """See `QueryRuntime.active`; logs why the query has ended between two batches."""
+        if self._runtime.active():
+            return True
+        if not self.ended:
+            self._sink.log_failure()
+        return False
 
     def holds(self, frame: DataFrame) -> bool:
         return not self.ended and self._runtime.hold(frame)
@@ -100,7 +122,10 @@ class SinkRun:
             known = isinstance(error, SparkEosError) and not isinstance(error, CheckpointError)
             if known or self._runtime.stopped(error) is not None:
                 raise
-            if (why := self._run.newer_run() or as_own_error(error)) is not None:
+            why: SparkEosError | None = self._run.newer_run()
+            if not isinstance(error, SparkEosError):
+                why = why or as_own_error(error) or self._sink.why_failed()
+            if why is not None:
                 raise why from error
             raise
 
@@ -128,6 +153,7 @@ class SinkBatches:
         self.query: SinkQuery | None = None
         self._spark: SparkSession | None = None
         self._started: StreamingQuery | None = None
+        self._checks: StartChecks | None = None
         self._turn = threading.Lock()
         self._run: SinkRun | None = None
         # When the query was last known to have no batch in progress, in ms since the epoch.
@@ -153,9 +179,22 @@ class SinkBatches:
                 "group_id and checkpoint_location"
             )
 
-    def note_started(self, query: SinkQuery, started: StreamingQuery) -> None:
-        self._started = started
+    def note_started(self, query: SinkQuery, started: StreamingQuery, checks: StartChecks) -> None:
+        self._started, self._checks = started, checks
+        _OF_RUNS[str(started.runId)] = self
         announce_query(started, query.settings.group_id, self._observers)
+
+    def why_failed(self) -> SparkEosError | None:
+        """What a query that Spark has ended can be blamed on, where the query was started."""
+        return None if self._checks is None else self._checks.why_failed(self.start)
+
+    def log_failure(self) -> None:
+        """Logs what the query has failed with, if Spark's own error does not say so."""
+        if self._started is None or _exception(self._started) is None:
+            return
+        if (why := self.why_failed()) is not None:
+            group = self._settings.group_id
+            logger.error("group %s: the query has failed: %s: %s", group, type(why).__name__, why)
 
     def begin_remotely(self) -> None:
         """On Spark Connect, called in the query's process before its first batch."""
@@ -205,7 +244,7 @@ class SinkBatches:
         with contextlib.ExitStack() as if_it_fails:
             start = self.start.handed_over()
             if_it_fails.callback(start.close)
-            self._run = SinkRun(self.query, delivery, runtime, start, self._prepared_ms, why)
+            self._run = SinkRun(self.query, delivery, runtime, start, self._prepared_ms, why, self)
             if_it_fails.pop_all()
         return self._run
 
@@ -245,7 +284,7 @@ class SinkBatches:
     def __getstate__(self) -> dict[str, Any]:
         # Spark Connect pickles it to the process where batches run; a run lives only there.
         # A session is pickled by name and becomes the active session of that process.
-        state = {**self.__dict__, "_run": None, "_started": None}
+        state = {**self.__dict__, "_run": None, "_started": None, "_checks": None}
         del state["_turn"]
         return state
 
@@ -255,6 +294,13 @@ class SinkBatches:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _exception(query: StreamingQuery) -> Exception | None:
+    try:
+        return query.exception()
+    except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
+        return None
 
 
 def _is_active(query: StreamingQuery) -> bool:

@@ -248,8 +248,8 @@ def read_from_offsets(
     starting_offsets: str,
     include_headers: bool,
     options: Mapping[str, object] | None,
-) -> tuple[DataFrame, dict[str, str]]:
-    """The stream of a selection, from a group's offsets on, and the selection as Spark has it."""
+) -> tuple[DataFrame, Selection]:
+    """The stream of a selection, from a group's offsets on, and what it reads."""
     read = settings.source_client or settings.client
     own = named_topics(selection) if settings.source_client is None else set()
     further = check_source_options(starting_offsets, options or {}, read)
@@ -290,4 +290,4 @@ def read_from_offsets(
         frame = with_letter_fields(frame, include_headers=include_headers)
     else:
         frame = frame.withColumn("source", F.struct("topic", "partition", "offset"))
-    return frame, selected.options
+    return frame, selected

@@ -21,6 +21,7 @@ from spark_eos._delivery.choice import (
 )
 from spark_eos._driver import preflight
 from spark_eos._driver.start import Start
+from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.groups import own_group
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._sink.batches import SinkBatches
@@ -29,7 +30,7 @@ from spark_eos._sink.writer import ExactlyOnceWriter
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.narrow_plan import explained, with_own_topic_marked
-from spark_eos._spark.source_options import selected
+from spark_eos._spark.source_options import selection_of
 from spark_eos._spark.stream_sources import check_read_for, sources_of, topics_read
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.observability.on_batch import OnBatch, as_observers
@@ -137,6 +138,7 @@ class ExactlyOnceSink:
             else ProgressTopic(progress_topic)
         )
         self._selections: list[dict[str, str]] = []
+        self._topics_at_read: dict[str, TopicInfo] = {}
         self._starting_offsets: set[str] = set()
         self._batches = SinkBatches(self._settings, as_observers(on_batch))
 
@@ -239,19 +241,19 @@ class ExactlyOnceSink:
             TopicNotFoundError: A source topic does not exist.
             AuthorizationError: ACLs that the query needs are missing; see ``spark-eos acls``.
         """
-        selection = selected(subscribe, subscribePattern, assign)
         with self._batches.start as start:
-            frame, selection = read_from_offsets(
+            frame, selected = read_from_offsets(
                 spark,
                 start,
                 self._settings,
-                selection,
+                selection_of(subscribe, subscribePattern, assign),
                 progress_topic=self._progress_topic.name,
                 starting_offsets=starting_offsets,
                 include_headers=include_headers,
                 options=options,
             )
-        self._selections.append(selection)
+        self._selections.append(selected.options)
+        self._topics_at_read.update(selected.topics)
         self._starting_offsets.add(starting_offsets)
         return frame
 
@@ -323,7 +325,7 @@ class ExactlyOnceSink:
                 )
             query.delivery.check_logged()
         query.delivery.check_losses_seen(query)
-        return query
+        return replace(query, topics_at_read=dict(self._topics_at_read))
 
     # One batch --------------------------------------------------------------------------------
 

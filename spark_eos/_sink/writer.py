@@ -2,10 +2,10 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._client.argument_types import typed
@@ -18,12 +18,12 @@ from spark_eos._pyspark_internals import (
     remote_relations,
 )
 from spark_eos._sink.batches import SinkBatches
+from spark_eos._sink.start_checks import StartChecks
 from spark_eos._sink.start_line import say_start
 from spark_eos._spark.columns import check_target
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.failed_query import file_fault
 from spark_eos._spark.spark_files import HadoopFiles, SparkFiles
-from spark_eos._spark.stream_sources import check_still_read
 from spark_eos.errors import CheckpointError, ConfigurationError
 
 BatchFunction = Callable[[DataFrame, int], None]
@@ -226,15 +226,10 @@ class ExactlyOnceWriter:
             rows = rows if flat is None else flat
         else:
             function = _CallsSink(own, batches)
-        chosen = dict(self._options)
-        log = None
+        spark = rows.sparkSession
         if is_connect(rows):
             function = _RemoteBatches(batches, function)
-        else:
-            with _checkpoint_at(location):
-                files = HadoopFiles(rows.sparkSession, location)
-            log = OffsetLog(files)
-            chosen |= _tracking_options(files, self._trigger, wanted=self._asynchronous)
+        checks, tracking = self._checks(spark)
         writer = rows.writeStream.foreachBatch(function)
         if self._output_mode is not None:
             writer = writer.outputMode(self._output_mode)
@@ -242,19 +237,33 @@ class ExactlyOnceWriter:
             writer = writer.queryName(self._query_name)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        for name, value in {**chosen, _LOCATION: location}.items():
+        for name, value in {**self._options, **tracking, _LOCATION: location}.items():
             writer = writer.option(name, value)
-        logged = log or OffsetLog(SparkFiles(rows.sparkSession, location))
-        check_still_read(self._query.sources, rows.sparkSession, logged)
+        log = None if is_connect(rows) else OffsetLog(checks.files)
         with batches.start as start:
-            say_start(self._query, rows.sparkSession, start, log)
+            checks.check(start)
+            say_start(self._query, spark, start, log)
         if log is None:
             # On Spark Connect the run is in another process.
             batches.start.close()
         with _checkpoint_at(location):
             query = writer.start()
-        batches.note_started(self._query, query)
+        batches.note_started(self._query, query, checks)
         return query
+
+    def _checks(self, spark: SparkSession) -> tuple[StartChecks, dict[str, str]]:
+        """The checks of the start, and how Spark is to track the query's progress."""
+        location = self._query.location
+        ends = bool(self._trigger.get("availableNow") or self._trigger.get("once"))
+        every_batch = ends or not self._asynchronous
+        if is_connect(spark):
+            return StartChecks(self._query, spark, SparkFiles(spark, location), every_batch), {}
+        with _checkpoint_at(location):
+            files = HadoopFiles(spark, location)
+        _complete_logs(files, every_batch=every_batch)
+        tracking = {_ASYNCHRONOUS: str(not ends).lower(), ANY_SINK_ASYNCHRONOUS: "true"}
+        checks = StartChecks(self._query, spark, files, every_batch)
+        return checks, tracking if self._asynchronous else {}
 
     if not TYPE_CHECKING:
 
@@ -309,16 +318,13 @@ class _CallsSink:
         self._batches.check_written(batch_id)
 
 
-def _tracking_options(
-    files: LogFiles, trigger: Mapping[str, Any], *, wanted: bool
-) -> dict[str, str]:
-    """How Spark tracks a query's progress; completes an offset log for them."""
+def _complete_logs(files: LogFiles, *, every_batch: bool) -> None:
+    """Completes an offset log that Spark has written asynchronously."""
     # Spark logs each batch's offsets before it, and after it that it has ended: half of the time of
     # a batch of 100 rows. Asynchronously it does so once a second. After a crash it runs what it
     # has not logged again, in other batches; rows that are written are skipped, since the group's
     # offsets were committed with them.
-    ends = bool(trigger.get("availableNow") or trigger.get("once"))
-    added = complete_logs(files, every_batch=not wanted or ends)
+    added = complete_logs(files, every_batch=every_batch)
     if added is not None:
         logger.info(
             "checkpoint %s: batch %d added to the offset log, since Spark had tracked the "
@@ -326,4 +332,3 @@ def _tracking_options(
             files.location,
             added,
         )
-    return {_ASYNCHRONOUS: str(not ends).lower(), ANY_SINK_ASYNCHRONOUS: "true"} if wanted else {}

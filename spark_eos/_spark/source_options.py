@@ -55,7 +55,7 @@ NUMERIC: Final = tuple(name for name in _KNOWN if name != "groupidprefix")
 _LOGIN_HANDLER: Final = "kafka.sasl.login.callback.handler.class"
 
 
-def selected(
+def selection_of(
     subscribe: str | Iterable[str] | None,
     pattern: str | None,
     assign: str | Mapping[str, Iterable[int]] | None,

@@ -2,8 +2,11 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -36,15 +39,28 @@ class HadoopFiles:
         self._base = self._path(location)
         self._fs = self._base.getFileSystem(internals.hadoop_configuration(spark))
 
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except Py4JJavaError as error:
+            why = error.java_exception
+            raise CheckpointError(
+                f"checkpoint_location {self.location!r}: {path} can't be read: "
+                f"{why.getClass().getSimpleName()}: {why.getMessage()}. Let this user read it, or "
+                "put it back from a copy"
+            ) from None
+
     def read(self, path: str) -> str | None:
         full = self._path(self._base, path)
-        if not self._fs.exists(full):
-            return None
-        stream = self._fs.open(full)
-        try:
-            return str(self._io.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+        with self._reading(path):
+            if not self._fs.exists(full):
+                return None
+            stream = self._fs.open(full)
+            try:
+                return str(self._io.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
 
     def write(self, path: str, text: str) -> None:
         """See `Files`; it is there at once or not at all."""
@@ -96,10 +112,11 @@ class HadoopFiles:
 
     def names(self, path: str) -> list[str]:
         full = self._path(self._base, path)
-        if not self._fs.exists(full):
-            return []
-        # Not those that are hidden.
-        found = [status.getPath().getName() for status in self._fs.listStatus(full)]
+        with self._reading(path):
+            if not self._fs.exists(full):
+                return []
+            # Not those that are hidden.
+            found = [status.getPath().getName() for status in self._fs.listStatus(full)]
         return sorted(name for name in found if not name.startswith((".", "_")))
 
 
@@ -114,7 +131,7 @@ class SparkFiles:
 
     def read(self, path: str) -> str | None:
         found = self._rows(path, "content")
-        return bytes(found[0].content).decode() if found else None
+        return bytes(found[0].content).decode(errors="replace") if found else None
 
     def names(self, path: str) -> list[str]:
         within = f"/{path}/"

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -167,6 +168,22 @@ def check_still_read(sources: Iterable[StreamSource], spark: SparkSession, log: 
             "checkpoint_location and the same group_id, and a staged one, once, with "
             "fail_on_data_loss=False and subscribe= of the others' names in place of the pattern"
         )
+
+
+def readers(
+    sources: Sequence[StreamSource], spark: SparkSession, *, or_nobody: bool
+) -> list[Callable[[set[str]], set[str]] | None]:
+    """Tells for each source which topics it reads; None of one that is not Kafka.
+
+    ``or_nobody``: whether it may also have read topics that no source reads any more.
+    """
+    every = topics_read(sources)
+
+    def reads(source: StreamSource, topics: set[str]) -> set[str]:
+        own = topics_read([source]).among(spark, topics)
+        return own | (topics - every.among(spark, topics)) if or_nobody else own
+
+    return [partial(reads, one) if one.format in _KAFKA else None for one in sources]
 
 
 def check_losses_seen(

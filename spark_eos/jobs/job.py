@@ -15,7 +15,7 @@ from spark_eos._sink.sink import ExactlyOnceSink
 from spark_eos._spark.session import session_builder
 from spark_eos.errors import ConfigurationError, QueryFailedError, SparkEosError
 from spark_eos.jobs.options import JobOptions
-from spark_eos.jobs.running import StopSignals, cause_alone, wait
+from spark_eos.jobs.running import StopSignals, wait
 from spark_eos.observability.json_logs import JsonFormatter
 from spark_eos.observability.listener import BatchListener
 
@@ -131,8 +131,7 @@ def run_job(
 
 def _wait(query: StreamingQuery, sink: ExactlyOnceSink, signals: StopSignals) -> None:
     try:
-        with cause_alone():
-            wait([query], signals)
+        wait([query], signals)
     except QueryFailedError as error:
         raise click.ClickException(str(error)) from error
     except (Py4JError, ConnectionError) as error:

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._client.argument_types import typed
 from spark_eos._pyspark_internals import set_spark_log_level
+from spark_eos._sink.batches import why_failed
 from spark_eos._spark.failed_query import cause_of
 from spark_eos.errors import QueryFailedError
 
@@ -58,27 +59,27 @@ def run(query: StreamingQuery, *others: StreamingQuery) -> None:
             spark_eos.run(query)
     """
     if hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
-        with cause_alone():
-            wait([query, *others], StopSignals())
+        wait([query, *others], StopSignals())
         return
-    # py4j would log the exception that `cause_alone` tells, with its stack trace.
+    # py4j would log the exception that `wait` tells, with its stack trace.
     with StopSignals() as signals, _py4j_quiet():
         signals.waiting = True
         _quiet_exit()
-        with cause_alone():
-            wait([query, *others], signals)
+        wait([query, *others], signals)
     if signals.status is not None:
         sys.stderr.write(f"{_SAID}\n")
         raise SystemExit(signals.status)
 
 
-@contextlib.contextmanager
-def cause_alone() -> Iterator[None]:
-    """Raises the failure of a query as `QueryFailedError`."""
+def _ended(query: StreamingQuery, seconds: Any) -> bool | None:
+    """Waits for a query's end; raises its failure as `QueryFailedError`, and why it failed."""
     try:
-        yield
+        return query.awaitTermination(seconds)
     except StreamingQueryException as error:
-        raise QueryFailedError(cause_of(str(error))) from None
+        failed = QueryFailedError(cause_of(str(error)))
+        if failed.entry == QueryFailedError.entry and (why := why_failed(query)) is not None:
+            failed = QueryFailedError(f"{type(why).__name__}: {why}")
+        raise failed from None
 
 
 @functools.cache
@@ -131,14 +132,18 @@ def _is_default(handler: Any) -> bool:
 
 
 def wait(queries: Sequence[StreamingQuery], signals: StopSignals) -> None:
-    """Waits until all queries end; stops them after a signal or a failure, which is raised."""
+    """Waits until all queries end; stops them after a signal or a failure, which is raised.
+
+    Raises:
+        QueryFailedError: A query has failed.
+    """
     running = [*queries]
     try:
         # A signal during a call to the JVM is noticed when that returns.
         while signals.status is None and running:
             seconds: Any = _POLL_SECONDS / len(running)
-            running = [query for query in running if not query.awaitTermination(seconds)]
-    except (PySparkException, Py4JError, ConnectionError):
+            running = [query for query in running if not _ended(query, seconds)]
+    except (QueryFailedError, PySparkException, Py4JError, ConnectionError):
         _stop(running)
         if signals.status is None:
             raise

@@ -45,9 +45,3 @@ def test_logs_of_another_kind_are_left_alone() -> None:
 def test_what_can_not_be_completed() -> None:
     with pytest.raises(CheckpointError, match="batch 17 and of none before it"):
         complete_logs(_files([17], []), every_batch=True)
-
-
-@pytest.mark.parametrize("every_batch", [True, False])
-def test_a_batch_that_is_finished_and_was_not_logged(*, every_batch: bool) -> None:
-    with pytest.raises(CheckpointError, match=r"batch 18 finished and has offsets up to batch 17"):
-        complete_logs(_files([9, 17], [8, 9, 18]), every_batch=every_batch)

@@ -109,12 +109,13 @@ def test_the_ranges_of_a_batch_in_its_sources(
     lines: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
     """Of any query: some sources are not Kafka, and a topic may be read twice."""
+    version = "v1" if names[0] == "0" else "v2"
     files = CheckpointTexts(
         {
             f"sources/{names[1]}/0": '\x00v1\n{"a":{"0":1}}',
             f"sources/{names[2]}/0": '\x00v1\n{"a":{"0":7}}',
-            "offsets/0": "\n".join(["v2", "{}", *lines]),
-            "offsets/1": "\n".join(["v2", "{}", lines[0], lines[1].replace("4", "9"), lines[2]]),
+            "offsets/0": "\n".join([version, "{}", *lines]),
+            "offsets/1": "\n".join([version, "{}", lines[0], lines[1].replace("4", "9"), lines[2]]),
         }
     )
     log = OffsetLog(files)

@@ -1,0 +1,88 @@
+"""Whether a query can start, by its checkpoint and its topics; and why one has failed."""
+
+# Made before Spark starts the query, and again once a query has failed with an error that is not
+# ours: Spark's own errors for these name neither the cause nor a cure.
+
+import logging
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from spark_eos._delivery.base import SinkQuery
+from spark_eos._delivery.choice import DELIVERIES
+from spark_eos._driver.checkpoint_check import CheckpointCheck
+from spark_eos._driver.checkpoint_marker import Files
+from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._driver.start import Start
+from spark_eos._kafka.topic_cache import recreated
+from spark_eos._sink.reader import source_partitions
+from spark_eos._spark.stream_sources import check_still_read, readers
+from spark_eos.errors import SparkEosError, TopicNotFoundError, UnsupportedPipelineError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StartChecks:
+    """The checks of one start of a query."""
+
+    query: SinkQuery
+    spark: SparkSession
+    files: Files
+    # Whether Spark logs the offsets of every batch before it.
+    every_batch: bool
+
+    def check(self, start: Start) -> None:
+        """Refuses a start that Spark would end with an error of its own."""
+        self._check_checkpoint()
+        self._check_topics(start)
+
+    def why_failed(self, start: Start) -> SparkEosError | None:
+        """What of it has changed since the query started, and so has ended it."""
+        try:
+            with start as step:
+                self.check(step)
+        except SparkEosError as error:
+            return error
+        except Exception as error:
+            logger.debug("why the query has failed can't be found out", exc_info=error)
+        return None
+
+    def _check_checkpoint(self) -> None:
+        spark, query = self.spark, self.query
+        log = OffsetLog(self.files)
+        marker = log.markers.read()
+        begun_with = DELIVERIES.get(marker.delivery) if marker.group_id is not None else None
+        restart = (begun_with or query.delivery).without_checkpoint
+        check = CheckpointCheck(self.files, restart)
+        entry = check.check_logs(every_batch=self.every_batch)
+        check_still_read(query.sources, spark, log)
+        if entry is not None:
+            losses = not query.settings.fail_on_data_loss
+            check.check_sources(entry, readers(query.sources, spark, or_nobody=losses))
+
+    def _check_topics(self, start: Start) -> None:
+        query, left = self.query, dict(self.query.topics_at_read)
+        for selection in query.selections:
+            now, _ = source_partitions(self.spark, start.source, selection, start.deadline())
+            for name, topic in sorted(now.items()):
+                before = left.pop(name, None)
+                if before is not None and before.topic_id != topic.topic_id:
+                    raise recreated(name, before.topic_id, topic.topic_id, query.settings.group_id)
+                known = 0 if before is None else before.partitions
+                if topic.partitions > known and "assign" not in selection:
+                    self._refuse_added(name, known, topic.partitions)
+        if left:
+            raise TopicNotFoundError(
+                f"source topic {', '.join(sorted(left))} does not exist any more"
+            )
+
+    def _refuse_added(self, topic: str, known: int, partitions: int) -> None:
+        if self.files.names("sources"):
+            # Spark has noted where the query begins, and finds what is new by itself.
+            return
+        raise UnsupportedPipelineError(
+            f"topic {topic!r} had {known} partitions when sink.read was called, and has "
+            f"{partitions} now; Spark starts a new query only with an offset of each. Call "
+            "sink.read again, and write what it returns"
+        )
