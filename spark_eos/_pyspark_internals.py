@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from py4j.clientserver import ClientServer
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import types as T
@@ -44,6 +45,11 @@ def started_by_submit() -> bool:
 def in_connect_worker() -> bool:
     """Whether a server of Spark Connect has started this process for a query's batches."""
     return _CONNECT_WORKER in os.environ
+
+
+def threads_are_pinned() -> bool:
+    """Whether each thread of Python has one of the JVM's, and so its local properties."""
+    return isinstance(SparkContext._gateway, ClientServer)
 
 
 def cloned_session(session: SparkSession) -> SparkSession:

@@ -13,6 +13,7 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos.acls import Operation, read_group
+from spark_eos.errors import UnsupportedBrokerError
 
 JOIN_EPOCH = 0
 LEAVE_GROUP_MEMBER_EPOCH = -1
@@ -102,4 +103,13 @@ def check_membership(connections: Connections, group_id: str, deadline: Deadline
     if answer.code == Code.GROUP_AUTHORIZATION_FAILED:
         raise connections.refusal(
             f"membership of group {group_id!r}", answer.code, [read_group(group_id)]
+        )
+    if answer.code == Code.UNSUPPORTED_VERSION:
+        # They know the request, or it would not have been sent, and have it switched off.
+        servers = connections.bootstrap_servers
+        raise UnsupportedBrokerError(
+            f"the brokers at {servers} refuse ConsumerGroupHeartbeat (35 UNSUPPORTED_VERSION): the "
+            "consumer group protocol (KIP-848) is switched off. Upgrade its feature "
+            f"(kafka-features.sh --bootstrap-server {servers} upgrade --feature group.version=1), "
+            "and if group.coordinator.rebalance.protocols is set on the brokers, add 'consumer'"
         )

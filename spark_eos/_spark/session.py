@@ -18,7 +18,12 @@ from spark_eos._host.python_module import finished
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos._jars.java import find_java
 from spark_eos._jars.spark_image import driver_options
-from spark_eos._pyspark_internals import is_connect, shipped_python_files, started_by_submit
+from spark_eos._pyspark_internals import (
+    is_connect,
+    shipped_python_files,
+    started_by_submit,
+    threads_are_pinned,
+)
 from spark_eos.errors import ConfigurationError, warn
 
 logger = logging.getLogger(__name__)
@@ -100,6 +105,7 @@ def check_session(spark: SparkSession) -> None:
     """Refuses a session that can't run a query of ours; other hosts' first tasks tell of theirs."""
     _check_kafka_source(spark)
     if not is_connect(spark):
+        _check_threads()
         _check_python(spark)
 
 
@@ -116,6 +122,15 @@ def _check_kafka_source(spark: SparkSession) -> None:
             "spark_eos.session_builder() in place of SparkSession.builder, or start Spark (or the "
             'server of Spark Connect) with --jars "$(spark-eos jars)"'
         ) from error
+
+
+def _check_threads() -> None:
+    if threads_are_pinned():
+        return
+    raise ConfigurationError(
+        "PYSPARK_PIN_THREAD is false, so Python's threads are not Spark's, and no batch can tell of "
+        "which query it is: unset it before Python starts Spark"
+    )
 
 
 def _check_python(spark: SparkSession) -> None:
