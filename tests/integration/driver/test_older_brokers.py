@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +16,7 @@ from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos.errors import UnsupportedBrokerError
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
@@ -157,3 +160,24 @@ def test_a_query_ends_what_was_left_open_and_writes_every_row_once(
     (again,) = run_available(spark_eos_session, flow)
     assert (again.rows_written, again.rows_skipped) == (4, 0)
     assert flow.committed() == {0: 12, 1: 12}
+
+
+@pytest.mark.parametrize(
+    "switched_off",
+    [
+        {"properties": {"group.coordinator.rebalance.protocols": "classic"}},
+        pytest.param({"features": {"group.version": 0}}, marks=pytest.mark.slow),
+    ],
+    ids=["protocols", "feature"],
+)
+def test_brokers_whose_consumer_protocol_is_off(tmp_path: Path, switched_off: Any) -> None:
+    with EmbeddedKafka(**switched_off) as broker:
+        flow = Flow(broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
+        with pytest.raises(UnsupportedBrokerError) as refused:
+            _chosen(flow)
+    for words in (
+        "35 UNSUPPORTED_VERSION",
+        "upgrade --feature group.version=1",
+        "group.coordinator.rebalance.protocols",
+    ):
+        assert words in refused.value.text

@@ -96,6 +96,14 @@ def test_workers_whose_python_lacks_packages(tmp_path: Path, other_python: str) 
 
 
 @pytest.mark.slow
+def test_threads_that_are_not_pinned(tmp_path: Path) -> None:
+    code = _SINK.format(builder=_OURS, master="local[1]")
+    told = _last_line(_run(tmp_path, code, PYSPARK_PIN_THREAD="false"))
+    assert told.startswith("spark_eos.errors.ConfigurationError: PYSPARK_PIN_THREAD is false")
+    assert "unset it before Python starts Spark" in told
+
+
+@pytest.mark.slow
 def test_executors_without_the_package(flow: Flow, tmp_path: Path, other_python: str) -> None:
     """Executors of a cluster: only tasks see their Python, and the first one says what is wrong."""
     # It has all packages but ours, which is installed by a link that only the driver follows.
