@@ -128,8 +128,8 @@ def _check_threads() -> None:
     if threads_are_pinned():
         return
     raise ConfigurationError(
-        "PYSPARK_PIN_THREAD is false, so Python's threads are not Spark's, and no batch can tell of "
-        "which query it is: unset it before Python starts Spark"
+        "PYSPARK_PIN_THREAD is false, so Python's threads are not Spark's, and no batch can tell "
+        "its query: unset it before Python starts Spark"
     )
 
 
