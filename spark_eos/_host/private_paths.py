@@ -70,10 +70,15 @@ def write_private_text(name: str, text: str, inside: int) -> None:
     new = f"{name}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new, dir_fd=inside)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=inside)
+    descriptor = open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, inside)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(new, name, src_dir_fd=inside, dst_dir_fd=inside)
+
+
+def open_private(name: str, flags: int, inside: int) -> int:
+    """Opens a file, not a link; if it is created, only this user may read and write it."""
+    return os.open(name, flags | _FILE, 0o600, dir_fd=inside)
 
 
 def check_owner(

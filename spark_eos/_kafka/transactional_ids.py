@@ -1,4 +1,4 @@
-"""Transactional ids, ``<prefix>/<group>/<node>/<slot>``: one per worker process and query."""
+"""Transactional ids, ``<prefix>/<group>/<node>-<inode>/<slot>``: one per process and query."""
 
 import re
 from urllib.parse import quote

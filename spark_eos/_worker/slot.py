@@ -2,8 +2,13 @@
 
 # A node is a host; a slot is the lowest number whose lock file no live process holds. So there are
 # no more ids than workers, and a worker that takes a dead one's slot ends its open transaction.
+# Whoever cleans temporary files may remove a lock file that is held. Another worker then creates
+# and locks a new one: as an inode exists until all processes have closed it, the two differ in
+# their inodes, and hence in their ids.
 
 import contextlib
+import fcntl
+import os
 import re
 import secrets
 import socket
@@ -17,6 +22,7 @@ import filelock
 
 from spark_eos._host.private_paths import (
     default_directory,
+    open_private,
     private_directory,
     private_text,
     write_private_text,
@@ -41,16 +47,17 @@ class Slot:
             # Users may let others read a directory that they have chosen.
             with private_directory(base, readable=bool(directory)) as inside:
                 node = _node_id(base, inside)
-                with private_directory(locks, inside):
-                    self._lock, number = _lowest_free(base / locks)
+                with private_directory(locks, inside) as slots:
+                    self._lock, number = _lowest_free(slots, base / locks)
         except OSError as error:
             raise ConfigurationError(
                 f"worker_directory {base} can't be used on {socket.gethostname()}: {error}"
             ) from error
-        self.transactional_id = f"{stem}/{node}/{number}"
+        inode = os.fstat(self._lock).st_ino
+        self.transactional_id = f"{stem}/{node}-{inode}/{number}"
 
     def release(self) -> None:
-        self._lock.release()
+        os.close(self._lock)
 
 
 def _node_id(base: Path, inside: int) -> str:
@@ -78,13 +85,17 @@ def _locked(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _lowest_free(locks: Path) -> tuple[filelock.BaseFileLock, int]:
+def _lowest_free(inside: int, locks: Path) -> tuple[int, int]:
+    """The descriptor of the lowest free slot's file, which is locked, and the slot's number."""
     for number in range(_MOST_SLOTS):
-        path = locks / f"slot-{number}.lock"
-        lock = filelock.FileLock(path, is_singleton=False, mode=0o600)
+        file = open_private(f"slot-{number}.lock", os.O_RDWR | os.O_CREAT, inside)
         try:
-            lock.acquire(blocking=False)
-        except filelock.Timeout:
-            continue
-        return lock, number
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            # The latter on some network file systems.
+            if not isinstance(error, BlockingIOError | PermissionError):
+                raise
+        else:
+            return file, number
     raise OSError(f"all {_MOST_SLOTS} slots in {locks} are taken")

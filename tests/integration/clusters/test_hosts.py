@@ -69,6 +69,7 @@ def _writer(query: QueryProcess, hosts: Hosts) -> tuple[int, str]:
     """The worker whose transaction is open, and its host."""
     (transactional_id,) = query.flow.open_transactions()
     _, node, slot = transactional_id.rsplit("/", 2)
+    node = node.rpartition("-")[0]  # without the inode of the slot's lock file
     (host,) = (
         host
         for host in hosts.addresses

@@ -324,6 +324,33 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
     assert flow.values() == values
 
 
+def test_workers_whose_lock_files_were_removed(flow: Flow, spark_eos_session: SparkSession) -> None:
+    """As by whoever cleans temporary files: a further worker is given no id that is in use."""
+    reports: list[BatchReport] = []
+
+    def write_batch() -> None:
+        written = sum(report.rows_written for report in reports)
+        # So many that each partition is given a task.
+        for partition in range(flow.partitions):
+            flow.produce([f"{len(reports)}/{n}" for n in range(2_000)], partition=partition)
+        wanted = written + 2_000 * flow.partitions
+        until(
+            lambda: sum(report.rows_written for report in reports) == wanted,
+            lambda: f"{wanted} rows of {reports}",
+        )
+
+    with running(spark_eos_session, flow, on_batch=reports.append):
+        write_batch()
+        workers = slot_holders(flow.worker_directory)
+        assert len(workers) == flow.partitions
+        for file in workers:
+            Path(file).unlink()
+        os.kill(workers[max(workers)], signal.SIGKILL)
+        for _ in range(3):
+            write_batch()
+    assert {report.attempts for report in reports} == {1}
+
+
 def _slow(frame: DataFrame) -> DataFrame:
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in batches:

@@ -51,7 +51,7 @@ def test_a_node_id_that_none_would_write_is_replaced(workers: Path, text: str) -
     assert re.fullmatch(id_pattern("spark-eos", "group"), slot.transactional_id)
     node = (workers / f"node-{HOST}").read_text()
     assert re.fullmatch(rf"{re.escape(HOST)}-[0-9a-f]{{8}}", node)
-    assert slot.transactional_id == f"spark-eos/group/{node}/0"
+    assert re.fullmatch(rf"spark-eos/group/{node}-\d+/0", slot.transactional_id)
     slot.release()
     assert _slot(workers).transactional_id == slot.transactional_id
 
@@ -125,10 +125,18 @@ def test_slots_are_the_lowest_free_ones(tmp_path: Path) -> None:
     directory = str(tmp_path)
     slots = [Slot("p", "g", directory) for _ in range(3)]
     assert [s.transactional_id.rsplit("/", 1)[1] for s in slots] == ["0", "1", "2"]
-    assert len({s.transactional_id.rsplit("/", 1)[0] for s in slots}) == 1
+    assert len({s.transactional_id.rsplit("-", 1)[0] for s in slots}) == 1
     assert Slot("p", "other", directory).transactional_id.endswith("/0")
     slots[1].release()
     assert Slot("p", "g", directory).transactional_id == slots[1].transactional_id
+
+
+def test_a_slot_whose_lock_file_was_removed_is_no_others(workers: Path) -> None:
+    first = _slot(workers)
+    for cleaned in range(3):
+        for file in workers.rglob("slot-*.lock"):
+            file.unlink()
+        assert _slot(workers).transactional_id != first.transactional_id, cleaned
 
 
 def test_a_directory_that_can_not_be_used() -> None:
