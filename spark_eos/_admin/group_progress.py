@@ -24,6 +24,7 @@ class PartitionStatus:
     last_stable: int | None  # the first that a read_committed consumer can't reach yet
     high_watermark: int | None  # the next to be written
     member: str | None  # id of the member that it is assigned to
+    log_start: int | None = None  # the first that is not deleted
 
     @property
     def lag(self) -> int | None:
@@ -31,6 +32,13 @@ class PartitionStatus:
         if self.committed is None or self.last_stable is None:
             return None
         return max(0, self.last_stable - self.committed)
+
+    @property
+    def deleted(self) -> int | None:
+        """Number of offsets from the committed one on that are deleted, so nobody can read them."""
+        if self.committed is None or self.log_start is None:
+            return None
+        return max(0, self.log_start - self.committed)
 
 
 @dataclass(frozen=True)

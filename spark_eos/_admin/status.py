@@ -1,6 +1,7 @@
 """A query's state as its cluster reports it: group, offsets, open transactions. Read-only."""
 
 import contextlib
+import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -23,11 +24,12 @@ from spark_eos._kafka import cluster, groups
 from spark_eos._kafka.blocked_partitions import BlockedPartition, held_back
 from spark_eos._kafka.connection import Connections, reached
 from spark_eos._kafka.deadline import Deadline
-from spark_eos._kafka.list_offsets import EndOffsets, end_offsets
+from spark_eos._kafka.list_offsets import EndOffsets, end_offsets, start_offsets
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
 from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos.errors import SparkEosError
 
 
@@ -55,8 +57,9 @@ class Status:
         staged: The last staged batch; None if the query does not stage its batches.
         foreign: Partitions of the group whose offsets have a text of another client.
         transactions: The query's open transactions, oldest first.
-        held_back: Partitions of the sources, and of the targets that were asked for, that other
-            clients' transactions hold back: nobody reads past them with read_committed.
+        held_back: Partitions of the sources, and of the targets that were asked for, that
+            transactions hold back, of other clients or whose is unknown: nobody reads past them
+            with read_committed.
         cluster: The brokers' versions.
         silent: Brokers that do not answer, such as ``2 (host:9092)``: what they alone know, open
             transactions and the ends of partitions, is not in here.
@@ -96,6 +99,8 @@ class Status:
         if self.partitions:
             names = {m.member_id: m.instance_id or m.member_id for m in self.group.members}
             parts.append(tables.partitions(self.partitions, names))
+        if any(one.deleted for one in self.partitions):
+            parts.append(tables.deleted(self.partitions))
         if self.staged is not None:
             parts.append(tables.staged(self.staged))
         if self.foreign:
@@ -103,8 +108,9 @@ class Status:
         if self.transactions:
             parts.append(Group(self._open(), tables.transactions(self.transactions, self.taken_at)))
         else:
-            none = f"No open transactions of prefix {self.prefix} and group {self.group_id}."
-            parts.append(Text(none))
+            whose = f"open transactions of prefix {self.prefix} and group {self.group_id}"
+            unknown = f"Whether there are {whose} is unknown."
+            parts.append(Text(unknown if self.silent else f"No {whose}."))
         if self.held_back:
             parts.append(tables.held_back(self.held_back, self.taken_at))
         if self.silent:
@@ -196,27 +202,36 @@ def _status(
     read = {topic for topic, _ in [*progress.committed, *assigned]}
     sources = read - progress.progress_topics
     ends = end_offsets(connections, sources | {*targets}, deadline, silent=silent)
-    own = {one.producer_id for one in transactions}
+    starts = start_offsets(connections, sources, deadline, silent=silent)
+    own = re.compile(id_pattern(prefix, group_id))
     others = tuple(
-        one for one in held_back(connections, ends, deadline, silent) if one.producer_id not in own
+        one
+        for one in held_back(connections, ends, deadline, silent)
+        # By the id, since a running query has begun other transactions meanwhile.
+        if one.transaction is None or not own.fullmatch(one.transaction.transactional_id)
     )
     partitions = [
-        _partition(one, progress.committed.get(one), ends.get(one), assigned.get(one))
+        _partition(
+            one, progress.committed.get(one), starts.get(one), ends.get(one), assigned.get(one)
+        )
         for one in sorted({*progress.committed, *assigned, *ends})
         if one.topic in sources
     ]
+    starts_there: Mapping[TopicPartition, int] = {}
     there: Mapping[TopicPartition, EndOffsets | None] = {}
     silent_sources: tuple[str, ...] = ()
     if source_connections is not None:
         silent_there = SilentBrokers(source_connections)
         topics = {one.source.topic for one in progress.mirrored}
         there = end_offsets(source_connections, topics, deadline, silent=silent_there)
+        starts_there = start_offsets(source_connections, topics, deadline, silent=silent_there)
         others += held_back(source_connections, there, deadline, silent_there)
         silent_sources = silent_there.names
     for one in progress.mirrored:
         source, committed = one.source.topic_partition, progress.committed[one.progress]
+        member = assigned.get(one.progress)
         partitions.append(
-            _partition(source, committed, there.get(source), assigned.get(one.progress))
+            _partition(source, committed, starts_there.get(source), there.get(source), member)
         )
     features = cluster.features_of_brokers(silent, deadline)
     return Status(
@@ -230,7 +245,7 @@ def _status(
         foreign=progress.foreign,
         transactions=transactions,
         held_back=others,
-        cluster=cluster_status(features, connections.bootstrap_servers),
+        cluster=cluster_status(features, connections.principal),
         silent=(*silent.names, *silent_sources),
     )
 
@@ -238,9 +253,10 @@ def _status(
 def _partition(
     partition: TopicPartition,
     committed: CommittedOffset | None,
+    start: int | None,
     end: EndOffsets | None,
     member: str | None,
 ) -> PartitionStatus:
     last_stable, high_watermark = end or (None, None)
     offset = None if committed is None else committed.offset
-    return PartitionStatus(*partition, offset, last_stable, high_watermark, member)
+    return PartitionStatus(*partition, offset, last_stable, high_watermark, member, start)

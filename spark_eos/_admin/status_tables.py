@@ -8,7 +8,7 @@ from rich.text import Text
 
 from spark_eos._admin.cluster_status import ClusterStatus
 from spark_eos._admin.group_progress import MirroredPartition, PartitionStatus, StagedStatus
-from spark_eos._client.printable import counted, printable
+from spark_eos._client.printable import counted, listed, printable
 from spark_eos._client.tables import FittingTable
 from spark_eos._kafka.blocked_partitions import BlockedPartition
 from spark_eos._kafka.cluster import by_topic
@@ -95,6 +95,18 @@ def partitions(found: Iterable[PartitionStatus], names: Mapping[str, str]) -> Fi
     return FittingTable(*columns, rows=rows)
 
 
+def deleted(found: Iterable[PartitionStatus]) -> Text:
+    """Warns of what retention has deleted before the query has read it."""
+    lost = sorted(
+        ((one.deleted, f"{one.topic} {one.partition}") for one in found if one.deleted),
+        reverse=True,
+    )
+    names = listed((f"{name} ({number:,})" for number, name in lost), _NAMED)
+    total = sum(number for number, _ in lost)
+    what = f"{counted(total, 'offset')} of its lag {'has' if total == 1 else 'have'} been deleted"
+    return Text(f"Retention is overtaking the query: {what}: {names}", style="bold yellow")
+
+
 def progress_table(found: Iterable[MirroredPartition]) -> FittingTable:
     columns = ("topic", "partition>", "next offset>", "progress topic", "progress>", "cluster")
     rows = (
@@ -133,9 +145,10 @@ def held_back(found: Sequence[BlockedPartition], now: float) -> Group:
         )
         for one in found
     )
-    title = "Held back by other clients' open transactions: nobody reads past the stable end"
+    unknown = "" if all(one.transaction for one in found) else ", or by unknown ones"
+    title = f"Held back by other clients' open transactions{unknown}"
     parts: list[RenderableType] = [
-        Text(title, style="bold"),
+        Text(f"{title}: nobody reads past the stable end", style="bold"),
         FittingTable(*columns, "held by", "producer id>", "age>", "timeout>", rows=rows),
     ]
     if hidden := sorted({one.topic for one in found if not one.may_read}):

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import click
 from rich.text import Text
 
-from spark_eos._admin.status_tables import host, silent_brokers, transactions
-from spark_eos._cli.query import Query, connected, query_options, terminal
+from spark_eos._admin.status_tables import host, transactions
+from spark_eos._cli.query import NotKnownError, Query, connected, query_options, terminal
 from spark_eos._client.printable import counted, printable
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.groups import UNKNOWN, DescribedMember, describe_if_known
 from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
-from spark_eos._kafka.silent_brokers import SilentBrokers
+from spark_eos._kafka.silent_brokers import SilentBrokers, does_not_answer
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos.errors import SparkEosError
 
@@ -28,16 +28,18 @@ def abort(*, query: Query, yes: bool) -> None:
     Until they end, read_committed consumers can't read beyond them. A query's start aborts them,
     too, and brokers abort each at its timeout. A running query writes its aborted transactions
     again.
+
+    Exit status 2 if a broker does not answer, and the transactions that it coordinates are unknown.
     """
     with connected(query) as connections:
         silent = SilentBrokers(connections)
         found = lingering_transactions(
             connections, query.prefix, query.group_id, query.deadline(), silent
         )
-        if silent.names:
-            terminal().print(silent_brokers(silent.names))
+        whose = f"open transactions of prefix {query.prefix} and group {query.group_id}"
         if not found:
-            click.echo(f"No open transactions of prefix {query.prefix} and group {query.group_id}.")
+            _check_all_known(silent, f"whether there are {whose} is unknown")
+            click.echo(f"No {whose}.")
             return
         group = describe_if_known(connections, query.group_id, query.deadline(), silent)
         terminal().print(transactions(found, time.time()), Text())
@@ -58,13 +60,22 @@ def abort(*, query: Query, yes: bool) -> None:
             shown = found
             # Those still open; the user has not agreed to end any that began since.
             now = lingering_transactions(
-                connections, query.prefix, query.group_id, query.deadline()
+                connections, query.prefix, query.group_id, query.deadline(), silent
             )
             found = tuple(one for one in now if any(one.same_as(other) for other in shown))
-            if not found:
-                click.echo("They have ended in the meantime.")
-                return
-        _end(connections, query, found)
+        if found:
+            _end(connections, query, found)
+        else:
+            click.echo("They have ended in the meantime.")
+        _check_all_known(silent, f"whether there are other {whose} is unknown")
+
+
+def _check_all_known(silent: SilentBrokers, unknown: str) -> None:
+    if silent.names:
+        raise NotKnownError(
+            f"{does_not_answer(silent.names)}, and may coordinate some: {unknown}. Run the command "
+            "again when it answers"
+        )
 
 
 def _may_ask() -> bool:

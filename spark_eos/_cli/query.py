@@ -24,6 +24,12 @@ _EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
 _Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
 
+class NotKnownError(click.ClickException):
+    """Brokers that do not answer, or something else, leave what was asked for unknown."""
+
+    exit_code = 2
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A cluster that a command asks."""

@@ -117,7 +117,13 @@ def as_json(status: Status) -> str:
             for member in group.members
         ],
         "partitions": [
-            _fields(one, committed="committed_offset", member="member_id") | {"lag": one.lag}
+            _fields(
+                one,
+                committed="committed_offset",
+                member="member_id",
+                log_start="log_start_offset",
+            )
+            | {"lag": one.lag, "deleted": one.deleted}
             for one in status.partitions
         ],
         "lag": status.lag,

@@ -20,7 +20,14 @@ from rich.progress import (
 )
 
 from spark_eos._cli.findings import as_json, verify_tables
-from spark_eos._cli.query import end_at, json_option, terminal, timeout_option, topics_option
+from spark_eos._cli.query import (
+    NotKnownError,
+    end_at,
+    json_option,
+    terminal,
+    timeout_option,
+    topics_option,
+)
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, source_client_options
 from spark_eos.verify import Comparison, Findings, compare, verify
@@ -32,10 +39,6 @@ _OF_INPUT: Final = {
     *("source_bootstrap_servers", "inputs", "dead_letter_topics", "position_header", "header"),
     *("expect_header", "isolation_level", "at_most_once_each", "complete"),
 }
-
-
-class _CannotJudgeError(click.ClickException):
-    exit_code = 2
 
 
 @click.command("verify")
@@ -142,7 +145,7 @@ def verify_command(
         click.echo("Stopped.", err=True)
         raise SystemExit(130) from None
     except SparkEosError as error:
-        raise _CannotJudgeError(str(error)) from error
+        raise NotKnownError(str(error)) from error
     if json_:
         click.echo(as_json(found))
     else:

@@ -25,9 +25,9 @@ class BlockedPartition:
     last_stable: int
     high_watermark: int
     # Of the transaction that begins at `last_stable`; None if this client may not read the topic,
-    # or the transaction has ended meanwhile.
+    # or the leader does not answer.
     producer_id: int | None
-    # None if its coordinator does not know it, or this client may not describe it.
+    # None if its coordinator does not know it or answer, or this client may not describe it.
     transaction: OpenTransaction | None
     may_read: bool
 
@@ -48,25 +48,39 @@ def held_back(
         return ()
     find = deadline.attempts("finding what holds partitions back", pause=0.05)
     answers = find(lambda: dict(_producers(connections, short, deadline, silent)))
-    first = {
-        partition: int(producer.producer_id)
-        for partition, answer in answers.items()
-        for producer in answer.active_producers
-        if producer.current_txn_start_offset == short[partition].last_stable
-    }
-    transactions = _transactions(connections, sorted(set(first.values())), deadline, silent)
-    return tuple(
-        BlockedPartition(
-            *partition,
-            last_stable=end.last_stable,
-            high_watermark=end.high_watermark,
-            producer_id=first.get(partition),
-            transaction=transactions.get(first.get(partition, -1)),
-            may_read=partition not in answers
-            or answers[partition].error_code != Code.TOPIC_AUTHORIZATION_FAILED,
+    answered = {p: answer for p, answer in answers.items() if not answer.error_code}
+    holders = {partition: _first_open(answer) for partition, answer in answered.items()}
+    ids = {producer_id for _, producer_id in filter(None, holders.values())}
+    transactions = _transactions(connections, sorted(ids), deadline, silent)
+    found = []
+    for partition, end in sorted(short.items()):
+        holder = holders.get(partition)
+        if holder is None and partition in answered:
+            # It has ended since the offsets were read, as transactions of a running query do.
+            continue
+        stable, producer_id = holder or (end.last_stable, None)
+        code = answers[partition].error_code if partition in answers else Code.NONE
+        found.append(
+            BlockedPartition(
+                *partition,
+                last_stable=stable,
+                high_watermark=max(stable + 1, end.high_watermark),
+                producer_id=producer_id,
+                transaction=None if producer_id is None else transactions.get(producer_id),
+                may_read=code != Code.TOPIC_AUTHORIZATION_FAILED,
+            )
         )
-        for partition, end in sorted(short.items())
+    return tuple(found)
+
+
+def _first_open(answer: Any) -> tuple[int, int] | None:
+    """Where a partition's first open transaction begins, and its producer id; None without one."""
+    begun = (
+        (int(producer.current_txn_start_offset), int(producer.producer_id))
+        for producer in answer.active_producers
+        if producer.current_txn_start_offset >= 0
     )
+    return min(begun, default=None)
 
 
 def _producers(

@@ -59,12 +59,18 @@ def end_offsets(
     return deadline.attempts("reading end offsets", pause=0.05)(attempt) if topics else {}
 
 
-def start_offsets(connections: Connections, topics: Collection[str], deadline: Deadline) -> Offsets:
-    """Reads the first offsets of the partitions that have a leader, without creating a topic."""
+def start_offsets(
+    connections: Connections,
+    topics: Collection[str],
+    deadline: Deadline,
+    *,
+    silent: SilentBrokers | None = None,
+) -> Offsets:
+    """Reads the first offsets of the partitions that have a leader, or one that is not silent."""
 
     def attempt() -> Offsets:
         led = partition_leaders(connections, topics, deadline)
-        return _listed(connections, led, deadline, OffsetSpec.EARLIEST)
+        return _listed(connections, led, deadline, OffsetSpec.EARLIEST, silent=silent)
 
     return deadline.attempts("reading start offsets", pause=0.05)(attempt) if topics else {}
 

@@ -1,6 +1,5 @@
 """Open transactions: listed by every broker, described by their coordinators."""
 
-import logging
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,13 +9,11 @@ from spark_eos._client.error_codes import Code, code_names
 from spark_eos._client.kafka_python import DescribeTransactionsRequest, ListTransactionsRequest
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos._kafka.silent_brokers import SilentBrokers, does_not_answer
+from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import driver_id, id_pattern, id_prefix_of
 from spark_eos.acls import Operation, transactional_ids
-from spark_eos.errors import KafkaResponseError, warn
-
-logger = logging.getLogger(__name__)
+from spark_eos.errors import KafkaResponseError
 
 _OVER: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 
@@ -55,7 +52,7 @@ def open_transactions(
     connections: Connections,
     pattern: str,
     deadline: Deadline,
-    # Names those that do not; without it, a warning does.
+    # Names those that are passed over; without it, all brokers have to answer.
     silent: SilentBrokers | None = None,
     *,
     producer_ids: Collection[int] = (),
@@ -67,11 +64,16 @@ def open_transactions(
         duration_filter=-1,
         transactional_id_pattern=pattern,
     )
-    brokers = silent or SilentBrokers(connections)
+    nodes = connections.brokers
 
     def attempt() -> list[str]:
         found: set[str] = set()
-        for response in brokers.ask_all(request, deadline).values():
+        answers = (
+            {node: connections.send(request, deadline, node=node) for node in nodes(deadline)}
+            if silent is None
+            else silent.ask_all(request, deadline)
+        )
+        for response in answers.values():
             if response.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS:
                 raise RetriableError(f"ListTransactions: {code_names([response.error_code])}")
             if response.error_code:
@@ -80,11 +82,7 @@ def open_transactions(
         # Brokers before Kafka 4.1 ignore the pattern, so filter here too.
         return sorted(name for name in found if re.fullmatch(pattern, name))
 
-    found = deadline.attempts("listing open transactions", pause=0.05)(attempt)
-    if silent is None and brokers.names:
-        what = does_not_answer(brokers.names)
-        warn(logger, "EOS57", "%s: its transactions are not listed", what)
-    return found
+    return deadline.attempts("listing open transactions", pause=0.05)(attempt)
 
 
 def describe_transaction(

@@ -13,7 +13,7 @@ from kafka.protocol.metadata import CoordinatorType
 
 from spark_eos.acls import Operation, transactional_ids
 from spark_eos.errors import VerificationError
-from spark_eos.verify.cluster import Cluster, error_name
+from spark_eos.verify.cluster import Cluster, check, error_name
 from spark_eos.verify.findings import Position
 from spark_eos.verify.partitions import position_in
 
@@ -22,6 +22,7 @@ _PAUSE: Final = 0.1
 # A key of the JSON document's ``unjudged``, so a public interface.
 _SILENT: Final = "brokers that do not answer, whose open transactions are unknown"
 _DENIED: Final = kafka_errors.TransactionalIdAuthorizationFailedError.errno
+_ENDED: Final = kafka_errors.TransactionalIdNotFoundError.errno
 
 
 @dataclass(frozen=True, order=True)
@@ -90,12 +91,17 @@ def settle(cluster: Cluster, partitions: Collection[TopicPartition], prefix: str
 
 
 def _open_transactions(cluster: Cluster, prefix: str | None) -> set[OpenTransaction]:
-    found: set[OpenTransaction] = set()
     if prefix is None:
-        return found
+        return set()
     _check_may_describe(cluster, prefix)
+    return cluster.ask("open transactions", functools.partial(_listed, cluster, prefix))
+
+
+def _listed(cluster: Cluster, prefix: str, seconds: float) -> set[OpenTransaction]:
+    found: set[OpenTransaction] = set()
     listing = ListTransactionsRequest(state_filters=list(_OPEN_STATES))
     for broker, listed in cluster.ask_each(listing).items():
+        check(listed.error_code)
         ids = [
             one.transactional_id
             for one in listed.transaction_states
@@ -104,14 +110,13 @@ def _open_transactions(cluster: Cluster, prefix: str | None) -> set[OpenTransact
         if ids:
             # The broker that lists a transaction coordinates it.
             describe = DescribeTransactionsRequest(transactional_ids=ids)
-            send = functools.partial(cluster.send, describe, broker)
-            found |= {
-                OpenTransaction(
-                    one.transactional_id, one.transaction_start_time_ms, one.producer_id
-                )
-                for one in cluster.ask("open transactions", send).transaction_states
-                if not one.error_code and one.transaction_state in _OPEN_STATES
-            }
+            for one in cluster.send(describe, broker, seconds).transaction_states:
+                if one.error_code == _ENDED:
+                    continue
+                check(one.error_code)
+                if one.transaction_state in _OPEN_STATES:
+                    began = one.transaction_start_time_ms
+                    found.add(OpenTransaction(one.transactional_id, began, one.producer_id))
     return found
 
 

@@ -17,6 +17,7 @@ from support import groups
 from support.flow import Flow
 from support.members import started
 from support.operating import run
+from support.proxy import KafkaProxy, broker_that_is_away
 from support.queries import run_available, run_sparks_sink
 
 
@@ -121,6 +122,17 @@ def test_a_group_whose_query_has_left_a_transaction_open(flow: Flow) -> None:
     _refused(flow, "has open transactions: a spark-eos query has used it")
     producer.abort_transaction(20)
     assert _adopt(flow).exit_code == 0
+
+
+def test_transactions_that_a_broker_does_not_tell(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+    proxied_flow.produce(range(20))
+    _checkpoint(proxied_flow, {0: 10, 1: 10})
+    with broker_that_is_away(proxy, silent=True) as port:
+        result = _adopt(proxied_flow, "--timeout", "8")
+    assert result.exit_code == 1
+    assert "listing open transactions" in result.stderr
+    assert f"not answered by broker 2 (127.0.0.1:{port})" in result.stderr
+    assert proxied_flow.committed() == {}
 
 
 def test_offsets_that_the_topic_does_not_have(flow: Flow) -> None:

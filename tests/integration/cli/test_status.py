@@ -3,15 +3,19 @@
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
+import kafka
 import pytest
 from confluent_kafka import Producer
-from kafka.protocol.admin import DescribeProducersRequest
+from kafka.admin import KafkaAdminClient
+from kafka.protocol.admin import DescribeProducersRequest, ListTransactionsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_eos._kafka.connection import CoordinatorType
+from spark_eos._kafka.topic_partition import TopicPartition
+from support import groups
 from support.flow import Flow
 from support.foreign_consumer import foreign_consumer
 from support.members import deadline, started
@@ -60,6 +64,8 @@ def test_a_group_with_members_and_lag(flow: Flow) -> None:
         "last_stable_offset": 1_500,
         "high_watermark": 1_500,
         "lag": 1_498,
+        "log_start_offset": 0,
+        "deleted": 0,
     }
     assert (second["committed_offset"], second["lag"]) == (None, None)
     assert found["lag"] == 1_498
@@ -148,11 +154,80 @@ def test_what_is_known_without_the_groups_coordinator(
     assert f"Broker 2 (127.0.0.1:{port}) does not answer" in words
     assert "1 open transaction transactional id" in words
     assert name in words
-    assert ended.exit_code == 0, ended.output
-    words = " ".join(ended.stdout.split())
-    assert f"Broker 2 (127.0.0.1:{port}) does not answer" in words
-    assert "whether a query is running is unknown" in words
+    assert ended.exit_code == 2, ended.output
+    assert "whether a query is running is unknown" in " ".join(ended.stdout.split())
     assert ended.stdout.endswith("Ended 1 open transaction.\n")
+    assert f"Error: broker 2 (127.0.0.1:{port}) does not answer, and may" in ended.stderr
+    assert "whether there are other open transactions of prefix" in ended.stderr
+
+
+def test_a_transaction_whose_coordinator_does_not_answer(
+    proxied_flow: Flow, proxy: KafkaProxy
+) -> None:
+    flow = proxied_flow
+    unlisted = Rewrite(lambda _, answer: setattr(answer, "transaction_states", []))
+    with one_open(flow), broker_that_is_away(proxy, silent=True):
+        proxy.on(ListTransactionsRequest, unlisted, times=None)
+        aborted = run("abort", flow, "--yes")
+        table = run("status", flow, "--target", flow.target)
+        found = json.loads(run("status", flow, "--target", flow.target, "--json").stdout)
+    assert (aborted.exit_code, aborted.stdout) == (2, "")
+    unknown = f"there are open transactions of prefix spark-eos and group {flow.group_id} is unknow"
+    assert f"whether {unknown}" in aborted.stderr
+    assert table.exit_code == 2
+    words = " ".join(table.stdout.split())
+    assert f"Whether {unknown}" in words
+    assert "No open transactions" not in words
+    assert "Held back by other clients' open transactions, or by unknown ones: nobody" in words
+    (held,) = found["held_back"]
+    assert (held["topic"], held["transaction"]) == (flow.target, None)
+    assert held["producer_id"] is not None
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        # The first answer is to the question for the query's own.
+        pytest.param(ListTransactionsRequest, "transaction_states", id="begun-since"),
+        pytest.param(DescribeProducersRequest, "topics.partitions.active_producers", id="over"),
+    ],
+)
+def test_a_running_query_does_not_hold_itself_back(
+    proxied_flow: Flow, proxy: KafkaProxy, message: Any, field: str
+) -> None:
+    def empty(_request: Any, answer: Any) -> None:
+        *path, last = field.split(".")
+        found = [answer]
+        for name in path:
+            found = [part for one in found for part in getattr(one, name)]
+        for one in found:
+            setattr(one, last, [])
+
+    with one_open(proxied_flow):
+        rule = proxy.on(message, Rewrite(empty), times=1)
+        assert document(proxied_flow, "--target", proxied_flow.target)["held_back"] == []
+        assert len(rule.hits) == 1
+
+
+def test_records_that_retention_deletes_unread(flow: Flow) -> None:
+    flow.produce(range(20), partition=0)
+    flow.produce(range(20), partition=1)
+    groups.set_offsets(
+        flow.bootstrap_servers,
+        flow.group_id,
+        {TopicPartition(flow.source, 0): 3, TopicPartition(flow.source, 1): 5},
+    )
+    assert "Retention" not in run("status", flow).stdout
+    with closing(KafkaAdminClient(bootstrap_servers=flow.bootstrap_servers)) as admin:
+        admin.delete_records({kafka.TopicPartition(flow.source, index): 5 for index in (0, 1)})
+    found = document(flow)["partitions"]
+    assert [(one["log_start_offset"], one["deleted"], one["lag"]) for one in found] == [
+        (5, 2, 17),
+        (5, 0, 15),
+    ]
+    words = " ".join(run("status", flow).stdout.split())
+    deleted = f"2 offsets of its lag have been deleted: {flow.source} 0 (2)"
+    assert f"Retention is overtaking the query: {deleted}" in words
 
 
 def test_a_group_of_the_classic_protocol(flow: Flow) -> None:

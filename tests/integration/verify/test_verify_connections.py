@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
@@ -12,7 +13,7 @@ from spark_eos.errors import DeadlineExceededError, VerificationError
 from spark_eos.verify import Kind, Verdict
 from support.expecting import compared_with, parquet
 from support.flow import Flow
-from support.planting import Writer, fill, look, sources
+from support.planting import Writer, counts, fill, look, sources
 from support.proxy import KafkaProxy, broker_that_is_away
 from support.proxy_faults import CutAfter, CutBefore, Fault, Rewrite
 
@@ -32,6 +33,16 @@ def _coordinator(code: int) -> Fault:
 
 def _group(code: int) -> Fault:
     return Rewrite(lambda _, answer: setattr(answer.groups[0], "error_code", code))
+
+
+def _transactions(code: int) -> Fault:
+    def refuse(_request: Any, answer: Any) -> None:
+        if hasattr(answer, "error_code"):
+            answer.error_code, answer.transaction_states = code, []
+        for state in answer.transaction_states:
+            state.error_code = code
+
+    return Rewrite(refuse)
 
 
 def _partition(code: int) -> Fault:
@@ -59,6 +70,23 @@ def test_answers_about_the_group_that_come_later(
     assert findings.verdict is Verdict.SOUND
     assert [(one.committed, one.end) for one in findings.group] == [(5, 5), (5, 5)]
     assert len(rule.hits) == 3
+
+
+@pytest.mark.parametrize("message", [ListTransactionsRequest, DescribeTransactionsRequest])
+def test_transactions_of_which_a_coordinator_tells_later(
+    sound: Flow, proxy: KafkaProxy, message: Any
+) -> None:
+    open_one = Writer(sound, "open")
+    open_one.begin([], {0: 5})
+    rule = proxy.on(message, _transactions(Code.COORDINATOR_LOAD_IN_PROGRESS), times=3)
+    asked: dict[str, Any] = {"prefix": open_one.transactional_id, "group_id": None, "timeout": 3}
+    assert counts(look(sound, **asked)) == {Kind.OPEN: 1}
+    assert len(rule.hits) == 3
+    rule = proxy.on(message, _transactions(Code.COORDINATOR_NOT_AVAILABLE), times=None)
+    with pytest.raises(DeadlineExceededError, match=r"open trans.*COORDINATOR_NOT_AVAILABLE"):
+        look(sound, **asked)
+    rule.times = 0
+    open_one.abort()
 
 
 def test_a_group_that_nobody_coordinates(sound: Flow, proxy: KafkaProxy) -> None:
