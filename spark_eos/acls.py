@@ -131,6 +131,11 @@ class Principal:
         servers = ["--bootstrap-server", self.bootstrap_servers]
         return shlex.join([name, *servers, *config, *options])
 
+    def own_tool(self, command: str, *options: str) -> str:
+        """A command of ``spark-eos`` for the cluster, quoted for a shell."""
+        servers = ["--bootstrap-servers", self.bootstrap_servers]
+        return shlex.join(["spark-eos", command, *servers, *options])
+
     def lacks(self, missing: Iterable[Acl]) -> str:
         """A text that names missing ACLs and the commands that grant them."""
         acls = list(missing)

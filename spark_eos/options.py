@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from spark_eos._client.argument_types import check_type
-from spark_eos._client.checks import check_count, check_positive, check_prefix, check_text
+from spark_eos._client.checks import check_count, check_positive, check_prefix, check_topic
 from spark_eos._client.letter_headers import STYLES
 from spark_eos.errors import ConfigurationError
 
@@ -22,7 +22,6 @@ _INT16: Final = 2**15 - 1
 _INT32: Final = 2**31 - 1
 LEAST_PARTITIONS: Final = 2
 """Of a progress topic: one for staged commits, and one for rows."""
-_TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
 
 Check = Callable[[str, Any], None]
 
@@ -144,19 +143,14 @@ class DeadLetters(_Options):
 
     _ARGUMENT = "dead_letters"
 
-    topic: str = field(kw_only=False, metadata=_option(check_text, "dead_letter_topic"))
+    topic: str = field(kw_only=False, metadata=_option(check_topic, "dead_letter_topic"))
     limit: float = field(default=0.1, metadata=_option(_limit, "max_dead_letters"))
     headers: str = field(default="dlq", metadata=_option(_style, "dead_letter_headers"))
     stacktrace: bool = field(default=False, metadata=_option(None, "dead_letter_stacktrace"))
 
 
-def _topic_name(name: str, text: Any) -> None:
-    shown = name.partition(".")[0]
-    check_text(shown, text)
-    if not _TOPIC_NAME.fullmatch(text):
-        raise ConfigurationError(
-            f"{shown}={text!r} is no name of a topic: it may have letters, digits, '.', '_' and '-'"
-        )
+def _progress_topic(name: str, text: Any) -> None:
+    check_topic(name.partition(".")[0], text)
 
 
 def _partitions(name: str, value: int) -> None:
@@ -195,7 +189,9 @@ least 2, not 1 [more: spark-eos explain EOS02]
 
     _ARGUMENT = "progress_topic"
 
-    name: str = field(default="spark-eos-progress", metadata=_option(_topic_name, "progress_topic"))
+    name: str = field(
+        default="spark-eos-progress", metadata=_option(_progress_topic, "progress_topic")
+    )
     partitions: int = field(default=33, metadata=_option(_partitions, "progress_partitions"))
     replicas: int | None = field(default=None, metadata=_option(_replicas, "progress_replicas"))
 

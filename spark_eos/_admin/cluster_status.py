@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from spark_eos._driver.preflight import offset_commit_version
 from spark_eos._kafka.cluster import BrokerFeatures
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
+from spark_eos.acls import Principal
 from spark_eos.errors import UnsupportedBrokerError
 
 
@@ -29,7 +30,7 @@ class ClusterStatus:
     problem: str | None  # why no query can run here, and the remedy
 
 
-def cluster_status(features: Mapping[int, BrokerFeatures], bootstrap_servers: str) -> ClusterStatus:
+def cluster_status(features: Mapping[int, BrokerFeatures], where: Principal) -> ClusterStatus:
     """Whether a query can run on brokers with these features."""
     # A query talks to all brokers, so it can only use what every broker supports.
     spoken = set.intersection(*(set(f.versions) for f in features.values()))
@@ -39,7 +40,7 @@ def cluster_status(features: Mapping[int, BrokerFeatures], bootstrap_servers: st
     )
     version, problem = None, None
     try:
-        version = offset_commit_version(common, bootstrap_servers)
+        version = offset_commit_version(common, where)
     except UnsupportedBrokerError as error:
         problem = str(error)
     return ClusterStatus(

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from spark_eos._batch.plan import Positions
+from spark_eos._batch.sources import Sources
+from spark_eos._client.commands import Group
 from spark_eos._client.error_codes import Code, code_names
 from spark_eos._driver.offset_log import FinishedBatches
 from spark_eos._kafka import cluster
@@ -38,16 +40,18 @@ def check_unused(
     connections: Connections, group_id: str, prefix: str, wanted: Positions, deadline: Deadline
 ) -> bool:
     """Checks that the group is unused, and whether its offsets still have to be set."""
-    group = describe_group(connections, group_id, deadline)
-    if group.members:
+    group = Group(group_id, connections.principal)
+    members = describe_group(connections, group_id, deadline).members
+    if members:
         raise ConfigurationError(
-            f"group_id {group_id!r} has a live member: {group.members[0]}. Stop that consumer "
+            f"group_id {group_id!r} has a live member: {members[0]}. Stop that consumer "
             "or query, or choose another group_id"
         )
     if lingering_transactions(connections, prefix, group_id, deadline):
         raise ConfigurationError(
             f"group_id {group_id!r} has open transactions: a spark-eos query has used it. "
-            "Choose another group_id, or end the transactions with spark-eos abort"
+            "Choose another group_id, or end the transactions: "
+            f"{group.own_tool('abort', '--prefix', prefix)}"
         )
     found = all_group_offsets(connections, group_id, deadline)
     committed = {partition: one.offset for partition, one in found.items()}
@@ -57,13 +61,13 @@ def check_unused(
             f"group_id {group_id!r} has offsets already, such as "
             f"{committed[first]} of {first}: it belongs to another query, "
             "or this query has already run with it. Choose another group_id, or delete the group "
-            "(kafka-consumer-groups.sh --delete)"
+            f"({group.tool('--delete')})"
         )
     return committed != wanted
 
 
 def check_topics(
-    connections: Connections, wanted: Positions, deadline: Deadline
+    connections: Connections, group_id: str, wanted: Positions, deadline: Deadline
 ) -> dict[str, UUID | None]:
     """The ids of the source topics, in which the checkpoint's offsets have to lie."""
     names = {topic for topic, _ in wanted}
@@ -85,11 +89,13 @@ def check_topics(
                 "another cluster"
             )
         if offset < start:
+            group = Group(group_id, connections.principal)
+            command = Sources().how_to_set(group, {partition: start})
             raise CheckpointError(
                 f"the checkpoint has read {partition} up to {offset}, but it begins at {start}: "
                 f"offsets {offset} to {start - 1} were deleted by the topic's retention before "
-                "they were read. If you can do without them, set the group's offsets yourself "
-                "(kafka-consumer-groups.sh --reset-offsets)"
+                "they were read. If you can do without them, set the group's offsets of all "
+                f"partitions yourself, here to {start} ({command})"
             )
     return {name: topic.topic_id for name, topic in found.items()}
 

@@ -7,7 +7,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
+from spark_eos._client.commands import Group
 from spark_eos._kafka.topic_partition import TopicPartition
 
 
@@ -35,15 +37,17 @@ class Sources:
             return str(partition)
         return f"{self.source(partition)} (its progress is {partition})"
 
-    def how_to_set(self, group_id: str, wanted: Mapping[TopicPartition, int | str]) -> str:
+    def how_to_set(
+        self, group: Group, wanted: Mapping[TopicPartition, int | str], *more: str
+    ) -> str:
         """Return the command that sets the group's offsets while the query is stopped."""
         named = [(*self.source(partition), offset) for partition, offset in wanted.items()]
         if self.by_partition:
             # Kafka's tool limits offsets of progress partitions to the log's end, which is empty.
-            sets = " ".join(f"--set {topic}:{index}={offset}" for topic, index, offset in named)
-            return f"spark-eos progress --group-id {group_id} {sets}"
+            sets = (("--set", f"{topic}:{index}={offset}") for topic, index, offset in named)
+            return group.own_tool("progress", *chain(*sets), *more)
+        reset = ("--reset-offsets", "--execute", "--topic")
         return "; ".join(
-            f"kafka-consumer-groups.sh --reset-offsets --group {group_id} --execute --topic "
-            f"{topic}:{index} --to-offset {offset}"
+            group.tool(*reset, f"{topic}:{index}", "--to-offset", str(offset))
             for topic, index, offset in named
         )

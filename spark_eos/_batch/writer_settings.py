@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 
 from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._client.checks import check_text
+from spark_eos._client.checks import check_text, check_topic
+from spark_eos._client.commands import Group
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.deadline import Deadline, group_deadline
 from spark_eos._kafka.transactional_ids import id_prefix
@@ -33,7 +34,7 @@ class WriterSettings:
     def __post_init__(self) -> None:
         check_text("group_id", self.group_id)
         if self.topic is not None:
-            check_text("topic", self.topic)
+            check_topic("topic", self.topic)
         if self.moved_from is not None:
             check_text("moved_from", self.moved_from)
         if self.dead_letters is not None and self.dead_letters.topic == self.topic:
@@ -55,6 +56,11 @@ class WriterSettings:
         if matched or topic in self.source_topics:
             return "a topic that the query reads or keeps its progress in, so it would feed itself"
         return ""
+
+    @property
+    def group(self) -> Group:
+        """The query's group, for texts."""
+        return Group(self.group_id, self.client.principal)
 
     @property
     def id_prefix(self) -> str:

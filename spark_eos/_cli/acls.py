@@ -5,7 +5,7 @@ import json
 import click
 
 from spark_eos._cli.query import group_option, json_option, prefix_option, topics_option
-from spark_eos._client.checks import check_prefix, check_text
+from spark_eos._client.checks import check_prefix, check_text, check_topic
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos.acls import Acl, Principal, Purpose, acls_for, source_acls, without_implied
 from spark_eos.jobs.client_options import bootstrap_servers_option
@@ -90,15 +90,16 @@ def acls(
     it.
     """
     check_prefix("--prefix", prefix)
+    check_text("--group-id", group_id)
     named = [
-        ("--group-id", group_id),
-        *(("a topic", topic) for topic in (*sources, *targets)),
+        *(("--source", topic) for topic in sources),
+        *(("--target", topic) for topic in targets),
         ("--progress-topic", progress_topic),
         ("--dead-letter-topic", dead_letter_topic),
     ]
     for what, name in named:
         if name is not None:
-            check_text(what, name)
+            check_topic(what, name)
     mirrored = source_bootstrap_servers is not None
     if mirrored and progress_topic is None:
         raise click.UsageError(

@@ -33,7 +33,7 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
     finished = OffsetLog(ArrowFiles(checkpoint)).finished()
     migration.check_finished(finished, repeat_unfinished=repeat_unfinished)
     with connected(query) as connections:
-        ids = migration.check_topics(connections, finished.ends, query.deadline())
+        ids = migration.check_topics(connections, query.group_id, finished.ends, query.deadline())
         unset = migration.check_unused(
             connections, query.group_id, query.prefix, finished.ends, query.deadline()
         )

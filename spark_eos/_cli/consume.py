@@ -10,7 +10,7 @@ import click
 
 from spark_eos._admin.committed_records import CommittedRecords
 from spark_eos._cli.query import Cluster, check_reached, cluster_options, moment
-from spark_eos._client.checks import check_text
+from spark_eos._client.checks import check_topic
 from spark_eos._client.confluent_traps import headers_of
 
 # What JSON leaves as it is, and a terminal may obey: controls, and marks that turn text attempt.
@@ -29,7 +29,7 @@ def consume(*, topic: str, cluster: Cluster, limit: int | None) -> None:
     Keys, values and headers are printed as text if they are UTF-8, otherwise as
     {"base64": "..."}. Joins no group and commits nothing.
     """
-    check_text("TOPIC", topic)
+    check_topic("TOPIC", topic)
     check_reached(cluster)
     records = CommittedRecords(cluster.client, topic, cluster.timeout)
     with records.consumer() as consumer:

@@ -13,7 +13,7 @@ import click
 
 from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic
 from spark_eos._cli.query import Cluster, check_reached, cluster_options, moment, terminal
-from spark_eos._client.checks import check_text
+from spark_eos._client.checks import check_topic
 from spark_eos._client.printable import counted, printable
 from spark_eos._client.tables import FittingTable
 
@@ -36,7 +36,7 @@ _group: Final = click.option(
 
 def _asked(cluster: Cluster, name: str) -> DeadLetterTopic:
     """The dead-letter topic that ``--topic`` names."""
-    check_text("--topic", name)
+    check_topic("--topic", name)
     check_reached(cluster)
     return DeadLetterTopic(cluster.client, name, cluster.timeout)
 

@@ -3,15 +3,17 @@
 import ipaddress
 from typing import Any, Final
 
+from spark_eos._client.header_values import topic_name
 from spark_eos.errors import ConfigurationError
 
-_MAX_LENGTH: Final = 200
+# Kafka has no limit; a group's name is repeated in each of its transactional ids.
+_MAX_LENGTH: Final = 1_000
 # Options that are not names in Kafka.
 _NOT_IN_ACLS: Final = ("checkpoint_location",)
 
 
 def check_text(name: str, text: object) -> None:
-    """Checks an option that is a text, most often a name in Kafka."""
+    """Checks an option that is a text, most often a group's name or a prefix."""
     if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"{name} must be a non-empty string, not {text!r}")
     if len(text) > _MAX_LENGTH and name != "checkpoint_location":
@@ -19,6 +21,16 @@ def check_text(name: str, text: object) -> None:
     if "*" in text and name not in _NOT_IN_ACLS:
         raise ConfigurationError(
             f"{name}={text!r} contains a *, which in an ACL means all names (KIP-290)"
+        )
+
+
+def check_topic(name: str, text: Any) -> None:
+    """Checks the name of a topic by Kafka's own rule."""
+    check_text(name, text)
+    if topic_name(text) is None:
+        raise ConfigurationError(
+            f"{name}={text!r} can't be the name of a topic: it may have up to 249 letters, digits, "
+            "'.', '_' and '-'"
         )
 
 

@@ -108,20 +108,29 @@ def code_names(codes: Iterable[int]) -> str:
     return ", ".join(code_name(code) for code in sorted(set(codes)) if code != Code.NONE)
 
 
+TRANSACTION_VERSION: Final = 2
+"""The least level of the feature ``transaction.version``: KIP-890."""
+
 _REMEDIES: Final[Mapping[int, str]] = {
     Code.OFFSET_METADATA_TOO_LARGE: "raise the brokers' offset.metadata.max.bytes",
     Code.INVALID_GROUP_ID: "choose another group_id",
-    Code.UNSUPPORTED_VERSION: (
-        "upgrade the cluster's feature transaction.version to 2 (kafka-features.sh upgrade)"
-    ),
     Code.INVALID_REQUEST: "the broker's log may say what is wrong with the request",
 }
 
 
 def remedy(code: int, needed: Iterable[Acl], principal: Principal) -> str:
     """What the operator can do about an error code; "" if unknown."""
-    missing = _missing(code, needed)
-    return principal.lacks(missing) if missing else _REMEDIES.get(code, "")
+    if missing := _missing(code, needed):
+        return principal.lacks(missing)
+    if code == Code.UNSUPPORTED_VERSION:
+        return f"upgrade the cluster's feature: {transactions_upgrade(principal)}"
+    return _REMEDIES.get(code, "")
+
+
+def transactions_upgrade(cluster: Principal) -> str:
+    """The command that gives a cluster the transactions of KIP-890."""
+    feature = f"transaction.version={TRANSACTION_VERSION}"
+    return cluster.tool("kafka-features.sh", "upgrade", "--feature", feature)
 
 
 def refusal(

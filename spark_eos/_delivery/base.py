@@ -263,7 +263,12 @@ class Delivery(ABC):
         """Return the first offsets of partitions that have none; refuse lost offsets."""
         offsets, marker = self._offsets, self._marker(planned.batch)
         evidence = Evidence(
-            self._group_id, offsets.known, offsets.topic_ids, marker, begun_now, offsets.sources
+            self._settings.group,
+            offsets.known,
+            offsets.topic_ids,
+            marker,
+            begun_now,
+            offsets.sources,
         )
         initial = evidence.initial_offsets(planned.range, offsets.committed)
         evidence.warn_of_restored(planned.range, initial)

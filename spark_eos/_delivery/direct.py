@@ -160,8 +160,8 @@ class DirectDelivery(Delivery):
 
     def prepare(self, planned: PlannedBatch) -> PlannedBatch:
         offsets, batch = self._offsets, planned.batch
-        check_not_cut(self._group_id, planned.range, offsets.sources)
-        check_no_gap(self._group_id, planned.range, offsets.committed, offsets.sources)
+        check_not_cut(self._settings.group, planned.range, offsets.sources)
+        check_no_gap(self._settings.group, planned.range, offsets.committed, offsets.sources)
         batch.checkpoint.markers.write(self._new_marker(planned))
         with batch.clock.step("range"):
             lost = self._lost(batch, offsets.committed)

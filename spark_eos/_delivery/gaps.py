@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.sources import Sources
+from spark_eos._client.commands import Group
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import OffsetGapError, RecordsLostError
 
@@ -15,34 +16,34 @@ def log_lags(
     return any(committed[partition] > starts.get(partition, -1) for partition in partitions)
 
 
-def check_not_cut(group_id: str, batch: BatchRange, sources: Sources) -> None:
+def check_not_cut(group: Group, batch: BatchRange, sources: Sources) -> None:
     """Refuses partitions that end below where they were read up to: their logs may be cut."""
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start, end = batch.starts[partition], batch.ends[partition]
         if end < start:
             raise RecordsLostError(
-                f"{sources.name(partition)} ends at {end}, and group {group_id!r} has read it up "
+                f"{sources.name(partition)} ends at {end}, and group {group.id!r} has read it up "
                 f"to {start}, so nothing is written. Either a producer's transaction is open "
                 f"before {start}: then start again once it has ended. Or brokers have lost the "
                 "last records (unclean leader election, or a disk), and new ones at offsets "
                 f"{end} to {start - 1} would be taken for written: then set the group's offset "
                 f"to {end} while the query is stopped "
-                f"({sources.how_to_set(group_id, {partition: end})}), and start with an empty "
+                f"({sources.how_to_set(group, {partition: end})}), and start with an empty "
                 "checkpoint_location"
             )
 
 
-def check_no_gap(group_id: str, batch: BatchRange, committed: Positions, sources: Sources) -> None:
+def check_no_gap(group: Group, batch: BatchRange, committed: Positions, sources: Sources) -> None:
     """Checks that the batch starts no later than what the group has committed."""
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start = batch.starts[partition]
         offset = committed[partition]
         if offset < start:
             raise OffsetGapError(
-                f"group {group_id!r} has committed {sources.name(partition)} up to {offset}, but "
+                f"group {group.id!r} has committed {sources.name(partition)} up to {offset}, but "
                 f"batch {batch.batch_id} starts at {start}: offsets {offset} to {start - 1} would "
                 "never be written, so nothing is. Delete the checkpoint at checkpoint_location "
                 "to continue from the group's offsets (this loses and duplicates nothing), or, to "
                 f"skip these records, set the group's offset to {start} "
-                f"({sources.how_to_set(group_id, {partition: start})})"
+                f"({sources.how_to_set(group, {partition: start})})"
             )

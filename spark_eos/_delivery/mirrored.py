@@ -197,10 +197,11 @@ class MirroredDelivery(DirectDelivery):
         group = self._group_id
         lost = ", ".join(map(str, sorted(self._unknown)[:_NAMED]))
         first, any_ = min(new), TopicPartition("", 0)
-        wanted = Sources({any_: first}).how_to_set(group, {any_: "N"})
-        wanted += " --source-bootstrap-servers ..."
+        more = ["--source-bootstrap-servers", self._start.source.bootstrap_servers]
         if not self._offsets.sources.by_partition:
-            wanted += f" --progress-topic {self._topic.name}"
+            more += ["--progress-topic", self._topic.name]
+        pair = Sources({any_: first})
+        wanted = pair.how_to_set(self._settings.group, {any_: "N"}, *more)
         return OffsetsLostError(
             f"group {group!r} has used {len(self._unknown)} progress partitions of which nothing "
             f"tells any more what they stand for ({lost}): their offsets have expired "

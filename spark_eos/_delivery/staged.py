@@ -148,7 +148,7 @@ class StagedDelivery(Delivery):
         self._files = files
         self._sources = StagedSources(start.source, settings, read_by_others)
         self._positions = SourcePositions(start.target, settings, offsets.requests)
-        self._checks = StagedChecks(settings.group_id, topic.name)
+        self._checks = StagedChecks(settings.group, topic.name)
         self._commit_partition = TopicPartition(topic.name, COMMIT_PARTITION)
         # Of the progress topic, once the run has begun.
         self._partitions = 0

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._client.commands import Group
 from spark_eos._delivery.ownership import changed_delivery
 from spark_eos._driver.checkpoint_marker import DIRECT, STAGED
 from spark_eos._driver.offset_log import OffsetLog
@@ -16,8 +17,8 @@ from spark_eos.errors import CheckpointError, FencedByNewerRunError, OffsetsLost
 class StagedChecks:
     """The checks of a group's staged offsets."""
 
-    def __init__(self, group_id: str, topic: str) -> None:
-        self._group_id = group_id
+    def __init__(self, group: Group, topic: str) -> None:
+        self._group = group
         self._topic = topic
         self._commit_partition = TopicPartition(topic, COMMIT_PARTITION)
 
@@ -34,7 +35,7 @@ class StagedChecks:
     def damaged(self, staged: StagedBatch, read: int) -> CheckpointError:
         """The error for files that do not have as many rows as were staged."""
         return CheckpointError(
-            f"batch {staged.batch} of group {self._group_id!r} was staged with {staged.rows} "
+            f"batch {staged.batch} of group {self._group.id!r} was staged with {staged.rows} "
             f"rows, and {read} were read from its copy {staged.directory} below "
             "checkpoint_location/spark-eos/staged: files of it were removed or changed. Put them "
             "back; every start writes what is missing. Without them those rows can't be written: "
@@ -62,7 +63,7 @@ class StagedChecks:
             targets = {o.written_to for o in owners if last.query.startswith(o.query)}
             wrote = f", which writes to {min(targets)}" if targets else ""
             raise CheckpointError(
-                f"group {self._group_id!r} has staged batch {last.batch} of query {last.query}"
+                f"group {self._group.id!r} has staged batch {last.batch} of query {last.query}"
                 f"{wrote}, but checkpoint_location {log.location!r} belongs to query {query}. "
                 "A query that stages its batches can't be continued without its own checkpoint, "
                 "which holds its state. Put that checkpoint back, or start over with another "
@@ -71,7 +72,7 @@ class StagedChecks:
             )
         if batch_id == last.batch and log.fingerprint(batch_id) != last.fingerprint:
             raise CheckpointError(
-                f"group {self._group_id!r} has staged batch {batch_id} from other source offsets "
+                f"group {self._group.id!r} has staged batch {batch_id} from other source offsets "
                 "than this checkpoint's batch of that number: an older checkpoint was put back, "
                 "and planned the batch anew, so rows would be lost or written twice. Put the "
                 f"latest checkpoint back; or, to continue knowingly, "
@@ -80,7 +81,7 @@ class StagedChecks:
         if batch_id < last.batch <= (log.begun or 0):
             # It is no older checkpoint that was put back, which would not have these batches.
             raise FencedByNewerRunError(
-                f"another run of group {self._group_id!r} has gone on to batch {last.batch} "
+                f"another run of group {self._group.id!r} has gone on to batch {last.batch} "
                 f"meanwhile, in the same checkpoint_location, and this one began with batch "
                 f"{batch_id}: it stops, and has written nothing. See that only one run is active; "
                 "the next start goes on from there"
@@ -93,7 +94,7 @@ class StagedChecks:
                 "batch, also for one without rows"
             )
             raise CheckpointError(
-                f"group {self._group_id!r} has staged batch {last.batch} last, and the query is "
+                f"group {self._group.id!r} has staged batch {last.batch} last, and the query is "
                 f"at batch {batch_id}: {why}. To continue knowingly, "
                 f"{self._write_anew(batch_id)}"
             )
@@ -105,7 +106,7 @@ class StagedChecks:
         start = first_position(batch.batch_id)
         if last is None and committed[self._commit_partition] != start:
             raise OffsetsLostError(
-                f"the staged commit of group {self._group_id!r} was lost: the offset of "
+                f"the staged commit of group {self._group.id!r} was lost: the offset of "
                 f"{self._commit_partition} is {committed[self._commit_partition]} and names no "
                 f"batch, so whether batch {batch.batch_id} was written is not known. To continue "
                 f"knowingly, {self._write_anew(batch.batch_id)}"
@@ -113,7 +114,7 @@ class StagedChecks:
         behind = sorted(p for p in batch.starts if committed[p] < start)
         if behind:
             raise OffsetsLostError(
-                f"group {self._group_id!r} has committed {behind[0]} up to "
+                f"group {self._group.id!r} has committed {behind[0]} up to "
                 f"{committed[behind[0]]}, but batch {batch.batch_id} begins at "
                 f"{start}: the batch before it is not fully written, or somebody has set the "
                 f"group's offsets. To continue without it, {self._write_anew(batch.batch_id)}"
@@ -123,7 +124,7 @@ class StagedChecks:
         if ahead and not staged:
             # They would be taken for rows of the new copy.
             raise OffsetsLostError(
-                f"group {self._group_id!r} has committed {ahead[0]} up to "
+                f"group {self._group.id!r} has committed {ahead[0]} up to "
                 f"{committed[ahead[0]]}, but its staged commit knows no copy of batch "
                 f"{batch.batch_id}, which begins at {start}: somebody has set some of the group's "
                 f"offsets. To continue knowingly, {self._write_anew(batch.batch_id)}"
@@ -133,16 +134,16 @@ class StagedChecks:
         """The error for a staged commit that another client has replaced."""
         return OffsetsLostError(
             f"the offset of {self._commit_partition}, the staged commit of group "
-            f"{self._group_id!r}, has a text that no run of the query has written: another "
+            f"{self._group.id!r}, has a text that no run of the query has written: another "
             "client has set it, so which copy "
             f"of batch {batch_id} counts is not known, and nothing is written. See who has Read on "
             f"the group. To continue knowingly, {self._write_anew(batch_id)}"
         )
 
     def _write_anew(self, batch_id: int) -> str:
+        reset = ("--reset-offsets", "--topic", self._topic, "--to-earliest", "--execute")
         return (
             f"set the offsets of all partitions of {self._topic} to 0 while the query "
             f"is stopped: the query's batch {batch_id} is then written as it comes "
-            f"(kafka-consumer-groups.sh --reset-offsets --group {self._group_id} --topic "
-            f"{self._topic} --to-earliest --execute)"
+            f"({self._group.tool(*reset)})"
         )

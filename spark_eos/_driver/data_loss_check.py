@@ -63,7 +63,7 @@ class DataLossCheck:
         }
         return (
             "; or set the group's offsets while the query is stopped "
-            f"({sources.how_to_set(self._settings.group_id, wanted)}), and start with an empty "
+            f"({sources.how_to_set(self._settings.group, wanted)}), and start with an empty "
             "checkpoint_location"
         )
 

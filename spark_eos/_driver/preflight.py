@@ -8,7 +8,13 @@ import logging
 from collections.abc import Callable, Collection
 
 from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._client.error_codes import DENIED, Code, code_names
+from spark_eos._client.error_codes import (
+    DENIED,
+    TRANSACTION_VERSION,
+    Code,
+    code_names,
+    transactions_upgrade,
+)
 from spark_eos._driver.start import Start
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
@@ -17,7 +23,7 @@ from spark_eos._kafka.heartbeats import check_membership
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest, TxnOffsetCommitRequest
 from spark_eos._kafka.transactional_ids import driver_id
 from spark_eos._kafka.transactions import BY_ID, BY_NAME, fence_producer
-from spark_eos.acls import Acl, ResourceType, describe_configs, query_acls
+from spark_eos.acls import Acl, Principal, ResourceType, describe_configs, query_acls
 from spark_eos.errors import (
     AuthorizationError,
     ConfigurationError,
@@ -29,26 +35,23 @@ from spark_eos.errors import (
 
 logger = logging.getLogger(__name__)
 
-_LEAST_TRANSACTION_VERSION = 2
 
-
-def offset_commit_version(features: cluster.BrokerFeatures, bootstrap_servers: str) -> int:
+def offset_commit_version(features: cluster.BrokerFeatures, where: Principal) -> int:
     """The newest usable version of TxnOffsetCommit: 6 by topic id (KIP-1319), or 5 by name."""
     greatest = features.versions.get(TxnOffsetCommitRequest.API_KEY, -1)
-    if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions or greatest < BY_NAME:
+    heartbeats = ConsumerGroupHeartbeatRequest.API_KEY in features.versions
+    if not heartbeats or greatest < BY_NAME:
         raise UnsupportedBrokerError(
-            f"the brokers at {bootstrap_servers} support TxnOffsetCommit up to version {greatest} "
-            f"and {'no ' if ConsumerGroupHeartbeatRequest.API_KEY not in features.versions else ''}"
-            "ConsumerGroupHeartbeat; spark-eos needs TxnOffsetCommit 5 and the consumer group "
-            "protocol: Kafka 4.0 or newer"
+            f"the brokers at {where.bootstrap_servers} support TxnOffsetCommit up to version "
+            f"{greatest} and {'' if heartbeats else 'no '}ConsumerGroupHeartbeat; spark-eos needs "
+            "TxnOffsetCommit 5 and the consumer group protocol: Kafka 4.0 or newer"
         )
     level = features.features.get("transaction.version", 0)
-    if level < _LEAST_TRANSACTION_VERSION:
+    if level < TRANSACTION_VERSION:
         raise UnsupportedBrokerError(
-            f"the cluster at {bootstrap_servers} has transaction.version={level}, spark-eos needs "
-            f"{_LEAST_TRANSACTION_VERSION} (KIP-890). Upgrade the feature: kafka-features.sh "
-            f"--bootstrap-server {bootstrap_servers} upgrade --feature "
-            f"transaction.version={_LEAST_TRANSACTION_VERSION}"
+            f"the cluster at {where.bootstrap_servers} has transaction.version={level}, spark-eos "
+            f"needs {TRANSACTION_VERSION} (KIP-890). Upgrade the feature: "
+            f"{transactions_upgrade(where)}"
         )
     return min(greatest, BY_ID)
 
@@ -58,7 +61,7 @@ def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) ->
 
     def ask() -> int:
         features = cluster.broker_features(start.target, deadline)
-        return offset_commit_version(features, settings.client.bootstrap_servers)
+        return offset_commit_version(features, settings.client.principal)
 
     return start.cached("version", ask)
 

@@ -48,7 +48,5 @@ def _assignments(configs: Mapping[str, str], separator: str = ", ") -> str:
 
 def _command(connections: Connections, topic: str, kept: Durability) -> str:
     safe = _assignments({name: SAFE[name] for name in kept.unsafe_configs}, ",")
-    return (
-        f"kafka-configs.sh --bootstrap-server {connections.bootstrap_servers} --alter "
-        f"--entity-type topics --entity-name {topic} --add-config {safe}"
-    )
+    which = ("--alter", "--entity-type", "topics", "--entity-name", topic)
+    return connections.principal.tool("kafka-configs.sh", *which, "--add-config", safe)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from spark_eos._batch.plan import Partitions, Positions
 from spark_eos._batch.sources import Sources
+from spark_eos._client.commands import Group
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -32,7 +33,7 @@ def check_not_moved_back(
 
 
 def check_not_moved_on(
-    group_id: str,
+    group: Group,
     sources: Sources,
     before: Positions,
     now: Positions,
@@ -43,11 +44,11 @@ def check_not_moved_on(
         offset, found = before[partition], now[partition]
         if found > offset:
             raise OffsetsLostError(
-                f"group {group_id!r} had committed {sources.name(partition)} up to {offset} "
+                f"group {group.id!r} had committed {sources.name(partition)} up to {offset} "
                 f"and now has {found}: a consumer other than spark-eos has used the group while "
                 f"the query was running, and offsets {offset} to {found - 1} are not written. To "
                 f"write them, set the group's offset back to {offset} while the query is stopped "
-                f"({sources.how_to_set(group_id, {partition: 'N'})}); otherwise the next start "
+                f"({sources.how_to_set(group, {partition: 'N'})}); otherwise the next start "
                 "continues after them"
             )
 
@@ -75,18 +76,18 @@ def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -
 
 
 def check_no_suspects(
-    group_id: str, sources: Sources, known: KnownPartitions, partitions: Partitions
+    group: Group, sources: Sources, known: KnownPartitions, partitions: Partitions
 ) -> None:
     """Refuses ranges that an earlier run has marked as perhaps not fully written."""
     for partition, suspect in sorted(known.suspects.items()):
         if partition in partitions:
             raise OffsetsLostError(
                 f"offsets {suspect.first} to {suspect.after - 1} of {sources.name(partition)} may "
-                f"not all be written: an earlier run of group {group_id!r} got their rows out of "
+                f"not all be written: an earlier run of group {group.id!r} got their rows out of "
                 "order or in two tasks, after some of them had been committed. Find out which are "
                 "missing (spark-eos verify). Then set the group's offset while the query is "
                 f"stopped: to {suspect.first} to write them all again, to {suspect.after} to "
-                f"continue after them ({sources.how_to_set(group_id, {partition: 'N'})}), and "
+                f"continue after them ({sources.how_to_set(group, {partition: 'N'})}), and "
                 "start with an empty checkpoint_location"
             )
 

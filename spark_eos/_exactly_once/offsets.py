@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from spark_eos._batch.plan import (
@@ -153,14 +154,15 @@ class GroupRequests:
 
     def _hanging(self) -> str:
         """What an operator can do about offsets that stay unstable."""
-        tool = f"kafka-transactions.sh --bootstrap-server {self._connections.bootstrap_servers}"
-        where = "--topic __consumer_offsets"
+        tool = partial(self._connections.principal.tool, "kafka-transactions.sh")
+        where = ("--topic", "__consumer_offsets")
+        partition, start = ("--partition", "PARTITION"), ("--start-offset", "OFFSET")
         return (
             "A transaction that this query may not end holds offsets of group "
             f"{self._group_id!r}. If its coordinator has forgotten it (KIP-664), only an "
-            f"administrator can end it: `{tool} find-hanging {where}` lists it with its partition "
-            f"and start offset, `{tool} abort {where} --partition <partition> --start-offset "
-            "<start offset>` ends it; then start again"
+            f"administrator can end it: `{tool('find-hanging', *where)}` lists it with its "
+            f"partition and start offset, `{tool('abort', *where, *partition, *start)}` ends it; "
+            "then start again"
         )
 
 
@@ -267,7 +269,7 @@ class GroupOffsets:
 
     def refuse_suspects(self) -> None:
         """Refuses partitions that an earlier run has marked as perhaps not fully written."""
-        check_no_suspects(self._settings.group_id, self.sources, self.known, self.held)
+        check_no_suspects(self._settings.group, self.sources, self.known, self.held)
 
     def _fence(self, partitions: Partitions) -> Committed:
         marked = self.known.suspects
@@ -280,12 +282,12 @@ class GroupOffsets:
 
     def _read(self, partitions: Partitions) -> Committed:
         answer = self.requests.stable(partitions, self._settings, self._transactions)
-        now, group = KnownPartitions.of(answer), self._settings.group_id
+        now, group = KnownPartitions.of(answer), self._settings.group
         committed = {partition: found.offset for partition, found in answer.items()}
         by_hand = frozenset(p for p, found in answer.items() if not has_text(found))
-        check_same_pairs(group, self.known, now)
-        check_same_staged(group, self._expected, now)
-        check_not_moved_back(group, self.sources, self.committed, committed, partitions)
+        check_same_pairs(group.id, self.known, now)
+        check_same_staged(group.id, self._expected, now)
+        check_not_moved_back(group.id, self.sources, self.committed, committed, partitions)
         check_not_moved_on(
             group, self.sources, self.committed, committed, by_hand | now.set_by_others
         )
@@ -475,4 +477,4 @@ class GroupOffsets:
     def command(self, partitions: Partitions) -> str:
         """Return the command with which an operator sets the offsets of partitions."""
         wanted = dict.fromkeys(sorted(partitions), "N")
-        return self.sources.how_to_set(self._settings.group_id, wanted)
+        return self.sources.how_to_set(self._settings.group, wanted)

@@ -88,9 +88,8 @@ def _parse(partition: TopicPartition, committed: CommittedOffset) -> _Metadata |
         return None
     cure = (
         "; or, if no other version has used the group, another client has written the text of its "
-        f"offset, {offset}: set it anew while the query is stopped (kafka-consumer-groups.sh "
-        f"--reset-offsets --topic {partition.topic}:{partition.partition} --to-offset {offset}), "
-        "which clears the text"
+        f"offset, {offset}: set it to the same while the query is stopped "
+        "(kafka-consumer-groups.sh --reset-offsets), which clears the text"
     )
     check_text_format(fields, f"the offset of {partition} in the group", otherwise=cure)
     try:

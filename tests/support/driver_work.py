@@ -20,6 +20,7 @@ from spark_eos._batch.task_report import (
     report_batch,
 )
 from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._client.commands import Group
 from spark_eos._client.settings import ClientSettings
 from spark_eos._delivery.missing_offsets import Evidence
 from spark_eos._driver.checkpoint_marker import Marker
@@ -32,6 +33,7 @@ from spark_eos._kafka.list_offsets import led_by
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.stored_text import Owner, SourcePartition
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.acls import Principal
 
 _SETTINGS = WriterSettings(
     client=ClientSettings({"bootstrap.servers": "localhost:9092"}), group_id="group", topic=None
@@ -116,7 +118,8 @@ def _new(query: ManyPartitions) -> Callable[[], object]:
     before = query.partitions[: len(query.partitions) // 2]
     known = KnownPartitions().including(before, query.ids)
     known = replace(known, set_by_others=frozenset(before))
-    evidence = Evidence("group", known, query.ids, Marker(), begun_now=False)
+    group = Group("group", Principal(None, "kafka:9092"))
+    evidence = Evidence(group, known, query.ids, Marker(), begun_now=False)
     batch = BatchRange(1, dict.fromkeys(before, 100), query.at(120))
     return partial(evidence.initial_offsets, batch, dict.fromkeys(before, 100))
 

@@ -167,7 +167,7 @@ def test_a_gap_is_refused(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     checkpoint = _written(flow)
     _set(flow, 0, 4)
-    command = f"spark-eos progress --group-id {flow.group_id} --set {flow.source}:0=10"
+    command = f"--group-id {flow.group_id} --set {flow.source}:0=10"
     _refuses(flow, OffsetGapError, f"{flow.source}-0 .*offsets 4 to 9.*{command}", checkpoint)
 
 

@@ -63,7 +63,7 @@ def test_an_answer_about_many_partitions_names_some() -> None:
         (12, "offset.metadata.max.bytes"),
         (24, "another group_id"),
         (42, "the broker's log"),
-        (35, "transaction.version to 2"),
+        (35, "transaction.version=2"),
     ],
 )
 def test_what_can_be_done_about_it(code: int, words: str) -> None:

@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from spark_eos._client.commands import Group
 from spark_eos._delivery.ownership import (
     changed_delivery,
     check_marker,
@@ -13,6 +14,7 @@ from spark_eos._delivery.staged_checks import StagedChecks
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.acls import Principal
 from spark_eos.errors import CheckpointError
 
 _DELIVERIES = (DIRECT, MIRRORED, STAGED)
@@ -42,9 +44,10 @@ def test_the_cure_is_one_that_helps(noted: str, wanted: str, why: str, cure: str
 
 def test_another_progress_topic_before_the_first_staged_batch_is_named() -> None:
     known = KnownPartitions().including([TopicPartition("a", 0), TopicPartition("a", 1)], {})
-    StagedChecks("group", "a").check_topic(known, "")
+    group = Group("group", Principal(None, "kafka:9092"))
+    StagedChecks(group, "a").check_topic(known, "")
     with pytest.raises(CheckpointError, match=r"if 'a' is the progress topic .*progress_topic='a'"):
-        StagedChecks("group", "b").check_topic(known, "")
+        StagedChecks(group, "b").check_topic(known, "")
 
 
 @pytest.mark.parametrize(("noted", "wanted"), [*product(_DELIVERIES, repeat=2)])

@@ -4,6 +4,7 @@ import pytest
 
 from spark_eos._batch.plan import BatchRange, Positions
 from spark_eos._batch.sources import Sources
+from spark_eos._client.commands import Group
 from spark_eos._delivery.gaps import check_no_gap, check_not_cut, log_lags
 from spark_eos._exactly_once.checks import (
     check_no_suspects,
@@ -17,6 +18,7 @@ from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import SourcePartition, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.acls import Principal
 from spark_eos.errors import (
     FencedByNewerRunError,
     OffsetGapError,
@@ -26,6 +28,7 @@ from spark_eos.errors import (
 
 _0, _1 = TopicPartition("t", 0), TopicPartition("t", 1)
 _SOURCES = Sources()
+_GROUP = Group("group", Principal(None, "kafka:9092"))
 
 
 @pytest.mark.parametrize("now", [{_0: 5, _1: 0}, {_0: 6}])
@@ -49,9 +52,9 @@ def test_offsets_that_go_back(before: int, now: Positions, words: str) -> None:
 
 
 def test_offsets_that_another_client_moves_on() -> None:
-    check_not_moved_on("group", _SOURCES, {_0: 5, _1: 5}, {_0: 5, _1: 9}, {_0})
+    check_not_moved_on(_GROUP, _SOURCES, {_0: 5, _1: 5}, {_0: 5, _1: 9}, {_0})
     with pytest.raises(OffsetsLostError, match=r"now has 9: .* offsets 5 to 8 are not written"):
-        check_not_moved_on("group", _SOURCES, {_0: 5}, {_0: 9, _1: 9}, {_0, _1})
+        check_not_moved_on(_GROUP, _SOURCES, {_0: 5}, {_0: 9, _1: 9}, {_0, _1})
 
 
 def _paired(number: int) -> KnownPartitions:
@@ -88,9 +91,9 @@ def test_ranges_that_may_not_all_be_written() -> None:
 
 def test_such_a_range_is_refused_with_where_to_begin() -> None:
     known = KnownPartitions(suspects={_0: SuspectRange(5, 8)})
-    check_no_suspects("group", _SOURCES, known, [_1])
+    check_no_suspects(_GROUP, _SOURCES, known, [_1])
     with pytest.raises(OffsetsLostError, match=r"offsets 5 to 7 of t-0 .* to 5 to .*, to 8 to"):
-        check_no_suspects("group", _SOURCES, known, [_0, _1])
+        check_no_suspects(_GROUP, _SOURCES, known, [_0, _1])
 
 
 @pytest.mark.parametrize(
@@ -111,17 +114,17 @@ def test_logs_that_lie_behind_what_is_written(
 
 
 def test_a_partition_that_ends_below_where_it_was_read_up_to() -> None:
-    check_not_cut("group", BatchRange(1, {_0: 5, _1: 9}, {_0: 5}), _SOURCES)
+    check_not_cut(_GROUP, BatchRange(1, {_0: 5, _1: 9}, {_0: 5}), _SOURCES)
     with pytest.raises(RecordsLostError, match=r"t-0 ends at 4.*offsets 4 to 6 would be taken"):
-        check_not_cut("group", BatchRange(1, {_0: 7}, {_0: 4}), _SOURCES)
+        check_not_cut(_GROUP, BatchRange(1, {_0: 7}, {_0: 4}), _SOURCES)
 
 
 def test_a_batch_that_starts_where_the_group_is_or_before() -> None:
     added, gone = TopicPartition("t", 2), TopicPartition("gone", 0)
     batch = BatchRange(1, {_0: 5, _1: 5, gone: 5}, {_0: 8, _1: 8, added: 3})
-    check_no_gap("group", batch, {_0: 5, _1: 9}, _SOURCES)
+    check_no_gap(_GROUP, batch, {_0: 5, _1: 9}, _SOURCES)
 
 
 def test_a_batch_that_starts_beyond() -> None:
     with pytest.raises(OffsetGapError, match="offsets 3 to 4 would never be written"):
-        check_no_gap("group", BatchRange(2, {_0: 5}, {_0: 8}), {_0: 3}, _SOURCES)
+        check_no_gap(_GROUP, BatchRange(2, {_0: 5}, {_0: 8}), {_0: 3}, _SOURCES)

@@ -7,14 +7,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._client.commands import Group
 from spark_eos._delivery.missing_offsets import Evidence
 from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.acls import Principal
 from spark_eos.errors import OffsetsLostError
 
 _0, _1, _OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 _ID = uuid.uuid4()
+_GROUP = Group("group", Principal(None, "kafka:9092"))
 _NOTHING = KnownPartitions()
 _OTHERS = KnownPartitions(frozenset({_OTHER}))
 _SET = KnownPartitions(frozenset({_OTHER}), set_by_others=frozenset({_0}))
@@ -38,7 +41,7 @@ _LOST_IDLE = _Batch(BatchRange(1, {_0: 5, _1: 5}, {_0: 9, _1: 5}), {_0: 5})
 
 
 def _evidence(marker: Marker, known: KnownPartitions = _NOTHING, **other: Any) -> Evidence:
-    return Evidence("group", known, {"t": _ID}, marker, **{"begun_now": True, **other})
+    return Evidence(_GROUP, known, {"t": _ID}, marker, **{"begun_now": True, **other})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ import pytest
 from spark_eos import errors
 from spark_eos._driver.preflight import offset_commit_version
 from spark_eos._kafka.cluster import BrokerFeatures
+from spark_eos.acls import Principal
 
+_CLUSTER = Principal(None, "a:1")
 _HEARTBEAT, _TXN_OFFSET_COMMIT = 68, 28
 
 
@@ -14,7 +16,7 @@ def test_the_newest_version_that_both_speak_is_sent(greatest: int, expected: int
     features = BrokerFeatures(
         {_HEARTBEAT: 1, _TXN_OFFSET_COMMIT: greatest}, {"transaction.version": 2}
     )
-    assert offset_commit_version(features, "a:1") == expected
+    assert offset_commit_version(features, _CLUSTER) == expected
 
 
 @pytest.mark.parametrize(
@@ -29,4 +31,4 @@ def test_the_newest_version_that_both_speak_is_sent(greatest: int, expected: int
 def test_brokers_that_are_too_old(versions: dict[int, int], level: int | None, words: str) -> None:
     features = {} if level is None else {"transaction.version": level}
     with pytest.raises(errors.UnsupportedBrokerError, match=words):
-        offset_commit_version(BrokerFeatures(versions, features), "a:1")
+        offset_commit_version(BrokerFeatures(versions, features), _CLUSTER)

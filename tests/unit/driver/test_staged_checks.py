@@ -3,12 +3,14 @@
 import pytest
 
 from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._client.commands import Group
 from spark_eos._delivery.staged_checks import StagedChecks
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.progress_topic import first_position
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import Owner, StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.acls import Principal
 from spark_eos.errors import (
     CheckpointError,
     FencedByNewerRunError,
@@ -18,7 +20,7 @@ from spark_eos.errors import (
 )
 from support.checkpoint_texts import CheckpointTexts
 
-_CHECKS = StagedChecks("group", "progress")
+_CHECKS = StagedChecks(Group("group", Principal(None, "kafka:9092")), "progress")
 _QUERY = "4a2c9d1e-0000-4000-8000-000000000000"
 _0, _1 = TopicPartition("progress", 0), TopicPartition("progress", 1)
 

@@ -1,0 +1,20 @@
+"""A group's name in texts, and commands about it that can be pasted into a shell."""
+
+from typing import NamedTuple
+
+from spark_eos.acls import Principal
+
+
+class Group(NamedTuple):
+    """A consumer group and its cluster."""
+
+    id: str
+    cluster: Principal
+
+    def tool(self, *options: str) -> str:
+        """A command of ``kafka-consumer-groups.sh`` for the group."""
+        return self.cluster.tool("kafka-consumer-groups.sh", "--group", self.id, *options)
+
+    def own_tool(self, command: str, *options: str) -> str:
+        """A command of ``spark-eos`` for the group."""
+        return self.cluster.own_tool(command, "--group-id", self.id, *options)
