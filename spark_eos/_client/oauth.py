@@ -1,6 +1,5 @@
 """Tokens for SASL OAUTHBEARER, from functions with the signature of librdkafka's ``oauth_cb``."""
 
-import concurrent.futures
 import http.client
 import importlib
 import json
@@ -16,10 +15,12 @@ import urllib.request
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from spark_eos._client.kafka_python import AbstractTokenProvider
 from spark_eos._client.printable import printable
+from spark_eos._client.time_limit import within
 from spark_eos.errors import ConfigurationError, PrintableError
 
 TokenFunction = Callable[[str], Any]
@@ -69,7 +70,9 @@ class ClientCredentials:
         )
         context = ssl.create_default_context(cadata=self.authorities)
         try:
-            token, expiry = _token(_answer_to(request, context, _TIMEOUT))
+            token, expiry = _token(
+                within(_TIMEOUT, partial(_body, request, context), "token-request")
+            )
         except urllib.error.HTTPError as error:
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} answered {error.code} "
@@ -230,31 +233,14 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _answer_to(request: urllib.request.Request, context: ssl.SSLContext, seconds: float) -> bytes:
-    found: concurrent.futures.Future[bytes] = concurrent.futures.Future()
-
-    def ask() -> None:
-        try:
-            found.set_result(_body(request, context, seconds))
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            found.set_exception(error)
-
-    # A server that sends one byte now and then never exceeds a socket's timeout.
-    threading.Thread(target=ask, name="token-request", daemon=True).start()
-    try:
-        return found.result(seconds)
-    except concurrent.futures.TimeoutError:
-        raise TimeoutError(f"no complete answer within {seconds:g} s") from None
-
-
-def _body(request: urllib.request.Request, context: ssl.SSLContext, seconds: float) -> bytes:
+def _body(request: urllib.request.Request, context: ssl.SSLContext) -> bytes:
     handlers = [_NoRedirects(), urllib.request.HTTPSHandler(context=context)]
     if request.type == "http":
         # A proxy would read the client secret; through one, https is a tunnel.
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
     try:
-        with opener.open(request, timeout=seconds) as answer:
+        with opener.open(request, timeout=_TIMEOUT) as answer:
             body: bytes = answer.read(_MAX_BYTES + 1)
     except urllib.error.HTTPError as error:
         error.close()  # It holds the connection.

@@ -21,6 +21,7 @@ from spark_eos._client.sasl import (
     shaded,
 )
 from spark_eos._client.tls import pem
+from spark_eos._client.urls import without_user_info
 from spark_eos.errors import ConfigurationError
 
 _NEEDED: Final = ("client.id", "client.secret", "token.endpoint.url")
@@ -159,22 +160,17 @@ def _oauth(settings: Mapping[str, Any]) -> Sasl:
 
 
 def _check_endpoint(endpoint: str) -> None:
-    try:
-        url = urllib.parse.urlsplit(endpoint)
-        host = url.hostname or ""
-    except ValueError:
-        raise ConfigurationError(f"kafka['{OIDC}token.endpoint.url'] is not a URL") from None
-    if url.scheme not in {"https", "http"} or not host:
-        raise ConfigurationError(f"kafka['{OIDC}token.endpoint.url'] must be an https URL")
-    if url.username is not None:
+    setting = f"kafka['{OIDC}token.endpoint.url']"
+    address, user_info = without_user_info(endpoint, setting)
+    if user_info:
         raise ConfigurationError(
-            f"kafka['{OIDC}token.endpoint.url'] contains a user name; set {OIDC}client.id and "
-            f"{OIDC}client.secret"
+            f"{setting} contains a user name; set {OIDC}client.id and {OIDC}client.secret"
         )
-    if url.scheme == "http" and not is_loopback(host):
+    url = urllib.parse.urlsplit(address)
+    if url.scheme == "http" and not is_loopback(url.hostname or ""):
         raise ConfigurationError(
-            f"kafka['{OIDC}token.endpoint.url'] must be an https URL, since the client secret is "
-            "sent there (http is only for this host, such as http://localhost:8080/token)"
+            f"{setting} must be an https URL, since the client secret is sent there (http is only "
+            "for this host, such as http://localhost:8080/token)"
         )
 
 

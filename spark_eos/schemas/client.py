@@ -1,26 +1,27 @@
 """The registry as tasks and the driver ask it: waits while it is away, and never shows a secret."""
 
-import contextlib
 import json
 import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import tenacity
 from cachetools import LRUCache, TTLCache
 
+from spark_eos._client.time_limit import within
 from spark_eos.errors import ConfigurationError, RegistryError, SchemaError, warn
 from spark_eos.schemas.formats import Schema, imported
 from spark_eos.schemas.framing import SchemaKey
+from spark_eos.schemas.registry_settings import RegistrySettings
 
 Answer = TypeVar("Answer")
 
 _CONFLUENT: Final = "confluent_kafka.schema_registry"
-_SECRETS: Final = ("password", "secret", "token", "user.info")
 # The registry's own codes: a subject, a version, a schema that it does not have. Another 404 may
 # come from a proxy, or from a wrong path.
 _NO_SCHEMA: Final = 40403
@@ -32,24 +33,21 @@ _INCOMPATIBLE: Final = 409
 _INVALID: Final = {400, 422}
 _REFUSED: Final = {401, 403}
 _RETRIED: Final = {408, 429}
-_DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
-_NUMBERS: Final = {
-    "timeout",
-    "max.retries",
-    "retries.wait.ms",
-    "retries.max.wait.ms",
-    "cache.capacity",
-    "cache.latest.ttl.sec",
-}
 # A registry's followers learn of a new schema a moment after it was registered.
 _AGAIN_SECONDS: Final = 1.0
+# What the first attempt, and the last one, may take at least.
+_LEAST_SECONDS: Final = 1.0
+# Before the name of a subject that is in a context, between colons.
+_CONTEXT: Final = ":."
 
 logger = logging.getLogger(__name__)
 
-# Of this process, by registry object and id: a worker process runs many tasks.
-_schemas: LRUCache[tuple[str, SchemaKey], Schema] = LRUCache(1000)
+# Of a registry object, of a subject in whose context an id is looked up, and an id.
+_Place = tuple[str, str | None, SchemaKey]
+# Of this process: a worker process runs many tasks.
+_schemas: LRUCache[_Place, Schema] = LRUCache(1000)
 # Asked for twice, a moment apart, not long ago.
-_asked_twice: TTLCache[tuple[str, SchemaKey], bool] = TTLCache(10_000, ttl=60)
+_asked_twice: TTLCache[_Place, bool] = TTLCache(10_000, ttl=60)
 
 
 @dataclass(frozen=True)
@@ -68,62 +66,65 @@ class Client:
     """Asks a registry, by the settings of confluent_kafka's SchemaRegistryClient; picklable."""
 
     def __init__(self, settings: Mapping[str, Any], max_wait: float) -> None:
-        self._settings = _DEFAULTS | {
-            name: _setting(name, value) for name, value in settings.items()
-        }
+        self._settings = RegistrySettings(settings)
         self._max_wait = max_wait
         self._identity = uuid.uuid4().hex
-        module = imported(_CONFLUENT)
+        imported(_CONFLUENT)
         try:
-            module.SchemaRegistryClient(self._settings).close()
-        except (ValueError, TypeError, OSError) as error:
-            raise ConfigurationError(f"schema registry: {self._clean(error)}") from None
+            self._settings.client().close()
+        except Exception as error:  # noqa: BLE001 - of clients for HTTP and for tokens
+            told = self._settings.clean(error)
+        else:
+            return
+        raise ConfigurationError(f"schema registry: {told}")
 
     @property
     def url(self) -> str:
         """Its address, without user and password."""
-        given = str(self._settings["url"]).split(",")
-        return ",".join(one.replace(f"{_userinfo(one)}@", "") for one in map(str.strip, given))
+        return self._settings.url
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
 
-    def schema(self, key: SchemaKey) -> Schema | None:
+    def schema(self, key: SchemaKey, subject: str | None = None) -> Schema | None:
         """The schema of an id or GUID; None if the registry does not know it."""
-        return self.schemas([key])[key]
+        return self.schemas([key], subject)[key]
 
-    def schemas(self, keys: Iterable[SchemaKey]) -> dict[SchemaKey, Schema | None]:
-        """The schemas of ids and GUIDs; None for those that the registry does not know now."""
-        found = {key: _schemas.get((self._identity, key)) for key in keys}
-        asked = [key for key, one in found.items() if one is None and _may_be_known(key)]
-        self._look_up([*asked], found)
-        fresh = {(self._identity, key): True for key in asked if found[key] is None}
+    def schemas(
+        self, keys: Iterable[SchemaKey], subject: str | None = None
+    ) -> dict[SchemaKey, Schema | None]:
+        """The schemas of ids, in a subject's context, and of GUIDs; None for those unknown now."""
+        places = {key: (self._identity, subject, key) for key in keys}
+        found = {key: _schemas.get(place) for key, place in places.items()}
+        asked = [key for key, known in found.items() if known is None and _may_be_known(key)]
+        found |= self._look_up(asked, subject)
+        fresh = {places[key]: True for key in asked if found[key] is None}
         if fresh.keys() - _asked_twice.keys():
             time.sleep(_AGAIN_SECONDS)
-            self._look_up([key for _, key in fresh], found)
+            found |= self._look_up([key for *_, key in fresh], subject)
             _asked_twice.update(fresh)
         return found
 
-    def _look_up(self, keys: list[SchemaKey], found: dict[SchemaKey, Schema | None]) -> None:
-        """Asks for schemas; each answer is kept, if the registry goes away before the next."""
-
-        def ask(client: Any) -> None:
-            while keys:
-                found[keys[0]] = schema = self._by_key(client, keys[0])
+    def _look_up(
+        self, keys: Iterable[SchemaKey], subject: str | None
+    ) -> dict[SchemaKey, Schema | None]:
+        """Asks for schemas, one by one; each answer is kept if the next one does not come."""
+        found: dict[SchemaKey, Schema | None] = {}
+        with closing(_Connection(self._settings)) as connection:
+            for key in keys:
+                ask = partial(self._by_key, key=key, subject=subject)
+                found[key] = schema = self._asked(ask, f"schema id {key}", connection)
                 if schema is not None:
-                    _schemas[self._identity, keys[0]] = schema
-                keys.pop(0)
-
-        if keys:
-            self._asked(ask, lambda: f"schema id {keys[0]}")
+                    _schemas[self._identity, subject, key] = schema
+        return found
 
     def version(self, subject: str, version: int | None) -> Registered:
         """A version of a subject; the latest one if None."""
 
         def ask(client: Any) -> Registered:
             if version is None:
-                return self._registered(client, client.get_latest_version(subject))
-            return self._registered(client, client.get_version(subject, version))
+                return self._registered(client, subject, client.get_latest_version(subject))
+            return self._registered(client, subject, client.get_version(subject, version))
 
         found = self._asked_about(subject, ask)
         if found is None:
@@ -141,7 +142,7 @@ class Client:
         def ask(client: Any) -> Registered:
             if register:
                 client.register_schema_full_response(subject, text)
-            return self._registered(client, client.lookup_schema(subject, text))
+            return self._registered(client, subject, client.lookup_schema(subject, text))
 
         found = self._asked_about(subject, ask)
         if found is None:
@@ -151,10 +152,12 @@ class Client:
             )
         return found
 
-    def _by_key(self, client: Any, key: SchemaKey) -> Schema | None:
+    def _by_key(self, client: Any, key: SchemaKey, subject: str | None) -> Schema | None:
         is_id = isinstance(key, int)
         try:
-            found = client.get_schema(key) if is_id else client.get_schema_by_guid(str(key))
+            found = (
+                client.get_schema(key, subject) if is_id else client.get_schema_by_guid(str(key))
+            )
         except _registry_error() as failed:
             if failed.error_code == _NO_SCHEMA:
                 return None
@@ -164,19 +167,11 @@ class Client:
             # bytes that look like one. This shows that the registry is there.
             client.get_schema_types()
             return None
-        return self._schema(client, found)
+        return _schema(client, found, subject)
 
-    def _registered(self, client: Any, found: Any) -> Registered:
-        schema = self._schema(client, found.schema)
-        ids = found.version, found.schema_id, found.guid
-        return Registered(self.url, found.subject, *ids, schema)
-
-    def _schema(self, client: Any, found: Any) -> Schema:
-        if not isinstance(found.schema_str, str):
-            raise OSError("the registry's answer has no schema")
-        references: dict[str, str] = {}
-        _resolve(client, found, references)
-        return Schema(found.schema_type or "AVRO", found.schema_str, (*references.items(),))
+    def _registered(self, client: Any, subject: str, found: Any) -> Registered:
+        schema = _schema(client, found.schema, subject)
+        return Registered(self.url, subject, found.version, found.schema_id, found.guid, schema)
 
     def _asked_about(self, subject: str, ask: Callable[[Any], Answer]) -> Answer | None:
         """What a question about a subject yields; None if the registry has no such thing."""
@@ -187,7 +182,7 @@ class Client:
             except _registry_error() as error:
                 if error.error_code in _UNKNOWN:
                     return None
-                told = self._clean(error.error_message)
+                told = self._settings.clean(error.error_message)
                 if (error.error_code or -1) < 0:
                     raise  # Not the registry's answer.
                 if error.http_status_code == _INCOMPATIBLE:
@@ -199,26 +194,24 @@ class Client:
                     raise SchemaError(f"subject {subject!r}: {told}") from None
                 raise
 
-        return self._asked(attempt, lambda: f"subject {subject!r}")
+        with closing(_Connection(self._settings)) as connection:
+            return self._asked(attempt, f"subject {subject!r}", connection)
 
-    def _asked(self, ask: Callable[[Any], Answer], what: Callable[[], str]) -> Answer:
+    def _asked(self, ask: Callable[[Any], Answer], what: str, connection: "_Connection") -> Answer:
         """What a question yields, once the registry has answered."""
-        module = imported(_CONFLUENT)
+        end = time.monotonic() + self._max_wait
+        backoff = tenacity.wait_random_exponential(0.5, max=10)
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(self._max_wait),
-            wait=tenacity.wait_random_exponential(0.5, max=10),
+            wait=lambda state: min(backoff(state), max(0, end - time.monotonic())),
             retry=tenacity.retry_if_exception(_may_pass),
             before_sleep=self._say,
             reraise=True,
         )
-
-        def attempt() -> Answer:
-            # Each question has a connection of its own: there are few.
-            with module.SchemaRegistryClient(self._settings) as client:
-                return ask(client)
-
         try:
-            return retrying(attempt)
+            return retrying(
+                lambda: connection.ask(ask, max(end - time.monotonic(), _LEAST_SECONDS))
+            )
         except SchemaError:
             raise
         except Exception as error:  # noqa: BLE001 - of clients for HTTP and for tokens
@@ -226,68 +219,83 @@ class Client:
         waited = f", for {self._max_wait:g} s (max_wait)" if _may_pass(failure) else ""
         # Not from it: its traceback may show what the settings hold.
         raise RegistryError(
-            f"schema registry {self.url}, asked for {what()}: {type(failure).__name__}: "
-            f"{self._clean(failure)}{waited}{_hint(failure)}"
+            f"schema registry {self.url}, asked for {what}: {type(failure).__name__}: "
+            f"{self._settings.clean(failure)}{waited}{_hint(failure)}"
         ) from None
 
     def _say(self, state: tenacity.RetryCallState) -> None:
         if state.attempt_number != 2 or state.outcome is None:
             return
+        failure = self._settings.clean(state.outcome.exception())
         warn(
             logger,
             "EOS60",
             "schema registry %s does not answer: %s; waiting up to %g s (max_wait)",
-            *(self.url, self._clean(state.outcome.exception()), self._max_wait),
+            *(self.url, failure, self._max_wait),
         )
 
-    def _clean(self, error: object) -> str:
-        """The text of an error, with no secret in it."""
-        text = str(error) or type(error).__name__
-        for secret in self._secrets():
-            text = text.replace(secret, "***")
-        return text
 
-    def _secrets(self) -> set[str]:
-        found = {_userinfo(one) for one in str(self._settings.get("url", "")).split(",")}
-        for name, value in self._settings.items():
-            if isinstance(value, str) and any(word in name for word in _SECRETS):
-                found.add(value)
-        halves = {half for one in found for half in one.split(":", 1)}
-        return {one for one in found | halves if len(one) > 2}
+class _Connection:
+    """A connection for several questions; there are few, so that none is kept between them."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        self._settings = settings
+        self._client: Any = None
+
+    def ask(self, question: Callable[[Any], Answer], seconds: float) -> Answer:
+        """Asks a question, on a new connection after one that failed; raises TimeoutError, too."""
+        client = self._client = self._client or self._settings.client()
+        try:
+            # A registry that sends a byte now and then never exceeds the client's own `timeout`.
+            return within(seconds, lambda: question(client), "schema-registry")
+        except Exception:
+            self.close()  # It ends a question that still waits.
+            raise
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
-def _resolve(client: Any, schema: Any, found: dict[str, str]) -> None:
-    """Adds the schemas that a schema refers to, the deepest ones first."""
+def context_of(subject: str) -> str:
+    """The context of a subject, with its colons; "" for the default one."""
+    if not subject.startswith(_CONTEXT):
+        return ""
+    context = subject[1:].partition(":")[0]
+    return "" if context == "." else f":{context}:"
+
+
+def _schema(client: Any, found: Any, subject: str | None) -> Schema:
+    """A schema that the registry has, with those that it refers to."""
+    if not isinstance(found.schema_str, str):
+        raise OSError("the registry's answer has no schema")
+    references: dict[str, str] = {}
+    _resolve(client, found, context_of(subject or ""), references)
+    return Schema(found.schema_type or "AVRO", found.schema_str, (*references.items(),))
+
+
+def _resolve(client: Any, schema: Any, context: str, found: dict[str, str]) -> None:
+    """Adds the schemas that a schema in a context refers to, the deepest ones first."""
     for reference in schema.references or ():
         if reference.name not in found:
-            subject, version = reference.subject, reference.version
+            own = context_of(reference.subject) or context
+            subject = own + reference.subject.removeprefix(own)
             try:
-                other = client.get_version(subject, version, True)  # noqa: FBT003
+                other = client.get_version(subject, reference.version, True)  # noqa: FBT003
             except _registry_error() as error:
                 if error.error_code not in _UNKNOWN:
                     raise
                 raise ValueError(
-                    f"the schema refers to version {version} of subject {subject!r}, which the "
-                    "registry does not have"
+                    f"the schema refers to version {reference.version} of subject {subject!r}, "
+                    "which the registry does not have"
                 ) from None
-            _resolve(client, other.schema, found)
+            _resolve(client, other.schema, own, found)
             found[reference.name] = other.schema.schema_str
-
-
-def _setting(name: str, value: Any) -> Any:
-    """A setting's value; options of jobs are texts, also where the client wants a number."""
-    if name in _NUMBERS and isinstance(value, str):
-        with contextlib.suppress(ValueError):  # Else the client says what it wants.
-            return float(value) if "." in value else int(value)
-    return value
 
 
 def _may_be_known(key: SchemaKey) -> bool:
     return not isinstance(key, int) or key <= _GREATEST
-
-
-def _userinfo(url: str) -> str:
-    return urlsplit(url.strip()).netloc.rpartition("@")[0]
 
 
 def _registry_error() -> Any:

@@ -1,7 +1,7 @@
 """`SchemaRegistry`: decodes and encodes columns of a DataFrame by the schemas of a registry."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from spark_eos._spark.row_errors import RowErrors
 from spark_eos._spark.spark_files import HadoopFiles, SparkFiles
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import CheckpointError, ConfigurationError, SchemaError, warn
-from spark_eos.schemas.client import Client, Registered
+from spark_eos.schemas.client import Client, Registered, context_of
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import header_of, prefix_of
 from spark_eos.schemas.pins import DECODE, ENCODE, Pins
@@ -95,11 +95,12 @@ class SchemaRegistry:
         Args:
             frame: The rows.
             column: ``value``, ``key`` or another binary column.
-            subject: The subject with the reader's schema. Several, by a name for each: the column
-                becomes a struct with one member of each name, and a record goes to the member
-                whose schema has its record's name; the other members are null.
+            subject: The subject with the reader's schema, with its context if it has one, such as
+                ``:.staging:orders-value``. Several, by a name for each: the column becomes a struct
+                with one member of each name, and a record goes to the member whose schema has its
+                record's name; the other members are null.
             schema: The reader's schema itself, instead of the subject's; by name if there are
-                several.
+                several. With ``subject``, too, ids are looked up in that one's context.
             version: The subject's version: a number, or ``latest``. By default the pinned one, or
                 else the latest. It is fixed now: a running query's columns do not change.
             kind: The format of ``schema``: ``AVRO``, ``PROTOBUF`` or ``JSON``.
@@ -144,7 +145,9 @@ class SchemaRegistry:
                 "column can be decoded"
             )
         members = []
-        for name, own, given in _named(subject, schema):
+        named = _named(subject, schema)
+        scope = _scope({own for _, own, _ in named if own is not None})
+        for name, own, given in named:
             if given is not None:
                 found = Schema(kind, given)
             elif own is not None:
@@ -157,7 +160,7 @@ class SchemaRegistry:
         frame = with_own_topic_marked(frame)
         made = T.StructField(column, _column_type(members, types))
         whole = _with_fields(frame, made, *of_rows.fields)
-        decoding = Decoding(self._client, column, members, whole, of_rows)
+        decoding = Decoding(self._client, column, members, scope, whole, of_rows)
         return frame.mapInArrow(decoding, whole)
 
     @typed
@@ -273,7 +276,7 @@ class SchemaRegistry:
 
     def _check_here(self, pin: Registered, location: str) -> None:
         """Refuses a pin of another registry, in which ids are of other schemas."""
-        here = self._client.schema(pin.number)
+        here = self._client.schema(pin.number, pin.subject)
         if here != pin.schema:
             raise CheckpointError(
                 f"version {pin.version} of subject {pin.subject!r}, pinned in {location!r}, was "
@@ -330,6 +333,17 @@ def _named(
         raise ConfigurationError("subject and schema must both be by name, or none of them")
     names = dict.fromkeys([*subjects, *schemas])
     return [(name, subjects.get(name), schemas.get(name)) for name in names]
+
+
+def _scope(subjects: Collection[str]) -> str | None:
+    """The subject to look up ids for; of several, no more than the context that they share."""
+    contexts = {context_of(subject) for subject in subjects}
+    if len(contexts) > 1:
+        raise ConfigurationError(
+            f"subjects {', '.join(sorted(subjects))} are in several contexts, and a schema id is "
+            "another schema in each of them: decode them from topics of their own"
+        )
+    return next(iter(subjects if len(subjects) == 1 else contexts), None) or None
 
 
 def _member(name: str | None, schema: Schema, message: str | Mapping[str, str] | None) -> Member:

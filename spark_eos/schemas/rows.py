@@ -83,11 +83,13 @@ class Decoding(_Mapping):
         client: Client,
         column: str,
         members: Sequence[Member],
+        subject: str | None,  # in whose context ids are looked up
         whole: T.StructType,
         errors: RowErrors,
     ) -> None:
         super().__init__(column, whole, errors)
         self._client = client
+        self._subject = subject
         self._members = list(members)
 
     def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> CodecResult:
@@ -97,7 +99,7 @@ class Decoding(_Mapping):
         errors = dict(found.errors)
         parts: list[pa.Array] = []
         places: list[np.ndarray] = []
-        schemas = self._client.schemas(group.key for group in found.groups)
+        schemas = self._client.schemas((group.key for group in found.groups), self._subject)
         for group, record in self._by_record(found.groups, schemas):
             schema = schemas[group.key]
             if schema is None:

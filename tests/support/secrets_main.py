@@ -19,6 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._cli import main as command
+from spark_eos.errors import ConfigurationError, RegistryError
+from spark_eos.schemas import SchemaRegistry
 from spark_eos.testing import spark_session
 from support.sinks import arguments
 from support.versions import HIDES_OPTIONS
@@ -63,6 +65,11 @@ def _query(
     )
     source = sink.read(spark, subscribe=settings["source"])
     frame = source.select("source", "key", "value")
+    if name == "password":
+        registry = SchemaRegistry(settings["registry"])
+        text = F.col("value").cast("string").alias("value")
+        frame = registry.encode(frame.select("source", "key", text), subject="texts")
+        frame = registry.decode(frame, subject="texts")
     query = sink.write(frame).trigger(availableNow=True).start()
     query.awaitTermination()
     assert sum(report.rows_written for report in reports) > 0
@@ -92,7 +99,7 @@ def _look(spark: SparkSession, source: DataFrame, query: StreamingQuery, note: P
 
 
 def _failures(spark: SparkSession, settings: dict[str, Any], here: Path) -> None:
-    """What goes wrong: a password, a row, and a broker that the source alone can't get into."""
+    """What goes wrong: passwords, a row, and a broker that the source alone can't get into."""
 
     def too_large(frame: DataFrame) -> DataFrame:
         value = F.repeat(F.lit("x"), 3_000_000).alias("value")
@@ -117,6 +124,12 @@ def _failures(spark: SparkSession, settings: dict[str, Any], here: Path) -> None
                 print(name, traceback.format_exc(), file=file)
             else:
                 raise AssertionError(f"{name} did not fail")
+        for registry in settings["wrong_registries"]:
+            try:
+                made = SchemaRegistry(registry, max_wait=2)
+                made.decode(spark.sql("SELECT X'00' AS value"), subject="texts")
+            except (ConfigurationError, RegistryError):  # noqa: PERF203 - each is looked at
+                print("registry", traceback.format_exc(), file=file)
 
 
 def _commands(settings: dict[str, Any], here: Path) -> None:

@@ -20,6 +20,7 @@ from spark_eos._kafka.deadline import Deadline
 from support import secrets_main
 from support.certificates import encrypted
 from support.flow import Flow
+from support.registry_answers import stub_registry
 from support.secured import MARK, MARKED_PASSWORD, MARKED_USER, Secured
 from support.tokens import token_endpoint
 from support.versions import HIDES_OPTIONS, needs_redacted_plans
@@ -75,7 +76,11 @@ def written_down(
         "ssl.key.pem": encrypted_key,
         "ssl.key.password": KEY_PASSWORD,
     }
-    with token_endpoint(secured.tokens) as endpoint:
+    with token_endpoint(secured.tokens) as endpoint, stub_registry() as registry:
+        registry.add("texts", '"string"')
+        away = "127.0.0.1:1"
+        user = f"{MARKED_USER}:{MARKED_PASSWORD}@"
+        with_user = registry.url.replace("//", f"//{user}")
         oauth = {
             **secured.tls("SASL_SSL"),
             "sasl.mechanism": "OAUTHBEARER",
@@ -91,6 +96,12 @@ def written_down(
             "target": flow.target,
             "group_id": flow.group_id,
             "kafka": {"password": password, "certificate": certificate, "token": oauth},
+            "registry": {"url": with_user, "timeout": 9},
+            "wrong_registries": [
+                {"url": f"http://{user}{away}"},
+                {"url": f"http://{MARKED_USER}:1/{MARKED_PASSWORD}@{away}"},
+                {"url": with_user, "proxy": f"http://{user}{away}"},
+            ],
             "wrong": {
                 "password": {**password, "sasl.password": f"{MARK}wrong"},
                 "secret": {**oauth, "sasl.oauthbearer.client.secret": f"{MARK}wrong"},
@@ -134,6 +145,10 @@ def test_the_process_has_written_much_down(written_down: Path) -> None:
     assert "DEBUG:kafka.net.connection" in python
     errors = (written_down / "errors.txt").read_text()
     assert errors.count("Traceback") >= 4
+    assert errors.count("RegistryError: schema registry http://127.0.0.1") == 2
+    assert "ConfigurationError: schema registry: url must be" in errors
+    assert '/schemas/ids/1?subject=texts "HTTP/1.0 200 OK"' in python
+    assert "EOS60" in python
     if HIDES_OPTIONS:
         plan = (written_down / "seen-password.txt").read_text()
         assert "kafka.sasl.jaas.config" in plan

@@ -269,6 +269,35 @@ def test_a_pins_id_is_looked_up_in_the_registry_that_is_there(
             both(first)
 
 
+def test_ids_are_those_of_the_subjects_context(spark: SparkSession, tmp_path: Path) -> None:
+    price, quantity = ({"name": name, "type": "long"} for name in ("price", "quantity"))
+    written, other = (
+        json.dumps({"type": "record", "name": "Order", "fields": fields})
+        for fields in ([quantity, price], [price, quantity])
+    )
+    with stub_registry() as stub:
+        stub.add("orders-value", other)
+        stub.add(":.staging:orders-value", written)
+        stub.add(":.staging:refunds-value", REFUND)
+        registry = SchemaRegistry({"url": stub.url})
+        frame = frame_of(spark, [b"\x00\x00\x00\x00\x01\x0e\x06", b"\x00\x00\x00\x00\x02\x02a"])
+        names = {name: f":.staging:{name}s-value" for name in ("order", "refund")}
+        order, refund = {"quantity": 7, "price": 3}, {"order": "a"}
+        # The second time by the pins.
+        for _ in range(2):
+            made = registry.decode(frame, subject=names, pinned=str(tmp_path), errors="column")
+            assert [row.value.asDict(recursive=True) for row in made.collect()] == [
+                {"order": order, "refund": None},
+                {"order": None, "refund": refund},
+            ]
+            for given in ({}, {"schema": written, "pinned": None}):
+                own: Any = {"subject": names["order"], "pinned": str(tmp_path), **given}
+                first, _ = registry.decode(frame, errors="column", **own).collect()
+                assert first.value.asDict() == order
+        with pytest.raises(ConfigurationError, match="are in several contexts"):
+            registry.decode(frame, subject={"a": "orders-value", "b": names["refund"]})
+
+
 def test_subjects_of_one_record_name_are_refused(spark: SparkSession, subjects: Subjects) -> None:
     names = {name: subjects.register(name, ORDER) for name in ("one", "other")}
     registry = SchemaRegistry({"url": subjects.url})

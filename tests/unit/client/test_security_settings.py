@@ -149,6 +149,14 @@ def jaas(line: str) -> dict[str, Any]:
         {**OIDC, "sasl.jaas.config": "x required;"},
         {**OIDC, "oauth_cb": print},
         {**OIDC, "enable.sasl.oauthbearer.unsecure.jwt": "true"},
+        {**OIDC, "sasl.oauthbearer.token.endpoint.url": "http://10.0.0.1/x"},
+        *(
+            {**OIDC, "sasl.oauthbearer.token.endpoint.url": f"https://a:{password}@b/x"}
+            for password in (
+                "marker-secret",
+                *(f"{before}{sign}marker-secret" for before in ("1", "mark") for sign in "/?#"),
+            )
+        ),
     ],
 )
 def test_settings_that_are_refused(settings: dict[str, Any]) -> None:

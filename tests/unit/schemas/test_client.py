@@ -3,11 +3,16 @@
 import logging
 import pickle
 import ssl
+import threading
+import time
+import traceback
 import uuid
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import trustme
@@ -17,6 +22,7 @@ from spark_eos.schemas import SchemaRegistry, client
 from spark_eos.schemas.client import Client
 from spark_eos.schemas.formats import Schema
 from support.certificates import rewritten
+from support.http_server import Request, http_server
 from support.registry_answers import StubRegistry, stub_registry
 
 TEXT = '"string"'
@@ -52,6 +58,32 @@ def test_a_schema_is_asked_for_once_for_each_id_and_guid(registry: StubRegistry)
     assert len(registry.authorization) == 2
 
 
+@pytest.mark.parametrize("subject", [":.staging:a-value", ":.staging:"])
+def test_an_id_is_looked_up_in_its_subjects_context(registry: StubRegistry, subject: str) -> None:
+    registry.add("a-value", TEXT)
+    registry.add(":.staging:a-value", '"int"')
+    registry.add(":.staging:b-value", '"long"')
+    asking = _client(registry)
+    for _ in range(2):
+        found = [asking.schema(1, own) for own in ("a-value", subject, None)]
+        assert [one and one.text for one in found] == [TEXT, '"int"', TEXT]
+    other, unknown = asking.schema(2, subject), asking.schema(2, "a-value")
+    assert other is not None
+    assert other.text == '"long"'
+    assert unknown is None
+
+
+def test_a_references_context_is_that_of_what_refers_to_it(registry: StubRegistry) -> None:
+    registry.add("lines", '"default"')
+    registry.add(":.shared:units", '"shared"')
+    for text, name, own in (('"lines"', "lines", ":.shared:units"), ('"order"', "a", "lines")):
+        references = [{"name": own, "subject": own, "version": 1}]
+        registry.add(f":.staging:{name}", text, references=references)
+    found = _client(registry).schema(2, ":.staging:a")
+    assert found is not None
+    assert found.references == ((":.shared:units", '"shared"'), ("lines", '"lines"'))
+
+
 def test_an_unknown_id_is_none_once_the_registry_has_said_so_twice(registry: StubRegistry) -> None:
     asking = _client(registry)
     assert asking.schema(1) is None
@@ -85,7 +117,8 @@ def test_many_unknown_ids_are_waited_for_once(
 ) -> None:
     waited: list[float] = []
     # Threads of other tests sleep by the module itself.
-    monkeypatch.setattr(client, "time", SimpleNamespace(sleep=waited.append))
+    own = SimpleNamespace(sleep=waited.append, monotonic=time.monotonic)
+    monkeypatch.setattr(client, "time", own)
     registry.answers = [UNKNOWN] * 14
     number, _ = registry.add("a", TEXT)
     asking = _client(registry)
@@ -184,37 +217,133 @@ def test_references_come_with_their_schema_the_deepest_first(registry: StubRegis
     assert found.references == (("shop.Sum", "Sum"), ("shop.Line", "Line"))
 
 
+def test_an_answer_that_drips_is_waited_for_as_long_as_none() -> None:
+    def drip(request: Request) -> None:
+        for byte in b"HTTP/1.1 200 OK\r\nx: " + b"x" * 100:
+            request.wfile.write(bytes([byte]))
+            time.sleep(0.2)
+
+    began = time.monotonic()
+    with http_server(drip) as url, pytest.raises(RegistryError, match=r"for 1 s \(max_wait\)"):
+        Client({"url": url}, 1).schema(1)
+    assert time.monotonic() - began < 5
+    _wait_for(lambda: "schema-registry" not in {one.name for one in threading.enumerate()})
+
+
+def test_many_answers_may_take_longer_than_one(registry: StubRegistry) -> None:
+    for number in range(4):
+        registry.add(f"s{number}", TEXT)
+    registry.delay = 0.4
+    found = _client(registry).schemas(range(1, 5))
+    assert None not in found.values()
+
+
+def _wait_for(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+TOKEN = {
+    "bearer.auth.credentials.source": "STATIC_TOKEN",
+    "bearer.auth.token": "sesame",
+    "bearer.auth.logical.cluster": "lsrc-1",
+    "bearer.auth.identity.pool.id": "pool",
+}
+
+
 @pytest.mark.parametrize(
-    ("userinfo", "settings"),
+    ("user_info", "settings", "sent"),
     [
-        ("", {"basic.auth.user.info": "alice:sesame"}),
-        (
-            "",
-            {
-                "bearer.auth.credentials.source": "STATIC_TOKEN",
-                "bearer.auth.token": "sesame",
-                "bearer.auth.logical.cluster": "lsrc-1",
-                "bearer.auth.identity.pool.id": "pool",
-            },
-        ),
-        ("alice:sesame@", {}),
+        ("", {"basic.auth.user.info": "alice:sesame"}, "alice:sesame"),
+        ("", TOKEN, "sesame"),
+        ("alice:sesame@", {}, "alice:sesame"),
+        ("alice:sesame%2F%3F%23%2C%40%3A@", {}, "alice:sesame/?#,@:"),
+        ("alice%3Asesame@", {}, "alice:sesame"),
+        ("sesame@", {}, "sesame:"),
     ],
 )
 def test_no_secret_is_shown(
-    registry: StubRegistry, userinfo: str, settings: dict[str, Any]
+    registry: StubRegistry,
+    user_info: str,
+    settings: dict[str, Any],
+    sent: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    number, _ = registry.add("a", TEXT)
+    url = registry.url.replace("//", f"//{user_info}")
     # A server that repeats what it was sent.
-    registry.answers = [(401, {"error_code": 401, "message": "sesame is wrong for alice:sesame"})]
-    url = registry.url.replace("//", f"//{userinfo}")
-    found = SchemaRegistry({"url": url, **settings}, max_wait=0.01)
-    with pytest.raises(RegistryError) as error:
-        found._client.version("a", None)
-    assert found._client.url == registry.url
-    assert registry.authorization[0]
-    shown = [str(error.value), repr(error.value), repr(found), str(found), repr(found._client)]
-    assert "***" in str(error.value)
+    echo = {"error_code": 401, "message": f"{sent.rpartition('alice:')[2]}, {sent}, {quote(sent)}"}
+    shown: list[str] = []
+    with caplog.at_level(logging.DEBUG):
+        made = SchemaRegistry({"url": f"{url}, {registry.url}", **settings}, max_wait=3)
+        registry.answers = [BUSY, BUSY, (503, echo), (503, echo)]
+        assert made._client.schema(number) is not None
+        for code in (401, 422, 409):
+            registry.answers = [(code, echo)]
+            with pytest.raises((RegistryError, SchemaError)) as error:
+                made._client.version("a", None)
+            shown += [repr(error.value), *traceback.format_exception(error.value)]
+            assert error.value.__cause__ is None
+    assert made._client.url == f"{registry.url},{registry.url}"
+    is_token = "bearer.auth.token" in settings
+    expected = "Bearer sesame" if is_token else f"Basic {b64encode(sent.encode()).decode()}"
+    assert {*registry.authorization} == {expected}
+    shown += [repr(made), str(made), repr(made._client), caplog.text]
+    assert "EOS60" in caplog.text
+    assert "HTTP Request: GET http" in caplog.text
+    assert "***" in "".join(shown)
     assert "sesame" not in "".join(shown)
-    assert error.value.__cause__ is None
+    assert expected.split()[1] not in "".join(shown)
+
+
+@pytest.mark.parametrize("sign", ["/", "?", "#", ",", "@/", ":"])
+@pytest.mark.parametrize("before", ["1", "mark"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"url": "http://alice:{}@127.0.0.1:1"},
+        {"url": "http://127.0.0.1:1,http://alice:{}@127.0.0.1:1"},
+        {"url": "alice:{}@127.0.0.1:1"},
+        {"url": "http://127.0.0.1:1", "proxy": "http://alice:{}@127.0.0.1:1"},
+        {
+            "url": "http://127.0.0.1:1",
+            **TOKEN,
+            "bearer.auth.credentials.source": "OAUTHBEARER",
+            "bearer.auth.client.id": "a",
+            "bearer.auth.client.secret": "sesame",
+            "bearer.auth.scope": "a",
+            "bearer.auth.issuer.endpoint.url": "https://alice:{}@127.0.0.1:1/token",
+        },
+    ],
+)
+def test_no_refusal_of_a_setting_shows_a_secret(
+    settings: dict[str, str], sign: str, before: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    password = f"{before}{sign}sesame{sign}"
+    given = {name: value.replace("{}", password) for name, value in settings.items()}
+    with caplog.at_level(logging.DEBUG):
+        try:
+            made: Any = SchemaRegistry(given, max_wait=0)
+            made._client.schema(1)
+        except (ConfigurationError, RegistryError) as error:
+            made = [repr(error), *traceback.format_exception(error)]
+    assert "sesame" not in f"{made}{caplog.text}"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"url": "http://alice:sesame@a,http://bob:sesame@b"},
+        {"url": "http://alice:sesame@a", "basic.auth.user.info": "bob:sesame"},
+        {"url": "http://a", "basic.auth.user.info": "sesame"},
+    ],
+)
+def test_users_that_contradict_each_other_are_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"basic\.auth\.user\.info") as error:
+        SchemaRegistry(settings)
+    assert "sesame" not in str(error.value)
 
 
 def test_numbers_may_be_texts_as_options_of_jobs_are(registry: StubRegistry) -> None:
@@ -234,7 +363,7 @@ def test_numbers_may_be_texts_as_options_of_jobs_are(registry: StubRegistry) -> 
     ("settings", "words"),
     [
         ({}, "url"),
-        ({"url": "localhost:8081"}, "Invalid url"),
+        ({"url": "localhost:8081"}, "url must be an http or https URL"),
         ({"url": "http://a", "ssl.ca": "x"}, "Unrecognized properties: ssl.ca"),
         ({"url": "http://a", "ssl.ca.location": "/nowhere.pem"}, "No such file"),
     ],

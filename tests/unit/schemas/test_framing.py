@@ -183,7 +183,8 @@ def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str
         else:
             assert found["value"].startswith(sent)
             assert own_headers == []
-    decoding = Decoding(Client({"url": registry.url}, 1), "value", [member], decoded, errors)
+    client = Client({"url": registry.url}, 1)
+    decoding = Decoding(client, "value", [member], "orders-value", decoded, errors)
     (read,) = decoding(iter([written]))
     assert read.column("value").to_pylist() == values
     assert read.column("error").to_pylist() == [None] * 3

@@ -1,0 +1,91 @@
+"""Settings of a registry's client, and the secrets in them, which no text shows."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from spark_eos._client.urls import without_user_info
+from spark_eos.errors import ConfigurationError
+from spark_eos.schemas.formats import imported
+
+_USER_INFO: Final = "basic.auth.user.info"
+_ENDPOINT: Final = "bearer.auth.issuer.endpoint.url"
+_PROXIES: Final = ("http", "https", "socks5", "socks5h")
+_SECRETS: Final = ("password", "secret", "token", "user.info", "provider.config")
+_DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
+_NUMBERS: Final = {
+    "timeout",
+    "max.retries",
+    "retries.wait.ms",
+    "retries.max.wait.ms",
+    "cache.capacity",
+    "cache.latest.ttl.sec",
+}
+
+
+class RegistrySettings:
+    """Settings of confluent_kafka's SchemaRegistryClient; picklable."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        values = _DEFAULTS | {name: _value(name, value) for name, value in given.items()}
+        self._secrets: set[str] = set()
+        for name, value in values.items():
+            if any(word in name for word in _SECRETS):
+                for one in value.values() if isinstance(value, Mapping) else [value]:
+                    self._keep_secret(str(one))
+        # The client would pass it on, and others would show it.
+        self.url = ""
+        if isinstance(values.get("url"), str):
+            values |= self._addressed(values["url"], values.get(_USER_INFO))
+            self.url = values["url"]
+        if isinstance(proxy := values.get("proxy"), str):
+            self._keep_secret(without_user_info(proxy, "schema registry: proxy", _PROXIES)[1])
+        if isinstance(endpoint := values.get(_ENDPOINT), str):
+            name = f"schema registry: {_ENDPOINT}"
+            if without_user_info(endpoint, name)[1]:
+                raise ConfigurationError(
+                    f"{name} contains a user name; set bearer.auth.client.id and "
+                    "bearer.auth.client.secret"
+                )
+        self._values = values
+
+    def client(self) -> Any:
+        """A client of the registry, which is to be closed."""
+        return imported("confluent_kafka.schema_registry").SchemaRegistryClient(self._values)
+
+    def clean(self, error: object) -> str:
+        """The text of an error, with no secret in it."""
+        text = str(error) or type(error).__name__
+        # A longer one may contain a shorter one.
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
+
+    def _addressed(self, urls: str, given: Any) -> dict[str, Any]:
+        """The settings that the registry's addresses, parted by commas, come to."""
+        parted = [without_user_info(url, "schema registry: url") for url in urls.split(",")]
+        found = {user_info for _, user_info in parted if user_info}
+        if (given and found) or len(found) > 1:
+            raise ConfigurationError(
+                "schema registry: url has a user name, and another one is in "
+                f"{_USER_INFO if given else 'another of its addresses'}: set {_USER_INFO} alone"
+            )
+        settings = {"url": ",".join(address for address, _ in parted)}
+        for user_info in found:
+            self._keep_secret(user_info)
+            settings[_USER_INFO] = user_info if ":" in user_info else f"{user_info}:"
+        return settings
+
+    def _keep_secret(self, secret: str) -> None:
+        """Hides a secret, and its halves if it is of a user, wherever it is shown."""
+        parts = {secret, *secret.split(":", 1)}
+        self._secrets |= {one for part in parts for one in (part, quote(part)) if len(one) > 2}
+
+
+def _value(name: str, value: Any) -> Any:
+    """A setting's value; options of jobs are texts, also where the client wants a number."""
+    if name in _NUMBERS and isinstance(value, str):
+        with contextlib.suppress(ValueError):  # Else the client says what it wants.
+            return float(value) if "." in value else int(value)
+    return value
