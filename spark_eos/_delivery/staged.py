@@ -37,7 +37,7 @@ from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.columns import check_columns
-from spark_eos._spark.narrow_plan import check_sources_seen
+from spark_eos._spark.narrow_plan import NOT_A_STREAM, check_sources_seen
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.stream_sources import (
     check_losses_seen,
@@ -89,9 +89,7 @@ class StagedDelivery(Delivery):
     @classmethod
     def check_stream(cls, frame: DataFrame, plans: Mapping[str, str]) -> None:
         if not frame.isStreaming:
-            raise UnsupportedPipelineError(
-                "the DataFrame is not a streaming DataFrame; read it with readStream or sink.read"
-            )
+            raise UnsupportedPipelineError(NOT_A_STREAM)
         sources = sources_of(frame)
         check_staged_sources(sources)
         if is_connect(frame):

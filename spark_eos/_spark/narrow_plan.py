@@ -13,6 +13,11 @@ from spark_eos._spark.columns import SOURCES_OWN
 from spark_eos._spark.stream_sources import check_sources, sources_of
 from spark_eos.errors import SparkEosError, UnsupportedPipelineError
 
+NOT_A_STREAM: Final = (
+    "the DataFrame is not a streaming DataFrame; read it with readStream or sink.read. To write a "
+    "batch DataFrame once, save it as files, and read these with readStream and availableNow"
+)
+
 # Lines without tree branches continue an operator's text.
 _TREE: Final = re.compile(r"[ :]*[+:]- ")
 _OPERATOR: Final = re.compile(r"(?:\*\(\d+\) |\* )?[~'!]*([A-Za-z]\w*)(?=[\s(\[,]|$)")
@@ -141,9 +146,7 @@ def explained(frame: DataFrame) -> dict[str, str]:
 
 def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows: bool) -> None:
     if not frame.isStreaming:
-        raise UnsupportedPipelineError(
-            "the DataFrame is not a streaming DataFrame; read it with sink.read"
-        )
+        raise UnsupportedPipelineError(NOT_A_STREAM)
     sources = sources_of(frame)
     check_sources(sources)
     found = _check_narrow(operators(plans["Physical"]), _STREAM)

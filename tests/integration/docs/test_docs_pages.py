@@ -1,5 +1,6 @@
 """README.md and docs/: what they show runs, and what is made from the code is up to date."""
 
+import json
 import re
 import runpy
 import shlex
@@ -57,12 +58,7 @@ class Block:
 def blocks(page: str) -> list[Block]:
     """A page's code, in the order in which its reader runs it."""
     text = (ROOT / page).read_text()
-    found = [Block(language, code, note) for note, language, code in _BLOCK.findall(text)]
-    if page == "README.md":
-        # Its query is what the commands after it call "the code above".
-        query, set_up, produce, *others = found
-        return [set_up, produce, query, *others]
-    return found
+    return [Block(language, code, note) for note, language, code in _BLOCK.findall(text)]
 
 
 def created_topics(words: list[str]) -> list[str]:
@@ -137,6 +133,11 @@ def test_the_picture_of_the_demo_is_up_to_date() -> None:
     assert set(re.findall(r"https?://[^\s\"')]+", drawn)) == {"http://www.w3.org/2000/svg"}
     for number in ("200,000", "331,206", "20,100"):
         assert number in drawn
+    relay = json.loads((ROOT / "tools" / "demo.json").read_text())["relay"]
+    numbers = [relay[name][1] for name in ("duplicates", "of them before the checkpoint's loss")]
+    for page in ("README.md", "docs/index.md"):
+        caption = (ROOT / page).read_text().partition("demo.svg)\n\n")[2].partition("\n\n")[0]
+        assert all(f"{number:,}" in caption for number in numbers)
 
 
 def test_each_row_of_the_runbook_has_a_cause_and_a_remedy() -> None:
@@ -368,6 +369,8 @@ _WRITTEN: dict[str, dict[str, list[str]]] = {
     "docs/guide.md": {
         **dict.fromkeys(("orders-upper", "orders-invoices"), _UPPER),
         **dict.fromkeys(("orders-text", "orders-copy", "orders-archive"), orders()),
+        "orders-status": ['{"status":"paid","ordered_at":"2026-11-20T09:30:00.000Z"}'],
+        "orders-marked": [f"{order}!" for order in orders()],
         "orders-notices": sorted(f"shipped: {order}" for order in orders()),
         "orders-json": [],
         "orders-tagged": orders(),

@@ -226,16 +226,13 @@ def test_from_a_moment_on(recipe: Recipe) -> None:
         recipe.produce({"price": 100 + number} for number in range(40, 44))
 
 
-def test_an_archive(recipe: Recipe) -> None:
+def test_a_batch_dataframe(recipe: Recipe) -> None:
     recipe.topics("orders-restored")
-    rows = [(f"k{number}", f"order {number}") for number in range(30)]
-    archive = recipe.spark.createDataFrame(rows, "key string, value string").repartition(3)
-    for name in ("first", "second"):
-        archive.write.mode("append").parquet(f"{recipe.directory}/archive-orders")
+    rows = [(f"k{number}".encode(), f"order {number}".encode()) for number in (1, 2)]
+    for copies in (1, 2):
         recipe.run(ARCHIVE)
-        copies = 1 if name == "first" else 2
         found = sorted((m.key(), m.value()) for m in recipe.written("orders-restored"))
-        assert found == sorted((k.encode(), v.encode()) for k, v in rows * copies)
+        assert found == sorted(rows * copies)
 
 
 def test_a_rate_limit(recipe: Recipe, reports: list[BatchReport]) -> None:

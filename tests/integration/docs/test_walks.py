@@ -52,7 +52,7 @@ def test_a_first_query(home: Path) -> None:
     ended = _run(home, "python", "first.py")
     assert ended.returncode == 0, ended.stderr
     assert re.findall(r"\| *([A-Z]+)\|", ended.stdout).count("EXACTLY") == 2
-    assert "rows_written=3" in ended.stdout
+    assert "batch 0: 3 rows in" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -61,4 +61,4 @@ def test_a_suite_of_ones_own(home: Path) -> None:
     (home / "test_drinks.py").write_text(code, encoding="utf-8")
     ended = _run(home, "pytest", "-q", "-W", "error", "test_drinks.py")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "1 passed" in ended.stdout
+    assert "2 passed" in ended.stdout

@@ -55,7 +55,7 @@ def test_a_users_suite_gets_kafka_and_spark(
     # The user's tests run as they are written: what is asserted below goes by their order.
     options = ("-p", "no:cacheprovider", "-p", "no:randomly", "-q")
     result = pytester.runpytest_subprocess(*options, timeout=300)
-    result.assert_outcomes(passed=4, failed=2)
+    result.assert_outcomes(passed=5, failed=2)
     output = result.stdout.str()
     with_kafka, _, without = output.partition("test_that_fails_without_kafka")
     assert "Log of embedded_kafka" in with_kafka
@@ -118,7 +118,7 @@ def test_a_suite_in_which_warnings_are_errors(
     pytester.makepyfile(test_documented=documented)
     options = ("-W", "error", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
     result = pytester.runpytest_subprocess(*options, timeout=200)
-    result.assert_outcomes(passed=1, warnings=0)
+    result.assert_outcomes(passed=2, warnings=0)
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ _RIGHT: dict[str, object] = {
     "kafka": SERVERS,
     "key": "k",
     "outputMode": "append",
+    "query": type("StreamingQuery", (), {})(),
     "queryName": "q",
     "schema": "a int",
     "settings": {},
@@ -54,6 +55,9 @@ _RIGHT: dict[str, object] = {
     "subject": "s",
     "value": "v",
 }
+
+
+_FURTHER = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 class _Other:
@@ -72,10 +76,10 @@ def test_an_argument_of_a_wrong_type(function: Callable[..., Any], name: str) ->
     signature = inspect.signature(function)
     bound = signature.bind_partial()
     for other, parameter in signature.parameters.items():
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+        if parameter.default is parameter.empty and parameter.kind not in _FURTHER:
             bound.arguments[other] = _RIGHT.get(other)
-    is_further = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-    bound.arguments[name] = {name: _Other()} if is_further else _Other()
+    further: dict[Any, Any] = dict(zip(_FURTHER, ({name: _Other()}, (_Other(),)), strict=True))
+    bound.arguments[name] = further.get(signature.parameters[name].kind, _Other())
     with pytest.raises(ConfigurationError, match=rf"^{name} must be .*, not _Other"):
         function(*bound.args, **bound.kwargs)
 
