@@ -127,10 +127,14 @@ def remedy(code: int, needed: Iterable[Acl], principal: Principal) -> str:
     return _REMEDIES.get(code, "")
 
 
+def feature_upgrade(cluster: Principal, feature: str, level: int) -> str:
+    """The command that upgrades a feature of a cluster."""
+    return cluster.tool("kafka-features.sh", "upgrade", "--feature", f"{feature}={level}")
+
+
 def transactions_upgrade(cluster: Principal) -> str:
     """The command that gives a cluster the transactions of KIP-890."""
-    feature = f"transaction.version={TRANSACTION_VERSION}"
-    return cluster.tool("kafka-features.sh", "upgrade", "--feature", feature)
+    return feature_upgrade(cluster, "transaction.version", TRANSACTION_VERSION)
 
 
 def refusal(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from spark_eos._client.error_codes import Code
+from spark_eos._client.error_codes import Code, feature_upgrade
 from spark_eos._client.printable import printable
 from spark_eos._kafka.cluster import by_topic
 from spark_eos._kafka.connection import Connections, CoordinatorType
@@ -110,6 +110,6 @@ def check_membership(connections: Connections, group_id: str, deadline: Deadline
         raise UnsupportedBrokerError(
             f"the brokers at {servers} refuse ConsumerGroupHeartbeat (35 UNSUPPORTED_VERSION): the "
             "consumer group protocol (KIP-848) is switched off. Upgrade its feature "
-            f"(kafka-features.sh --bootstrap-server {servers} upgrade --feature group.version=1), "
-            "and if group.coordinator.rebalance.protocols is set on the brokers, add 'consumer'"
+            f"({feature_upgrade(connections.principal, 'group.version', 1)}), and if "
+            "group.coordinator.rebalance.protocols is set on the brokers, add 'consumer'"
         )
