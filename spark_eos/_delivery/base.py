@@ -5,7 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from pyspark.sql import DataFrame
@@ -63,8 +63,8 @@ class SinkQuery:
     why: str
     # Whether the stream can't be written by a delivery that costs less.
     forced: bool
-    # What sink.read has found.
-    topics_at_read: Mapping[str, TopicInfo] = field(default_factory=dict)
+    # What each selection had when it was read.
+    topics_at_read: tuple[Mapping[str, TopicInfo], ...] = ()
     # Of topics that no row may be for.
     source_patterns: frozenset[str] = frozenset()
 

@@ -101,8 +101,8 @@ class LogEntry(NamedTuple):
     def by_source(self) -> dict[str, str]:
         """The end offsets by the source's name or number."""
         if self.version == "v1":
-            return {str(number): line for number, line in enumerate(self.lines)}
-        named = (line.partition(":") for line in self.lines)
+            return {str(number): line for number, line in enumerate(self.lines) if line}
+        named = (line.partition(":") for line in self.lines if line)
         return {name: text for name, _, text in named}
 
 

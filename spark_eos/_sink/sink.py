@@ -138,7 +138,7 @@ class ExactlyOnceSink:
             else ProgressTopic(progress_topic)
         )
         self._selections: list[dict[str, str]] = []
-        self._topics_at_read: dict[str, TopicInfo] = {}
+        self._topics_at_read: list[dict[str, TopicInfo]] = []
         self._starting_offsets: set[str] = set()
         self._batches = SinkBatches(self._settings, as_observers(on_batch))
 
@@ -252,8 +252,13 @@ class ExactlyOnceSink:
                 include_headers=include_headers,
                 options=options,
             )
-        self._selections.append(selected.options)
-        self._topics_at_read.update(selected.topics)
+        if selected.options in self._selections:
+            # It is read again, by what there is now.
+            again = self._selections.index(selected.options)
+            self._topics_at_read[again] = selected.topics
+        else:
+            self._selections.append(selected.options)
+            self._topics_at_read.append(selected.topics)
         self._starting_offsets.add(starting_offsets)
         return frame
 
@@ -325,7 +330,7 @@ class ExactlyOnceSink:
                 )
             query.delivery.check_logged()
         query.delivery.check_losses_seen(query)
-        return replace(query, topics_at_read=dict(self._topics_at_read))
+        return replace(query, topics_at_read=tuple(self._topics_at_read))
 
     # One batch --------------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ class StartChecks:
             return error
         except Exception as error:
             logger.debug("why the query has failed can't be found out", exc_info=error)
+        finally:
+            start.close()
         return None
 
     def _check_checkpoint(self) -> None:
@@ -62,20 +64,18 @@ class StartChecks:
             check.check_sources(entry, readers(query.sources, spark, or_nobody=losses))
 
     def _check_topics(self, start: Start) -> None:
-        query, left = self.query, dict(self.query.topics_at_read)
-        for selection in query.selections:
+        settings, query = self.query.settings, self.query
+        for selection, at_read in zip(query.selections, query.topics_at_read, strict=True):
             now, _ = source_partitions(self.spark, start.source, selection, start.deadline())
+            if settings.fail_on_data_loss and (gone := sorted(at_read.keys() - now.keys())):
+                raise TopicNotFoundError(f"source topic {', '.join(gone)} does not exist any more")
             for name, topic in sorted(now.items()):
-                before = left.pop(name, None)
+                before = at_read.get(name)
                 if before is not None and before.topic_id != topic.topic_id:
                     raise recreated(name, before.topic_id, topic.topic_id, query.settings.group_id)
                 known = 0 if before is None else before.partitions
                 if topic.partitions > known and "assign" not in selection:
                     self._refuse_added(name, known, topic.partitions)
-        if left:
-            raise TopicNotFoundError(
-                f"source topic {', '.join(sorted(left))} does not exist any more"
-            )
 
     def _refuse_added(self, topic: str, known: int, partitions: int) -> None:
         if self.files.names("sources"):

@@ -24,7 +24,7 @@ from spark_eos._spark.columns import check_target
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.failed_query import file_fault
 from spark_eos._spark.spark_files import HadoopFiles, SparkFiles
-from spark_eos.errors import CheckpointError, ConfigurationError
+from spark_eos.errors import CheckpointError, ConfigurationError, SparkEosError
 
 BatchFunction = Callable[[DataFrame, int], None]
 
@@ -241,7 +241,8 @@ class ExactlyOnceWriter:
             writer = writer.option(name, value)
         log = None if is_connect(rows) else OffsetLog(checks.files)
         with batches.start as start:
-            checks.check(start)
+            with _checkpoint_at(location):
+                checks.check(start)
             say_start(self._query, spark, start, log)
         if log is None:
             # On Spark Connect the run is in another process.
@@ -278,6 +279,8 @@ def _checkpoint_at(location: str) -> Iterator[None]:
     """Says what a file system refuses where a query starts: all that it does there is for this."""
     try:
         yield
+    except SparkEosError:
+        raise
     except Exception as error:
         why = file_fault(str(error))
         if why is None:
