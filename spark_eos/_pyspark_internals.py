@@ -34,7 +34,7 @@ ANY_SINK_ASYNCHRONOUS: Final = "_asyncProgressTrackingOverrideSinkSupportCheck"
 
 
 def is_connect(made: DataFrame | SparkSession) -> bool:
-    """Whether a DataFrame or session is Spark Connect's; does not import Connect's client."""
+    """Return True if a DataFrame or session is Spark Connect's; do not import Connect's client."""
     return type(made).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -43,12 +43,12 @@ def started_by_submit() -> bool:
 
 
 def in_connect_worker() -> bool:
-    """Whether a server of Spark Connect has started this process for a query's batches."""
+    """Return True if a server of Spark Connect has started this process for a query's batches."""
     return _CONNECT_WORKER in os.environ
 
 
 def threads_are_pinned() -> bool:
-    """Whether each thread of Python has one of the JVM's, and so its local properties."""
+    """Return True if each thread of Python has one of the JVM's, and so its local properties."""
     return isinstance(SparkContext._gateway, ClientServer)
 
 
@@ -57,7 +57,7 @@ def cloned_session(session: SparkSession) -> SparkSession:
 
 
 def release_connect_session(session: Any) -> None:
-    """Ends a session of Connect; ``stop`` would also change this process's environment."""
+    """End a session of Connect; ``stop`` would also change this process's environment."""
     client = session.client
     try:
         client.release_session()
@@ -66,7 +66,7 @@ def release_connect_session(session: Any) -> None:
 
 
 def shipped_python_files(context: SparkContext) -> list[str]:
-    """Names of the archives that ``addPyFile`` has added to the path of workers."""
+    """Name of the archives that ``addPyFile`` has added to the path of workers."""
     return list(context._python_includes or ())
 
 
@@ -75,7 +75,7 @@ def is_stopped(context: SparkContext) -> bool:
 
 
 def stop_jvm(seconds: float) -> None:
-    """Ends the JVM that this Python has started for Spark, and waits for its exit."""
+    """End the JVM that this Python has started for Spark, and wait for its exit."""
     gateway: Any = SparkContext._gateway
     gateway.shutdown()
     # It exits when its standard input is closed.
@@ -84,7 +84,7 @@ def stop_jvm(seconds: float) -> None:
 
 
 def set_spark_log_level(level: str) -> str:
-    """Sets the level of the JVM's root logger, and returns the one before; "" without a JVM."""
+    """Set the level of the JVM's root logger, and return the one before; "" without a JVM."""
     context: Any = SparkContext._active_spark_context
     if context is None:
         return ""
@@ -95,7 +95,7 @@ def set_spark_log_level(level: str) -> str:
 
 
 def arrow_schema(schema: T.StructType) -> Any:
-    """The Arrow schema in which Spark takes rows of a schema from ``mapInArrow``."""
+    """Return the Arrow schema in which Spark takes rows of a schema from ``mapInArrow``."""
     # Newer versions of Spark want to know the time zone of timestamps.
     newer = "timezone" in inspect.signature(to_arrow_schema).parameters
     zone: dict[str, Any] = {"timezone": "UTC"} if newer else {}
@@ -104,7 +104,7 @@ def arrow_schema(schema: T.StructType) -> Any:
 
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
-    """Keeps this thread's calls to Spark out of the logs: py4j logs each one at level DEBUG."""
+    """Keep this thread's calls to Spark out of the logs: py4j logs each one at level DEBUG."""
     this = threading.get_ident()
 
     def others(record: logging.LogRecord) -> bool:
@@ -137,7 +137,7 @@ def hadoop_configuration(session: SparkSession) -> Any:
 
 
 def query_of_thread(session: SparkSession) -> str:
-    """The id of the query whose batch this thread runs; "" outside of one."""
+    """Return the id of the query whose batch this thread runs; "" outside of one."""
     return session.sparkContext.getLocalProperty(_QUERY_ID) or ""
 
 
@@ -163,7 +163,7 @@ class Execution:
 
     @classmethod
     def of(cls, session: SparkSession, query_id: str) -> "Execution | None":
-        """An active query's execution; None of the query "", as outside of one."""
+        """Return an active query's execution; None of the query "", as outside of one."""
         if not query_id:
             return None
         jvm_session: Any = session._jsparkSession
@@ -178,7 +178,7 @@ class Execution:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether the query tracks its progress asynchronously, whoever asked for it."""
+        """True if the query tracks its progress asynchronously, whoever asked for it."""
         return str(self._execution.getClass().getSimpleName()) == _ASYNCHRONOUS
 
     def running_batch(self) -> RunningBatch:
@@ -215,7 +215,7 @@ def plans_text(frame: DataFrame) -> str:
 
 @contextlib.contextmanager
 def _printing_all(session: SparkSession) -> Iterator[None]:
-    """Lets plans be printed whole in this thread, whatever the user's settings are."""
+    """Let plans be printed whole in this thread, whatever the user's settings are."""
     sessions = java_packages(session).org.apache.spark.sql.classic.SparkSession
     printing: Any = session._jsparkSession.cloneSession()
     for name in _PRINTED:
@@ -275,7 +275,7 @@ class StreamSource(NamedTuple):
 
 
 def stream_relations(frame: DataFrame, options: Iterable[str]) -> list[StreamSource]:
-    """The streaming sources of a DataFrame, one for each time that its plan reads one."""
+    """Return the streaming sources of a DataFrame, one for each time that its plan reads one."""
     if is_connect(frame):
         reads = messages(connect_plan(frame), "Read")
         return [_of_read(read, options) for read in reads if read.is_streaming]
@@ -314,12 +314,12 @@ def _of_read(read: Any, names: Iterable[str]) -> StreamSource:
 
 
 def connect_plan(frame: Any) -> Any:
-    """The plan of a Spark Connect DataFrame, as its client sends it: Protocol Buffers."""
+    """Return the plan of a Spark Connect DataFrame, as its client sends it: Protocol Buffers."""
     return frame._plan.plan(frame.sparkSession.client)
 
 
 def messages(message: Any, name: str) -> Iterator[Any]:
-    """Yields every message with a given name within a Protocol Buffers message."""
+    """Yield every message with a given name within a Protocol Buffers message."""
     if message.DESCRIPTOR.name == name:
         yield message
     for field, value in message.ListFields():

@@ -90,7 +90,7 @@ class Acl:
         return "prefixed" if self.prefixed else "literal"
 
     def options(self) -> list[str]:
-        """The options of ``kafka-acls.sh`` for this ACL."""
+        """Return the options of ``kafka-acls.sh`` for this ACL."""
         pattern = ["--resource-pattern-type", self.pattern_type] if self.prefixed else []
         operation = ["--operation", self.operation.value]
         return [*operation, *pattern, f"--{self.resource.value}", self.name]
@@ -121,67 +121,67 @@ class Principal:
         return self.principal or "the principal of the kafka settings"
 
     def command(self, acl: Acl) -> str:
-        """The command that adds an ACL, quoted for a shell."""
+        """Return the command that adds an ACL, quoted for a shell."""
         who = self.principal or _UNKNOWN_PRINCIPAL
         return self.tool("kafka-acls.sh", "--add", "--allow-principal", who, *acl.options())
 
     def tool(self, name: str, *options: str) -> str:
-        """A command of Kafka's tools for the cluster, quoted for a shell."""
+        """Return a command of Kafka's tools for the cluster, quoted for a shell."""
         config = [] if self.command_config is None else ["--command-config", self.command_config]
         servers = ["--bootstrap-server", self.bootstrap_servers]
         return shlex.join([name, *servers, *config, *options])
 
     def own_tool(self, command: str, *options: str) -> str:
-        """A command of ``spark-eos`` for the cluster, quoted for a shell."""
+        """Return a command of ``spark-eos`` for the cluster, quoted for a shell."""
         servers = ["--bootstrap-servers", self.bootstrap_servers]
         return shlex.join(["spark-eos", command, *servers, *options])
 
     def lacks(self, missing: Iterable[Acl]) -> str:
-        """A text that names missing ACLs and the commands that grant them."""
+        """Return a text that names missing ACLs and the commands that grant them."""
         acls = list(missing)
         what, how = ", ".join(map(str, acls)), "; ".join(map(self.command, acls))
         return f"{self.who} lacks {what}. To grant: {how}"
 
 
 def read_topic(topic: str) -> Acl:
-    """The ACL to read a source topic and to commit its offsets."""
+    """Return the ACL to read a source topic and to commit its offsets."""
     return Acl(ResourceType.TOPIC, topic, Operation.READ)
 
 
 def write_topic(topic: str) -> Acl:
-    """The ACL to write to a target topic."""
+    """Return the ACL to write to a target topic."""
     return Acl(ResourceType.TOPIC, topic, Operation.WRITE)
 
 
 def describe_configs(topic: str) -> Acl:
-    """The ACL to see which records a topic takes, and whether it is compacted."""
+    """Return the ACL to see which records a topic takes, and whether it is compacted."""
     return Acl(ResourceType.TOPIC, topic, Operation.DESCRIBE_CONFIGS)
 
 
 def create_topic(topic: str) -> Acl:
-    """The ACL to create a topic, which is not needed once the topic exists."""
+    """Return the ACL to create a topic, which is not needed once the topic exists."""
     return Acl(ResourceType.TOPIC, topic, Operation.CREATE)
 
 
 def read_group(group_id: str) -> Acl:
-    """The ACL to join the group and to commit its offsets."""
+    """Return the ACL to join the group and to commit its offsets."""
     return Acl(ResourceType.GROUP, group_id, Operation.READ)
 
 
 def describe(resource: ResourceType, name: str) -> Acl:
-    """The ACL to describe a resource."""
+    """Return the ACL to describe a resource."""
     return Acl(resource, name, Operation.DESCRIBE)
 
 
 def transactional_ids(prefix: str, operation: Operation) -> Acl:
-    """The ACL for an operation on all transactional ids with a prefix."""
+    """Return the ACL for an operation on all transactional ids with a prefix."""
     return Acl(ResourceType.TRANSACTIONAL_ID, prefix, operation, prefixed=True)
 
 
 def query_acls(
     group_id: str, id_prefix: str, sources: Collection[str], targets: Collection[str]
 ) -> list[Acl]:
-    """Lists the ACLs that a query needs; none is on the cluster.
+    """List the ACLs that a query needs; none is on the cluster.
 
     Args:
         group_id: The query's group.
@@ -217,7 +217,7 @@ def acls_for(
     *,
     mirrored: bool = False,
 ) -> list[Acl]:
-    """Lists the ACLs that a purpose needs in the cluster of the target.
+    """List the ACLs that a purpose needs in the cluster of the target.
 
     Args:
         purpose: What the ACLs are needed for.
@@ -264,7 +264,7 @@ def acls_for(
 
 
 def source_acls(purpose: Purpose, sources: Iterable[str]) -> list[Acl]:
-    """Lists the ACLs that a purpose needs in the source cluster of a mirrored query.
+    """List the ACLs that a purpose needs in the source cluster of a mirrored query.
 
     Args:
         purpose: What the ACLs are needed for.
@@ -284,7 +284,7 @@ def source_acls(purpose: Purpose, sources: Iterable[str]) -> list[Acl]:
 
 
 def without_implied(acls: Iterable[Acl]) -> list[Acl]:
-    """Removes duplicates, and each Describe that Read or Write on the same name implies."""
+    """Remove duplicates, and each Describe that Read or Write on the same name implies."""
     found = dict.fromkeys(acls)
     return [
         acl

@@ -13,7 +13,7 @@ from spark_eos.acls import Acl
 
 
 def escaped(text: str, keep: str = "\n\t") -> str:
-    r"""The text with what moves a terminal's cursor or reorders its text shown as escapes.
+    r"""Return the text with what moves a terminal's cursor or reorders its text shown as escapes.
 
     Args:
         text: A text that may hold what others have written.
@@ -30,7 +30,7 @@ def escaped(text: str, keep: str = "\n\t") -> str:
 
 
 def with_entry(text: str, entry: str) -> str:
-    """A text that ends with the command that prints an entry.
+    """Return a text that ends with the command that prints an entry.
 
     Example:
         >>> with_entry("no such partition", "EOS17")
@@ -52,14 +52,14 @@ def read_back(shown: str) -> tuple[str, str]:
 
 
 def text_of(error: object) -> str:
-    """The text of an error for another text: of ours without the command."""
+    """Return the text of an error for another text: of ours without the command."""
     return error.text if isinstance(error, PrintableError) else str(error)
 
 
 def warn(
     logger: logging.Logger, entry: str, text: str, *arguments: object, trace: bool = False
 ) -> None:
-    """Logs a warning that ends with the command that prints its entry.
+    """Log a warning that ends with the command that prints its entry.
 
     Args:
         logger: The caller's logger.

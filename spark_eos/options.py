@@ -31,7 +31,7 @@ def _positive(name: str, value: object) -> None:
 
 
 def _option(check: Check | None = None, flat: str | None = None) -> dict[str, Any]:
-    """A field's check of a value of its type, and its flat name, if that is another."""
+    """Return a field's check of a value of its type, and its flat name, if that is another."""
     return {"check": check, "flat": flat}
 
 
@@ -45,7 +45,7 @@ class _Options:
 
 
 def _check(kind: Any, values: Mapping[str, Any], shown: Callable[[str], str]) -> None:
-    """Checks values of fields; ``shown``: what errors call a field."""
+    """Check values of fields; ``shown``: what errors call a field."""
     hints = typing.get_type_hints(kind)
     for one in dataclasses.fields(kind):
         if one.name not in values:
@@ -254,7 +254,7 @@ class FlatOption(NamedTuple):
 
 
 def flat_options() -> Iterator[FlatOption]:
-    """All of them, by their flat names."""
+    """Return all of them, by their flat names."""
     for argument, kind in GROUPS.items():
         helps = _helps(kind)
         for one in dataclasses.fields(kind):
@@ -308,7 +308,7 @@ def grouped(
 
 
 def parse_limit(text: str) -> float:
-    """A number of dead letters or a share of rows, as an option's text gives it.
+    """Return a number of dead letters or a share of rows, as an option's text gives it.
 
     Example:
         >>> parse_limit("500"), parse_limit("0.05")

@@ -31,7 +31,7 @@ class ClusterStatus:
 
 
 def cluster_status(features: Mapping[int, BrokerFeatures], where: Principal) -> ClusterStatus:
-    """Whether a query can run on brokers with these features."""
+    """Return True if a query can run on brokers with these features."""
     # A query talks to all brokers, so it can only use what every broker supports.
     spoken = set.intersection(*(set(f.versions) for f in features.values()))
     common = BrokerFeatures(

@@ -69,7 +69,7 @@ class CommittedRecords:
         return sorted(found.partitions)
 
     def bounds(self, consumer: Any, only: int | None = None) -> dict[int, tuple[int, int]]:
-        """The first offset and the last stable one, by partition."""
+        """Return the first offset and the last stable one, by partition."""
         return {
             partition: consumer.get_watermark_offsets(
                 TopicPartition(self.name, partition), self.timeout, cached=False
@@ -78,7 +78,7 @@ class CommittedRecords:
         }
 
     def messages(self, consumer: Any, only: int | None = None, offset: int = 0) -> Iterator[Any]:
-        """Yields the messages, or one partition's from an offset, up to the ends of now."""
+        """Yield the messages, or one partition's from an offset, up to the ends of now."""
         open_: dict[int, int] = {}
         assigned = []
         for partition, (low, high) in self.bounds(consumer, only).items():
@@ -100,7 +100,7 @@ class CommittedRecords:
             yield message
 
     def _next(self, consumer: Any) -> Any:
-        """The next message, or the news that a partition has come to its end."""
+        """Return the next message, or the news that a partition has come to its end."""
         deadline = Deadline(self.timeout, "--timeout")
         while not deadline.expired:
             message = consumer.poll(_WAIT)

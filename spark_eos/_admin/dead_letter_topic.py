@@ -87,7 +87,7 @@ class DeadLetter:
 
 
 def dead_letter(message: Any) -> DeadLetter:
-    """A dead letter as librdkafka has read it."""
+    """Return a dead letter as librdkafka has read it."""
     position = message.topic(), message.partition(), message.offset()
     return letter_of(
         headers_of(message), message.timestamp()[1], position, (message.key(), message.value())
@@ -117,12 +117,12 @@ class DeadLetterTopic(CommittedRecords):
     advice = "To list, count and show takes Read on the dead-letter topic"
 
     def read(self) -> Iterator[DeadLetter]:
-        """Yields all committed letters, up to the ends of this moment; by partition in order."""
+        """Yield all committed letters, up to the ends of this moment; by partition in order."""
         with self.consumer() as consumer:
             yield from map(dead_letter, self.messages(consumer))
 
     def letter(self, partition: int, offset: int) -> DeadLetter | None:
-        """One letter; None if there is no committed record at that offset."""
+        """Return one letter; None if there is no committed record at that offset."""
         with self.consumer() as consumer:
             message = next(self.messages(consumer, partition, offset), None)
             found = message is not None and message.offset() == offset

@@ -61,7 +61,7 @@ class StagedStatus:
 
     @property
     def written(self) -> bool:
-        """Whether all rows of the batch are written and committed."""
+        """True if all rows of the batch are written and committed."""
         return self.files_written >= self.batch.files
 
 
@@ -73,7 +73,7 @@ class GroupProgress:
 
     @classmethod
     def read(cls, connections: Connections, group_id: str, deadline: Deadline) -> "GroupProgress":
-        """Asks for the offsets, published positions of a staged query included."""
+        """Ask for the offsets, published positions of a staged query included."""
         return cls(all_group_offsets(connections, group_id, deadline, positions=True))
 
     @cached_property
@@ -131,7 +131,7 @@ class GroupProgress:
 def mirrored_progress(
     connections: Connections, group_id: str, deadline: Deadline
 ) -> tuple[MirroredPartition, ...]:
-    """A mirrored query's progress; `ConfigurationError` if the group has none."""
+    """Return a mirrored query's progress; `ConfigurationError` if the group has none."""
     found = GroupProgress.read(connections, group_id, deadline).mirrored
     if not found:
         raise no_progress(group_id)
@@ -139,7 +139,7 @@ def mirrored_progress(
 
 
 def no_progress(group_id: str, more: str = "") -> ConfigurationError:
-    """The error for a group without an offset of a mirrored query."""
+    """Return the error for a group without an offset of a mirrored query."""
     return ConfigurationError(
         f"group {group_id!r} has no offset of a mirrored query: check --group-id, and that "
         f"--bootstrap-servers leads to the target's cluster{more}"

@@ -25,7 +25,7 @@ from spark_eos.errors import (
 
 
 def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
-    """Refuses a checkpoint whose last batch was begun and not finished."""
+    """Refuse a checkpoint whose last batch was begun and not finished."""
     if found.unfinished is None or repeat_unfinished:
         return
     raise CheckpointError(
@@ -39,7 +39,7 @@ def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
 def check_unused(
     connections: Connections, group_id: str, prefix: str, wanted: Positions, deadline: Deadline
 ) -> bool:
-    """Checks that the group is unused, and whether its offsets still have to be set."""
+    """Check that the group is unused, and whether its offsets still have to be set."""
     group = Group(group_id, connections.principal)
     members = describe_group(connections, group_id, deadline).members
     if members:
@@ -69,7 +69,7 @@ def check_unused(
 def check_topics(
     connections: Connections, group_id: str, wanted: Positions, deadline: Deadline
 ) -> dict[str, UUID | None]:
-    """The ids of the source topics, in which the checkpoint's offsets have to lie."""
+    """Return the ids of the source topics, in which the checkpoint's offsets have to lie."""
     names = {topic for topic, _ in wanted}
     found = cluster.topics(connections, names, deadline)
     starts = start_offsets(connections, found, deadline)
@@ -108,7 +108,7 @@ def set_offsets(
     deadline: Deadline,
     texts: Mapping[TopicPartition, str],
 ) -> None:
-    """Commits offsets to a group without members; the broker refuses if it has any."""
+    """Commit offsets to a group without members; the broker refuses if it has any."""
     codes = commit_offsets(connections, group_id, None, wanted, ids, deadline, metadata=texts)
     bad = {code for code in codes.values() if code != Code.NONE}
     if bad:

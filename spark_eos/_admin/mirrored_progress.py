@@ -27,7 +27,7 @@ def set_progress(
     progress_topic: str | None = None,  # if no offset tells of it
     dry_run: bool = False,
 ) -> dict[TopicPartition, int | None]:
-    """Sets a stopped query's progress by source partition, and takes marks off these."""
+    """Set a stopped query's progress by source partition, and take marks off these."""
     if describe_group(connections, group_id, deadline).members:
         raise ConfigurationError(
             f"group {group_id!r} has members: stop the query first, or its next commit undoes this"

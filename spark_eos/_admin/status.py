@@ -92,7 +92,7 @@ class Status:
         return sum(known) if known else None
 
     def __rich__(self) -> Group:
-        """All tables, most important first, separated by empty lines."""
+        """Return all tables, most important first, separated by empty lines."""
         parts: list[RenderableType] = [self._headline()]
         if self.group.members:
             parts.append(tables.members(self.group.members))
@@ -161,7 +161,7 @@ def ask_status(
     source_client: ClientSettings | None = None,
     targets: Collection[str] = (),
 ) -> Status:
-    """Asks a cluster about a query, without joining, fencing or creating anything."""
+    """Ask a cluster about a query, without joining, fencing or creating anything."""
     # The requests follow one another, so a running query moves on between them. The seconds are for
     # reaching the cluster, and again for all else; limit is their setting's name.
     with contextlib.ExitStack() as stack:

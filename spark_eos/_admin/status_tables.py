@@ -23,12 +23,12 @@ _NAMED = 20
 
 
 def host(member: DescribedMember) -> str:
-    """The member's host, without the slash that Java puts before an address."""
+    """Return the member's host, without the slash that Java puts before an address."""
     return printable(member.client_host.removeprefix("/"))
 
 
 def silent_brokers(names: Sequence[str]) -> Text:
-    """Says what is not known, since brokers do not answer."""
+    """Say what is not known, since brokers do not answer."""
     what = does_not_answer(names)
     unknown = "the open transactions that it coordinates and the partitions that it leads"
     return Text(f"{what[0].upper()}{what[1:]}: {unknown} are unknown", style="bold yellow")
@@ -48,7 +48,7 @@ def _times(one: OpenTransaction, now: float) -> tuple[str | None, str]:
 
 
 def duration(seconds: float) -> str:
-    """Formats seconds in their two largest units: ``12 s``, ``3 min 20 s``, ``2 d 4 h``."""
+    """Format seconds in their two largest units: ``12 s``, ``3 min 20 s``, ``2 d 4 h``."""
     whole = int(seconds)
     units = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
     for (size, name), (next_size, next_name) in pairwise(units):
@@ -59,7 +59,7 @@ def duration(seconds: float) -> str:
 
 
 def ranges(partitions: Iterable[TopicPartition]) -> str:
-    """Formats partitions by topic as ranges: ``orders 0-3,7``."""
+    """Format partitions by topic as ranges: ``orders 0-3,7``."""
     found = by_topic(partitions).items()
     return "; ".join(f"{topic} {ranges_of(numbers)}" for topic, numbers in found)
 
@@ -96,7 +96,7 @@ def partitions(found: Iterable[PartitionStatus], names: Mapping[str, str]) -> Fi
 
 
 def deleted(found: Iterable[PartitionStatus]) -> Text:
-    """Warns of what retention has deleted before the query has read it."""
+    """Warn of what retention has deleted before the query has read it."""
     lost = sorted(
         ((one.deleted, f"{one.topic} {one.partition}") for one in found if one.deleted),
         reverse=True,

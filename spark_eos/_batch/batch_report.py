@@ -266,7 +266,7 @@ def batch_report(
     lost: tuple[LostRecords, ...] = (),
     delivery: str = "direct",
 ) -> BatchReport:
-    """Adds up what the attempts of a batch did; ``cluster_version`` of TxnOffsetCommit."""
+    """Add up what the attempts of a batch did; ``cluster_version`` of TxnOffsetCommit."""
     parts = {p: [o.partitions[p] for o in outcomes if p in o.partitions] for p in batch.ends}
     partitions = tuple(
         PartitionReport(
@@ -306,7 +306,7 @@ def batch_report(
 
 
 def key_values(fields: Mapping[str, object]) -> str:
-    """Formats fields as logfmt: ``key=value`` separated by spaces, values quoted if necessary."""
+    """Format fields as logfmt: ``key=value`` separated by spaces, values quoted if necessary."""
     return " ".join(f"{name}={_quoted(str(value))}" for name, value in fields.items())
 
 

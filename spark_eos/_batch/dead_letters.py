@@ -41,12 +41,12 @@ class DeadLetterSettings(DeadLetters):
 
     @classmethod
     def of(cls, letters: DeadLetters | None) -> "DeadLetterSettings | None":
-        """The settings of an option."""
+        """Return the settings of an option."""
         return None if letters is None else cls(**vars(letters))
 
     @property
     def allows_all(self) -> bool:
-        """Whether all rows of a batch may be dead letters, of whatever error."""
+        """True if all rows of a batch may be dead letters, of whatever error."""
         return type(self.limit) is float and self.limit == 1.0
 
     def most(self, records: int) -> int:
@@ -73,7 +73,7 @@ class DeadLetterTally:
 
     @property
     def is_one_error(self) -> bool:
-        """Whether all have one error, and are more than a handful."""
+        """True if all have one error, and are more than a handful."""
         return len(self.errors) == 1 and self.total > _HANDFUL
 
     def add(self, reason: str, position: str, error: str) -> None:
@@ -87,7 +87,7 @@ class DeadLetterTally:
             self.texts.setdefault(alike, _shortened(error))
 
     def include(self, other: "DeadLetterTally") -> None:
-        """Adds another tally, which comes after this one."""
+        """Add another tally, which comes after this one."""
         for mine, others in ((self.reasons, other.reasons), (self.errors, other.errors)):
             for name, number in others.items():
                 mine[name] = mine.get(name, 0) + number
@@ -95,7 +95,7 @@ class DeadLetterTally:
         self.texts = {**other.texts, **self.texts}
 
     def most_frequent(self, number: int = 3) -> str:
-        """The most frequent errors, for a text."""
+        """Return the most frequent errors, for a text."""
         found = Counter(self.errors).most_common(number)
         return "; ".join(f"{times} times: {printable(self.texts[error])}" for error, times in found)
 

@@ -57,7 +57,7 @@ _ROWS_PER_REQUEST: Final = 200
 
 
 def records_of(batch: BatchRange, committed: Positions) -> int:
-    """The number of a batch's offsets; new partitions begin at their committed ones."""
+    """Return the number of a batch's offsets; new partitions begin at their committed ones."""
     begins = {**committed, **batch.starts}
     return sum(max(0, end - begins.get(partition, 0)) for partition, end in batch.ends.items())
 
@@ -75,7 +75,7 @@ def task_count(
     # For which a task has waited for a record in an earlier batch, if known.
     wait_ms: float | None = None,
 ) -> int:
-    """How many Spark tasks to use for a number of records in a number of partitions."""
+    """Return how many Spark tasks to use for a number of records in a number of partitions."""
     rows_per_task = max(_ROWS_PER_TASK, _ROWS_PER_REQUEST * partitions)
     wanted = -(-records // rows_per_task)
     if wait_ms is None or wait_ms * records > _SHORT_WAIT_MS or records > _FEW_ROWS:
@@ -112,7 +112,7 @@ def batch_plan(
     topic_ids: Mapping[str, uuid.UUID],
     known: KnownPartitions,
 ) -> dict[TopicPartition, PartitionPlan]:
-    """The plan for each of the batch's partitions."""
+    """Return the plan for each of the batch's partitions."""
     texts = known.texts(batch.ends)
     return {
         partition: PartitionPlan(

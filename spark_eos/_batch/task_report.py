@@ -57,11 +57,11 @@ class Counters:
         setattr(self, step, getattr(self, step) + (time.monotonic() - began) * 1000)
 
     def offsets_answered(self, version: int) -> None:
-        """Takes note of an answer to TxnOffsetCommit."""
+        """Take note of an answer to TxnOffsetCommit."""
         self.offset_commit_version = min(version, self.offset_commit_version or version)
 
     def add_past_retention(self, rows: Mapping[str, int]) -> None:
-        """Adds rows that are older than their topic's retention, by topic."""
+        """Add rows that are older than their topic's retention, by topic."""
         for topic, number in rows.items():
             self.past_retention[topic] = self.past_retention.get(topic, 0) + number
 
@@ -131,23 +131,23 @@ class JobOutcome:
 
     @property
     def too_slow(self) -> bool:
-        """Whether a transaction took too long, so that smaller ones may succeed."""
+        """True if a transaction took too long, so that smaller ones may succeed."""
         return any(outcome.status == TOO_SLOW for outcome in self.partitions.values())
 
     @property
     def over_limit(self) -> bool:
-        """Whether all that is unwritten is so because of the number of dead letters."""
+        """True if all that is unwritten is so because of the number of dead letters."""
         statuses = {outcome.status for outcome in self.partitions.values()} - {WRITTEN}
         return bool(statuses) and statuses <= {OVER_LIMIT, NOT_ATTEMPTED}
 
     @property
     def moved(self) -> bool:
-        """Whether anything was committed."""
+        """True if anything was committed."""
         return any(outcome.next_offset is not None for outcome in self.partitions.values())
 
 
 def job_outcome(reports: Iterable[str], sources: Sources = Sources()) -> JobOutcome:
-    """Adds up the reports of a Spark job's tasks."""
+    """Add up the reports of a Spark job's tasks."""
     job = JobOutcome()
     for row in (row for report in reports for row in json.loads(report)):
         if row["status"] == RETRIED:
@@ -192,7 +192,7 @@ def _add_task(job: JobOutcome, row: Mapping[str, Any]) -> None:
 
 
 def dead_letters_of(outcomes: Iterable[JobOutcome]) -> DeadLetterTally:
-    """The committed dead letters of all attempts of a batch."""
+    """Return the committed dead letters of all attempts of a batch."""
     tally = DeadLetterTally()
     for outcome in outcomes:
         tally.include(outcome.dead)

@@ -68,9 +68,9 @@ class WriterSettings:
         return id_prefix(self.transactions.id_prefix, self.group_id)
 
     def group_deadline(self, at_most: float = math.inf) -> Deadline:
-        """The time limit of a call to the group, from now on; ``at_most``: seconds."""
+        """Return the time limit of a call to the group, from now on; ``at_most``: seconds."""
         return group_deadline(self.limits.group_timeout_ms, at_most)
 
     def connect_deadline(self) -> Deadline:
-        """The time limit of a call that the group has no part in, from now on."""
+        """Return the time limit of a call that the group has no part in, from now on."""
         return Deadline(self.limits.connect_timeout_ms / 1000, "connect_timeout_ms")

@@ -38,7 +38,7 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Ends with the text of an error of ours and exit status 1, without a traceback."""
+        """End with the text of an error of ours and exit status 1, without a traceback."""
         try:
             return super().invoke(ctx)
         except PrintableError as error:

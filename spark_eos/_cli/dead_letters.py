@@ -35,14 +35,14 @@ _group: Final = click.option(
 
 
 def _asked(cluster: Cluster, name: str) -> DeadLetterTopic:
-    """The dead-letter topic that ``--topic`` names."""
+    """Return the dead-letter topic that ``--topic`` names."""
     check_topic("--topic", name)
     check_reached(cluster)
     return DeadLetterTopic(cluster.client, name, cluster.timeout)
 
 
 def _topic_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that name a dead-letter topic, which the command receives as ``topic``."""
+    """Add the options that name a dead-letter topic, which the command receives as ``topic``."""
 
     @functools.wraps(command)
     def with_topic(*, cluster: Cluster, topic: str, **rest: Any) -> None:
@@ -130,7 +130,7 @@ def count(*, cluster: Cluster, topic: str, reason: str | None, group_id: str | N
 def _replay_command(
     cluster: Cluster, topic: str, source: str, reason: str | None, group_id: str | None
 ) -> str:
-    """The command that replays a source topic's dead letters; the same one each time."""
+    """Return the command that replays a source topic's dead letters; the same one each time."""
     chosen = {"reason": reason, "group": group_id}
     conditions = (f"dead_letter.{name} = {_sql(text)}" for name, text in chosen.items() if text)
     where = " and ".join(conditions)

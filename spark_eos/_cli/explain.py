@@ -16,7 +16,7 @@ _ENTRY: Final = re.compile(r"^## (EOS\d\d)\n(.*?)(?=^## |\Z)", re.MULTILINE | re
 
 
 def entries() -> dict[str, str]:
-    """The documentation's entries of errors and warnings, in Markdown, by code."""
+    """Return the documentation's entries of errors and warnings, in Markdown, by code."""
     page = next(path for path in _PAGES if path.is_file())
     return {code: text.strip() for code, text in _ENTRY.findall(page.read_text(encoding="utf-8"))}
 

@@ -108,7 +108,7 @@ def _finding(kind: object, finding: Finding[Any]) -> dict[str, Any]:
 
 
 def verify_tables(result: Findings | Comparison) -> RenderableType:
-    """The verdict, the checks, and examples of what was found."""
+    """Return the verdict, the checks, and examples of what was found."""
     if isinstance(result, Findings):
         checks, comparing = _FINDINGS, ""
         read, level = f"{result.records_in:,} records in", result.isolation_level

@@ -39,7 +39,7 @@ class Cluster:
     kafka: Mapping[str, str]  # what the client was made of
 
     def deadline(self) -> Deadline:
-        """Returns a deadline that begins now."""
+        """Return a deadline that begins now."""
         return Deadline(self.timeout, "--timeout")
 
 
@@ -61,7 +61,7 @@ json_option: Final = click.option("--json", "json_", is_flag=True, help="Print o
 
 
 def topics_option(name: str, argument: str, meaning: str, *, required: bool = False) -> _Option:
-    """An option that can be given for each of some topics."""
+    """Return an option that can be given for each of some topics."""
     return click.option(
         name, argument, multiple=True, required=required, metavar="TOPIC", help=meaning
     )
@@ -84,7 +84,7 @@ group_option: Final = click.option(
 
 
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of a cluster to a click command, which receives a `Cluster`."""
+    """Add the options of a cluster to a click command, which receives a `Cluster`."""
 
     @functools.wraps(command)
     def with_cluster(*, kafka: Mapping[str, str], timeout: float, **rest: Any) -> None:
@@ -94,7 +94,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def query_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that identify a query, which the command receives as a `Query`."""
+    """Add the options that identify a query, which the command receives as a `Query`."""
 
     @functools.wraps(command)
     def with_query(*, cluster: Cluster, group_id: str, prefix: str, **rest: Any) -> None:
@@ -108,30 +108,30 @@ def query_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def connected(cluster: Cluster) -> AbstractContextManager[Connections]:
-    """Connects to a cluster; fails if it can't be reached."""
+    """Connect to a cluster; fail if it can't be reached."""
     return reached(cluster.client, cluster.timeout, "--timeout")
 
 
 def check_reached(cluster: Cluster) -> None:
-    """Says why a cluster can't be reached, for commands of librdkafka, which doesn't."""
+    """Say why a cluster can't be reached, for commands of librdkafka, which doesn't."""
     with connected(cluster):
         pass
 
 
 def terminal() -> Console:
-    """Returns standard output, as wide as the terminal, or 100 columns otherwise."""
+    """Return standard output, as wide as the terminal, or 100 columns otherwise."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def end_at(*signals: signal.Signals) -> None:
-    """Lets signals raise KeyboardInterrupt."""
+    """Let signals raise KeyboardInterrupt."""
     # Name SIGINT too: a shell starts background commands with it ignored.
     for number in signals:
         signal.signal(number, signal.default_int_handler)
 
 
 def moment(milliseconds: int) -> datetime | None:
-    """The time of a record in UTC; None of a timestamp that Python has no date for."""
+    """Return the time of a record in UTC; None of a timestamp that Python has no date for."""
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:

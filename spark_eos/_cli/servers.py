@@ -74,7 +74,7 @@ def _serve(
     address: Callable[[], str],
     processes: Sequence[KafkaNode | EmbeddedSchemaRegistry],
 ) -> None:
-    """Runs a server until Ctrl-C; ``address`` makes it ready, and returns what to print."""
+    """Run a server until Ctrl-C; ``address`` makes it ready, and return what to print."""
     end_at(signal.SIGINT, signal.SIGTERM)
     try:
         with server:

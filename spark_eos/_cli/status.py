@@ -160,7 +160,7 @@ def as_json(status: Status) -> str:
 
 
 def _fields(value: Any, **names: str) -> dict[str, Any]:
-    """A value's fields, some by other names."""
+    """Return a value's fields, some by other names."""
     names["last_stable"] = "last_stable_offset"
     return {names.get(name, name): found for name, found in asdict(value).items()}
 

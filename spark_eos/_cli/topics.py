@@ -69,7 +69,7 @@ def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None
 
 
 def _topics(connections: Connections, deadline: Deadline) -> list[dict[str, Any]]:
-    """All topics that the client may describe, but Kafka's internal ones, by name."""
+    """Return all topics that the client may describe, but Kafka's internal ones, by name."""
     found = connections.send(metadata_request(None), deadline).topics
     shown = {one.name: one.partitions for one in found if not one.is_internal and one.partitions}
     starts = start_offsets(connections, shown, deadline)

@@ -166,7 +166,7 @@ def _refuse_with_expect() -> None:
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """Shows progress bars on stderr, if that is a terminal."""
+    """Show progress bars on stderr, if that is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(

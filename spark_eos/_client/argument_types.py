@@ -25,7 +25,7 @@ _WORDS: Final[Mapping[Any, tuple[str, str]]] = {
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """Makes a public function refuse arguments that are not what its annotations say."""
+    """Make a public function refuse arguments that are not what its annotations say."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -54,7 +54,7 @@ def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def check_type(name: str, value: object, wanted: Any) -> None:
-    """Checks one argument; the error shows no value, which may hold a secret.
+    """Check one argument; the error shows no value, which may hold a secret.
 
     Raises:
         ConfigurationError: The value is not of the type.
@@ -111,7 +111,7 @@ def _shown(wanted: Any) -> str:
 
 
 def _word(wanted: Any, number: int) -> str:
-    """A type in words: 0 in the singular, 1 in the plural."""
+    """Return a type in words: 0 in the singular, 1 in the plural."""
     kind, items = typing.get_origin(wanted) or wanted, typing.get_args(wanted)
     if kind in _WORDS:
         return _WORDS[kind][number]

@@ -13,7 +13,7 @@ _NOT_IN_ACLS: Final = ("checkpoint_location",)
 
 
 def check_text(name: str, text: object) -> None:
-    """Checks an option that is a text, most often a group's name or a prefix."""
+    """Check an option that is a text, most often a group's name or a prefix."""
     if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"{name} must be a non-empty string, not {text!r}")
     if len(text) > _MAX_LENGTH and name != "checkpoint_location":
@@ -25,7 +25,7 @@ def check_text(name: str, text: object) -> None:
 
 
 def check_topic(name: str, text: Any) -> None:
-    """Checks the name of a topic by Kafka's own rule."""
+    """Check the name of a topic by Kafka's own rule."""
     check_text(name, text)
     if topic_name(text) is None:
         raise ConfigurationError(
@@ -35,7 +35,7 @@ def check_topic(name: str, text: Any) -> None:
 
 
 def check_prefix(name: str, text: Any) -> None:
-    """Checks a prefix of transactional ids."""
+    """Check a prefix of transactional ids."""
     check_text(name, text)
     if "/" in text:
         raise ConfigurationError(
@@ -61,7 +61,7 @@ def check_count(name: str, value: int, least: int, most: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host can only be this machine."""
+    """Return True if a host can only be this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

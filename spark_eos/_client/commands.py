@@ -12,9 +12,9 @@ class Group(NamedTuple):
     cluster: Principal
 
     def tool(self, *options: str) -> str:
-        """A command of ``kafka-consumer-groups.sh`` for the group."""
+        """Return a command of ``kafka-consumer-groups.sh`` for the group."""
         return self.cluster.tool("kafka-consumer-groups.sh", "--group", self.id, *options)
 
     def own_tool(self, command: str, *options: str) -> str:
-        """A command of ``spark-eos`` for the group."""
+        """Return a command of ``spark-eos`` for the group."""
         return self.cluster.own_tool(command, "--group-id", self.id, *options)

@@ -49,7 +49,7 @@ class ConnectionManager(NodeConnections):
             super().__init__(selector, configuration)
 
     def reach(self, seconds: float) -> None:
-        """Waits until a broker answers at the address that it advertises."""
+        """Wait until a broker answers at the address that it advertises."""
         until = time.monotonic() + seconds
         super().reach(seconds)
         while True:
@@ -65,7 +65,7 @@ class ConnectionManager(NodeConnections):
                 return
 
     def unreached(self, node: int | None = None) -> str:
-        """Why no broker can be asked, or a certain one, as far as is known."""
+        """Return why no broker can be asked, or a certain one, as far as is known."""
         advertised = [a for n, a in self.addresses().items() if node in {None, n}]
         asked = advertised if self.bootstrapped else [*self._failures]
         if failed := [self._failures[address] for address in asked if address in self._failures]:
@@ -76,7 +76,7 @@ class ConnectionManager(NodeConnections):
         return f"no answer of {names}, which brokers have in their advertised.listeners"
 
     def check(self) -> None:
-        """Raises `AuthenticationError` if a connection was refused permanently."""
+        """Raise `AuthenticationError` if a connection was refused permanently."""
         refused = self.refused()
         if refused is not None:
             raise refused
@@ -87,7 +87,7 @@ class ConnectionManager(NodeConnections):
         return found
 
     def failed(self, address: str, error: BaseException, *, reached: bool) -> None:
-        """Keeps why a connection failed, for the errors of those who need it."""
+        """Keep why a connection failed, for the errors of those who need it."""
         listener = f"{printable(address)} ({self._security})"
         reason = refusal(error, self._security)
         if reason is not None:
@@ -112,7 +112,7 @@ class ConnectionManager(NodeConnections):
 
 
 def refusal(error: BaseException, security: Security) -> str | None:
-    """Explains why a connection is refused permanently, and names the setting to change."""
+    """Explain why a connection is refused permanently, and name the setting to change."""
     for one in causes(error):
         if isinstance(one, ssl.SSLCertVerificationError):
             return f"{one.verify_message or one.reason}: {_certificate_advice(one)}"

@@ -92,7 +92,7 @@ RETRIED: Final = frozenset(code for code, found in _VERDICTS.items() if found is
 
 
 def verdict(codes: Iterable[int]) -> Verdict:
-    """Judges all codes of one answer together: a partial failure must abort the transaction."""
+    """Judge all codes of one answer together: a partial failure must abort the transaction."""
     # An unforeseen answer never counts as success.
     return max((_VERDICTS.get(code, Verdict.REFUSED) for code in codes), default=Verdict.REFUSED)  # type: ignore[call-overload]
 
@@ -104,7 +104,7 @@ def code_name(code: int) -> str:
 
 
 def code_names(codes: Iterable[int]) -> str:
-    """The distinct error codes except 0 with their names, in numerical order."""
+    """Return the distinct error codes except 0 with their names, in numerical order."""
     return ", ".join(code_name(code) for code in sorted(set(codes)) if code != Code.NONE)
 
 
@@ -119,7 +119,7 @@ _REMEDIES: Final[Mapping[int, str]] = {
 
 
 def remedy(code: int, needed: Iterable[Acl], principal: Principal) -> str:
-    """What the operator can do about an error code; "" if unknown."""
+    """Return what the operator can do about an error code; "" if unknown."""
     if missing := _missing(code, needed):
         return principal.lacks(missing)
     if code == Code.UNSUPPORTED_VERSION:
@@ -128,19 +128,19 @@ def remedy(code: int, needed: Iterable[Acl], principal: Principal) -> str:
 
 
 def feature_upgrade(cluster: Principal, feature: str, level: int) -> str:
-    """The command that upgrades a feature of a cluster."""
+    """Return the command that upgrades a feature of a cluster."""
     return cluster.tool("kafka-features.sh", "upgrade", "--feature", f"{feature}={level}")
 
 
 def transactions_upgrade(cluster: Principal) -> str:
-    """The command that gives a cluster the transactions of KIP-890."""
+    """Return the command that gives a cluster the transactions of KIP-890."""
     return feature_upgrade(cluster, "transaction.version", TRANSACTION_VERSION)
 
 
 def refusal(
     what: str, code: int, needed: Iterable[Acl], principal: Principal
 ) -> KafkaResponseError:
-    """Makes the error for a final error code: an `AuthorizationError` if ACLs are missing."""
+    """Make the error for a final error code: an `AuthorizationError` if ACLs are missing."""
     missing = _missing(code, needed)
     text = f"{what}: {code_name(code)}"
     if code in DENIED:
@@ -150,7 +150,7 @@ def refusal(
 
 
 def is_final(error: Exception) -> bool:
-    """Whether repeating the request can't succeed."""
+    """Return True if repeating the request can't succeed."""
     if isinstance(error, KafkaResponseError):
         known = kafka_errors.for_code(error.code)
         # UNKNOWN_SERVER_ERROR has no particular cause.

@@ -18,7 +18,7 @@ TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 
 
 def header_number(text: bytes | str | None, most: int, least: int = 0) -> int | None:
-    """Reads a number; None if there is none, or one that is out of range."""
+    """Read a number; None if there is none, or one that is out of range."""
     value = text.encode(errors="replace") if isinstance(text, str) else text
     if value is None or _NUMBER.fullmatch(value) is None:
         return None
@@ -27,5 +27,5 @@ def header_number(text: bytes | str | None, most: int, least: int = 0) -> int | 
 
 
 def topic_name(text: str | None) -> str | None:
-    """Returns a name that a topic can have; None for any other text."""
+    """Return a name that a topic can have; None for any other text."""
     return text if text is not None and TOPIC_NAME.fullmatch(text) else None

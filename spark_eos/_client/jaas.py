@@ -32,7 +32,7 @@ class JaasLine:
     options: Mapping[str, str] = field(repr=False)
 
     def render(self) -> str:
-        """Formats the line, with every value quoted."""
+        """Format the line, with every value quoted."""
         options = "".join(f" {name}={_quoted(value)}" for name, value in self.options.items())
         return f"{self.module} required{options};"
 

@@ -19,7 +19,7 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def our_connections() -> Iterator[None]:
-    """Marks what this thread does: kafka-python's records of it are ours."""
+    """Mark what this thread does: kafka-python's records of it are ours."""
     for name in list(logging.root.manager.loggerDict):
         if name == _PACKAGE or name.startswith(f"{_PACKAGE}."):
             # Each one: a logger's filter sees no record of those below it.
@@ -48,7 +48,7 @@ _OURS: Final = _OurConnections()
 
 
 def _asked_for(name: str) -> bool:
-    """Whether somebody has set a level for a logger of kafka-python."""
+    """Return True if somebody has set a level for a logger of kafka-python."""
     parts = name.split(".")
     above = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
     return any(logging.getLogger(one).level != logging.NOTSET for one in above)

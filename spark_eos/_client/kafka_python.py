@@ -140,11 +140,11 @@ class EventLoop:
         self.selector.start()
 
     def run(self, coroutine: Any, *arguments: Any) -> Any:
-        """Runs a coroutine function in the loop and returns or raises what it does."""
+        """Run a coroutine function in the loop and return or raise what it does."""
         return self.selector.run(coroutine, *arguments)
 
     def close(self, manager: "NodeConnections") -> None:
-        """Closes the connections, whatever they have not sent yet, and ends the thread."""
+        """Close the connections, whatever they have not sent yet, and end the thread."""
 
         async def close_all() -> None:
             manager.abort()
@@ -168,14 +168,14 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         """Called when a connection ends by an error; ``reached``: the cluster was, before."""
 
     def reach(self, seconds: float) -> None:
-        """Asks any bootstrap server for the cluster's brokers, until one answers."""
+        """Ask any bootstrap server for the cluster's brokers, until one answers."""
         self.bootstrap(timeout_ms=max(1, int(seconds * 1000)))
         # Otherwise later connections would be limited to the API versions of this first broker,
         # which may be one that has not been upgraded yet.
         self.broker_version_data = None
 
     async def meet(self, timeout_ms: float) -> None:
-        """Connects to any broker, at the address that it advertises."""
+        """Connect to any broker, at the address that it advertises."""
         connection = self.get_connection(self.least_loaded_node())
         if not connection.connected:
             await self.wait_for(connection.init_future, timeout_ms)
@@ -189,7 +189,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         return {b.node_id: f"{b.host}:{b.port}" for b in self.cluster.brokers()}
 
     def abort(self) -> None:
-        """Closes all connections at once; kafka-python's `close` first waits to send the rest."""
+        """Close all connections at once; kafka-python's `close` first waits to send the rest."""
         for connection in list(self._conns.values()):
             if connection.transport is not None:
                 connection.transport._write_buffer.clear()
@@ -200,7 +200,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         self.cluster.request_update()
 
     def get_connection(self, node_id: Any, *arguments: Any, **named: Any) -> Any:
-        """Returns the connection to a broker, which may still be connecting."""
+        """Return the connection to a broker, which may still be connecting."""
         self.check()
         known = self._conns.get(node_id)
         if "timeout_ms" in named and len(self.cluster.bootstrap_brokers()) > 1:
@@ -219,7 +219,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         return found
 
     def least_loaded_node(self, avoided: int | None = None) -> Any:
-        """Chooses a broker for a request that any can answer, preferably one that is connected."""
+        """Choose a broker for a request that any can answer, preferably one that is connected."""
         # kafka-python prefers a new connection to a busy one, but a broker that is down and still
         # named in the metadata makes the client wait for many seconds.
         known = [broker.node_id for broker in self.cluster.brokers()]
@@ -240,7 +240,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         any_connect_ms: int,
         avoided: int | None = None,
     ) -> Any:
-        """Sends a request to a node or to any, preferably not ``avoided``; returns the answer."""
+        """Send a request to a node or to any, preferably not ``avoided``; return the answer."""
         chosen = self.least_loaded_node(avoided) if node is None else node
         # A message keeps the version it was first sent with, but the next attempt may go to a
         # broker that speaks another version.
@@ -256,7 +256,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
     async def answers(
         self, requests: Iterable[tuple[int, Any]], timeout_ms: int
     ) -> list[Any | None]:
-        """Sends requests to nodes at once; None for each answer that did not come in time."""
+        """Send requests to nodes at once; None for each answer that did not come in time."""
         under_way = [self._sent(node, request, timeout_ms) for node, request in requests]
         until = time.monotonic() + timeout_ms / 1000
         return [await self._or_none(sent, until) for sent in under_way]
@@ -294,7 +294,7 @@ def api_name(request: Any) -> str:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error of a connection and all that have led to it."""
+    """Return an error of a connection and all that have led to it."""
     # kafka-python passes the cause as an argument, or raises while handling it.
     seen: list[BaseException] = []
     found: list[BaseException | None] = [error]
@@ -308,7 +308,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def closed_by_peer(error: BaseException) -> bool:
-    """Whether a connection ended because the listener closed it without an answer."""
+    """Return True if a connection ended because the listener closed it without an answer."""
     return "socket disconnected" in str(error) or any(
         isinstance(one, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError)
         # macOS, of a connection that is just being closed.

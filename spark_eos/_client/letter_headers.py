@@ -79,7 +79,7 @@ def write_letter_headers(
 
 
 def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
-    """Takes a letter's headers apart: the inverse of `write_letter_headers`."""
+    """Take a letter's headers apart: the inverse of `write_letter_headers`."""
     # The last `reason` tells the style. The headers of that style around it, without a gap and each
     # name once, explain the letter; all others are the record's own. Without a `reason` they tell
     # nothing, and those of another format tell only that.

@@ -68,7 +68,7 @@ class FailedRecord(NamedTuple):
 
 @functools.cache
 def library() -> Any:
-    """The functions, once they have been found to be what this file takes them for."""
+    """Return the functions, once they have been found to be what this file takes them for."""
     try:
         found: Any = Library()
     except (AttributeError, OSError) as error:
@@ -84,7 +84,7 @@ def library() -> Any:
 
 
 def _misread(found: Any) -> str | None:
-    """What a handle without brokers gives back otherwise than it was handed over."""
+    """Return what a handle without brokers gives back otherwise than it was handed over."""
     number, text = (1 << 40) + 1, b"spark-eos"
     content = c.create_string_buffer(text)
     at = c.addressof(content)
@@ -165,13 +165,13 @@ class Handle:
         return int(handle)
 
     def close(self) -> None:
-        """Closes it, and waits until its threads have ended; records on their way are lost."""
+        """Close it, and wait until its threads have ended; records on their way are lost."""
         self._close()
         # What is freed must be used no more: librdkafka would end the process.
         self._library = _Closed()
 
     def abandon(self) -> None:
-        """Gives up the open transaction, if there is one, so that the handle can close."""
+        """Give up the open transaction, if there is one, so that the handle can close."""
         # While librdkafka 2.16 closes, it may begin to add a partition to the transaction, and then
         # an assertion ends the process (txn_req_cnt in rdkafka_txnmgr.c). After an abort has begun,
         # which takes librdkafka's thread a moment, it adds none.
@@ -185,7 +185,7 @@ class Handle:
     # Records ----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> int:
-        """The address of a topic's structure, which lives as long as the handle."""
+        """Return the address of a topic's structure, which lives as long as the handle."""
         found = self._topics.get(name)
         if found is None:
             found = self._library.topic_new(self._handle, name.encode(), None)
@@ -197,7 +197,7 @@ class Handle:
     def produce_batch(
         self, topic: str, messages: Array, memory: object
     ) -> tuple[int, KafkaError | None]:
-        """Hands messages over; returns how many are taken, and why the next one is not."""
+        """Hand messages over; return how many are taken, and why the next one is not."""
         # The partitioner chooses: of messages with partitions of their own
         # (RD_KAFKA_MSG_F_PARTITION), librdkafka 2.16 adds partition -1 to the transaction while it
         # does not know the topic, and loses those for partitions that do not exist. Behind one that
@@ -213,7 +213,7 @@ class Handle:
     def produce_each(
         self, array: Array, counts: Sequence[int], memory: object
     ) -> tuple[int, KafkaError | None]:
-        """Hands over records one by one, each made of so many arguments (`ARGUMENT`)."""
+        """Hand over records one by one, each made of so many arguments (`ARGUMENT`)."""
         self._memory.append(memory)
         call, handle, at = self._library.produceva, self._handle, array.ctypes.data
         for taken, count in enumerate(counts):
@@ -229,7 +229,7 @@ class Handle:
         return int(self._library.outq_len(self._handle))
 
     def flush(self, seconds: float) -> int:
-        """Serves events until no record is on its way; returns how many are if time is up."""
+        """Serve events until no record is on its way; return how many are if time is up."""
         end = time.monotonic() + seconds
         while True:
             left = min(_PIECE, end - time.monotonic())
@@ -247,7 +247,7 @@ class Handle:
     # Transactions -----------------------------------------------------------------------------
 
     def connect(self, topic: str, seconds: float) -> None:
-        """Looks a topic up, which connects the handle; raises nothing."""
+        """Look a topic up, which connects the handle; raise nothing."""
         found = POINTER()
         until = int(seconds * 1000)
         if not self._library.metadata(self._handle, 0, self.topic(topic), c.byref(found), until):
@@ -284,7 +284,7 @@ class Handle:
     # Events -----------------------------------------------------------------------------------
 
     def poll(self, seconds: float) -> None:
-        """Serves all events, and waits for the first; raises a fatal error, also an earlier one."""
+        """Serve all events, and wait for the first; raise a fatal error, also an earlier one."""
         wait = int(seconds * 1000)
         while event := self._library.queue_poll(self._queue, wait):
             wait = 0
@@ -298,7 +298,7 @@ class Handle:
             raise KafkaException(fatal)
 
     def _fatal(self) -> KafkaError | None:
-        """What has ended the producer for good."""
+        """Return what has ended the producer for good."""
         why = c.create_string_buffer(_TEXT)
         code = self._library.fatal_error(self._handle, why, _TEXT)
         return KafkaError(code, why.value.decode(errors="replace"), fatal=True) if code else None

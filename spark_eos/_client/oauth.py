@@ -99,7 +99,7 @@ class ClientCredentials:
 
 
 def patiently(function: ClientCredentials, config: str) -> tuple[str, float, str, dict[str, str]]:
-    """Asks again for some seconds: librdkafka does so after ten, when confluent-kafka gives up."""
+    """Ask again for some seconds: librdkafka does so after ten, when confluent-kafka gives up."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -119,7 +119,7 @@ def _hint(code: int) -> str:
 
 
 def _token(body: bytes) -> tuple[str, float]:
-    """Reads the token and its expiry; raises ValueError, KeyError or TypeError."""
+    """Read the token and its expiry; raise ValueError, KeyError or TypeError."""
     document = json.loads(body)
     token, life = document["access_token"], document["expires_in"]
     if not isinstance(token, str) or not token or isinstance(life, bool):
@@ -171,7 +171,7 @@ def msk_signer() -> Any:
 
 
 def msk_region(bootstrap_servers: str) -> str | None:
-    """The AWS region in the names of MSK's brokers; None if there is none."""
+    """Return the AWS region in the names of MSK's brokers; None if there is none."""
     found = _REGION.search(bootstrap_servers)
     return found[1] if found else None
 
@@ -189,7 +189,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         self._renewal = 0.0
 
     def token(self) -> str:
-        """Returns a token that has not expired."""
+        """Return a token that has not expired."""
         with self._lock:
             now = time.time()
             if now >= self._renewal:

@@ -9,7 +9,7 @@ FORMAT: Final = 2
 
 
 def check_format(found: object, what: str, own: int = FORMAT, *, otherwise: str = "") -> None:
-    """Refuses another version's format; ``otherwise``: who else may have written it, and a cure."""
+    """Refuse another version's format; ``otherwise``: who else may have written it, and a cure."""
     if found == own and not isinstance(found, bool):
         return
     which = "an unnumbered format" if found is None else f"format {found!r:.20}"

@@ -44,7 +44,7 @@ class Security:
     sasl: Sasl | None
 
     def __str__(self) -> str:
-        """The protocol, mechanism and user, without secrets."""
+        """Return the protocol, mechanism and user, without secrets."""
         parts = [self.protocol]
         if self.sasl is not None:
             parts.append(self.sasl.mechanism)

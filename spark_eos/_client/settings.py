@@ -134,7 +134,7 @@ _PRODUCER_DEFAULTS: Final = {
 
 
 def default_client_id() -> str:
-    """A client id that identifies the process: ``spark-eos-<host>-<pid>``."""
+    """Return a client id that identifies the process: ``spark-eos-<host>-<pid>``."""
     return f"spark-eos-{socket.gethostname()}-{os.getpid()}"
 
 
@@ -214,7 +214,7 @@ class ClientSettings:
         }
 
     def checked_by_librdkafka(self) -> "ClientSettings":
-        """Lets librdkafka check the settings that the workers will use, and returns ``self``."""
+        """Let librdkafka check the settings that the workers will use, and return ``self``."""
         settings = self.for_producer("spark-eos", 60_000)
         # confluent-kafka waits for the first token.
         settings.pop("oauth_cb", None)

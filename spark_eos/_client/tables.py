@@ -41,7 +41,7 @@ class FittingTable:
             self.add(*row)
 
     def add(self, *values: Value) -> None:
-        """Adds a row: a value for each column, None if it is not known."""
+        """Add a row: a value for each column, None if it is not known."""
         self._rows.append([*map(_text, values)])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -89,7 +89,7 @@ def _text(value: Value) -> str:
 
 
 def as_html(shown: RenderableType) -> str:
-    r"""What a terminal shows, as a notebook shows it; texts can't become markup."""
+    r"""Return what a terminal shows, as a notebook shows it; texts can't become markup."""
     console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK, force_jupyter=False)
     console.print(shown)
     # The colors of this theme can be read in light notebooks and in dark ones.

@@ -107,7 +107,7 @@ def _unreadable(what: str, error: Exception) -> ConfigurationError:
 
 
 def tls(settings: Mapping[str, Any]) -> Tls:
-    """Reads TLS from the client settings, and its files from the driver's disk."""
+    """Read TLS from the client settings, and its files from the driver's disk."""
     verification = "enable.ssl.certificate.verification"
     verify = str(settings.get(verification, "true")).lower()
     if verify not in {"true", "false"}:
@@ -143,7 +143,7 @@ def tls(settings: Mapping[str, Any]) -> Tls:
 
 
 def pem(settings: Mapping[str, Any], stem: str) -> str | None:
-    """Reads a PEM text from a setting, or from the file that a setting names."""
+    """Read a PEM text from a setting, or from the file that a setting names."""
     location, text = settings.get(f"{stem}.location"), settings.get(f"{stem}.pem")
     if location is not None and text is not None:
         raise ConfigurationError(f"kafka: set {stem}.location or {stem}.pem, not both")
@@ -170,7 +170,7 @@ def pem(settings: Mapping[str, Any], stem: str) -> str | None:
 
 
 def _check_key(key: str, *, encrypted: bool) -> None:
-    """Checks that Spark's Kafka source can read a private key too."""
+    """Check that Spark's Kafka source can read a private key too."""
     if "-----BEGIN ENCRYPTED PRIVATE KEY-----" in key:
         if not encrypted:
             raise ConfigurationError("kafka: the key is encrypted; set ssl.key.password")

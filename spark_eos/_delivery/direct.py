@@ -137,7 +137,7 @@ class DirectDelivery(Delivery):
         )
 
     def _left(self, read: Partitions) -> tuple[int, int]:
-        """How many offsets of some source partitions are not committed, and how many are."""
+        """Return how many offsets of some source partitions are not committed, and how many are."""
         topics = {topic for topic, _ in read}
         connections, deadline = self._start.source, self._settings.group_deadline()
         starts = FirstOffsets(connections).of(read, deadline)

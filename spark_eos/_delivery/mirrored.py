@@ -75,7 +75,7 @@ class MirroredDelivery(DirectDelivery):
     # The start --------------------------------------------------------------------------------
 
     def partitions_to_fence(self, batch: Batch) -> Partitions:
-        """All progress partitions: to be fenced and read before any pair is known."""
+        """Return all progress partitions: to be fenced and read before any pair is known."""
         del batch
         connections, deadline = self._start.target, self._settings.group_deadline()
         topic = ensure_progress_topic(connections, self._topic, deadline)
@@ -139,7 +139,7 @@ class MirroredDelivery(DirectDelivery):
         return PlannedBatch(batch, BatchRange(batch.id, starts, ends), settings, sources, idle)
 
     def _check_source(self, batch: Batch) -> dict[str, TopicInfo]:
-        """Refuses recreated source topics: Kafka itself checks only the progress topic's id."""
+        """Refuse recreated source topics: Kafka itself checks only the progress topic's id."""
         names = {topic for topic, _ in batch.source.ends}
         group = self._group_id
         topics = source_topics(self._topics, names, self._ids, group)
@@ -179,7 +179,7 @@ class MirroredDelivery(DirectDelivery):
         self._offsets.learn(replace(known, sources={**known.sources, **pairs}))
 
     def _check_other_cluster(self, new: Mapping[str, TopicInfo]) -> None:
-        """Refuses the target's cluster as the source: a copy could feed itself for ever."""
+        """Refuse the target's cluster as the source: a copy could feed itself for ever."""
         deadline = self._settings.group_deadline()
         here: dict[str, TopicInfo] = {}
         # Topics that may not even be described are not written.

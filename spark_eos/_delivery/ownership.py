@@ -32,7 +32,7 @@ def check_owner(
     *,
     begun_with: str | None,
 ) -> None:
-    """Refuses offsets of a query that writes to another topic, or reads nothing of what is read."""
+    """Refuse offsets of a query that writes to another topic, or reads nothing of what is read."""
     every = {owner for owners in known.owners.values() for owner in owners}
     moved = (moved_from or "").replace(",", " ").split()
     admitted = {own.query, *(Owner.of(query, None).query for query in moved)}
@@ -99,13 +99,13 @@ _KEPT: Final = {
 
 
 def check_marker(marker: Marker, delivery: str, why: str = "") -> None:
-    """Refuses a checkpoint that was begun with another delivery."""
+    """Refuse a checkpoint that was begun with another delivery."""
     if marker.group_id is not None and marker.delivery != delivery:
         raise changed_delivery(marker.delivery, delivery, why)
 
 
 def may_become_direct(marker: Marker, group_id: str, delivery: str, batch_id: int) -> bool:
-    """Whether the group's offsets may show that a staged query has written nothing."""
+    """Return True if the group's offsets may show that a staged query has written nothing."""
     ours = marker.delivery == STAGED and marker.group_id == group_id
     return ours and delivery == DIRECT and batch_id == 0
 
@@ -113,7 +113,7 @@ def may_become_direct(marker: Marker, group_id: str, delivery: str, batch_id: in
 def nothing_staged(
     offsets: Mapping[TopicPartition, CommittedOffset], progress_topic: str | None
 ) -> bool:
-    """Whether a group's offsets prove that none of its batches was ever staged."""
+    """Return True if a group's offsets prove that none of its batches was ever staged."""
     # It must have the offset that a staged query's start commits: one that is missing, or that
     # somebody has set, may have named a batch.
     found = {p: o for p, o in offsets.items() if p == (progress_topic, COMMIT_PARTITION)}

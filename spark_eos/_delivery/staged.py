@@ -165,7 +165,7 @@ class StagedDelivery(Delivery):
         self._checks.check_topic(self._offsets.known, self._why)
 
     def _check_owner(self, batch: Batch) -> None:
-        """Refuses the staged commit of another query, which may be running."""
+        """Refuse the staged commit of another query, which may be running."""
         last = self._offsets.known.staged.get(self._commit_partition)
         if last is not None and last.query != batch.checkpoint.query_id():
             self._check_belongs(last, batch.id, batch.checkpoint)
@@ -200,7 +200,7 @@ class StagedDelivery(Delivery):
         return progress_range(self._topic.name, self._partitions, batch.id, known=known)
 
     def _used_before(self, batch: Batch) -> int:
-        """How many progress partitions earlier batches have used; the others are new."""
+        """Return how many progress partitions earlier batches have used; the others are new."""
         if 0 <= self._last < batch.id:
             return self._partitions
         return batch.checkpoint.markers.read().progress_partitions or self._partitions
@@ -236,7 +236,7 @@ class StagedDelivery(Delivery):
         return replace(marker, delivery=STAGED, progress_partitions=used)
 
     def _find(self, held: BatchRange, checkpoint: OffsetLog) -> StagedBatch | None:
-        """The batch's staged commit, if an earlier run has made one."""
+        """Return the batch's staged commit, if an earlier run has made one."""
         offsets, checks = self._offsets, self._checks
         if self._commit_partition in offsets.foreign:
             raise checks.foreign(held.batch_id)
@@ -262,7 +262,7 @@ class StagedDelivery(Delivery):
             raise self._checks.damaged(found, 0)
 
     def _commit(self, batch: Batch, name: str, rows: int) -> StagedBatch:
-        """Makes new files of the batch those that count, and opens them."""
+        """Make new files of the batch those that count, and open them."""
         staged = StagedBatch(
             query=batch.checkpoint.query_id(),
             batch=batch.id,
@@ -299,7 +299,7 @@ class StagedDelivery(Delivery):
         self._files.close()
 
     def _replay(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
-        """Computes the state of a batch staged before, last of all: its source may be gone."""
+        """Compute the state of a batch staged before, last of all: its source may be gone."""
         batch, found = planned.batch, planned.staged
         with batch.clock.step("stage"):
             rows, lost = self._sources.running(batch, self._files.replay, repeated=True)

@@ -33,7 +33,7 @@ class StagedChecks:
         )
 
     def damaged(self, staged: StagedBatch, read: int) -> CheckpointError:
-        """The error for files that do not have as many rows as were staged."""
+        """Return the error for files that do not have as many rows as were staged."""
         return CheckpointError(
             f"batch {staged.batch} of group {self._group.id!r} was staged with {staged.rows} "
             f"rows, and {read} were read from its copy {staged.directory} below "
@@ -44,7 +44,7 @@ class StagedChecks:
         )
 
     def check_topic(self, known: KnownPartitions, why: str) -> None:
-        """Refuses a group whose progress is in another topic, or may be."""
+        """Refuse a group whose progress is in another topic, or may be."""
         if topics := sorted({topic for topic, _ in known.staged} - {self._topic}):
             raise CheckpointError(
                 f"the group's staged batches are noted in topic {topics[0]!r}, and progress_topic "
@@ -57,7 +57,7 @@ class StagedChecks:
     def check_belongs(
         self, last: StagedBatch, batch_id: int, log: OffsetLog, owners: Collection[Owner]
     ) -> None:
-        """Refuses a batch that does not follow the one staged last."""
+        """Refuse a batch that does not follow the one staged last."""
         query = log.query_id()
         if last.query != query:
             targets = {o.written_to for o in owners if last.query.startswith(o.query)}
@@ -102,7 +102,7 @@ class StagedChecks:
     def check_positions(
         self, last: StagedBatch | None, batch: BatchRange, committed: Positions
     ) -> None:
-        """Refuses offsets that no run has committed."""
+        """Refuse offsets that no run has committed."""
         start = first_position(batch.batch_id)
         if last is None and committed[self._commit_partition] != start:
             raise OffsetsLostError(
@@ -131,7 +131,7 @@ class StagedChecks:
             )
 
     def foreign(self, batch_id: int) -> OffsetsLostError:
-        """The error for a staged commit that another client has replaced."""
+        """Return the error for a staged commit that another client has replaced."""
         return OffsetsLostError(
             f"the offset of {self._commit_partition}, the staged commit of group "
             f"{self._group.id!r}, has a text that no run of the query has written: another "

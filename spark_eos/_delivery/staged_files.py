@@ -114,7 +114,7 @@ class ParquetFiles:
         return name, written
 
     def replay(self) -> int:
-        """Runs the batch's frame for its state alone; returns the number of its rows."""
+        """Run the batch's frame for its state alone; return the number of its rows."""
         assert self._frame is not None  # noqa: S101 - take comes first
         return self._run(
             self._payload(self._frame),
@@ -146,7 +146,7 @@ class ParquetFiles:
     # Reading ----------------------------------------------------------------------------------
 
     def open(self, copy: StagedBatch) -> bool:
-        """Sets the copy that `rows` returns."""
+        """Set the copy that `rows` returns."""
         self.number_of_rows = copy.rows
         if copy.directory is None:
             return True
@@ -196,7 +196,7 @@ class ParquetFiles:
         return int(row[_ROWS])
 
     def _session(self) -> SparkSession:
-        """A session of its own, since how files are split is a session's setting."""
+        """Return a session of its own, since how files are split is a session's setting."""
         idle = time.monotonic() - self._reader_used
         if idle > _SESSION_IDLE:
             self.close()
@@ -240,7 +240,7 @@ class ParquetFiles:
             )
 
     def close(self) -> None:
-        """Ends the session that read the copies, where it is one of its own."""
+        """End the session that read the copies, where it is one of its own."""
         reader, self._reader = self._reader, None
         if reader is not None:
             with contextlib.suppress(Exception):

@@ -54,7 +54,7 @@ class StagedSources:
         self._ranges: tuple[int, list[BatchRange]] | None = None
 
     def ranges(self, batch: Batch) -> list[BatchRange]:
-        """A batch's range in each source."""
+        """Return a batch's range in each source."""
         if self._ranges is None or self._ranges[0] != batch.id:
             found = batch.checkpoint.source_ranges(batch.id)
             new = {topic for each in found for topic, _ in (*each.starts, *each.ends)} - self._seen
@@ -70,7 +70,7 @@ class StagedSources:
     def running(
         self, batch: Batch, run: Callable[[], Result], *, repeated: bool = False
     ) -> tuple[Result, tuple[LostRecords, ...]]:
-        """Runs a batch's frame, and finds the records that were deleted before or while it ran."""
+        """Run a batch's frame, and find the records that were deleted before or while it ran."""
         refused, warned = _NOT_IN_STATE if repeated else _NOT_WRITTEN
         ranges = self.ranges(batch)
 
@@ -97,7 +97,7 @@ class StagedSources:
         return result, before + more
 
     def _check_topics(self, batch: Batch, ranges: list[BatchRange]) -> None:
-        """Checks that the topics are those that the checkpoint's offsets belong to."""
+        """Check that the topics are those that the checkpoint's offsets belong to."""
         names = {topic for range_ in ranges for topic, _ in range_.ends}
         if not names:
             return
@@ -129,7 +129,7 @@ class SourcePositions:
         self._failed = False
 
     def publish(self, progress_topic: str, ranges: Iterable[BatchRange]) -> None:
-        """Publishes where a finished batch ends in its sources; whatever fails is only logged."""
+        """Publish where a finished batch ends in its sources; whatever fails is only logged."""
         self._text = position_metadata(progress_topic)
         # A partition that two sources have is as far as the one that lags behind.
         ends: Positions = {}
@@ -146,7 +146,7 @@ class SourcePositions:
             self._all_published = time.monotonic()
 
     def renew(self) -> None:
-        """Publishes all positions again between batches, so that none expires."""
+        """Publish all positions again between batches, so that none expires."""
         if self._publish(self._published):
             self._all_published = time.monotonic()
 

@@ -30,7 +30,7 @@ class CheckpointCheck:
         self._restart = restart
 
     def check_logs(self, *, every_batch: bool) -> LogEntry | None:
-        """Refuses logs that Spark can't read; returns where the last batch ends.
+        """Refuse logs that Spark can't read; return where the last batch ends.
 
         ``every_batch``: whether Spark needs the batch before the last, too; it does unless it
         tracks progress asynchronously.
@@ -64,7 +64,7 @@ class CheckpointCheck:
         return LogEntry.of("\n".join(lines))
 
     def _read(self, part: str, batch_id: int) -> list[str]:
-        """The lines of a log's entry, whose first two are Spark's."""
+        """Return the lines of a log's entry, whose first two are Spark's."""
         name = f"{part}/{batch_id}"
         text = self._files.read(name)
         if text is None:
@@ -83,7 +83,7 @@ class CheckpointCheck:
         return lines
 
     def _check_initial(self) -> None:
-        """Reads where the first batch begins, if Spark has noted it."""
+        """Read where the first batch begins, if Spark has noted it."""
         for source in self._files.names("sources"):
             name = f"sources/{source}/0"
             text = (self._files.read(name) or "").removeprefix("\0")
@@ -118,7 +118,7 @@ class CheckpointCheck:
         )
 
     def check_sources(self, entry: LogEntry, sources: Sequence[Reads | None]) -> None:
-        """Refuses sources that were added, removed or swapped; None is one that is not Kafka."""
+        """Refuse sources that were added, removed or swapped; None is one that is not Kafka."""
         before = entry.by_source()
         if not all(name.isdecimal() for name in before):
             # Sources have names of their own, by which Spark finds them.

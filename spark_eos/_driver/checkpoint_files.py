@@ -17,7 +17,7 @@ _HADOOP_S3: Final = re.compile(r"^s3[an]:")
 
 
 def local_directory(location: str) -> Path | None:
-    """The local directory that a location names; like Hadoop, it decodes no %-escapes."""
+    """Return the local directory that a location names; like Hadoop, it decodes no %-escapes."""
     local, found = _LOCAL.subn("", location, count=1)
     if found or not _SCHEME.match(location):
         return Path(local)
@@ -69,7 +69,7 @@ class ArrowFiles:
             self._fs.delete_dir(f"{self._base}/{path}")
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory, without hidden ones; empty if the directory does not exist."""
+        """Name in a directory, without hidden ones; empty if the directory does not exist."""
         selector = fs.FileSelector(f"{self._base}/{path}", allow_not_found=True)
         with self._refusing():
             found = [info.base_name for info in self._fs.get_file_info(selector)]

@@ -42,7 +42,7 @@ class Marker:
     checkpoint_may_lag: bool = False
 
     def names(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
-        """Whether rows of a partition may have been written."""
+        """Return True if rows of a partition may have been written."""
         topic, index = partition
         if self.topic_ids.get(topic) != topic_id:
             return False
@@ -67,7 +67,7 @@ class Marker:
 
     @classmethod
     def parse(cls, text: str) -> "Marker":
-        """Reads a marker; an empty one if the text isn't a marker, or not a whole one."""
+        """Read a marker; an empty one if the text isn't a marker, or not a whole one."""
         try:
             fields = json.loads(text)
             if "group_id" in fields:
@@ -86,7 +86,7 @@ class Marker:
             return cls()
 
     def text(self) -> str:
-        """The marker as a line of JSON."""
+        """Return the marker as a line of JSON."""
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
         fields: dict[str, Any] = {"group_id": self.group_id, "topic_ids": ids}
         if self.delivery != DIRECT:
@@ -114,16 +114,16 @@ class Files(Protocol):
     location: str
 
     def read(self, path: str) -> str | None:
-        """A file's text, or None if the file does not exist."""
+        """Return a file's text, or None if the file does not exist."""
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory; empty if the directory does not exist."""
+        """Name in a directory; empty if the directory does not exist."""
 
     def write(self, path: str, text: str) -> None:
-        """Creates a directory with one file of one line."""
+        """Create a directory with one file of one line."""
 
     def delete(self, path: str) -> None:
-        """Deletes a directory with everything in it, if it exists."""
+        """Delete a directory with everything in it, if it exists."""
 
 
 class MarkerFiles:
@@ -138,7 +138,7 @@ class MarkerFiles:
         self._written = False
 
     def read(self) -> Marker:
-        """The marker as this run last read or wrote it; an empty one if there is none."""
+        """Return the marker as this run last read or wrote it; an empty one if there is none."""
         if self._marker is None:
             paths = self._paths()
             found = self._latest(paths)
@@ -167,7 +167,7 @@ class MarkerFiles:
         return [f"{d}/{name}" for d in (_DIRECTORY, _DIRECTORY_BEFORE) for name in found(d)]
 
     def _latest(self, paths: list[str]) -> Marker | None:
-        """The whole marker with the highest number; None if none is whole."""
+        """Return the whole marker with the highest number; None if none is whole."""
         self._seen = [path for path in paths if _number(path)]
         self._last = max(map(_number, paths), default=0)
         own = [path for path in paths if path.startswith(f"{_DIRECTORY}/")]
@@ -195,7 +195,7 @@ class MarkerFiles:
 
 
 def _number(path: str) -> int:
-    """A marker's number; 0 of another file: unless it is refused, it is none."""
+    """Return a marker's number; 0 of another file: unless it is refused, it is none."""
     found = _NAME.fullmatch(path.rpartition("/")[2])
     return int(found[1]) if found else 0
 

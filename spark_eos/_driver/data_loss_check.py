@@ -35,7 +35,7 @@ class DataLossCheck:
         sources: Sources,
         outcome: str = "can't be written any more",
     ) -> tuple[LostRecords, ...]:
-        """The batch's records that are deleted and not written."""
+        """Return the batch's records that are deleted and not written."""
         concerned = {
             partition
             for partition, end in batch.ends.items()
@@ -69,7 +69,7 @@ class DataLossCheck:
 
     @contextlib.contextmanager
     def explaining(self, look: Callable[[], object]) -> Iterator[None]:
-        """Explains a job that failed because source records were deleted while it ran."""
+        """Explain a job that failed because source records were deleted while it ran."""
         try:
             yield
         except SparkEosError:
@@ -93,7 +93,7 @@ class DataLossCheck:
     def warn(
         self, batch_id: int, lost: Collection[LostRecords], outcome: str = "are not written"
     ) -> None:
-        """Logs each loss at once: if the batch is repeated, its report won't have it."""
+        """Log each loss at once: if the batch is repeated, its report won't have it."""
         for one in lost:
             when = (
                 "before they were read, and"
@@ -128,7 +128,7 @@ def lost_records(
 def unreadable(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> dict[TopicPartition, int]:
-    """Where the batch would read records again that are written, and deleted by now."""
+    """Return where the batch would read records again that are written, and deleted by now."""
     found = {}
     for partition, first in sorted(first_offsets.items()):
         start = batch.starts.get(partition, 0)
@@ -140,7 +140,7 @@ def unreadable(
 def deleted_meanwhile(
     before: Iterable[LostRecords], now: Iterable[LostRecords]
 ) -> tuple[LostRecords, ...]:
-    """The records that were deleted while the batch was read."""
+    """Return the records that were deleted while the batch was read."""
     known = {TopicPartition(lost.topic, lost.partition): lost.after for lost in before}
     found = []
     for lost in now:

@@ -51,7 +51,7 @@ class DeadLetterLimit:
     def plan(
         self, planned: BatchPlan, only: Partitions | None, outcomes: Sequence[JobOutcome]
     ) -> BatchPlan:
-        """The plan with each source partition's part of what is left."""
+        """Return the plan with each source partition's part of what is left."""
         if self._settings.dead_letters is None:
             return planned
         left = self._limit - dead_letters_of(outcomes).total
@@ -80,7 +80,7 @@ class DeadLetterLimit:
         }
 
     def check(self, outcomes: Sequence[JobOutcome]) -> None:
-        """Checks the dead letters after an attempt."""
+        """Check the dead letters after an attempt."""
         letters = self._settings.dead_letters
         if letters is None or not outcomes:
             return
@@ -109,7 +109,7 @@ class DeadLetterLimit:
             )
 
     def _may_be_all_dead(self, outcomes: Sequence[JobOutcome]) -> bool:
-        """Whether all rows are dead letters as far as is known, and must not be."""
+        """Return True if all rows are dead letters as far as is known, and must not be."""
         letters = self._settings.dead_letters
         if letters is None or letters.allows_all or self._begun:
             return False
@@ -123,7 +123,7 @@ class DeadLetterLimit:
         return True
 
     def log(self, outcomes: Sequence[JobOutcome]) -> None:
-        """Logs the batch's dead letters, without any values."""
+        """Log the batch's dead letters, without any values."""
         letters = self._settings.dead_letters
         dead = dead_letters_of(outcomes)
         if letters is None or not dead.total:
@@ -145,7 +145,7 @@ class DeadLetterLimit:
 
 
 def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Divides a batch's limit among source partitions, in proportion to their records."""
+    """Divide a batch's limit among source partitions, in proportion to their records."""
     total = sum(records.values())
     weights = records if total else dict.fromkeys(records, 1)
     whole = total or len(records)

@@ -61,7 +61,7 @@ def _positions(text: str) -> Positions:
 
 
 def kafka_positions(text: str) -> Positions:
-    """A source's offsets, if they look like Kafka's; empty if they don't."""
+    """Return a source's offsets, if they look like Kafka's; empty if they don't."""
     try:
         return _positions(text)
     except (ValueError, AttributeError, TypeError):
@@ -69,7 +69,7 @@ def kafka_positions(text: str) -> Positions:
 
 
 def fingerprint_of(began_ms: int, ends: Iterable[str]) -> str:
-    """A fingerprint of a batch: see `OffsetLog.fingerprint`."""
+    """Return a fingerprint of a batch: see `OffsetLog.fingerprint`."""
     texts = sorted(_canonical(text) for text in ends if text not in ("", _NO_OFFSET))
     digest = hashlib.sha256(json.dumps([began_ms, texts]).encode())
     return digest.hexdigest()[:16]
@@ -99,7 +99,7 @@ class LogEntry(NamedTuple):
         return cls(lines[0], began_ms, lines[2:])
 
     def by_source(self) -> dict[str, str]:
-        """The end offsets by the source's name or number."""
+        """Return the end offsets by the source's name or number."""
         if self.version == "v1":
             return {str(number): line for number, line in enumerate(self.lines) if line}
         named = (line.partition(":") for line in self.lines if line)
@@ -120,7 +120,7 @@ class FinishedBatches:
 
 
 def numbers(files: Files, directory: str) -> list[int]:
-    """The numbers of the batches that a directory has files of, in order."""
+    """Return the numbers of the batches that a directory has files of, in order."""
     return sorted(int(name) for name in files.names(directory) if name.isdecimal())
 
 
@@ -153,7 +153,7 @@ class OffsetLog:
         return self._query_id
 
     def exists(self) -> bool:
-        """Whether there is anything of Spark's at the location."""
+        """Return True if there is anything of Spark's at the location."""
         if self._files.read("metadata") is not None:
             return True
         return any(self._files.names(name) for name in _PARTS)
@@ -181,7 +181,7 @@ class OffsetLog:
         return max(numbers(self._files, "commits"), default=None)
 
     def next_batch(self) -> int:
-        """The batch that Spark runs next."""
+        """Return the batch that Spark runs next."""
         finished = self._finished
         return 0 if finished is None else finished + 1
 
@@ -208,7 +208,7 @@ class OffsetLog:
         )
 
     def finished(self) -> FinishedBatches:
-        """How far the query has finished its batches; for a stopped query."""
+        """Return how far the query has finished its batches; for a stopped query."""
         self.query_id()
         if self.markers.read().checkpoint_may_lag:
             raise CheckpointError(
@@ -235,7 +235,7 @@ class OffsetLog:
         return found
 
     def initial(self) -> Positions:
-        """The start offsets of the first batch."""
+        """Return the start offsets of the first batch."""
         lines = []
         for name, line in self._first().items():
             if line is None:
@@ -244,7 +244,7 @@ class OffsetLog:
         return parse_positions(lines, f"sources of {_place(self._files)}")
 
     def batch_range(self, batch_id: int) -> BatchRange:
-        """The range of a batch that Spark has begun."""
+        """Return the range of a batch that Spark has begun."""
         starts = self._ends(batch_id - 1) if batch_id > 0 else self.initial()
         return BatchRange(batch_id, starts, self._ends(batch_id))
 
@@ -258,7 +258,7 @@ class OffsetLog:
         return [range_ for range_ in ranges if range_.ends]
 
     def topics(self) -> set[str]:
-        """The topics that Spark's last batch reads, or, without one, the first would."""
+        """Return the topics that Spark's last batch reads, or, without one, the first would."""
         begun = self.begun
         ends = self._first() if begun is None else self._entry(begun).by_source()
         return {topic for text in ends.values() for topic, _ in kafka_positions(text or "")}
@@ -271,7 +271,7 @@ class OffsetLog:
             return 0
 
     def fingerprint(self, batch_id: int) -> str:
-        """A fingerprint of a batch: of its sources' end offsets, and when it began."""
+        """Return a fingerprint of a batch: of its sources' end offsets, and when it began."""
         # A batch that Spark repeats from the checkpoint keeps it; one that Spark has planned anew,
         # after an older checkpoint was put back, does not.
         entry = self._entry(batch_id)
@@ -285,11 +285,11 @@ class LogFiles(Files, Protocol):
     # whatever its options, and with availableNow it has no mode that needs none.
 
     def copy_file(self, source: str, target: str) -> None:
-        """Creates a file with the text of another one, at once or not at all."""
+        """Create a file with the text of another one, at once or not at all."""
 
 
 def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
-    """Lets Spark start from logs that were written asynchronously; returns the completed batch."""
+    """Let Spark start from logs that were written asynchronously; return the completed batch."""
     if not OffsetLog(files).markers.read().checkpoint_may_lag:
         return None
     logged = numbers(files, "offsets")

@@ -56,7 +56,7 @@ class OpenTransactions:
         return found
 
     def end(self) -> None:
-        """Ends every open transaction of the query that can be found."""
+        """End every open transaction of the query that can be found."""
         deadline = self._settings.group_deadline()
         try:
             names = self.names(deadline)
@@ -66,7 +66,7 @@ class OpenTransactions:
         self._end(names, deadline)
 
     def end_after_stop(self, seconds: float) -> None:
-        """Ends what cancelled tasks leave open until the last has stopped, or a newer run joins."""
+        """End what cancelled tasks leave open until the last has stopped, or a newer run joins."""
         # The run's members have left the group, so nobody can commit offsets any more.
         until = time.monotonic() + seconds
         try:
@@ -110,7 +110,7 @@ class OpenTransactions:
                 )
 
     def _warn_of_silent_broker(self, name: str) -> None:
-        """Warns once per run and broker."""
+        """Warn once per run and broker."""
         if name in self._silent_brokers:
             return
         self._silent_brokers.add(name)
@@ -125,7 +125,7 @@ class OpenTransactions:
         )
 
     def warn_of_hidden(self, what: str) -> None:
-        """Warns once per run that a transaction can't be found or ended, and will time out."""
+        """Warn once per run that a transaction can't be found or ended, and will time out."""
         if self._warned:
             return
         self._warned = True

@@ -57,7 +57,7 @@ def offset_commit_version(features: cluster.BrokerFeatures, where: Principal) ->
 
 
 def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) -> int:
-    """Asks a broker for its newest version of TxnOffsetCommit."""
+    """Ask a broker for its newest version of TxnOffsetCommit."""
 
     def ask() -> int:
         features = cluster.broker_features(start.target, deadline)
@@ -67,7 +67,7 @@ def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) ->
 
 
 def feeds_itself(option: str, topic: str) -> ConfigurationError:
-    """The error for a topic of the query's own that is one of its sources."""
+    """Return the error for a topic of the query's own that is one of its sources."""
     return ConfigurationError(
         f"{option}={topic!r} is a topic that the query reads or keeps its progress in: it would "
         "feed itself; choose another topic"
@@ -81,7 +81,7 @@ def check_target_topic(
     deadline: Deadline,
     option: str = "topic",
 ) -> None:
-    """Checks the default target topic, or the dead-letter topic."""
+    """Check the default target topic, or the dead-letter topic."""
     if topic is None:
         return
     if topic in settings.source_topics:
@@ -98,7 +98,7 @@ def check_target_topic(
 def check_transactions(
     connections: Connections, settings: WriterSettings, deadline: Deadline
 ) -> None:
-    """Tries the transaction settings with a transactional id of the driver's own."""
+    """Try the transaction settings with a transactional id of the driver's own."""
     transaction_timeout_ms = settings.transactions.timeout_ms
     name = driver_id(settings.transactions.id_prefix, settings.group_id)
     try:
@@ -115,7 +115,7 @@ def check_transactions(
 def check_authorization(
     start: Start, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> None:
-    """Checks the ACLs that a query needs, as far as its topics are known."""
+    """Check the ACLs that a query needs, as far as its topics are known."""
     connections = start.target
 
     def join() -> None:
@@ -150,7 +150,7 @@ def _denied(start: Start, what: str, check: Callable[[], None]) -> int | None:
 
 
 def _lacking(start: Start, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
-    """Which ACLs on topics this client lacks; nothing of topics that do not exist."""
+    """Return which ACLs on topics this client lacks; nothing of topics that do not exist."""
     unknown = [acl for acl in wanted if not start.remembers(acl)]
     if not unknown:
         return []
@@ -166,7 +166,7 @@ def _configs(settings: WriterSettings) -> list[Acl]:
 
 
 def warn_of_unknown_limits(start: Start, settings: WriterSettings, deadline: Deadline) -> None:
-    """Logs one warning if the query may not see which records its target topics take."""
+    """Log one warning if the query may not see which records its target topics take."""
     if missing := _lacking(start, _configs(settings), deadline):
         warn(
             logger,
@@ -182,7 +182,7 @@ def warn_of_unknown_limits(start: Start, settings: WriterSettings, deadline: Dea
 def check_cluster(
     start: Start, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> int:
-    """Makes all the checks above."""
+    """Make all the checks above."""
     version = check_brokers(start, settings, deadline)
     check_authorization(start, settings, sources, deadline)
     check_target_topic(start, settings.topic, settings, deadline)

@@ -23,7 +23,7 @@ from spark_eos.options import LEAST_PARTITIONS, ProgressTopic
 
 
 def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> list[int]:
-    """The lowest progress partitions that a group does not use."""
+    """Return the lowest progress partitions that a group does not use."""
     # The same for everybody who asks, so that two runs that pair the same source partitions,
     # without knowing of each other, either pair them alike or meet in one progress partition.
     taken = {index for name, index in used if name == topic}
@@ -34,7 +34,7 @@ def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> 
 def ensure_progress_topic(
     connections: Connections, topic: ProgressTopic, deadline: Deadline, *, partitions: int = 1
 ) -> TopicInfo:
-    """The progress topic, created or grown if need be; several drivers may do so at once."""
+    """Return the progress topic, created or grown if need be; several drivers may do so at once."""
     found = cluster.topics(connections, [topic.name], deadline, Operation.READ).get(topic.name)
     wanted = replace(topic, partitions=max(topic.partitions, partitions))
     if found is None:
@@ -81,7 +81,7 @@ def _create(connections: Connections, topic: ProgressTopic, deadline: Deadline) 
 
 
 def _command(connections: Connections, action: str, topic: ProgressTopic) -> str:
-    """A command for an administrator."""
+    """Return a command for an administrator."""
     options = [action, "--topic", topic.name, "--partitions", str(topic.partitions)]
     if action == "--create" and topic.replicas is not None:
         options += ["--replication-factor", str(topic.replicas)]
@@ -97,7 +97,7 @@ _MAX_BATCH: Final = (1 << (62 - _ROW_BITS)) - 1
 
 
 def first_position(batch_id: int) -> int:
-    """The position of a batch's first row in any file."""
+    """Return the position of a batch's first row in any file."""
     if batch_id > _MAX_BATCH:
         raise WriteError(
             f"batch {batch_id} is beyond what an offset can hold ({_MAX_BATCH}): continue with "
@@ -107,7 +107,7 @@ def first_position(batch_id: int) -> int:
 
 
 def progress_range(topic: str, partitions: int, batch_id: int, known: int) -> BatchRange:
-    """The range of a staged batch: all progress partitions, from this batch to the next."""
+    """Return the range of a staged batch: all progress partitions, from this batch to the next."""
     start, end = first_position(batch_id), first_position(batch_id + 1)
     return BatchRange(
         batch_id,

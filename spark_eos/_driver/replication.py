@@ -17,7 +17,7 @@ _INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
 def warn_of_replication(
     connections: Connections, targets: Collection[str], deadline: Deadline
 ) -> None:
-    """Warns of topics with a single replica, and of configs that lose records."""
+    """Warn of topics with a single replica, and of configs that lose records."""
     # A single replica is what a lone broker on this machine is for.
     found, local = durability(connections, {*_INTERNAL, *targets}, deadline)
     single = [topic for topic, kept in found.items() if kept.replicas == 1]

@@ -19,7 +19,7 @@ class RetentionWarning:
         self._warned = False
 
     def after(self, outcomes: Sequence[JobOutcome]) -> None:
-        """Warns after the first batch that has written such rows."""
+        """Warn after the first batch that has written such rows."""
         rows: Counter[str] = Counter()
         for outcome in outcomes:
             rows.update(outcome.counters.past_retention)

@@ -81,11 +81,11 @@ class Start:
             raise error.with_traceback(None) from None
 
     def deadline(self) -> Deadline:
-        """The time limit of a call before the run, from now on."""
+        """Return the time limit of a call before the run, from now on."""
         return self._settings.connect_deadline()
 
     def cached(self, what: Hashable, find_out: Callable[[], Result]) -> Result:
-        """What was found out before, or else is found out now."""
+        """Return what was found out before, or else is found out now."""
         if what not in self._found:
             self.remember(what, find_out())
         found: Result = self._found[what]
@@ -98,7 +98,7 @@ class Start:
         return what in self._found
 
     def handed_over(self) -> "Start":
-        """A start with these connections and findings, for a run; this one opens others."""
+        """Return a start with these connections and findings, for a run; this one opens others."""
         taken = Start(self._settings)
         with self._lock:
             self._renew_if_too_old()
@@ -110,7 +110,7 @@ class Start:
         return taken
 
     def close(self) -> None:
-        """Closes all connections; the next step opens others. May be called again."""
+        """Close all connections; the next step opens others. May be called again."""
         with self._lock:
             self._close()
 

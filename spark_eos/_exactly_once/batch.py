@@ -80,7 +80,7 @@ class Run:
     # One batch --------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> BatchReport:
-        """Writes one micro-batch exactly once."""
+        """Write one micro-batch exactly once."""
         # The group's offset moves past a record only in the transaction that holds its output. So
         # all who might still write are fenced before the offsets are read, and rows are written
         # from these offsets on.
@@ -129,7 +129,7 @@ class Run:
         )
 
     def _begin(self, batch: Batch) -> PlannedBatch:
-        """The run's first batch: fences all older runs, and learns what the offsets mean."""
+        """Return the run's first batch: fences all older runs, and learn what the offsets mean."""
         delivery, offsets = self._delivery, self._offsets
         delivery.check_checkpoint(batch)
         partitions = delivery.partitions_to_fence(batch)
@@ -169,7 +169,7 @@ class Run:
         return planned
 
     def _write_rows(self, planned: PlannedBatch) -> tuple[list[JobOutcome], Members]:
-        """Writes the rows; returns each attempt's outcome, and each partition's member."""
+        """Write the rows; return each attempt's outcome, and each partition's member."""
         delivery, offsets, batch = self._delivery, self._offsets, planned.batch
         limit = DeadLetterLimit(planned.settings, planned.range, planned.before, planned.rows)
         outcomes: list[JobOutcome] = []
@@ -228,11 +228,11 @@ class Run:
     # The end ----------------------------------------------------------------------------------
 
     def newer_run(self) -> FencedByNewerRunError | None:
-        """The error of the newer run that has the group by now, if any; asks the brokers."""
+        """Return the error of the newer run that has the group by now, if any; ask the brokers."""
         return self._membership.newer_run()
 
     def leave(self, task_kill_grace_s: float = 0.0, *, background: bool = False) -> None:
-        """Ends the run cleanly: its members leave the group. May be called again."""
+        """End the run cleanly: its members leave the group. May be called again."""
         sweeps = False
         self.leaving = True
         try:
@@ -263,7 +263,7 @@ class Run:
             self._start.close()
 
     def abandon(self) -> None:
-        """Ends the run without leaving the group, so that a newer run takes its members over."""
+        """End the run without leaving the group, so that a newer run takes its members over."""
         self._membership.abandon()
         self._start.close()
 
@@ -274,7 +274,7 @@ def _check_outcome(
     only: Partitions | None,
     offsets: GroupOffsets,
 ) -> None:
-    """Raises what no further attempt can cure; ``only``: what the last one was to write."""
+    """Raise what no further attempt can cure; ``only``: what the last one was to write."""
     outcome, what = outcomes[-1], _named(planned)
     if outcome.failed:
         raise WriteError(f"{what}: {outcome.reason}{_mark(planned, outcome, offsets)}")
@@ -289,7 +289,7 @@ def _check_outcome(
 def _check_attempts(
     planned: PlannedBatch, outcomes: Sequence[JobOutcome], offsets: GroupOffsets
 ) -> None:
-    """Raises if there have been as many attempts as there may be."""
+    """Raise if there have been as many attempts as there may be."""
     outcome = outcomes[-1]
     unwritten = outcome.unwritten
     # Attempts after which more dead letters are divided again end by themselves; so does the
@@ -318,7 +318,7 @@ def _named(planned: PlannedBatch) -> str:
 
 
 def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> str:
-    """Makes later runs refuse rows that came out of order; returns what to tell the user."""
+    """Make later runs refuse rows that came out of order; return what to tell the user."""
     if not outcome.out_of_order:
         return ""
     command = offsets.command(outcome.out_of_order)
@@ -353,7 +353,7 @@ class _TransactionSize:
         self._shrunk = 1
 
     def of(self, settings: WriterSettings) -> WriterSettings:
-        """The settings of tasks with transactions of that size."""
+        """Return the settings of tasks with transactions of that size."""
         most = settings.transactions
         sizes: dict[str, Any] = {
             name: max(1, getattr(most, name) // self._shrunk) for name in _SIZES
@@ -361,7 +361,7 @@ class _TransactionSize:
         return replace(settings, transactions=replace(most, **sizes))
 
     def shrink(self, settings: WriterSettings) -> None:
-        """Makes transactions smaller, down to a single row."""
+        """Make transactions smaller, down to a single row."""
         self._shrunk = min(self._shrunk * _SHRINK, settings.transactions.max_records)
         size = self.of(settings).transactions
         warn(
@@ -378,6 +378,6 @@ class _TransactionSize:
         )
 
     def after(self, outcomes: Sequence[JobOutcome]) -> None:
-        """Makes transactions larger again after a batch that finished in time."""
+        """Make transactions larger again after a batch that finished in time."""
         if outcomes and not any(outcome.too_slow for outcome in outcomes):
             self._shrunk = max(1, self._shrunk // _GROW)

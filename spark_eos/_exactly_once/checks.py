@@ -22,7 +22,7 @@ _NOTHING_HALF = "This run stops, and has left nothing half written"
 def check_not_moved_back(
     group_id: str, sources: Sources, before: Positions, now: Positions, partitions: Partitions
 ) -> None:
-    """Refuses offsets that lie below what the run itself has seen committed."""
+    """Refuse offsets that lie below what the run itself has seen committed."""
     for partition, offset in before.items():
         if partition in partitions and now.get(partition, -1) < offset:
             raise OffsetsLostError(
@@ -39,7 +39,7 @@ def check_not_moved_on(
     now: Positions,
     set_by_others: Partitions,
 ) -> None:
-    """Refuses offsets that others than runs of spark-eos have moved on: those write their text."""
+    """Refuse offsets that others than runs of spark-eos have moved on: those write their text."""
     for partition in sorted(before.keys() & set_by_others):
         offset, found = before[partition], now[partition]
         if found > offset:
@@ -54,7 +54,7 @@ def check_not_moved_on(
 
 
 def check_same_pairs(group_id: str, known: KnownPartitions, now: KnownPartitions) -> None:
-    """Refuses progress partitions that a newer run has paired with another source partition."""
+    """Refuse progress partitions that a newer run has paired with another source partition."""
     for partition, source in now.sources.items():
         if known.sources.get(partition, source) != source:
             raise FencedByNewerRunError(
@@ -64,7 +64,7 @@ def check_same_pairs(group_id: str, known: KnownPartitions, now: KnownPartitions
 
 
 def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -> None:
-    """Refuses a staged commit that this run has not made."""
+    """Refuse a staged commit that this run has not made."""
     for partition, admissible in expected.items():
         staged = now.staged.get(partition)
         if staged not in admissible:
@@ -78,7 +78,7 @@ def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -
 def check_no_suspects(
     group: Group, sources: Sources, known: KnownPartitions, partitions: Partitions
 ) -> None:
-    """Refuses ranges that an earlier run has marked as perhaps not fully written."""
+    """Refuse ranges that an earlier run has marked as perhaps not fully written."""
     for partition, suspect in sorted(known.suspects.items()):
         if partition in partitions:
             raise OffsetsLostError(

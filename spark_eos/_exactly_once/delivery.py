@@ -24,7 +24,7 @@ class StepClock:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Times the block as part of a step, even if it raises."""
+        """Time the block as part of a step, even if it raises."""
         started = time.monotonic()
         try:
             yield

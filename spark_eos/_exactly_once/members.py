@@ -57,7 +57,7 @@ class Member:
 
 
 def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] | None) -> Member:
-    """The member after a heartbeat's answer."""
+    """Return the member after a heartbeat's answer."""
     if assigned is None:
         return replace(member, epoch=epoch)
     before = member.assignment_epochs
@@ -69,13 +69,13 @@ def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] 
 
 
 def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> bool:
-    """Whether the member has held the partition since ``client_epoch``, or before."""
+    """Return True if the member has held the partition since ``client_epoch``, or before."""
     assignment_epoch = member.assignment_epochs.get(partition)
     return assignment_epoch is not None and assignment_epoch <= client_epoch <= member.epoch
 
 
 def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
-    """The member that may commit each partition with its current epoch."""
+    """Return the member that may commit each partition with its current epoch."""
     return {
         partition: member
         for member in members
@@ -87,7 +87,7 @@ def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
 def by_member(
     values: Mapping[TopicPartition, Value], members: Mapping[TopicPartition, MemberIdentity]
 ) -> dict[MemberIdentity, dict[TopicPartition, Value]]:
-    """Groups values by the member that may commit their partitions."""
+    """Group values by the member that may commit their partitions."""
     grouped: dict[MemberIdentity, dict[TopicPartition, Value]] = {}
     for partition, value in values.items():
         if partition in members:
@@ -127,7 +127,7 @@ class HeartbeatThread:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Starts the thread, unless it is running."""
+        """Start the thread, unless it is running."""
         self._answered = time.monotonic()
         if self._thread is None:
             self._thread = threading.Thread(
@@ -137,15 +137,15 @@ class HeartbeatThread:
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """True if `stop` was called."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Sends no further heartbeats; doesn't wait for one that is under way."""
+        """Send no further heartbeats; doesn't wait for one that is under way."""
         self._stopped.set()
 
     def join(self, timeout: float) -> None:
-        """Waits for the thread to end, unless called on it."""
+        """Wait for the thread to end, unless called on it."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
@@ -259,19 +259,19 @@ class GroupMembership:
             return member.member_id, member.epoch
 
     def start(self, topics: Mapping[str, TopicInfo], needed: Collection[TopicPartition]) -> None:
-        """Takes the group over from whoever ran it, and waits for the partitions needed."""
+        """Take the group over from whoever ran it, and wait for the partitions needed."""
         self._take_over(topics, needed, first=True)
         self._heartbeats.start()
 
     def take_over_own(
         self, topics: Mapping[str, TopicInfo], needed: Collection[TopicPartition]
     ) -> None:
-        """Fences every task that knows this driver's members, by taking them over."""
+        """Fence every task that knows this driver's members, by taking them over."""
         self.check()
         self._take_over(topics, needed, first=False)
 
     def check(self) -> None:
-        """Raises what ends this run, if anything does."""
+        """Raise what ends this run, if anything does."""
         ended_by = self._fenced or self._foreign or self._heartbeats.refused
         if ended_by is not None:
             raise ended_by
@@ -279,7 +279,7 @@ class GroupMembership:
             raise SparkEosError(f"the run's members have left group {self._group_id!r}")
 
     def newer_run(self) -> FencedByNewerRunError | None:
-        """The error of the newer run that has the group by now, if any; asks the brokers."""
+        """Return the error of the newer run that has the group by now, if any; ask the brokers."""
         if self._fenced is None:
             with contextlib.suppress(Exception):  # there is another error to raise
                 self._heartbeat()
@@ -287,13 +287,13 @@ class GroupMembership:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has no members any more, or may not use them."""
+        """True if the run has no members any more, or may not use them."""
         stopped = self._heartbeats.stopped
         return stopped or self._fenced is not None or self._foreign is not None
 
     @property
     def changed(self) -> bool:
-        """Whether the group has changed since the takeover: a lost member, a new assignment."""
+        """True if the group has changed since the takeover: a lost member, a new assignment."""
         return self._session_lost or self._changed
 
     def identities(self) -> dict[TopicPartition, MemberIdentity]:
@@ -366,7 +366,7 @@ class GroupMembership:
         self._accept(joining, answer)
 
     def _leave(self, member: MemberIdentity, deadline: Deadline) -> None:
-        """Makes a member leave, so that whatever its member id still sends is refused."""
+        """Make a member leave, so that whatever its member id still sends is refused."""
         answer = heartbeats.heartbeat(self._connections, self._group_id, member, deadline)
         if answer.code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID):
             # Or the coordinator can't reach the others, and what it has done is not committed.
@@ -407,7 +407,7 @@ class GroupMembership:
         return waited >= self._heartbeats.interval or not self._acknowledged()
 
     def _acknowledged(self) -> bool:
-        """Whether the broker knows that each member owns exactly what it is assigned."""
+        """Return True if the broker knows that each member owns exactly what it is assigned."""
         # A copy, since the heartbeat thread asks without the lock: a takeover that changed the
         # members meanwhile would end that thread.
         return all(member.owned == member.acknowledged for member in list(self._members.values()))
@@ -445,7 +445,7 @@ class GroupMembership:
                 self._changed = self._changed or answer.member_epoch != member.epoch
 
     def _send(self, member: Member, deadline: Deadline) -> heartbeats.HeartbeatAnswer:
-        """Sends a heartbeat with the member's full state, so that no lost answer matters."""
+        """Send a heartbeat with the member's full state, so that no lost answer matters."""
         return heartbeats.heartbeat(
             self._connections,
             self._group_id,
@@ -463,7 +463,7 @@ class GroupMembership:
         )
 
     def _check(self, answer: heartbeats.HeartbeatAnswer) -> None:
-        """Raises the error of a heartbeat's answer, if it has one."""
+        """Raise the error of a heartbeat's answer, if it has one."""
         if answer.code:
             needed = [acls.read_group(self._group_id), *map(acls.read_topic, self._topics)]
             what = f"group {self._group_id!r}: {answer.message}".rstrip(": ")
@@ -481,12 +481,12 @@ class GroupMembership:
     # The end ----------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Stops the heartbeats; the members stay until they are taken over or time out."""
+        """Stop the heartbeats; the members stay until they are taken over or time out."""
         self._heartbeats.stop()
         self._heartbeats.join(timeout=2.0)
 
     def leave(self) -> None:
-        """Stops the heartbeats and makes every member leave the group (-1); may be repeated."""
+        """Stop the heartbeats and make every member leave the group (-1); may be repeated."""
         with self._lock:
             # Checked while holding the lock: a second caller, who may be about to exit, waits for
             # the first to finish.

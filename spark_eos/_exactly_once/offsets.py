@@ -66,7 +66,7 @@ class GroupRequests:
         deadline: Deadline,
         on_lost: Callable[[], None] | None = None,
     ) -> Codes:
-        """Commits offsets as a member; ``on_lost``: an answer is lost, so it may still be done."""
+        """Commit offsets as a member; ``on_lost``: an answer is lost, so it may still be done."""
         return commit_offsets(
             self._connections,
             self._group_id,
@@ -81,22 +81,22 @@ class GroupRequests:
     def renew(
         self, found: Committed, deadline: Deadline, on_lost: Callable[[], None] | None = None
     ) -> set[int]:
-        """Commits offsets again with their texts, which may be an operator's; returns refusals."""
+        """Commit offsets again with their texts, which may be an operator's; return refusals."""
         codes: Codes = {}
         for member, own in by_member(found, self._membership.identities()).items():
             codes |= self.commit(member, own, deadline, on_lost)
         return {code for code in codes.values() if code}
 
     def any_member(self) -> MemberIdentity | None:
-        """One of the members, for offsets of partitions that none of them has."""
+        """Return one of the members, for offsets of partitions that none of them has."""
         return next(iter(self._membership.identities().values()), None)
 
     def all(self, deadline: Deadline) -> Committed:
-        """All offsets of the group."""
+        """Return all offsets of the group."""
         return all_group_offsets(self._connections, self._group_id, deadline)
 
     def fetch(self, partitions: Partitions, deadline: Deadline, *, wait: bool = False) -> Committed:
-        """The partitions' offsets now; raises, or waits, if a transaction holds some."""
+        """Return the partitions' offsets now; raise, or wait, if a transaction holds some."""
         return group_offsets(
             self._connections,
             self._group_id,
@@ -110,7 +110,7 @@ class GroupRequests:
     def stable(
         self, partitions: Partitions, settings: WriterSettings, transactions: OpenTransactions
     ) -> Committed:
-        """Ends what is open, and reads once nobody can move the offsets: all older are fenced."""
+        """End what is open, and read once nobody can move the offsets: all older are fenced."""
         transactions.end()
         # The group's coordinator decides when the offsets are stable: it knows every open
         # transaction that holds offsets of the group, whichever broker coordinates that
@@ -153,7 +153,7 @@ class GroupRequests:
             raise DeadlineExceededError(f"{error.text}. {self._hanging()}") from error
 
     def _hanging(self) -> str:
-        """What an operator can do about offsets that stay unstable."""
+        """Return what an operator can do about offsets that stay unstable."""
         tool = partial(self._connections.principal.tool, "kafka-transactions.sh")
         where = ("--topic", "__consumer_offsets")
         partition, start = ("--partition", "PARTITION"), ("--start-offset", "OFFSET")
@@ -213,7 +213,7 @@ class GroupOffsets:
     def topics(
         self, partitions: Partitions, noted: Mapping[str, uuid.UUID] | None = None
     ) -> dict[str, TopicInfo]:
-        """The partitions' topics; refuses those with other ids than when members joined."""
+        """Return the partitions' topics; refuse those with other ids than when members joined."""
         known = self._membership.topic_ids if noted is None else noted
         names = {topic for topic, _ in partitions}
         return source_topics(self._topics, names, known, self._settings.group_id)
@@ -224,7 +224,7 @@ class GroupOffsets:
         return self._membership.topic_ids
 
     def refresh_metadata(self, stable: Committed | None = None) -> None:
-        """Reads what the texts of the group's offsets tell now; fences nobody."""
+        """Read what the texts of the group's offsets tell now; fence nobody."""
         # Unlike a stable answer, one of all offsets may lie behind: a new coordinator does not wait
         # until its high watermark is where the earlier one's was.
         found = self.requests.all(self._settings.group_deadline()) | (stable or {})
@@ -235,22 +235,22 @@ class GroupOffsets:
     def join(
         self, topics: Mapping[str, TopicInfo], partitions: Partitions, *, by_name: bool
     ) -> None:
-        """Fences all older runs, ends what they left open, and reads every offset of the group."""
+        """Fence all older runs, ends what they left open, and read every offset of the group."""
         self._by_name = by_name
         self._membership.start(topics, partitions)
         self.refresh_metadata(self._read(partitions))
 
     def restrict_to(self, partitions: Partitions) -> None:
-        """Forgets the offsets of partitions that the run does not need."""
+        """Forget the offsets of partitions that the run does not need."""
         self.held = frozenset(partitions)
         self.committed = {p: at for p, at in self.committed.items() if p in partitions}
 
     def fence(self) -> None:
-        """Fences every task that knows the run's current members, then reads the offsets."""
+        """Fence every task that knows the run's current members, then read the offsets."""
         self._fence(self.held)
 
     def refence_if_changed(self, partitions: Partitions) -> None:
-        """Fences and reads again if the group or the partitions have changed."""
+        """Fence and read again if the group or the partitions have changed."""
         membership = self._membership
         if not (
             set(partitions) - membership.identities().keys()
@@ -268,7 +268,7 @@ class GroupOffsets:
         self.refuse_suspects()
 
     def refuse_suspects(self) -> None:
-        """Refuses partitions that an earlier run has marked as perhaps not fully written."""
+        """Refuse partitions that an earlier run has marked as perhaps not fully written."""
         check_no_suspects(self._settings.group, self.sources, self.known, self.held)
 
     def _fence(self, partitions: Partitions) -> Committed:
@@ -330,7 +330,7 @@ class GroupOffsets:
     # Commit -----------------------------------------------------------------------------------
 
     def commit(self, wanted: Positions, *, again: Collection[TopicPartition] = ()) -> None:
-        """Commits what is not committed yet, and ``again`` in any case; never moves one back."""
+        """Commit what is not committed yet, and ``again`` in any case; never moves one back."""
         left = set(again)
 
         def attempt() -> None:
@@ -384,14 +384,14 @@ class GroupOffsets:
         )
 
     def commit_end(self, ends: Positions) -> None:
-        """Commits a batch's end, and all held offsets if they were last committed long ago."""
+        """Commit a batch's end, and all held offsets if they were last committed long ago."""
         if self.overdue:
             self._commit_all(ends)
         else:
             self.commit(ends)
 
     def initialize(self, initial: Positions) -> None:
-        """Gives held partitions first offsets; one without an offset is a lost one from then on."""
+        """Give held partitions first offsets; one without an offset is a lost one from then on."""
         # Before any metadata names them as known: if the run dies in between, the next one must
         # not take partitions without an offset for lost ones.
         self.commit(initial)
@@ -399,19 +399,19 @@ class GroupOffsets:
         self._commit_all({})
 
     def _commit_all(self, wanted: Positions) -> None:
-        """Commits all held offsets, moved or not, since each expires by its own age."""
+        """Commit all held offsets, moved or not, since each expires by its own age."""
         committed = self.committed
         self.commit({p: committed[p] for p in self.held} | wanted, again=self.held)
         self._committed_all = time.monotonic()
 
     @property
     def overdue(self) -> bool:
-        """Whether all offsets were last committed so long ago that they may expire."""
+        """True if all offsets were last committed so long ago that they may expire."""
         since = self._committed_all
         return since is not None and time.monotonic() - since >= RENEWED_AFTER
 
     def renew(self, deadline: Deadline) -> None:
-        """Commits all held offsets again between batches; nothing is repeated if that fails."""
+        """Commit all held offsets again between batches; nothing is repeated if that fails."""
         if self._may_renew(deadline):
             # Brokers may still be ending the last batch's transactions.
             found = self.requests.fetch(self.held, deadline, wait=True)
@@ -422,7 +422,7 @@ class GroupOffsets:
         self._committed_all = time.monotonic()
 
     def _may_renew(self, deadline: Deadline) -> bool:
-        """Whether the partitions' topics are those that the members have joined with."""
+        """Return True if the partitions' topics are those that the members have joined with."""
         if not self._by_name:
             return True
         ids = self._membership.topic_ids
@@ -432,7 +432,7 @@ class GroupOffsets:
     # What the offsets mean --------------------------------------------------------------------
 
     def stage(self, partition: TopicPartition, staged: StagedBatch) -> None:
-        """Commits which staged files count."""
+        """Commit which staged files count."""
         before = self.known.staged.get(partition)
         self.known = replace(self.known, staged={**self.known.staged, partition: staged})
         # While it is on its way, it may arrive, or may not.
@@ -445,7 +445,7 @@ class GroupOffsets:
         self._expected = {**self._expected, partition: (self.known.staged.get(partition),)}
 
     def accept(self, offsets: Positions) -> None:
-        """Takes over offsets that were committed, or what those mean that an operator has set."""
+        """Take over offsets that were committed, or what those mean that an operator has set."""
         self.committed = {**self.committed, **offsets}
 
     def set_owner(self, owner: Owner) -> None:

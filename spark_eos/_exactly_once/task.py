@@ -41,7 +41,7 @@ _MIN_SECONDS = 0.02
 
 
 def worker_producer(settings: WriterSettings) -> TransactionalProducer:
-    """The query's producer in this process, a new one if its settings have changed."""
+    """Return the query's producer in this process, a new one if its settings have changed."""
     key = (os.getpid(), settings.transactions.id_prefix, settings.group_id)
     producer = _producers.pop(key, None)
     if producer is not None and producer.settings != settings:
@@ -61,7 +61,7 @@ def write_task(
     discard_producer: bool = False,
     arrange: Arrange = writable_batches,
 ) -> Arrange:
-    """Makes the function that ``mapInArrow`` runs for every Spark partition."""
+    """Make the function that ``mapInArrow`` runs for every Spark partition."""
     shared, sources = Shared(plan), Sources(Shared(sources.by_partition))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -151,7 +151,7 @@ class _TaskWriter:
         self._transactions.counters.wait_ms += seconds * 1000
 
     def _is_due(self) -> bool:
-        """Whether the open transaction must end before more rows arrive."""
+        """Return True if the open transaction must end before more rows arrive."""
         held = self._held
         return self._transactions.full and not (held is not None and self._goes_on(held))
 
@@ -162,7 +162,7 @@ class _TaskWriter:
             self._stop(task_report.FAILED, str(error))
 
     def _to_write(self, found: SourceRows) -> Iterator[SourceRows]:
-        """The rows that are to be written now, those held before first; checks the others."""
+        """Return the rows that are to be written now, those held before first; check the others."""
         # What is yielded is written before the next rows are asked for.
         yield from self._held_parts()
         partition = found.partition
@@ -227,13 +227,13 @@ class _TaskWriter:
             self._leave_out(self._outcomes[part.partition])
 
     def _goes_on(self, part: SourceRows) -> bool:
-        """Whether the open transaction already holds rows of the same source record."""
+        """Return True if the open transaction already holds rows of the same source record."""
         # A record's rows stay together: its offset is committed once, with all of them.
         offset = self._transactions.offsets.get(part.partition)
         return self._transactions.open and offset == part.first_offset + 1
 
     def _check_dead_letters(self, *, is_end: bool = False) -> None:
-        """Stops the task if the open transaction has too many; at its end, all are known."""
+        """Stop the task if the open transaction has too many; at its end, all are known."""
         letters = self._transactions.letters
         if letters is None or not letters.counts.total:
             return
@@ -252,7 +252,7 @@ class _TaskWriter:
             self._stop_over_limit(f"all {dead.total} rows so far are dead letters with one error")
 
     def _judge_left_out(self, found: SourceRows) -> None:
-        """Counts dead letters among rows that come after too many, as far as they are known."""
+        """Count dead letters among rows that come after too many, as far as they are known."""
         if self._status != task_report.NOT_ATTEMPTED:
             return
         dead, faults = self._dead_over_limit, rows_with_error(found)
@@ -310,7 +310,7 @@ class _TaskWriter:
         self._pending.clear()
 
     def _follow(self, found: SourceRows) -> bool:
-        """Whether rows arrive in the order of their source partition."""
+        """Return True if rows arrive in the order of their source partition."""
         partition = found.partition
         seen = self._seen.get(partition, -1)
         follows = partition == self._last_partition
@@ -325,7 +325,7 @@ class _TaskWriter:
         return True
 
     def _report_out_of_order(self, found: SourceRows) -> None:
-        """Reports that committed rows of the partition may follow rows that are missing."""
+        """Report that committed rows of the partition may follow rows that are missing."""
         if self._status == task_report.WRITTEN:
             after = self._seen.get(found.partition)
             what = "are not in offset order" if after is None else f"come after offset {after}"

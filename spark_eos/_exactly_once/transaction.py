@@ -93,7 +93,7 @@ class Transactions:
 
     @property
     def full(self) -> bool:
-        """Whether the open transaction has reached one of its limits."""
+        """True if the open transaction has reached one of its limits."""
         settings = self._settings
         return self.open and (
             self._rows >= settings.transactions.max_records
@@ -111,7 +111,7 @@ class Transactions:
         return time.monotonic() - self._began
 
     def ready(self, found: SourceRows) -> bool:
-        """Whether rows fit into the open transaction; if not, it should be ended before."""
+        """Return True if rows fit into the open transaction; if not, it should be ended before."""
         # They don't if topics or partitions have to be waited for, since it would grow old
         # meanwhile, or if a topic does not take batches as large as those of its producer.
         topics = target_topics(found, self._settings.topic)
@@ -124,7 +124,7 @@ class Transactions:
 
     @property
     def _has_small_batches(self) -> bool:
-        """Whether all topics take batches as large as those of the open producer."""
+        """True if all topics take batches as large as those of the open producer."""
         return self._producer.batch_size <= self._rules.batch_size
 
     def _written_to(self, topics: Collection[str | None]) -> set[str]:
@@ -132,7 +132,7 @@ class Transactions:
         return self._targets.known(topics) | {*self._settings.target_topics}
 
     def add(self, found: SourceRows) -> None:
-        """Adds rows to the open transaction, or begins one."""
+        """Add rows to the open transaction, or begin one."""
         started = time.monotonic()
         topics = target_topics(found, self._settings.topic)
         faults = {} if self.letters is None else self.letters.classify(found, topics)
@@ -226,7 +226,7 @@ class Transactions:
         return {partition.topic: self._plan[partition].topic_id for partition in self.offsets}
 
     def _check_sources(self, names: Collection[str]) -> None:
-        """Checks that topics are still those whose offsets the plan commits."""
+        """Check that topics are still those whose offsets the plan commits."""
         known = {topic: id_ for topic, id_ in self._topic_ids().items() if topic in names}
         source_topics(self._producer.topics, known, known, self._settings.group_id)
 
@@ -303,7 +303,7 @@ class Transactions:
     # Time -------------------------------------------------------------------------------------
 
     def _has_backlog(self) -> bool:
-        """Whether brokers acknowledge rows too slowly to hand over more for now."""
+        """Return True if brokers acknowledge rows too slowly to hand over more for now."""
         # Without this limit, librdkafka's queue could hold more rows than brokers can acknowledge
         # before the transaction times out.
         waiting = self._producer.records.unacknowledged
@@ -355,11 +355,11 @@ class Transactions:
         )
 
     def abort(self) -> None:
-        """Aborts the open transaction, if there is one; nothing of it becomes visible."""
+        """Abort the open transaction, if there is one; nothing of it becomes visible."""
         if self.open:
             self._give_up()
 
     def close(self) -> None:
-        """Closes what the dead letters have opened; the producer stays open."""
+        """Close what the dead letters have opened; the producer stays open."""
         if self.letters is not None:
             self.letters.close()

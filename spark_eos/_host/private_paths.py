@@ -26,7 +26,7 @@ _MAX_BYTES: Final = 4096
 def private_directory(
     path: Path, inside: int | None = None, *, readable: bool = False
 ) -> Iterator[int]:
-    """Opens a directory of this user, and creates it if it does not exist."""
+    """Open a directory of this user, and create it if it does not exist."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700, dir_fd=inside)
     try:
@@ -47,7 +47,7 @@ def private_directory(
 
 
 def private_text(name: str, inside: int) -> str | None:
-    """Reads the text of a short file."""
+    """Read the text of a short file."""
     try:
         descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=inside)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def private_text(name: str, inside: int) -> str | None:
 
 
 def write_private_text(name: str, text: str, inside: int) -> None:
-    """Writes a file atomically, and replaces anything that has its name."""
+    """Write a file atomically, and replace anything that has its name."""
     new = f"{name}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new, dir_fd=inside)
@@ -77,14 +77,14 @@ def write_private_text(name: str, text: str, inside: int) -> None:
 
 
 def open_private(name: str, flags: int, inside: int) -> int:
-    """Opens a file, not a link; if it is created, only this user may read and write it."""
+    """Open a file, not a link; if it is created, only this user may read and write it."""
     return os.open(name, flags | _FILE, 0o600, dir_fd=inside)
 
 
 def check_owner(
     name: str, found: os.stat_result, *, or_root: bool = False, or_open: bool = False
 ) -> None:
-    """Refuses what others than this user may write; a group of this user alone may."""
+    """Refuse what others than this user may write; a group of this user alone may."""
     if found.st_uid != os.geteuid() and not (or_root and found.st_uid == 0):
         raise OSError(
             f"{name} belongs to user id {found.st_uid}; it must belong to this user, {os.geteuid()}"
@@ -110,7 +110,7 @@ def _is_private_group(group_id: int) -> bool:
 
 
 def check_way(path: Path) -> None:
-    """Refuses a path that others than this user and root can change, or lead elsewhere."""
+    """Refuse a path that others than this user and root can change, or lead elsewhere."""
     for part in (*reversed(path.parents), path):
         itself, found = part.lstat(), part.stat()
         if stat.S_ISLNK(itself.st_mode):
@@ -121,5 +121,5 @@ def check_way(path: Path) -> None:
 
 
 def default_directory() -> Path:
-    """The directory for a host's node id and slots, below the temporary directory."""
+    """Return the directory for a host's node id and slots, below the temporary directory."""
     return Path(tempfile.gettempdir()) / f"spark-eos-{os.geteuid()}"

@@ -13,14 +13,14 @@ _RUN: Final = (
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """Returns the command that runs a module, whatever files the working directory has."""
+    """Return the command that runs a module, whatever files the working directory has."""
     return [sys.executable, "-c", _RUN, name, *arguments]
 
 
 def finished(
     command: Sequence[str], seconds: float, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end, without input; raises TimeoutExpired after some seconds."""
+    """Run a program to its end, without input; raise TimeoutExpired after some seconds."""
     return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -184,7 +184,7 @@ def _mark(jar: LockedJar, directory: Path) -> list[object]:
 
 
 def _content_mark(directory: Path) -> str:
-    """A hash of the names, sizes and times of an unpacked archive's files."""
+    """Return a hash of the names, sizes and times of an unpacked archive's files."""
     directory.stat()  # which must exist
     marks = []
     for path in sorted(directory.rglob("*")):

@@ -32,7 +32,7 @@ class LockedJar:
 
     @property
     def is_archive(self) -> bool:
-        """Whether it is kept unpacked."""
+        """True if it is kept unpacked."""
         return f".{self.extension}" == _ARCHIVE
 
 

@@ -38,7 +38,7 @@ def held_back(
     deadline: Deadline,
     silent: SilentBrokers,
 ) -> tuple[BlockedPartition, ...]:
-    """Finds what holds back the partitions whose last stable offset is below their end."""
+    """Find what holds back the partitions whose last stable offset is below their end."""
     short = {
         partition: end
         for partition, end in ends.items()
@@ -89,7 +89,7 @@ def _producers(
     deadline: Deadline,
     silent: SilentBrokers,
 ) -> Iterator[tuple[TopicPartition, Any]]:
-    """The leaders' answers about the producers of partitions, by partition."""
+    """Return the leaders' answers about the producers of partitions, by partition."""
     led = partition_leaders(connections, {topic for topic, _ in partitions}, deadline)
     topic_class = DescribeProducersRequest.TopicRequest
     requests = {

@@ -54,12 +54,12 @@ class TopicInfo:
 
 
 def broker_features(connections: Connections, deadline: Deadline) -> BrokerFeatures:
-    """Asks a broker for its API versions and the cluster's finalized features."""
+    """Ask a broker for its API versions and the cluster's finalized features."""
     return connections.ask(_versions_request(), deadline, interpret=_features)
 
 
 def features_of_brokers(silent: SilentBrokers, deadline: Deadline) -> dict[int, BrokerFeatures]:
-    """Asks each broker for its API versions; those that do not answer are left out."""
+    """Ask each broker for its API versions; those that do not answer are left out."""
     ask = deadline.attempts("asking each broker for its versions", pause=0.05)
     answers = ask(lambda: silent.ask_all(_versions_request(), deadline))
     return {node: _features(answer) for node, answer in answers.items()}
@@ -96,7 +96,7 @@ def topics(
     *,
     leaders: bool = False,
 ) -> dict[str, TopicInfo]:
-    """Looks up topics without creating them; topics that do not exist are left out."""
+    """Look up topics without creating them; topics that do not exist are left out."""
     request = metadata_request(names, operations=operation is not Operation.DESCRIBE)
     # A topic with an invalid name can't exist.
     missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, _INVALID_TOPIC}
@@ -146,7 +146,7 @@ def granted_acls(
 
 
 def _operations(topic: Any, *default: Operation) -> set[Operation]:
-    """The operations that the broker allows on a topic (KIP-430), or the default."""
+    """Return the operations that the broker allows on a topic (KIP-430), or the default."""
     if topic.error_code or topic.authorized_operations is None:
         return set(default)
     return {_OPERATIONS[n] for n in topic.authorized_operations if n in _OPERATIONS}
@@ -166,7 +166,7 @@ Topic = TypeVar("Topic", str, uuid.UUID)
 
 
 def by_topic(partitions: Iterable[tuple[Topic, int]]) -> dict[Topic, list[int]]:
-    """Groups partition numbers by topic name or id, both in order."""
+    """Group partition numbers by topic name or id, both in order."""
     grouped: dict[Topic, list[int]] = {}
     for topic, partition in partitions:
         grouped.setdefault(topic, []).append(partition)
@@ -180,7 +180,7 @@ def topics_with_offsets(
     ids: Mapping[str, uuid.UUID],
     metadata: Mapping[TopicPartition, str],
 ) -> list[Any]:
-    """Builds the topics of an offset commit request from that request's own classes."""
+    """Build the topics of an offset commit request from that request's own classes."""
     return [
         topic_class(
             name=topic,
@@ -200,7 +200,7 @@ def topics_with_offsets(
 
 
 def same_cluster(connections: Connections, servers: str, deadline: Deadline) -> bool:
-    """Whether one of ``bootstrap.servers`` is a broker of the cluster that is connected."""
+    """Return True if one of ``bootstrap.servers`` is a broker of the cluster that is connected."""
     theirs = _split(servers)
     ours = _split(connections.bootstrap_servers) | set(
         map(_address, connections.addresses(deadline))

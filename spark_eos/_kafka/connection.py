@@ -75,7 +75,7 @@ class Connections:
         return self._open is not None
 
     def close(self) -> None:
-        """Closes all connections and ends the event loop thread. May be called again."""
+        """Close all connections and end the event loop's thread. May be called again."""
         with self._lock:
             self._closed = True
             found, self._open = self._open, None
@@ -133,17 +133,17 @@ class Connections:
         )
 
     def brokers(self, deadline: Deadline) -> list[int]:
-        """The node ids of all brokers, in order."""
+        """Return the node ids of all brokers, in order."""
         _, manager = self._connected(deadline)
         return sorted(manager.addresses())
 
     def addresses(self, deadline: Deadline) -> list[str]:
-        """The addresses that brokers advertise, such as ``host:9092``."""
+        """Return the addresses that brokers advertise, such as ``host:9092``."""
         _, manager = self._connected(deadline)
         return list(manager.addresses().values())
 
     def address(self, node: int, deadline: Deadline) -> str:
-        """A broker's node id and address from the metadata, such as ``2 (host:9092)``."""
+        """Return a broker's node id and address from the metadata, such as ``2 (host:9092)``."""
         _, manager = self._connected(deadline)
         found = manager.addresses().get(node)
         return str(node) if found is None else f"{node} ({found})"
@@ -163,7 +163,7 @@ class Connections:
         avoided: int | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
-        """Sends a request once, to a node or to any, preferably not ``avoided``."""
+        """Send a request once, to a node or to any, preferably not ``avoided``."""
         loop, manager = self._connected(deadline)
         timeout_ms = self._timeout_ms(deadline)
         broker = "any broker" if node is None else f"broker {self.address(node, deadline)}"
@@ -188,7 +188,7 @@ class Connections:
             raise SparkEosError(f"{api_name(request)}: {error!r}") from error
 
     def send_to_each(self, requests: Mapping[int, Any], deadline: Deadline) -> dict[int, Any]:
-        """Sends requests to several nodes at once; returns the answers of those that answer."""
+        """Send requests to several nodes at once; return the answers of those that answer."""
         loop, manager = self._connected(deadline)
         try:
             found = loop.run(manager.answers, requests.items(), self._timeout_ms(deadline))
@@ -205,7 +205,7 @@ class Connections:
         *,
         interpret: Callable[[Any], Result],
     ) -> Result:
-        """Sends a request until ``interpret`` accepts the answer, and returns its result."""
+        """Send a request until ``interpret`` accepts the answer, and return its result."""
 
         def attempt() -> Result:
             return interpret(self.send(request, deadline))
@@ -272,7 +272,7 @@ class Connections:
         in_words: Callable[[Any], str] | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
-        """Sends a request to a coordinator until it gives a final answer."""
+        """Send a request to a coordinator until it gives a final answer."""
         # Lost connections and coordinators that are loading or have moved (14, 15, 16) are retried;
         # the caller judges all other error codes.
         retriable = {*retry, *_RETRY_HERE, *_RETRY_ELSEWHERE}

@@ -33,7 +33,7 @@ class Deadline:
         return time.monotonic() >= self._end
 
     def attempts(self, what: str, *, pause: float = 0.005) -> tenacity.Retrying:
-        """Retries a function while it raises `RetriableError`, with growing, random pauses."""
+        """Retry a function while it raises `RetriableError`, with growing, random pauses."""
 
         def give_up(state: tenacity.RetryCallState) -> None:
             cause = state.outcome.exception() if state.outcome else None
@@ -51,5 +51,5 @@ class Deadline:
 
 
 def group_deadline(timeout_ms: float, at_most: float = math.inf) -> Deadline:
-    """The time limit of a call to a query's group, from now on; ``at_most``: seconds."""
+    """Return the time limit of a call to a query's group, from now on; ``at_most``: seconds."""
     return Deadline(min(at_most, timeout_ms / 1000), "group_timeout_ms")

@@ -50,7 +50,7 @@ class DescribedGroup:
 
     @property
     def stable(self) -> bool:
-        """Whether every member has the partitions of the latest target assignment."""
+        """True if every member has the partitions of the latest target assignment."""
         return (
             self.state == "Stable"
             and self.epoch is not None
@@ -65,13 +65,13 @@ UNKNOWN: Final = DescribedGroup()
 def describe_if_known(
     connections: Connections, group_id: str, deadline: Deadline, silent: SilentBrokers
 ) -> DescribedGroup:
-    """Describes a group, unless its coordinator has been passed over: then it is `UNKNOWN`."""
+    """Describe a group, unless its coordinator has been passed over: then it is `UNKNOWN`."""
     node = connections.find_coordinator(CoordinatorType.GROUP, group_id, deadline)
     return UNKNOWN if node in silent else describe_group(connections, group_id, deadline)
 
 
 def describe_group(connections: Connections, group_id: str, deadline: Deadline) -> DescribedGroup:
-    """Describes a group of either protocol; a group that does not exist has no members."""
+    """Describe a group of either protocol; a group that does not exist has no members."""
     request = ConsumerGroupDescribeRequest(
         group_ids=[group_id], include_authorized_operations=False
     )
@@ -132,7 +132,7 @@ def _described(connections: Connections, group_id: str, request: Any, deadline: 
 
 
 def own_group(connections: Connections, group_id: str, deadline: Deadline) -> DescribedGroup:
-    """Describes a group whose live members must all belong to spark-eos."""
+    """Describe a group whose live members must all belong to spark-eos."""
     group = describe_group(connections, group_id, deadline)
     for found in group.members:
         if found.epoch is None or not (found.instance_id or "").startswith(INSTANCE_PREFIX):

@@ -95,7 +95,7 @@ def heartbeat(
 
 
 def check_membership(connections: Connections, group_id: str, deadline: Deadline) -> None:
-    """Checks whether this client may join the group; changes nothing."""
+    """Check whether this client may join the group; change nothing."""
     # Of a member that does not exist: the broker checks authorization first.
     nobody = str(uuid.uuid4())
     member = MemberIdentity(nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody)

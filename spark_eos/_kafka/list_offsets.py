@@ -66,7 +66,7 @@ def start_offsets(
     *,
     silent: SilentBrokers | None = None,
 ) -> Offsets:
-    """Reads the first offsets of the partitions that have a leader, or one that is not silent."""
+    """Read the first offsets of the partitions that have a leader, or one that is not silent."""
 
     def attempt() -> Offsets:
         led = partition_leaders(connections, topics, deadline)
@@ -83,7 +83,7 @@ class FirstOffsets:
         self._leaders: dict[TopicPartition, int] = {}
 
     def of(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
-        """The partitions' first offsets; each partition is asked until it answers."""
+        """Return the partitions' first offsets; each partition is asked until it answers."""
 
         def attempt() -> Offsets:
             if not self._leaders.keys() >= set(partitions):
@@ -111,7 +111,7 @@ def _check_answered(
 def partition_leaders(
     connections: Connections, topics: Collection[str], deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    """Asks once for the leader of each partition of some topics; -1 for one without a leader."""
+    """Ask once for the leader of each partition of some topics; -1 for one without a leader."""
     found = {}
     for topic in connections.send(metadata_request(topics), deadline).topics:
         if topic.error_code in _GONE:

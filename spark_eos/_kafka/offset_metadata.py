@@ -46,12 +46,12 @@ _POSITION_BEGINS: Final = f'{encode({"position": None})[:-1]},"position":'
 
 
 def position_metadata(progress_topic: str) -> str:
-    """The text of a staged query's position in a source; nothing that decides reads it."""
+    """Return the text of a staged query's position in a source; nothing that decides reads it."""
     return encode({"position": "for monitoring only", "progress": progress_topic})
 
 
 def is_position(text: str) -> bool:
-    """Whether an offset's text says that it is for monitoring only."""
+    """Return True if an offset's text says that it is for monitoring only."""
     return text.startswith(_POSITION_BEGINS)
 
 
@@ -78,7 +78,7 @@ class _Metadata:
 
 
 def _parse(partition: TopicPartition, committed: CommittedOffset) -> _Metadata | None:
-    """Parses the text; None if it is another client's: nothing that we would write."""
+    """Parse the text; None if it is another client's: nothing that we would write."""
     offset, text = committed
     try:
         fields = strict_object(text)
@@ -131,7 +131,7 @@ class KnownPartitions:
 
     @classmethod
     def of(cls, committed: Mapping[TopicPartition, CommittedOffset]) -> "KnownPartitions":
-        """Reads the metadata of a group's offsets."""
+        """Read the metadata of a group's offsets."""
         # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
         for partition, one in committed.items():
@@ -158,7 +158,7 @@ class KnownPartitions:
         partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, uuid.UUID | None],
     ) -> "KnownPartitions":
-        """Returns a copy with further partitions, whose offsets will tell of it all."""
+        """Return a copy with further partitions, whose offsets will tell of it all."""
         more = frozenset(partitions)
         names = tuple(sorted({topic for topic, _ in more}))
         ids = sorted({_short(topic_ids.get(topic)) for topic in names} - {""})
@@ -172,14 +172,14 @@ class KnownPartitions:
         return topic in self._topics_set_by_others and topic not in self._indexes
 
     def knows(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
-        """Whether the group had an offset for a partition that has none now."""
+        """Return True if the group had an offset for a partition that has none now."""
         if partition in self.partitions:
             return True
         # If a topic has no offset left, the texts of other topics list the topic's id only.
         return partition.topic not in self._indexes and _short(topic_id) in self._topic_ids
 
     def texts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """Formats the metadata to commit with each of some partitions' offsets."""
+        """Format the metadata to commit with each of some partitions' offsets."""
         # One string object per topic, which pickle then writes only once.
         shared: dict[str, str] = {}
         found = {}
@@ -200,7 +200,7 @@ class KnownPartitions:
         return found
 
     def metadata(self, topic: str) -> str:
-        """Formats what the metadata of all of a topic's partitions have in common."""
+        """Format what the metadata of all of a topic's partitions have in common."""
         indexes = index_fields(self._indexes.get(topic, ()))
         return encode({**indexes, "topics": " ".join(self._told_by(topic)), "owner": self.owner})
 
@@ -231,6 +231,6 @@ class KnownPartitions:
 def mirrored_positions(
     committed: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, int]:
-    """A mirrored group's offsets, by the source partitions that they stand for."""
+    """Return a mirrored group's offsets, by the source partitions that they stand for."""
     sources = KnownPartitions.of(committed).sources
     return {source.topic_partition: committed[p].offset for p, source in sources.items()}

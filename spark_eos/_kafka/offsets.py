@@ -42,7 +42,7 @@ def group_offsets(
     stable: bool = True,
     wait: bool = True,
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Fetches the group's committed offsets once no transaction on them is pending (KIP-447)."""
+    """Fetch the group's committed offsets once no transaction on them is pending (KIP-447)."""
     member_id, epoch = member or (None, -1)
     grouped = by_topic(partitions)
     ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
@@ -65,7 +65,7 @@ def group_offsets(
 def all_group_offsets(
     connections: Connections, group_id: str, deadline: Deadline, *, positions: bool = False
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Fetches all committed offsets of a group, if it exists, whatever open transactions hold."""
+    """Fetch all committed offsets of a group, if it exists, whatever open transactions hold."""
     asked = _Group(group_id=group_id, member_id=None, member_epoch=-1, topics=None)
     # The last version that answers with topic names. Names need no lookup and are known even
     # after the topic was deleted.
@@ -113,7 +113,7 @@ def _codes(response: Any) -> list[int]:
 def in_requests(
     offsets: Mapping[TopicPartition, int], metadata: Mapping[TopicPartition, str]
 ) -> Iterator[dict[TopicPartition, int]]:
-    """Divides offsets among requests that the broker can each write as one record batch."""
+    """Divide offsets among requests that the broker can each write as one record batch."""
     part: dict[TopicPartition, int] = {}
     size = 0
     for partition, offset in offsets.items():
@@ -138,7 +138,7 @@ def commit_offsets(
     metadata: Mapping[TopicPartition, str] | None = None,
     on_lost: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Commits offsets outside a transaction, as a group member; None if the group has none."""
+    """Commit offsets outside a transaction, as a group member; None if the group has none."""
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition_class = topic_class.OffsetCommitRequestPartition
     ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}

@@ -57,7 +57,7 @@ def open_transactions(
     *,
     producer_ids: Collection[int] = (),
 ) -> list[str]:
-    """The transactional ids with an ongoing transaction, from all brokers that answer."""
+    """Return the transactional ids with an ongoing transaction, from all brokers that answer."""
     request = ListTransactionsRequest(
         state_filters=["Ongoing"],
         producer_id_filters=list(producer_ids),
@@ -88,7 +88,7 @@ def open_transactions(
 def describe_transaction(
     connections: Connections, transactional_id: str, deadline: Deadline
 ) -> Any:
-    """Asks the coordinator for a transactional id's ``TransactionState``, as in the protocol."""
+    """Ask the coordinator for a transactional id's ``TransactionState``, as in the protocol."""
     response = connections.ask_coordinator(
         CoordinatorType.TRANSACTION,
         transactional_id,
@@ -113,7 +113,7 @@ def lingering_transactions(
     deadline: Deadline,
     silent: SilentBrokers | None = None,
 ) -> tuple[OpenTransaction, ...]:
-    """Finds all open transactions of a query's workers, the oldest first. Changes nothing."""
+    """Find all open transactions of a query's workers, the oldest first. Changes nothing."""
     # Brokers silently leave out of the list what this client may not describe. This call raises.
     connections.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
     names = open_transactions(connections, id_pattern(prefix, group_id), deadline, silent)
@@ -129,7 +129,7 @@ def lingering_transactions(
 def described(
     connections: Connections, transactional_id: str, deadline: Deadline
 ) -> OpenTransaction | None:
-    """Describes a transactional id's open transaction; None if it has ended since."""
+    """Describe a transactional id's open transaction; None if it has ended since."""
     try:
         state = describe_transaction(connections, transactional_id, deadline)
     except KafkaResponseError as error:

@@ -50,7 +50,7 @@ _TARGET: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{_TARGET_CHARS}}}(~[0-9a-f]{{{_
 
 
 def encode(fields: Mapping[str, Any]) -> str:
-    """The text of some fields, without those that are None."""
+    """Return the text of some fields, without those that are None."""
     given = {name: value for name, value in fields.items() if value is not None}
     return compact({FORMAT_KEY: FORMAT, **given})
 
@@ -60,7 +60,7 @@ def compact(fields: Mapping[str, Any]) -> str:
 
 
 def strict_object(text: str) -> dict[str, Any]:
-    """Reads an object; of numbers it takes only integers."""
+    """Read an object; of numbers it takes only integers."""
     if len(text) > _MAX_CHARS or text.count("[") + text.count("{") > _MAX_NESTED:
         raise ValueError("too long, or too deeply nested")
     fields = json.loads(text, parse_constant=_refuse, parse_float=_refuse)
@@ -74,34 +74,34 @@ def _refuse(number: str) -> NoReturn:
 
 
 def _whole(value: object, most: int) -> int:
-    """Returns an integer from 0 to ``most``."""
+    """Return an integer from 0 to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError("not such an integer")
     return value
 
 
 def matched(value: object, pattern: re.Pattern[str]) -> str:
-    """Returns a string that matches a pattern as a whole."""
+    """Return a string that matches a pattern as a whole."""
     if not isinstance(value, str) or pattern.fullmatch(value) is None:
         raise ValueError("not such a text")
     return value
 
 
 def check_text_format(fields: Mapping[str, Any], what: str, *, otherwise: str = "") -> None:
-    """Refuses a text that another version of spark-eos has written; see `check_format`."""
+    """Refuse a text that another version of spark-eos has written; see `check_format`."""
     found = fields.get(FORMAT_KEY, fields.get(_FORMAT_KEY_BEFORE))
     check_format(found, what, otherwise=otherwise)
 
 
 def ranges_of(numbers: Iterable[int]) -> str:
-    """Formats numbers as ranges: ``{0, 1, 2, 5}`` as ``0-2,5``."""
+    """Format numbers as ranges: ``{0, 1, 2, 5}`` as ``0-2,5``."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     found = [[number for _, number in run] for _, run in runs]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)
 
 
 def numbers_in(ranges: str) -> Iterable[int]:
-    """Yields the numbers of ranges as `ranges_of` formats them."""
+    """Yield the numbers of ranges as `ranges_of` formats them."""
     after = 0
     for part in filter(None, matched(ranges, _RANGES).split(",")):
         first, _, last = part.partition("-")
@@ -113,7 +113,7 @@ def numbers_in(ranges: str) -> Iterable[int]:
 
 
 def index_fields(numbers: Collection[int]) -> dict[str, str]:
-    """Formats partitions' numbers for a text, in which many ranges would have no room."""
+    """Format partitions' numbers for a text, in which many ranges would have no room."""
     ranges = ranges_of(numbers)
     if len(ranges) <= _MAX_LIST:
         return {"partitions": ranges}
@@ -131,7 +131,7 @@ def index_fields(numbers: Collection[int]) -> dict[str, str]:
 # Each offset of a mirrored query has another text, and all have the same list.
 @lru_cache(maxsize=16)
 def indexes_in(partitions: str, among: str) -> frozenset[int]:
-    """Returns the numbers of what `index_fields` has made; ``among`` is "" if it is not there."""
+    """Return the numbers of what `index_fields` has made; ``among`` is "" if it is not there."""
     numbers = numbers_in(partitions)
     if among == "":
         return frozenset(numbers)
@@ -156,7 +156,7 @@ def new_copy_name(batch_id: int) -> str:
 
 
 def batch_of_copy(name: str) -> int | None:
-    """The batch that a copy is of; None for a name that `new_copy_name` never makes."""
+    """Return the batch that a copy is of; None for a name that `new_copy_name` never makes."""
     found = _COPY.fullmatch(name)
     return None if found is None else int(found[1])
 

@@ -45,7 +45,7 @@ class TopicCache:
     def get(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
-        """Returns topics, and asks the cluster for those it does not have until they exist."""
+        """Return topics, and ask the cluster for those it does not have until they exist."""
         found = {}
         for name in names:
             topic = self._topics.get(name)
@@ -69,14 +69,14 @@ class TopicCache:
     def look(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
-        """Asks the cluster for topics without waiting for missing ones, which are left out."""
+        """Ask the cluster for topics without waiting for missing ones, which are left out."""
         deadline = Deadline(self._max_block, "max_block_ms")
         found = cluster.topics(self._connections, names, deadline, operation)
         self._topics.update(found)
         return found
 
     def wait_for_partitions(self, wanted: Mapping[str, int], operation: Operation) -> bool:
-        """Waits until topics have at least so many partitions, at most max_block_ms."""
+        """Wait until topics have at least so many partitions, at most max_block_ms."""
         deadline = Deadline(self._max_block, "max_block_ms")
 
         def attempt() -> None:
@@ -125,7 +125,7 @@ class TopicCache:
 def source_topics(
     cache: TopicCache, names: Collection[str], known: Mapping[str, uuid.UUID | None], group_id: str
 ) -> dict[str, TopicInfo]:
-    """Looks source topics up and checks that the group's offsets belong to them."""
+    """Look up source topics and check that the group's offsets belong to them."""
     try:
         found = cache.refresh(names, Operation.READ)
     except MissingTopicsError as error:
@@ -160,7 +160,7 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def why_impossible(name: str, operation: Operation) -> str | None:
-    """Why there is no such topic, whatever a cluster says; None if there may be one."""
+    """Return why there is no such topic, whatever a cluster says; None if there may be one."""
     if operation is Operation.WRITE and name in _INTERNAL:
         return "it is an internal topic of Kafka"
     try:

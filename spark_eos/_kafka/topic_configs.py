@@ -50,7 +50,7 @@ _Values = Mapping[str, str | None]
 def _config_values(
     connections: Connections, topics: Collection[str], names: Collection[str], deadline: Deadline
 ) -> dict[str, _Values | None]:
-    """Asks for configs of topics; None for a topic whose configs the broker does not tell."""
+    """Ask for configs of topics; None for a topic whose configs the broker does not tell."""
     if not topics:
         return {}
     request = DescribeConfigsRequest(
@@ -77,7 +77,7 @@ def _config_values(
 def topic_configs(
     connections: Connections, names: Collection[str], deadline: Deadline
 ) -> dict[str, TopicConfig | None]:
-    """Asks for the configs of topics; None for a topic whose configs the broker does not tell."""
+    """Ask for the configs of topics; None for a topic whose configs the broker does not tell."""
     found = _config_values(connections, names, _NAMES, deadline)
     return {topic: None if values is None else _config(values) for topic, values in found.items()}
 

@@ -21,7 +21,7 @@ _DEFAULT_REPLICAS: Final = 4
 def create_topic(
     connections: Connections, name: str, partitions: int, replicas: int | None, deadline: Deadline
 ) -> bool:
-    """Creates a topic; any broker forwards the request to the controller (KIP-590)."""
+    """Create a topic; any broker forwards the request to the controller (KIP-590)."""
     request = CreateTopicsRequest(
         topics=[
             CreateTopicsRequest.CreatableTopic(
@@ -49,7 +49,7 @@ def create_topic(
 
 
 def add_partitions(connections: Connections, name: str, total: int, deadline: Deadline) -> None:
-    """Adds partitions to a topic; does nothing if somebody else has added as many."""
+    """Add partitions to a topic; do nothing if somebody else has added as many."""
     request = CreatePartitionsRequest(
         topics=[
             CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=total, assignments=None)
@@ -85,7 +85,7 @@ def await_topic(
     *,
     partitions: int = 1,
 ) -> TopicInfo:
-    """Waits until the metadata has a topic, and a leader for each of its partitions."""
+    """Wait until the metadata has a topic, and a leader for each of its partitions."""
 
     def attempt() -> TopicInfo:
         found = topics(connections, [name], deadline, operation, leaders=True).get(name)

@@ -10,21 +10,21 @@ def id_stem(prefix: str, group_id: str) -> str:
 
 
 def id_prefix(prefix: str, group_id: str) -> str:
-    """The prefix for an ACL that covers exactly a query's transactional ids (KIP-290)."""
+    """Return the prefix for an ACL that covers exactly a query's transactional ids (KIP-290)."""
     return f"{id_stem(prefix, group_id)}/"
 
 
 def id_prefix_of(transactional_id: str) -> str:
-    """The `id_prefix` of the query that a transactional id belongs to."""
+    """Return the `id_prefix` of the query that a transactional id belongs to."""
     return re.sub(r"/(driver|[^/]+/[0-9]+)$", "/", transactional_id)
 
 
 def id_pattern(prefix: str, group_id: str) -> str:
-    """A regular expression (RE2) that matches exactly the ids of the query's workers."""
+    """Return a regular expression (RE2) that matches exactly the ids of the query's workers."""
     stem = re.sub(r"([^A-Za-z0-9_/-])", r"\\\1", id_stem(prefix, group_id))
     return f"^{stem}/[^/]+/[0-9]+$"
 
 
 def driver_id(prefix: str, group_id: str) -> str:
-    """The id with which the driver checks the transaction settings; it never writes."""
+    """Return the id with which the driver checks the transaction settings; it never writes."""
     return f"{id_stem(prefix, group_id)}/driver"

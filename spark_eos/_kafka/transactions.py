@@ -49,7 +49,7 @@ class MemberIdentity:
 def fence_producer(
     connections: Connections, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
 ) -> ProducerIdAndEpoch:
-    """Fences an id's producer by InitProducerId, and waits until its open transaction has ended.
+    """Fence an id's producer by InitProducerId, and wait until its open transaction has ended.
 
     Returns the identity that the fencing has made: each later producer's epoch is above it.
     """
@@ -81,7 +81,7 @@ def fence_producer(
 def producer_id_and_epoch(
     connections: Connections, transactional_id: str, deadline: Deadline
 ) -> ProducerIdAndEpoch:
-    """Asks the coordinator; right after ``init_transactions``, these are the producer's own."""
+    """Ask the coordinator; right after ``init_transactions``, these are the producer's own."""
     state = describe_transaction(connections, transactional_id, deadline)
     return ProducerIdAndEpoch(transactional_id, state.producer_id, state.producer_epoch)
 
@@ -126,7 +126,7 @@ def txn_offset_commit(
     on_unknown_topic: Callable[[Collection[str]], None] | None = None,
     metadata: Mapping[TopicPartition, str] | None = None,
 ) -> OffsetCommitAnswer:
-    """Commits source offsets inside the producer's open transaction, as one group member."""
+    """Commit source offsets inside the producer's open transaction, as one group member."""
     # Version 6 has topic ids; 5, with topic names, is for coordinators without 6 and for unknown
     # ids. Repeating within the transaction until the answer is definite is harmless. But after a
     # lost answer (`on_lost`), another transaction with the same producer epoch must not start: a

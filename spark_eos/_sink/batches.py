@@ -39,7 +39,7 @@ _OF_RUNS: Final[WeakValueDictionary[str, "SinkBatches"]] = WeakValueDictionary()
 
 
 def why_failed(query: StreamingQuery) -> SparkEosError | None:
-    """What a query that Spark has ended can be blamed on; None if that is not known."""
+    """Return what a query that Spark has ended can be blamed on; None if that is not known."""
     sink = _OF_RUNS.get(str(query.runId))
     return None if sink is None else sink.why_failed()
 
@@ -97,7 +97,7 @@ class SinkRun:
         self._last_batch = batch_id
 
     def write(self, frame: DataFrame, batch_id: int, relation: str | None) -> BatchReport:
-        """Writes one micro-batch; if that fails, the run ends. See `QueryRuntime.batch`."""
+        """Write one micro-batch; if that fails, the run ends. See `QueryRuntime.batch`."""
         runtime = self._runtime
         try:
             with runtime.batch(relation), self._explained():
@@ -114,7 +114,7 @@ class SinkRun:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raises why a batch has failed, where another error than the batch's own tells."""
+        """Raise why a batch has failed, where another error than the batch's own tells."""
         try:
             yield
         except Exception as error:
@@ -130,13 +130,13 @@ class SinkRun:
             raise
 
     def abandon(self) -> None:
-        """Ends the run without leaving the group, for a newer run that takes its members over."""
+        """End the run without leaving the group, for a newer run that takes its members over."""
         if not self.ended:
             self.ended = True
             self._run.abandon()
 
     def leave(self, task_kill_grace_s: float = 0.0, *, background: bool = False) -> None:
-        """Ends the run, unless it has ended: its members leave the group. See `Run.leave`."""
+        """End the run, unless it has ended: its members leave the group. See `Run.leave`."""
         if not self.ended:
             self.ended = True
             self._run.leave(task_kill_grace_s, background=background)
@@ -164,11 +164,11 @@ class SinkBatches:
     # The query --------------------------------------------------------------------------------
 
     def prepare(self, query: SinkQuery, spark: SparkSession) -> None:
-        """Takes the query that is to start next, in which no batch is in progress."""
+        """Take the query that is to start next, in which no batch is in progress."""
         self.query, self._spark, self._prepared_ms = query, spark, _now_ms()
 
     def check_inactive(self) -> None:
-        """Refuses a second query while one is active."""
+        """Refuse a second query while one is active."""
         # Spark would take another one for a new run of the first, because of the common checkpoint,
         # and stop the first.
         query = self._started
@@ -189,7 +189,7 @@ class SinkBatches:
         return None if self._checks is None else self._checks.why_failed(self.start)
 
     def log_failure(self) -> None:
-        """Logs what the query has failed with, if Spark's own error does not say so."""
+        """Log what the query has failed with, if Spark's own error does not say so."""
         if self._started is None or _exception(self._started) is None:
             return
         if (why := self.why_failed()) is not None:
@@ -251,7 +251,7 @@ class SinkBatches:
     def _chosen(
         self, query: SinkQuery, frame: DataFrame, batch_id: int, start: Start
     ) -> tuple[type[Delivery], str, QueryRuntime]:
-        """The delivery, why not another, and the runtime of the run that a batch begins."""
+        """Return the delivery, why not another, and the runtime of the run that a batch begins."""
         spark = self._spark
         runtime: QueryRuntime
         if is_connect(frame):
@@ -274,7 +274,7 @@ class SinkBatches:
         return delivery, why, runtime
 
     def close(self) -> None:
-        """Ends the run, and all that a start that led to no batch has opened."""
+        """End the run, and all that a start that led to no batch has opened."""
         end_renewal(self._settings)
         self.start.close()
         run, self._run = self._run, None

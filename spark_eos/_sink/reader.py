@@ -49,7 +49,7 @@ def _selection(
     given: Mapping[str, str],
     progress_topic: str,
 ) -> Selection:
-    """What is to be read, but for the topics that the query itself writes to."""
+    """Return what is to be read, but for the topics that the query itself writes to."""
     never = _never_sources(start, settings, progress_topic)
     for name in sorted(named_topics(given) & never.keys()):
         raise preflight.feeds_itself(never[name], name)
@@ -108,7 +108,7 @@ def source_partitions(
     selection: Mapping[str, str],
     deadline: Deadline,
 ) -> tuple[dict[str, cluster.TopicInfo], set[TopicPartition]]:
-    """The topics and partitions that a selection reads, as it is passed to Spark."""
+    """Return the topics and partitions that a selection reads, as it is passed to Spark."""
     names, assigned = _named(selection)
     if names is None:
         topics, pattern = cluster.topics(connections, None, deadline), selection[_PATTERN]
@@ -121,14 +121,14 @@ def source_partitions(
 
 
 def named_topics(selection: Mapping[str, str]) -> set[str]:
-    """The topics that a selection names; empty for a pattern."""
+    """Return the topics that a selection names; empty for a pattern."""
     return _named(selection)[0] or set()
 
 
 def source_topics(
     spark: SparkSession, start: Start, selections: Iterable[Mapping[str, str]]
 ) -> set[str]:
-    """The topics that selections read in the target's cluster, as far as they exist."""
+    """Return the topics that selections read in the target's cluster, as far as they exist."""
     found: set[str] = set()
     for selection in selections:
 
@@ -249,7 +249,7 @@ def read_from_offsets(
     include_headers: bool,
     options: Mapping[str, object] | None,
 ) -> tuple[DataFrame, Selection]:
-    """The stream of a selection, from a group's offsets on, and what it reads."""
+    """Return the stream of a selection, from a group's offsets on, and what it reads."""
     read = settings.source_client or settings.client
     own = named_topics(selection) if settings.source_client is None else set()
     further = check_source_options(starting_offsets, options or {}, read)

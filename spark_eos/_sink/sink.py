@@ -168,7 +168,7 @@ class ExactlyOnceSink:
     # Looking ----------------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Asks the cluster how the query stands: group, offsets, lag, open transactions.
+        """Ask the cluster how the query stands: group, offsets, lag, open transactions.
 
         It is what ``spark-eos status`` shows, and a notebook shows it as tables. It only reads, so
         the query, running or not, is not affected. ``connect_timeout_ms`` limits it.
@@ -213,7 +213,7 @@ class ExactlyOnceSink:
         include_headers: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> DataFrame:
-        """Reads source topics as a streaming DataFrame, starting at the group's committed offsets.
+        """Read source topics as a streaming DataFrame, starting at the group's committed offsets.
 
         Args:
             spark: The session, classic or Spark Connect.
@@ -266,7 +266,7 @@ class ExactlyOnceSink:
 
     @typed
     def write(self, frame: DataFrame) -> ExactlyOnceWriter:
-        """Checks a streaming DataFrame and the cluster, and returns the writer to start.
+        """Check a streaming DataFrame and the cluster, and return the writer to start.
 
         Columns: ``value`` (binary or string; null is a tombstone), and optionally ``key`` (binary
         or string), ``headers`` (array of struct<key, value>), ``topic``, ``partition`` and
@@ -303,7 +303,7 @@ class ExactlyOnceSink:
         )
 
     def _checked(self, frame: DataFrame, start: Start) -> SinkQuery:
-        """The query of a streaming DataFrame whose columns and plan can be written."""
+        """Return the query of a streaming DataFrame whose columns and plan can be written."""
         settings = self._settings
         if settings.dead_letters is not None:
             check_error_column(frame.schema)
@@ -335,7 +335,7 @@ class ExactlyOnceSink:
     # One batch --------------------------------------------------------------------------------
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Writes one micro-batch; foreachBatch calls this.
+        """Write one micro-batch; foreachBatch calls this.
 
         Raises:
             SparkEosError: The batch is not written; Spark stops the query with this error.
@@ -343,7 +343,7 @@ class ExactlyOnceSink:
         self._batches(frame, batch_id)
 
     def close(self) -> None:
-        """Makes the group's members leave now; for use after the query has stopped.
+        """Make the group's members leave now; for use after the query has stopped.
 
         Optional: they leave by themselves about a second after the query ends, and when the driver
         exits. On Spark Connect the client does not hold the members. Also closes the connections

@@ -33,12 +33,12 @@ class StartChecks:
     every_batch: bool
 
     def check(self, start: Start) -> None:
-        """Refuses a start that Spark would end with an error of its own."""
+        """Refuse a start that Spark would end with an error of its own."""
         self._check_checkpoint()
         self._check_topics(start)
 
     def why_failed(self, start: Start) -> SparkEosError | None:
-        """What of it has changed since the query started, and so has ended it."""
+        """Return what of it has changed since the query started, and so has ended it."""
         try:
             with start as step:
                 self.check(step)

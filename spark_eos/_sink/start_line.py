@@ -29,7 +29,7 @@ _SECONDS: Final = 5.0
 
 
 def say_start(query: SinkQuery, spark: SparkSession, start: Start, log: OffsetLog | None) -> None:
-    """Says what can be found out; ``log``: the checkpoint, None on Spark Connect."""
+    """Say what can be found out; ``log``: the checkpoint, None on Spark Connect."""
     delivery, why = query.delivery, query.why
     where: list[str] = []
     try:
@@ -54,7 +54,7 @@ def say_start(query: SinkQuery, spark: SparkSession, start: Start, log: OffsetLo
 def _beginning(
     query: SinkQuery, delivery: type[Delivery], spark: SparkSession, start: Start, *, begun: bool
 ) -> list[str]:
-    """Where a query starts, and its lag; ``begun``: whether its checkpoint has a batch."""
+    """Return where a query starts, and its lag; ``begun``: whether its checkpoint has a batch."""
     deadline = Deadline(_SECONDS, "connect_timeout_ms")
     offsets = all_group_offsets(start.target, query.settings.group_id, deadline, positions=True)
     known = KnownPartitions.of(offsets)

@@ -78,7 +78,7 @@ class ExactlyOnceWriter:
         continuous: str | None = None,
         realTime: str | None = None,  # noqa: N803
     ) -> "ExactlyOnceWriter":
-        """Chooses when batches run; by default one follows another.
+        """Choose when batches run; by default one follows another.
 
         Args:
             processingTime: Interval between the starts of two batches, such as ``1 second``.
@@ -112,7 +112,7 @@ class ExactlyOnceWriter:
 
     @typed
     def outputMode(self, outputMode: str) -> "ExactlyOnceWriter":  # noqa: N802, N803
-        """Chooses which rows of an aggregation are written: ``append``, ``update``, ``complete``.
+        """Choose which rows of an aggregation are written: ``append``, ``update``, ``complete``.
 
         Returns:
             This writer.
@@ -122,7 +122,7 @@ class ExactlyOnceWriter:
 
     @typed
     def queryName(self, queryName: str) -> "ExactlyOnceWriter":  # noqa: N802, N803
-        """Names the query.
+        """Name the query.
 
         Returns:
             This writer.
@@ -132,7 +132,7 @@ class ExactlyOnceWriter:
 
     @typed
     def option(self, key: str, value: bool | float | str | None) -> "ExactlyOnceWriter":  # noqa: FBT001
-        """Sets an option of Spark's for the query.
+        """Set an option of Spark's for the query.
 
         Returns:
             This writer.
@@ -150,7 +150,7 @@ class ExactlyOnceWriter:
 
     @typed
     def options(self, **options: bool | float | str | None) -> "ExactlyOnceWriter":
-        """Sets several options, as `option` does.
+        """Set several options, as `option` does.
 
         Returns:
             This writer.
@@ -164,7 +164,7 @@ class ExactlyOnceWriter:
 
     @typed
     def foreachBatch(self, func: BatchFunction) -> "ExactlyOnceWriter":  # noqa: N802
-        """Calls a function with each batch, which calls the sink with the rows to write.
+        """Call a function with each batch, which calls the sink with the rows to write.
 
         Args:
             func: Called with the batch's DataFrame and number. It must call the sink once.
@@ -192,7 +192,7 @@ class ExactlyOnceWriter:
         queryName: str | None = None,  # noqa: N803
         **options: bool | float | str | None,
     ) -> StreamingQuery:
-        """Starts the query.
+        """Start the query.
 
         Args:
             outputMode: As `outputMode`.
@@ -253,7 +253,7 @@ class ExactlyOnceWriter:
         return query
 
     def _checks(self, spark: SparkSession) -> tuple[StartChecks, dict[str, str]]:
-        """The checks of the start, and how Spark is to track the query's progress."""
+        """Return the checks of the start, and how Spark is to track the query's progress."""
         location = self._query.location
         ends = bool(self._trigger.get("availableNow") or self._trigger.get("once"))
         every_batch = ends or not self._asynchronous
@@ -276,7 +276,7 @@ class ExactlyOnceWriter:
 
 @contextlib.contextmanager
 def _checkpoint_at(location: str) -> Iterator[None]:
-    """Says what a file system refuses where a query starts: all that it does there is for this."""
+    """Say what a file system refuses where a query starts: all that it does there is for this."""
     try:
         yield
     except SparkEosError:
@@ -322,7 +322,7 @@ class _CallsSink:
 
 
 def _complete_logs(files: LogFiles, *, every_batch: bool) -> None:
-    """Completes an offset log that Spark has written asynchronously."""
+    """Complete an offset log that Spark has written asynchronously."""
     # Spark logs each batch's offsets before it, and after it that it has ended: half of the time of
     # a batch of 100 rows. Asynchronously it does so once a second. After a crash it runs what it
     # has not logged again, in other batches; rows that are written are skipped, since the group's

@@ -167,7 +167,7 @@ class ClassicRuntime(QueryRuntime):
         return internals.cloned_session(session)
 
     def end_session(self, session: SparkSession) -> None:
-        """Does nothing: stopping a classic session stops Spark."""
+        """Do nothing: stopping a classic session stops Spark."""
 
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
         try:
@@ -181,7 +181,7 @@ class ClassicRuntime(QueryRuntime):
 
 @contextmanager
 def described(context: SparkContext, text: str) -> Iterator[None]:
-    """Puts a text before Spark's own description of this thread's jobs: the query's ids."""
+    """Put a text before Spark's own description of this thread's jobs: the query's ids."""
     before = context.getLocalProperty(_DESCRIPTION)
     whole = text if before is None else f"{text}\n{before}"
     with local_property(context, _DESCRIPTION, whole, before):
@@ -192,7 +192,7 @@ def described(context: SparkContext, text: str) -> Iterator[None]:
 def local_property(
     context: SparkContext, name: str, text: str, before: str | None = None
 ) -> Iterator[None]:
-    """Gives the jobs that this thread starts a property, which is ``before`` again at the end."""
+    """Give the jobs that this thread starts a property, which is ``before`` again at the end."""
     context.setLocalProperty(name, text)
     try:
         yield
@@ -202,7 +202,7 @@ def local_property(
 
 
 def footer_rows(session: SparkSession, path: str) -> int | None:
-    """Counts the rows of a directory's Parquet files with Hadoop's and Parquet's own readers."""
+    """Count the rows of a directory's Parquet files with Hadoop's and Parquet's own readers."""
     java = internals.java_packages(session)
     conf = internals.hadoop_configuration(session)
     directory = java.org.apache.hadoop.fs.Path(path)
@@ -219,7 +219,7 @@ def footer_rows(session: SparkSession, path: str) -> int | None:
 
 
 def _items(found: Any) -> Iterator[Any]:
-    """A Java list's items by index: the end of its iterator costs py4j a hundred calls."""
+    """Return a Java list's items by index: the end of its iterator costs py4j a hundred calls."""
     for index in range(found.size()):
         yield found.get(index)
 

@@ -51,7 +51,7 @@ def header_type_fits(data_type: T.DataType) -> bool:
 
 
 def check_columns(schema: T.StructType, default_topic: str | None, *, source: bool = True) -> None:
-    """Refuses a schema that can't be written directly, or, without ``source``, not at all."""
+    """Refuse a schema that can't be written directly, or, without ``source``, not at all."""
     for name in written(schema) if source else payload(schema):
         if schema.names.count(name) > 1:
             raise UnsupportedPipelineError(f"there is more than one `{name}` column")
@@ -64,7 +64,7 @@ def check_columns(schema: T.StructType, default_topic: str | None, *, source: bo
 
 
 def check_target(schema: T.StructType) -> None:
-    """Refuses the source's own ``topic`` column, as `with_own_topic_marked` has marked it."""
+    """Refuse the source's own ``topic`` column, as `with_own_topic_marked` has marked it."""
     if "topic" in schema.names and schema["topic"].metadata == SOURCES_OWN:
         raise UnsupportedPipelineError(
             "the `topic` column is the source's, and the sink takes `topic` for each row's target, "
@@ -113,7 +113,7 @@ def _check_others(types: Mapping[str, T.DataType], default_topic: str | None) ->
 
 
 def source_fault(schema: T.StructType) -> str | None:
-    """What is wrong with the column ``source``; None if nothing is."""
+    """Return what is wrong with the column ``source``; None if nothing is."""
     if SOURCE not in schema.names:
         return (
             "there is no `source` column, which holds each row's source offset: read with "

@@ -176,14 +176,14 @@ class ConnectRuntime(QueryRuntime):
     # The end of the run -----------------------------------------------------------------------
 
     def end_with(self, run: Run) -> None:
-        """Makes the run end on SIGTERM, with the interpreter, or with the server."""
+        """Make the run end on SIGTERM, with the interpreter, or with the server."""
         self._run = run
         super().end_with(run)
         ended = functools.partial(run.leave, self.task_kill_grace_s)
         self._told_by_signal = _ProcessEnd(self._stop, ended).told_by_signal
 
     def _stop(self) -> bool:
-        """Ends the run on SIGTERM; returns whether the process may end now."""
+        """End the run on SIGTERM; return whether the process may end now."""
         if self._stop_asked:
             return False
         self._stop_asked = True
@@ -200,7 +200,7 @@ class ConnectRuntime(QueryRuntime):
 
 
 def _check_remote_batch(frame: DataFrame) -> None:
-    """Refuses a micro-batch of Spark Connect whose plan can't be written exactly once."""
+    """Refuse a micro-batch of Spark Connect whose plan can't be written exactly once."""
     plans = explained(frame)
     found = check_batch_plan(operators(plans["Physical"]))
     if found != 1:

@@ -46,7 +46,7 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
 
 
 def has_error_column(schema: T.StructType) -> bool:
-    """Whether there is a column ``error`` as `guarded`, `decode` and `encode` make it."""
+    """Return True if there is a column ``error`` as `guarded`, `decode` and `encode` make it."""
     kind = schema[ERROR].dataType if ERROR in schema.names else None
     return isinstance(kind, T.StructType) and kind.names == list(ERROR_TEXTS)
 
@@ -75,7 +75,7 @@ def place_only(schema: T.StructType) -> Column:
 
 
 def letter_columns(schema: T.StructType) -> list[Column]:
-    """The columns that tasks need beside those of the payload."""
+    """Return the columns that tasks need beside those of the payload."""
     if not carries_letter(schema):
         return [F.col(ERROR)] if ERROR in schema.names else []
     source, error = F.col(SOURCE), _error(schema)
@@ -93,7 +93,7 @@ def letter_columns(schema: T.StructType) -> list[Column]:
 
 
 def _error(schema: T.StructType) -> Column:
-    """A row's error: that of ``source``, which was there first, or the query's own."""
+    """Return a row's error: that of ``source``, which was there first, or the query's own."""
     carried = F.col(SOURCE)[ERROR]
     if ERROR not in schema.names:
         return carried

@@ -51,7 +51,7 @@ def guarded(
     row_errors: Sequence[type[Exception]] = (),
     stacktrace: bool = False,
 ) -> DataFrame:
-    """Applies a function to all rows; one on which it raises can become a dead letter.
+    """Apply a function to all rows; one on which it raises can become a dead letter.
 
     Each row of the result is made of one row. If a function of batches raises, the batch is halved
     until the rows at fault are alone: one bad row costs one row. So it must treat rows
@@ -170,7 +170,7 @@ class _Guard:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.names], self.names)
 
     def _refuse(self, error: Exception, other: BaseException, rows: pa.RecordBatch) -> NoReturn:
-        """Ends the query for an error that may be no row's fault."""
+        """End the query for an error that may be no row's fault."""
         if isinstance(error, SparkEosError):
             raise error
         name = _name(type(other))
@@ -182,7 +182,7 @@ class _Guard:
         ) from error
 
     def _made(self, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
-        """A batch of the function's columns, with the errors of rows."""
+        """Return a batch of the function's columns, with the errors of rows."""
         given = with_place_only(batch)
         make = self._by_row if self.kind == "rows" else self._by_batch
         return self._checked(make(given, types), batch, types)

@@ -31,7 +31,7 @@ _OF_FILES: Final = re.compile(
 
 
 def cause_of(text: str) -> str:
-    """The error that has ended a query, from the text of Spark's StreamingQueryException."""
+    """Return the error that has ended a query, from the text of Spark's StreamingQueryException."""
     # On Spark Connect a client gets only this text, and the query's process is another one.
     cause = text.partition(_QUERY)[0]
     cause = (cause.partition(_ENDED)[2] or cause).removeprefix(_RAISED)

@@ -23,7 +23,7 @@ _ONLY_TOPIC: Final = "spark-eos-topic"
 
 
 def can_be_flat(schema: T.StructType) -> bool:
-    """Whether ``source`` is a place alone, and columns can be told apart by name."""
+    """Return True if ``source`` is a place alone, and columns can be told apart by name."""
     kind = schema[SOURCE].dataType
     names = [*(name.lower() for name in schema.names), *FLAT_SOURCE.values()]
     is_place = isinstance(kind, T.StructType) and set(kind.names) == set(_PLACE.names)
@@ -49,12 +49,12 @@ def is_flat(schema: T.StructType) -> bool:
 
 
 def only_topic_of(schema: T.StructType) -> str | None:
-    """The topic of all rows of a flat stream, if they do not carry it."""
+    """Return the topic of all rows of a flat stream, if they do not carry it."""
     return schema[_PARTITION].metadata.get(_ONLY_TOPIC) if is_flat(schema) else None
 
 
 def with_struct(schema: T.StructType) -> T.StructType:
-    """A schema as it was before `flattened`, for checks."""
+    """Return a schema as it was before `flattened`, for checks."""
     if not is_flat(schema):
         return schema
     others = [field for field in schema if field.name not in FLAT_SOURCE.values()]
@@ -67,7 +67,7 @@ def written_columns(schema: T.StructType) -> list[str]:
 
 
 def topic_and_partition(schema: T.StructType) -> tuple[Column, Column]:
-    """Each row's source topic and partition, whether ``source`` is flat or not."""
+    """Return each row's source topic and partition, whether ``source`` is flat or not."""
     if not is_flat(schema):
         # Not "source.topic", which names another column if the frame has the alias "source".
         source = F.col(SOURCE)

@@ -21,7 +21,7 @@ _FIELDS: Final = {
 
 
 def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR)) -> DataFrame:
-    """A frame whose columns of these names, and their fields, have exactly these names."""
+    """Return a frame whose columns of these names, and their fields, have exactly these names."""
     # Spark resolves names without regard to case, and all that follows compares them as they are:
     # each frame that enters comes through here.
     # Of one that needs nothing, nothing is asked, and nothing is planned for it.

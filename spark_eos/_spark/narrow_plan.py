@@ -159,7 +159,7 @@ def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows:
 
 
 def check_sources_seen(plan: str, sources: Sequence[StreamSource]) -> None:
-    """Refuses a stream's plan with sources that a view or SQL hides from a client of Connect."""
+    """Refuse a stream's plan with sources that a view or SQL hides from a client of Connect."""
     # If all are hidden, the plan doesn't show that it streams either.
     found = operators(plan) if sources else ()
     if not sources or sum(_is_leaf(one, _STREAM) for one in found) > len(sources):
@@ -167,7 +167,7 @@ def check_sources_seen(plan: str, sources: Sequence[StreamSource]) -> None:
 
 
 def check_batch_plan(plan: Iterable[Operator]) -> int:
-    """Refuses the physical plan of a micro-batch's job in which rows may move, or are combined."""
+    """Refuse the physical plan of a micro-batch's job in which rows may move, or are combined."""
     return _check_narrow(plan, _BATCH)
 
 
@@ -179,7 +179,7 @@ def operators_of_tree(plan: Any, depth: int = 0) -> Iterator[Operator]:
 
 
 def operators(plan: str) -> Iterator[Operator]:
-    """A printed plan's operators from the root down, each with its depth in the tree."""
+    """Return a printed plan's operators from the root down, each with its depth in the tree."""
     root = True
     # What is persisted and has run shows the plan that ran, and then the one it was made from.
     initial: int | None = None
@@ -209,7 +209,7 @@ def _unknown(what: str, text: str) -> SparkEosError:
 
 
 def _aside(operator: Operator) -> bool:
-    """Whether the operators below add no rows of their own to the result."""
+    """Return True if the operators below add no rows of their own to the result."""
     return (
         operator.name == "BroadcastExchange"
         or operator.name.startswith(("Subquery", "ReusedSubquery"))
@@ -278,7 +278,7 @@ def check_joins(plan: str, leaf: str) -> None:
 
 
 def check_lineage(lineage: str, batch: int, sources: int) -> None:
-    """Refuses a job whose rows may have left their source partitions, or are not the batch's."""
+    """Refuse a job whose rows may have left their source partitions, or are not the batch's."""
     found = _RDD.findall(lineage)
     names, ids = [name for name, _ in found], [int(number) for _, number in found]
     for name in names:
@@ -308,7 +308,7 @@ def check_lineage(lineage: str, batch: int, sources: int) -> None:
 
 
 def with_own_topic_marked(frame: DataFrame) -> DataFrame:
-    """A stream whose `topic` is marked if it is a Kafka source's, for `check_target`."""
+    """Return a stream whose `topic` is marked if it is a Kafka source's, for `check_target`."""
     if "topic" not in frame.schema.names:
         return frame
     # Spark's ids of columns tell; on Connect only the printed plan shows them.

@@ -20,7 +20,7 @@ _TYPE: Final = (
 
 
 def original_records(dead_letters: DataFrame) -> DataFrame:
-    """Restores the records that dead letters were made of.
+    """Restore the records that dead letters were made of.
 
     Use this function to write dead letters again, as they were or repaired: a query that reads the
     dead-letter topic, and writes what this function returns, writes each dead letter once.

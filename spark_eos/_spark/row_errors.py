@@ -69,7 +69,7 @@ class RowErrors:
     def put(
         self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
     ) -> None:
-        """Adds errors by row to the columns made of a batch; a row's first error stays."""
+        """Add errors by row to the columns made of a batch; a row's first error stays."""
         if self._place == ERROR:
             # A column that dead letters can be made of becomes one of these errors, of any type.
             kind = _arrow_type()
@@ -178,7 +178,7 @@ def position_of(batch: pa.RecordBatch, row: int) -> str:
 
 
 def with_place_only(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch whose ``source`` has nothing but topic, partition and offset."""
+    """Return a batch whose ``source`` has nothing but topic, partition and offset."""
     # Not the record that it carries for dead letters, of which Python may have no form of the time.
     place = batch.schema.get_field_index(SOURCE)
     source = None if place < 0 else batch.column(place)

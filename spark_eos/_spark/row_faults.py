@@ -33,7 +33,7 @@ _GROUPS: Final = getattr(builtins, "BaseExceptionGroup", ())  # not in Python 3.
 def not_of_row(
     error: BaseException, row_errors: tuple[type[Exception], ...] = ()
 ) -> BaseException | None:
-    """The first, of an exception and what led to it, that may not be a row's fault."""
+    """Return the first, of an exception and what led to it, that may not be a row's fault."""
     known: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
@@ -62,7 +62,7 @@ def by_halves(
     row_errors: tuple[type[Exception], ...] = (),
     refuse: Callable[[Exception, BaseException, Any], None] = lambda _error, _other, _rows: None,
 ) -> Iterator[Part]:
-    """Calls a function with rows, and if it raises with each half, until rows at fault are alone.
+    """Call a function with rows, and if it raises with each half, until rows at fault are alone.
 
     What may not be a row's fault is raised; before, ``refuse`` is called with it, with that of its
     causes which tells so, and with the rows.
@@ -116,7 +116,7 @@ def _is_for_outages(module: str) -> bool:
 
 
 def _raised_in(error: BaseException) -> str:
-    """The module that has raised an error, or has called what is not Python's."""
+    """Return the module that has raised an error, or has called what is not Python's."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

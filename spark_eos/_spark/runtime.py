@@ -39,10 +39,10 @@ class QueryRuntime(ABC):
 
     @abstractmethod
     def hold(self, frame: DataFrame) -> bool:
-        """Whether a batch belongs to this run, not to a later one."""
+        """Return True if a batch belongs to this run, not to a later one."""
 
     def active(self) -> bool:
-        """Whether the run is active; called about once a second."""
+        """Return True if the run is active; called about once a second."""
         try:
             query = self.session.streams.get(self._query_id)
         except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
@@ -52,7 +52,7 @@ class QueryRuntime(ABC):
         return query is not None and str(query.runId) == self.run_id
 
     def end_with(self, run: Run) -> None:
-        """Makes the run end when the process does, at the latest."""
+        """Make the run end when the process does, at the latest."""
         reference = weakref.ref(run)
 
         def leave() -> None:
@@ -92,11 +92,11 @@ class QueryRuntime(ABC):
     def run_job(
         self, session: SparkSession, action: Callable[[], object], description: str
     ) -> None:
-        """Runs a job that returns no rows; raises any error if the query is stopped meanwhile."""
+        """Run a job that returns no rows; raise any error if the query is stopped meanwhile."""
 
     @abstractmethod
     def observed(self, observation: Observation) -> dict[str, Any]:
-        """The metrics of an observation whose job has ended."""
+        """Return the metrics of an observation whose job has ended."""
 
     @abstractmethod
     def rows_of_footers(self, path: str) -> int | None:
@@ -104,13 +104,13 @@ class QueryRuntime(ABC):
 
     @abstractmethod
     def another_session(self, session: SparkSession) -> SparkSession:
-        """A session with settings of its own, which are at first those of a given one."""
+        """Return a session with settings of its own, which are at first those of a given one."""
 
     @abstractmethod
     def end_session(self, session: SparkSession) -> None:
-        """Ends a session that `another_session` returned."""
+        """End a session that `another_session` returned."""
 
     @abstractmethod
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
-        """The error to raise if an error is due to the query's stop; None if it is not."""
+        """Return the error to raise if an error is due to the query's stop; None if it is not."""
         # From then on, tasks run for no longer than task_kill_grace_s.

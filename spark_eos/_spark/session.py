@@ -49,7 +49,7 @@ _PATIENCE: Final = 60
 def session_builder(
     *, jars: str | Path | Iterable[str | Path] = (), class_archive: bool = False
 ) -> SparkSession.Builder:
-    """Returns a builder of a session that can read Kafka, for a script that plain Python runs.
+    """Return a builder of a session that can read Kafka, for a script that plain Python runs.
 
     It sets ``spark.jars`` to the jars of Spark's Kafka source, which are downloaded at the first
     time, and lets workers run this Python, unless ``PYSPARK_PYTHON`` names another one. Where
@@ -102,7 +102,7 @@ def session_builder(
 
 
 def check_session(spark: SparkSession) -> None:
-    """Refuses a session that can't run a query of ours; other hosts' first tasks tell of theirs."""
+    """Refuse a session that can't run a query of ours; other hosts' first tasks tell of theirs."""
     _check_kafka_source(spark)
     if not is_connect(spark):
         _check_threads()

@@ -43,7 +43,7 @@ Change = Callable[[Any], Any]
 
 @functools.cache
 def zone_of(name: str) -> datetime.tzinfo:
-    """The time zone of a name that Spark takes for a session's."""
+    """Return the time zone of a name that Spark takes for a session's."""
     if name in {"Z", "UTC", "GMT", "UT"}:
         return _UTC
     own = _SHORT.get(name, name)
@@ -75,13 +75,13 @@ class SessionTime:
     # What a function gets -------------------------------------------------------------------------
 
     def rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
-        """The rows of a batch, with Python's values."""
+        """Return the rows of a batch, with Python's values."""
         names = batch.schema.names
         columns = map(self._values, batch.columns)
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def pandas(self, batch: pa.RecordBatch) -> Any:
-        """A batch as a DataFrame of pandas."""
+        """Return a batch as a DataFrame of pandas."""
         columns = [self._local(column) for column in batch.columns]
         return pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pandas()
 
@@ -111,7 +111,7 @@ class SessionTime:
         return pa.array(map(change, values) if change else values, kind)
 
     def series(self, made: Any, kind: pa.DataType) -> Any:
-        """A column of pandas, with the time zone."""
+        """Return a column of pandas, with the time zone."""
         change = _changing(kind, functools.partial(_with_zone, self._zone))
         if change is None:
             return made
@@ -139,7 +139,7 @@ def _with_zone(zone: datetime.tzinfo, value: Any) -> Any:
 
 
 def _changing(kind: pa.DataType, change: Change) -> Change | None:
-    """Changes all times with a zone in a value of a type; None if it has none."""
+    """Change all times with a zone in a value of a type; None if it has none."""
     if _without_zone(kind) == kind:
         return None
     if pa.types.is_timestamp(kind):
@@ -175,7 +175,7 @@ def _changed_struct(fields: Mapping[str, Change | None], value: Any) -> Any:
 
 
 def _without_zone(kind: pa.DataType) -> pa.DataType:
-    """A type without time zones."""
+    """Return a type without time zones."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp(kind.unit)
     if pa.types.is_map(kind):

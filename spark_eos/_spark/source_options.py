@@ -60,7 +60,7 @@ def selection_of(
     pattern: str | None,
     assign: str | Mapping[str, Iterable[int]] | None,
 ) -> dict[str, str]:
-    """What is read, as options of Spark's source."""
+    """Return what is read, as options of Spark's source."""
     if subscribe is not None and not isinstance(subscribe, str):
         subscribe = ",".join(subscribe)
     if isinstance(assign, Mapping):
@@ -72,7 +72,7 @@ def selection_of(
 def check_source_options(
     starting_offsets: str, options: Mapping[str, object], client: ClientSettings
 ) -> dict[str, str]:
-    """Refuses options that would break offset order or are set elsewhere; returns their texts."""
+    """Refuse options that would break offset order or are set elsewhere; return their texts."""
     if starting_offsets not in ("earliest", "latest"):
         raise ConfigurationError(
             f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'; "
@@ -112,7 +112,7 @@ def check_source_options(
 
 
 def check_numbers(options: Mapping[str, str]) -> None:
-    """Refuses numbers that Spark would take for others, or fail with once the query runs."""
+    """Refuse numbers that Spark would take for others, or fail with once the query runs."""
     given = {name.lower(): text for name, text in options.items()}
     for name, (least, most) in _NUMBERS.items():
         text = given.get(name.lower())

@@ -24,7 +24,7 @@ _UNLESS_THERE_IS_ONE: Final = "fs.option.create.conditional.overwrite"
 
 
 def literal_path(path: str) -> str:
-    """A path for Spark to read that stands for itself, whatever characters it has."""
+    """Return a path for Spark to read that stands for itself, whatever characters it has."""
     return _GLOB.sub(r"\\\g<0>", path)
 
 
@@ -147,7 +147,7 @@ class SparkFiles:
         writer.text(f"{self._plain}/{path}")
 
     def delete(self, path: str) -> None:
-        """Leaves a directory without content: Spark's API deletes only what it overwrites."""
+        """Leave a directory without content: Spark's API deletes only what it overwrites."""
         if self._rows(f"{path}/*", "path"):
             # Without a line the file is empty, and Spark lists no empty file.
             self._write([], path)

@@ -49,7 +49,7 @@ def sources_of_query(query: Execution) -> list[StreamSource]:
 
 
 def check_sources(sources: Sequence[StreamSource]) -> None:
-    """Refuses sources whose records can't be written exactly once."""
+    """Refuse sources whose records can't be written exactly once."""
     if not sources:
         raise UnsupportedPipelineError(
             "the query's source can't be checked: read with sink.read, and on Spark Connect "
@@ -68,14 +68,14 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
 
 
 def check_staged_sources(sources: Sequence[StreamSource]) -> None:
-    """Refuses sources that lose records unnoticed, or show records that were aborted."""
+    """Refuse sources that lose records unnoticed, or show records that were aborted."""
     for source in sources:
         if source.format in _KAFKA:
             _check_records(source.options)
 
 
 def check_read_for(group_id: str, sources: Iterable[StreamSource]) -> None:
-    """Refuses what another group's sink has read: it begins at that group's offsets."""
+    """Refuse what another group's sink has read: it begins at that group's offsets."""
     for source in sources:
         if (reader := source.options.get(READ_BY_US, group_id)) != group_id:
             raise UnsupportedPipelineError(
@@ -86,7 +86,7 @@ def check_read_for(group_id: str, sources: Iterable[StreamSource]) -> None:
 
 
 def check_read_from(here: Callable[[str], bool], sources: Iterable[StreamSource]) -> None:
-    """Refuses sources of a cluster that is not the one whose offsets are committed."""
+    """Refuse sources of a cluster that is not the one whose offsets are committed."""
     for source in sources:
         servers = source.options.get(_SERVERS, "")
         if not here(servers):
@@ -131,7 +131,7 @@ def _check_records(options: Mapping[str, str]) -> None:
 
 
 def only_topic(sources: Sequence[StreamSource]) -> str | None:
-    """The topic that sources read; None if there are several, or a pattern chooses them."""
+    """Return the topic that sources read; None if there are several, or a pattern chooses them."""
     if any(_PATTERN in source.options for source in sources):
         return None
     topics = {topic for source in sources for topic in _partitions(source.options)}
@@ -141,7 +141,7 @@ def only_topic(sources: Sequence[StreamSource]) -> str | None:
 def topics_read(
     sources: Iterable[StreamSource], here: Callable[[str], bool] = lambda _: True
 ) -> SourceTopics:
-    """The topics that sources read in the target's cluster."""
+    """Return the topics that sources read in the target's cluster."""
     found = SourceTopics()
     for source in sources:
         if source.format in _KAFKA and here(source.options.get(_SERVERS, "")):
@@ -152,7 +152,7 @@ def topics_read(
 
 
 def check_still_read(sources: Iterable[StreamSource], spark: SparkSession, log: OffsetLog) -> None:
-    """Refuses a checkpoint with topics that a subscribePattern no longer matches."""
+    """Refuse a checkpoint with topics that a subscribePattern no longer matches."""
     read = topics_read(sources)
     if not read.patterns:
         # Spark says so itself, unless it is to ignore it, and the names are the user's choice.
@@ -173,7 +173,7 @@ def check_still_read(sources: Iterable[StreamSource], spark: SparkSession, log: 
 def readers(
     sources: Sequence[StreamSource], spark: SparkSession, *, or_nobody: bool
 ) -> list[Callable[[set[str]], set[str]] | None]:
-    """Tells for each source which topics it reads; None of one that is not Kafka.
+    """Tell for each source which topics it reads; None of one that is not Kafka.
 
     ``or_nobody``: whether it may also have read topics that no source reads any more.
     """
@@ -189,7 +189,7 @@ def readers(
 def check_losses_seen(
     sources: Sequence[StreamSource], selections: Iterable[Mapping[str, str]], servers: str
 ) -> None:
-    """Refuses staged sources whose deleted records Spark would skip and nobody would miss."""
+    """Refuse staged sources whose deleted records Spark would skip and nobody would miss."""
     ours = topics_read(_selected(selections))
     others = [one for one in sources if one.format in _KAFKA and READ_BY_US not in one.options]
     for source in sources:
@@ -215,12 +215,12 @@ def _selected(selections: Iterable[Mapping[str, str]]) -> Iterator[StreamSource]
 
 
 def read_by_others(sources: Iterable[StreamSource]) -> SourceTopics:
-    """The topics that sources read which are not of ``sink.read``."""
+    """Return the topics that sources read which are not of ``sink.read``."""
     return topics_read(one for one in sources if READ_BY_US not in one.options)
 
 
 def _shared(one: StreamSource, other: StreamSource) -> str:
-    """What two sources both read, or may both read; "" if they share nothing."""
+    """Return what two sources both read, or may both read; "" if they share nothing."""
     if _PATTERN in one.options or _PATTERN in other.options:
         return "what a subscribePattern matches"
     mine, theirs = _partitions(one.options), _partitions(other.options)

@@ -16,7 +16,7 @@ def arrivals(
     every: float,
     note_wait: Callable[[float], None],
 ) -> Iterator[_Item]:
-    """Yields the items in order, and calls back while the next one is late."""
+    """Yield the items in order, and call back while the next one is late."""
     # The caller's thread reads the items, since passing one between threads takes as long as
     # writing a thousand rows. Another thread watches the clock only while the caller waits for an
     # item.

@@ -26,7 +26,7 @@ ROW = "row"
 def writable_batches(
     batches: Iterator[pa.RecordBatch], *, topic: str | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields Arrow batches with the columns that tasks need."""
+    """Yield Arrow batches with the columns that tasks need."""
     for batch in batches:
         fields = _source_fields(batch, topic)
         columns = {flat: fields[name] for name, flat in _SOURCE.items()}
@@ -46,7 +46,7 @@ def _source_fields(batch: pa.RecordBatch, topic: str | None) -> dict[str, pa.Arr
 def staged_batches(
     batches: Iterator[pa.RecordBatch], *, progress_topic: str, first: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yields Arrow batches of a staged copy with the columns that tasks need."""
+    """Yield Arrow batches of a staged copy with the columns that tasks need."""
     # Here, not in Spark's plan: that has no constant of a batch then, so Spark compiles it once,
     # and no topic has to be handed over for each row.
     for batch in batches:

@@ -52,19 +52,19 @@ class DeadLetterBuilder:
         self.by_partition: dict[TopicPartition, int] = {}
 
     def begin(self) -> None:
-        """Forgets the dead letters of the last transaction."""
+        """Forget the dead letters of the last transaction."""
         self.counts, self.by_partition = DeadLetterTally(), {}
         self._partitions = None
 
     def ready(self, found: SourceRows, topics: RowTopics) -> bool:
-        """Whether `classify` does not wait for partitions."""
+        """Return True if `classify` does not wait for partitions."""
         partitions = self._targets.partitions(self._targets.known(topics.names))
         unknown = rows_for_unknown_partition(found, topics, partitions)
         wanted = greatest_partitions(found, topics, unknown) if unknown else {}
         return self._targets.ready_for_partitions(wanted)
 
     def classify(self, found: SourceRows, topics: RowTopics) -> dict[int, Fault]:
-        """The rows that must not be written as they are, by row."""
+        """Return the rows that must not be written as they are, by row."""
         header = Fault(reasons.INVALID_HEADER, INVALID_HEADER)
         faults = dict.fromkeys(rows_with_invalid_header(found.rows), header)
         faults |= rows_with_error(found)
@@ -84,7 +84,7 @@ class DeadLetterBuilder:
     def dead_letters(
         self, found: SourceRows, faults: Mapping[int, Fault]
     ) -> dict[int, RecordContent]:
-        """The dead letters that replace rows, by row."""
+        """Return the dead letters that replace rows, by row."""
         return {row: self._letter(found, row, faults[row]) for row in sorted(faults)}
 
     def _letter(self, found: SourceRows, row: int, fault: Fault) -> RecordContent:
@@ -141,5 +141,5 @@ class DeadLetterBuilder:
         )
 
     def close(self) -> None:
-        """Closes the connections to the source topics."""
+        """Close the connections to the source topics."""
         self._sources.close()

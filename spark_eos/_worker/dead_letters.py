@@ -40,7 +40,7 @@ class Fault:
 
 
 def rows_with_error(found: SourceRows) -> dict[int, Fault]:
-    """The rows whose ``error`` column is not null, by row."""
+    """Return the rows whose ``error`` column is not null, by row."""
     faults: dict[int, Fault] = {}
     for name in (ERROR, LETTER):
         column = column_of(found.rows, name)
@@ -53,7 +53,7 @@ def rows_with_error(found: SourceRows) -> dict[int, Fault]:
 
 
 def _own_error(column: pa.Array, row: int) -> str | Mapping[str, str | None] | None:
-    """An error as the query has made it: a text, or a struct of texts."""
+    """Return an error as the query has made it: a text, or a struct of texts."""
     if not pa.types.is_struct(column.type):
         return text_in(column, row)
     return {field.name: text_in(column.field(field.name), row) for field in column.type}
@@ -70,7 +70,7 @@ def _fault(error: Any) -> Fault:
 def rows_for_unknown_partition(
     found: SourceRows, topics: RowTopics, partitions: Mapping[str, int]
 ) -> dict[int, Fault]:
-    """The rows that name a partition that their topic does not have, by row.
+    """Return the rows that name a partition that their topic does not have, by row.
 
     No topic has one below 0, and Spark's own sink refuses it; without one, the key decides.
     """
@@ -92,7 +92,7 @@ def rows_for_unknown_partition(
 def greatest_partitions(
     found: SourceRows, topics: RowTopics, rows: Collection[int]
 ) -> dict[str, int]:
-    """How many partitions topics would need for some rows, by topic."""
+    """Return how many partitions topics would need for some rows, by topic."""
     column = found.rows.column("partition")
     wanted: dict[str, int] = {}
     for row in rows:
@@ -155,7 +155,7 @@ def letter_headers(
     is_row: bool,
     omitted: Sequence[str],
 ) -> list[Header]:
-    """The headers of a dead letter: the record's own, then those that explain it."""
+    """Return the headers of a dead letter: the record's own, then those that explain it."""
     told: dict[str, str | None] = {}
     if settings.positions:
         told["topic"] = found.source.topic

@@ -69,7 +69,7 @@ class TransactionError(PrintableError):
 
 
 def _is_transient(error: KafkaError | BaseException) -> bool:
-    """Whether an abort, a new producer and another attempt may cure the error."""
+    """Return True if an abort, a new producer and another attempt may cure the error."""
     cause = _cause(error)
     if isinstance(cause, KafkaError):
         return cause.code() not in _PERMANENT
@@ -78,7 +78,7 @@ def _is_transient(error: KafkaError | BaseException) -> bool:
 
 @contextlib.contextmanager
 def asking_cluster(what: str) -> Iterator[None]:
-    """Turns a failed call to the cluster into a `TransactionError`."""
+    """Turn a failed call to the cluster into a `TransactionError`."""
     try:
         yield
     except SparkEosError as error:
@@ -98,7 +98,7 @@ def as_transaction_error(
 
 @contextlib.contextmanager
 def raised_as_transaction_error(what: str, settings: WriterSettings) -> Iterator[None]:
-    """Turns whatever the block raises into a `TransactionError`."""
+    """Turn whatever the block raises into a `TransactionError`."""
     try:
         yield
     except Exception as error:

@@ -93,7 +93,7 @@ class TransactionalProducer:
     # One transaction --------------------------------------------------------------------------
 
     def begin(self, check: Callable[[], None]) -> None:
-        """Begins a transaction; ``check`` raises if a target topic is not what it was."""
+        """Begin a transaction; ``check`` raises if a target topic is not what it was."""
         if self._producer is not None and (why := self._why_replaced()) is not None:
             logger.info("replacing %s: %s", self.identity.transactional_id, why)
             self.drop()
@@ -128,11 +128,11 @@ class TransactionalProducer:
         self._used = time.monotonic()
 
     def disturb(self, reason: str) -> None:
-        """Notes that the open transaction can't end cleanly, even if it commits."""
+        """Note that the open transaction can't end cleanly, even if it commits."""
         self._disturbance = reason
 
     def clean(self) -> bool:
-        """Whether the producer can be reused."""
+        """Return True if the producer can be reused."""
         # It can if no error and no lost connection could have left a delayed request behind. An
         # error of the last transaction may be reported after its end, so it counts against the
         # next.
@@ -225,7 +225,7 @@ class TransactionalProducer:
         deadline.attempts("init_transactions")(attempt)
 
     def _own_identity(self, old: ProducerIdAndEpoch, deadline: Deadline) -> ProducerIdAndEpoch:
-        """Asks the coordinator until it tells the producer that was initialized after another."""
+        """Ask the coordinator until it tells the producer that was initialized after another."""
         transactional_id = old.transactional_id
 
         def attempt() -> ProducerIdAndEpoch:
@@ -259,7 +259,7 @@ class TransactionalProducer:
             self._refusal = error
 
     def _on_log(self, level: int, line: str) -> None:
-        """Notes lost connections, which librdkafka's log alone always tells."""
+        """Note lost connections, which librdkafka's log alone always tells."""
         # It does not call `_on_error` for a connection with one request in flight, and that request
         # may be the end of a transaction.
         _librdkafka_log.log(level, "%s", line)
@@ -270,7 +270,7 @@ class TransactionalProducer:
     # Closing ----------------------------------------------------------------------------------
 
     def drop(self) -> None:
-        """Fences and closes the producer, which aborts its open transaction."""
+        """Fence and close the producer, which aborts its open transaction."""
         # A deleted or recreated topic may be the reason, or one whose config has changed.
         self.topics.clear()
         self.rules.forget()
@@ -296,7 +296,7 @@ class TransactionalProducer:
             producer.close()
 
     def close(self) -> None:
-        """Closes the producer and its connections, and releases the slot."""
+        """Close the producer and its connections, and release the slot."""
         # Between transactions it fences nothing, since that could wait for an unreachable cluster.
         # If a late request opens a transaction, nobody commits it, and the driver or the brokers'
         # timeout ends it.

@@ -52,7 +52,7 @@ class Arguments:
 
 
 def arguments(rows: pa.RecordBatch, topics: Addresses, numbers: Integers) -> Arguments:
-    """The arguments for each row: as `messages`, with partition, timestamp and headers."""
+    """Return the arguments for each row: as `messages`, with partition, timestamp and headers."""
     # For a null partition, the partitioner chooses. A null timestamp means the time of writing; one
     # of 0 becomes 1 ms.
     count = rows.num_rows
@@ -107,7 +107,7 @@ def _integers(column: pa.Array | None, default: int) -> Integers | int:
 
 
 def _contents(column: pa.Array | None, count: int) -> tuple[Addresses, Addresses]:
-    """Where each of a binary column's values is, 0 for null, and how many bytes it has."""
+    """Return where each of a binary column's values is, 0 for null, and how many bytes it has."""
     if column is None or not count:
         return np.zeros(count, np.uint64), np.zeros(count, np.uint64)
     is_large = pa.types.is_large_binary(column.type)

@@ -72,7 +72,7 @@ class RecordSender:
     def produce(
         self, found: SourceRows, topics: RowTopics, letters: Mapping[int, RecordContent]
     ) -> None:
-        """Hands rows to librdkafka, some as dead letters; blocks while its queue is full."""
+        """Hand rows to librdkafka, some as dead letters; blocks while its queue is full."""
         for rows, names, numbers in self._parts(found, topics, letters):
             if one_by_one(rows):
                 self._send_each(rows, names, numbers)
@@ -94,7 +94,7 @@ class RecordSender:
     def _parts(
         self, found: SourceRows, topics: RowTopics, letters: Mapping[int, RecordContent]
     ) -> Iterator[tuple[pa.RecordBatch, RowTopics, Integers]]:
-        """The rows and the dead letters, which are sent one after the other."""
+        """Return the rows and the dead letters, which are sent one after the other."""
         numbers = self._number(found, letters)
         rows = found.rows
         if not letters:
@@ -116,7 +116,7 @@ class RecordSender:
         return np.arange(first, self._numbers[-1])
 
     def _row(self, number: int) -> tuple[str, SourceRows, Collection[int]]:
-        """Where the row with that number is from, the rows beside it, and those replaced."""
+        """Return where the row with that number is from, the rows beside it, and those replaced."""
         place = bisect.bisect_right(self._numbers, number) - 1
         found, replaced = self._sent[place]
         return found.position(number - self._numbers[place]), found, replaced
@@ -137,7 +137,7 @@ class RecordSender:
             self._refuse(int(numbers[row]), str(topics[row]), error, alone=alone)
 
     def wait_while(self, condition: Callable[[], bool]) -> None:
-        """Serves librdkafka's events while a condition holds."""
+        """Serve librdkafka's events while a condition holds."""
         for _ in self._pauses():
             if not condition():
                 break
@@ -156,7 +156,7 @@ class RecordSender:
                 checked = time.monotonic()
 
     def flush(self, deadline: Deadline) -> None:
-        """Waits until every record of the transaction is acknowledged."""
+        """Wait until every record of the transaction is acknowledged."""
         while True:
             with raised_as_transaction_error("flush", self._settings):
                 left = self._producer.flush(min(_STALL, deadline.remaining()))
@@ -178,7 +178,7 @@ class RecordSender:
     # Failures ---------------------------------------------------------------------------------
 
     def note_failure(self, record: FailedRecord) -> None:
-        """Keeps the record to blame; librdkafka calls this for each that was not delivered."""
+        """Keep the record to blame; librdkafka calls this for each that was not delivered."""
         # When a broker refuses a record batch, name its largest record: the one to blame. Records
         # that wait behind it are purged.
         rank = (record.code in REFUSALS_OF_DATA, record.size)
@@ -187,7 +187,7 @@ class RecordSender:
         self._failure = _Failure(KafkaError(record.code), rank, record.number, record.topic)
 
     def _refuse(self, number: int, topic: str, error: KafkaError, *, alone: bool) -> None:
-        """Raises why librdkafka does not take a record, unless its queue is full of others."""
+        """Raise why librdkafka does not take a record, unless its queue is full of others."""
         what = f"{self._row(number)[0]}, for topic {topic!r}"
         if error.code() == KafkaError._QUEUE_FULL:
             if not alone:

@@ -27,14 +27,14 @@ _SLICE_BYTES = 4 << 20
 
 
 def text_in(texts: pa.Array, row: int) -> str | None:
-    """A text of a column, in which what is not UTF-8 is escaped."""
+    """Return a text of a column, in which what is not UTF-8 is escaped."""
     # Spark's strings may hold any bytes, as `cast("string")` of binary values makes them.
     content = texts[row].as_buffer()
     return None if content is None else content.to_pybytes().decode(errors="backslashreplace")
 
 
 def _not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which of a column's texts are not UTF-8."""
+    """Return which of a column's texts are not UTF-8."""
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
@@ -53,7 +53,7 @@ def _is_utf8(content: bytes) -> bool:
 
 
 def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
-    """A column; None if there is none of that name."""
+    """Return a column; None if there is none of that name."""
     index = rows.schema.get_field_index(name)
     return None if index < 0 else rows.column(index)
 
@@ -74,7 +74,7 @@ class SourceRows:
 
     @property
     def in_order(self) -> bool:
-        """Whether no row follows one with a greater offset."""
+        """True if no row follows one with a greater offset."""
         offsets = self.offsets
         return len(offsets) < 2 or bool(pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py())
 
@@ -87,7 +87,7 @@ class SourceRows:
         return int(self.offsets[len(self.offsets) - 1].as_py())
 
     def position(self, row: int) -> str:
-        """Where a row came from, for error messages."""
+        """Return where a row came from, for error messages."""
         return f"source {self.source} offset {self.offsets[row].as_py()}"
 
     def zero_timestamps(self, without: Collection[int]) -> int:
@@ -102,7 +102,7 @@ class SourceRows:
         return SourceRows(self.partition, self.source, rows)
 
     def at_or_above(self, offset: int) -> "SourceRows":
-        """The rows whose source offset is ``offset`` or greater."""
+        """Return the rows whose source offset is ``offset`` or greater."""
         if not len(self.offsets) or self.first_offset >= offset:
             return self
         below = pc.sum(pc.less(self.offsets, offset)).as_py()
@@ -119,7 +119,7 @@ class SourceRows:
     def slices(
         self, room: Callable[[], int] = lambda: _SLICE_ROWS, max_bytes: int = _SLICE_BYTES
     ) -> Iterator["SourceRows"]:
-        """Yields slices of at most ``room()`` rows, cut between records where possible."""
+        """Yield slices of at most ``room()`` rows, cut between records where possible."""
         total = self.rows.num_rows
         row_bytes = max(1, self.rows.nbytes // max(1, total))
         most = min(_SLICE_ROWS, min(_SLICE_BYTES, max_bytes) // row_bytes)
@@ -164,13 +164,13 @@ class RowTopics:
         return self.names[int(self.codes[row])]
 
     def rows(self, name: str | None) -> npt.NDArray[np.intp]:
-        """The rows that are for a topic."""
+        """Return the rows that are for a topic."""
         # Names that are not UTF-8 may be equal once they are escaped.
         codes = [code for code, own in enumerate(self.names) if own == name]
         return np.flatnonzero(np.isin(self.codes, codes))
 
     def firsts(self, without: Collection[int] = ()) -> dict[str | None, int]:
-        """The topics of all but some rows, each with the first of these rows."""
+        """Return the topics of all but some rows, each with the first of these rows."""
         left = np.ones(len(self.codes), bool)
         left[list(without)] = False
         rows = np.flatnonzero(left)
@@ -182,7 +182,7 @@ class RowTopics:
 
 
 def target_topics(found: SourceRows, default: str | None) -> RowTopics:
-    """Each row's target topic: its own, or the default."""
+    """Return each row's target topic: its own, or the default."""
     own = column_of(found.rows, "topic")
     if own is None or own.null_count == len(own):
         return RowTopics([default], np.zeros(found.rows.num_rows, np.intp))
@@ -198,7 +198,7 @@ INVALID_HEADER: Final = "a header is null, or has no name or one with U+0000 or 
 
 
 def rows_with_invalid_header(rows: pa.RecordBatch) -> list[int]:
-    """The rows that have a header that can't be written: librdkafka ends names at U+0000."""
+    """Return the rows that have a header that can't be written: librdkafka ends names at U+0000."""
     column = column_of(rows, "headers")
     if column is None:
         return []
@@ -221,7 +221,7 @@ NO_TIMESTAMP: Final = -1
 
 
 def producer_timestamp(milliseconds: int | None) -> int:
-    """What librdkafka's producer takes for a record's timestamp."""
+    """Return what librdkafka's producer takes for a record's timestamp."""
     return NOW if milliseconds is None else milliseconds or EPOCH
 
 
@@ -237,7 +237,7 @@ class RecordContent(NamedTuple):
 
 
 def record_content(rows: pa.RecordBatch, row: int) -> RecordContent:
-    """What the record of a row holds; without headers if one of them can't be written."""
+    """Return what the record of a row holds; without headers if one of them can't be written."""
     key, value, timestamp = (
         None if column is None else column[row].as_py()
         for column in (column_of(rows, name) for name in ("key", "value", "timestamp"))

@@ -52,7 +52,7 @@ class SourceRecords:
         self._last_record: RecordContent | None = None
 
     def fetch(self, partition: TopicPartition, offset: int) -> RecordContent | None:
-        """A source record; None if it has been deleted since Spark read it."""
+        """Return a source record; None if it has been deleted since Spark read it."""
         if self._last == (partition, offset):
             return self._last_record
         what = f"reading source {partition} offset {offset} again for its dead letter"
@@ -115,7 +115,7 @@ class SourceRecords:
         return RecordContent(message.key(), message.value(), headers_of(message), told)
 
     def _is_gone(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether the partition is known not to have the offset any more."""
+        """Return True if the partition is known not to have the offset any more."""
         asked = confluent_kafka.TopicPartition(*partition)
         try:
             low, _high = self._consumer.get_watermark_offsets(asked, 2, cached=False)

@@ -50,7 +50,7 @@ class SparkConnection:
         )
 
     def reduce_task_overhead(self) -> None:
-        """Removes two delays of every task; to be called before the first row is read."""
+        """Remove two delays of every task; to be called before the first row is read."""
         _freeze_once()
         # Spark writes to its workers in small pieces, each of which waits until the previous one is
         # acknowledged (RFC 896). Linux acknowledges 40 ms later unless asked to do so at once (RFC
@@ -67,7 +67,7 @@ class SparkConnection:
                 spark.setsockopt(socket.IPPROTO_TCP, _AT_ONCE, 1)
 
     def whole(self, items: Iterator[_Item]) -> Iterator[_Item]:
-        """Yields the items that Spark sends, and raises if they were not all."""
+        """Yield the items that Spark sends, and raise if they were not all."""
         # A connection that ends between two batches of rows is an end of rows like any other to
         # Arrow, so the last record may lack rows. After all of them Spark sends one number more,
         # which PySpark reads once the task is over (SpecialLengths.END_OF_STREAM).

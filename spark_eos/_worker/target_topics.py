@@ -34,7 +34,7 @@ class TargetTopics:
         self._seen: dict[str, TopicInfo] = {}
 
     def refuse(self, found: SourceRows, firsts: Mapping[str | None, int]) -> None:
-        """Refuses topics that no row of the query may be for, each with its first row."""
+        """Refuse topics that no row of the query may be for, each with its first row."""
         matched = column_of(found.rows, TOPIC_IS_SOURCE)
         for name, row in firsts.items():
             # Null where the row has no topic: the default one is known before.
@@ -47,7 +47,7 @@ class TargetTopics:
                 )
 
     def look_up(self, found: SourceRows, firsts: Mapping[str | None, int]) -> dict[str, TopicInfo]:
-        """The target topics as they are now; given with the first row of each."""
+        """Return the target topics as they are now; given with the first row of each."""
         if None in firsts:
             raise TransactionError(f"{found.position(firsts[None])}: {_NO_TOPIC}", again=False)
         with asking_cluster(_LOOKING_UP):
@@ -66,7 +66,7 @@ class TargetTopics:
                 ) from error
 
     def ready(self, names: Collection[str | None]) -> bool:
-        """Whether topics are known to exist, or not to be worth another wait."""
+        """Return True if topics are known to exist, or not to be worth another wait."""
         if self._waited:
             return True
         unknown = _named(names) - self.known(names) - self._absent.keys()
@@ -81,7 +81,7 @@ class TargetTopics:
     # For dead letters -------------------------------------------------------------------------
 
     def missing(self, names: Collection[str | None]) -> Mapping[str | None, str]:
-        """Why topics can't be written to that do not exist, by topic; for None too."""
+        """Return why topics can't be written to that do not exist, by topic; for None too."""
         # A task waits for topics that do not exist once, and for each only once in this process;
         # otherwise it looks whether they exist now.
         unknown = _named(names) - self.known(names) - self._missing.keys()
@@ -111,7 +111,7 @@ class TargetTopics:
                 self._missing[name] = f"topic {name!r} does not exist ({error.reason})"
 
     def ready_for_partitions(self, wanted: Mapping[str, int]) -> bool:
-        """Whether `partitions` does not wait for more partitions."""
+        """Return True if `partitions` does not wait for more partitions."""
         return self._waited or all(_of_partitions(name) in self._absent for name in wanted)
 
     def partitions(
@@ -142,7 +142,7 @@ class TargetTopics:
         return found[topic].partitions
 
     def clear(self) -> None:
-        """Forgets the topics of the last transaction."""
+        """Forget the topics of the last transaction."""
         self._seen = {}
 
     def add(self, topics: dict[str, TopicInfo]) -> None:
@@ -151,7 +151,7 @@ class TargetTopics:
             self._seen.setdefault(name, topic)
 
     def check(self) -> None:
-        """Looks the topics up again."""
+        """Look the topics up again."""
         with asking_cluster(_LOOKING_UP):
             now = self._cache.refresh(self._seen, Operation.WRITE)
         for name, before in self._seen.items():

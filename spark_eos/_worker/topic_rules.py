@@ -81,7 +81,7 @@ class _Known:
 
 
 def _limit(known: _Known) -> int:
-    """The largest batch that a topic takes, in bytes."""
+    """Return the largest batch that a topic takes, in bytes."""
     return BROKERS_DEFAULT if known.config is None else _most_sent(known.config)
 
 
@@ -117,7 +117,7 @@ class TopicRules:
         return max(1, smallest)
 
     def learn(self, topics: Collection[str]) -> None:
-        """Asks for the configs of topics that exist, unless they are known."""
+        """Ask for the configs of topics that exist, unless they are known."""
         unknown = set()
         for topic in topics:
             known = self._topics.get(topic)
@@ -145,13 +145,13 @@ class TopicRules:
             self._smallest = number, min(smallest, _limit(known))
 
     def changed(self, topic: str) -> bool:
-        """Asks for a topic's config again, and tells whether it is another one now."""
+        """Ask for a topic's config again, and tell whether it is another one now."""
         before = self._config(topic)
         self._ask([topic])
         return self._config(topic) != before
 
     def is_known(self, topic: str) -> bool:
-        """Whether the broker tells the topic's config."""
+        """Return True if the broker tells the topic's config."""
         return self._config(topic) is not None
 
     def _config(self, topic: str | None) -> TopicConfig | None:
@@ -174,7 +174,7 @@ class TopicRules:
     def faults(
         self, found: SourceRows, topics: RowTopics, without: Collection[int] = ()
     ) -> dict[int, Fault]:
-        """The rows that their topics don't take, by row."""
+        """Return the rows that their topics don't take, by row."""
         names = {topic for topic in topics.firsts(without) if topic is not None}
         self.learn(names)
         configs = [config for name in names if (config := self._config(name)) is not None]
@@ -242,7 +242,7 @@ class TopicRules:
     # One record -------------------------------------------------------------------------------
 
     def fault(self, topic: str, record: RecordContent) -> Fault | None:
-        """Why a topic does not take a record; None if it does, as far as is known."""
+        """Return why a topic does not take a record; None if it does, as far as is known."""
         fault = self._fault(topic, record)
         known = self._topics.get(topic)
         if fault and known is not None and known.asked < time.monotonic() - _FRESH:
@@ -310,12 +310,12 @@ class TopicRules:
 
 
 def _compresses(config: TopicConfig) -> bool:
-    """Whether the broker compresses batches itself."""
+    """Return True if the broker compresses batches itself."""
     return config.compression not in {"producer", *_UNCOMPRESSED}
 
 
 def _most_sent(config: TopicConfig) -> int:
-    """The largest uncompressed batch that fits whatever it holds."""
+    """Return the largest uncompressed batch that fits whatever it holds."""
     limit = config.max_message_bytes
     return limit - limit // _GROWTH_SHARE - _GROWTH if _compresses(config) else limit
 
@@ -329,7 +329,7 @@ def _lengths(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _most_header_bytes(rows: pa.RecordBatch) -> int:
-    """What the headers of the row with the most could have at most."""
+    """Return what the headers of the row with the most could have at most."""
     column = column_of(rows, "headers")
     if column is None:
         return 0

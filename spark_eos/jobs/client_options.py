@@ -12,7 +12,7 @@ from click.core import ParameterSource
 def decorated(
     command: Callable[..., None], options: Sequence[Callable[..., Any]]
 ) -> Callable[..., None]:
-    """Adds click options to a command, in the order in which help shows them."""
+    """Add click options to a command, in the order in which help shows them."""
     return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
@@ -30,7 +30,7 @@ def _settings_of(
 
 
 def _keep_file(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
-    """Keeps the settings of a file's lines for `_settings_of`; for click."""
+    """Keep the settings of a file's lines for `_settings_of`; for click."""
     if file is None:
         return
     try:
@@ -54,7 +54,7 @@ def setting_options(
     setting: str,  # the help of --NAME, which overrides the file's
     file: str,  # that of --NAME-config
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds ``--NAME`` and ``--NAME-config`` to a command, which receives them as one mapping."""
+    """Add ``--NAME`` and ``--NAME-config`` to a command, which receives them as one mapping."""
     options = (
         click.option(
             f"--{name}", multiple=True, callback=_settings_of, metavar="KEY=VALUE", help=setting
@@ -94,7 +94,7 @@ _source_kafka_options: Final = setting_options(
 
 
 def client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds ``--bootstrap-servers``, ``--kafka`` and ``--kafka-config``, received as ``kafka``."""
+    """Add ``--bootstrap-servers``, ``--kafka`` and ``--kafka-config``, received as ``kafka``."""
 
     @functools.wraps(command)
     def with_servers(*, bootstrap_servers: str, kafka: Mapping[str, str], **rest: Any) -> None:
@@ -104,7 +104,7 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def source_client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds those of the source cluster, received as ``source_kafka``: None if it is no other."""
+    """Add those of the source cluster, received as ``source_kafka``: None if it is no other."""
 
     @functools.wraps(command)
     def with_servers(

@@ -36,20 +36,20 @@ class JobMetrics:
         self._listener: BatchListener | None = None
 
     def listen(self, spark: SparkSession) -> None:
-        """Takes the lag, and signs of life, from Spark's progress."""
+        """Take the lag, and signs of life, from Spark's progress."""
         # Connect runs the batches, and these metrics, in another process.
         if not is_connect(spark):
             self._listener = BatchListener(self._metrics.on_progress, self._metrics.on_idle)
             spark.streams.addListener(self._listener)
 
     def __call__(self, report: BatchReport) -> None:
-        """Notes a batch; called as ``on_batch``."""
+        """Note a batch; called as ``on_batch``."""
         self._metrics(report)
         if self._listener is not None:
             self._listener(report)
 
     def on_query(self, query: StreamingQuery, group_id: str) -> None:
-        """Notes the query's group; the sink calls it when the query has started."""
+        """Note the query's group; the sink calls it when the query has started."""
         if self._listener is not None:
             self._listener.on_query(query, group_id)
 
@@ -68,7 +68,7 @@ def run_job(
     include_headers: bool = False,
     session: Callable[[], SparkSession] = _session,
 ) -> None:
-    """Runs a query until it ends or SIGINT or SIGTERM stops it; logs each batch.
+    """Run a query until it ends or SIGINT or SIGTERM stops it; log each batch.
 
     Args:
         options: The parsed command line.

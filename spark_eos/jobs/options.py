@@ -90,7 +90,7 @@ def _command_line_name(option: FlatOption) -> str:
 
 
 def _of_the_sink() -> Iterator[Callable[..., Any]]:
-    """The sink's options that are in value objects, from their declarations."""
+    """Return the sink's options that are in value objects, from their declarations."""
     for option in FLAT.values():
         about: dict[str, Any] = {"help": option.help.replace("``", ""), "default": None}
         if option.default not in (None, False, dataclasses.MISSING):
@@ -175,7 +175,7 @@ _OPTIONS: Final = (
 
 
 def job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds a job's options to a click command, which receives them as a `JobOptions`.
+    """Add a job's options to a click command, which receives them as a `JobOptions`.
 
     Examples:
         >>> @click.command()

@@ -35,7 +35,7 @@ _SAID: Final = "Interrupted: the query has stopped; its next start continues fro
 
 @typed
 def run(query: StreamingQuery, *others: StreamingQuery) -> None:
-    """Waits in a script until its queries end; Ctrl-C or SIGTERM stops them cleanly.
+    """Wait in a script until its queries end; Ctrl-C or SIGTERM stops them cleanly.
 
     A query stops after the current batch, or in the middle of it if that takes longer than 5 s.
     If a query fails, the others stop in the same way. A second signal ends the script at once.
@@ -72,7 +72,7 @@ def run(query: StreamingQuery, *others: StreamingQuery) -> None:
 
 
 def _ended(query: StreamingQuery, seconds: Any) -> bool | None:
-    """Waits for a query's end; raises its failure as `QueryFailedError`, and why it failed."""
+    """Wait for a query's end; raise its failure as `QueryFailedError`, and why it failed."""
     try:
         return query.awaitTermination(seconds)
     except StreamingQueryException as error:
@@ -108,7 +108,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def install(self) -> None:
-        """Installs the handlers, also in place of the one that Spark's start installs."""
+        """Install the handlers, also in place of the one that Spark's start installs."""
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             # One of the program's own stays.
@@ -132,7 +132,7 @@ def _is_default(handler: Any) -> bool:
 
 
 def wait(queries: Sequence[StreamingQuery], signals: StopSignals) -> None:
-    """Waits until all queries end; stops them after a signal or a failure, which is raised.
+    """Wait until all queries end; stop them after a signal or a failure, which is raised.
 
     Raises:
         QueryFailedError: A query has failed.
@@ -152,7 +152,7 @@ def wait(queries: Sequence[StreamingQuery], signals: StopSignals) -> None:
 
 
 def _stop(queries: Sequence[StreamingQuery]) -> None:
-    """Stops queries; those whose batch ends soon, after it."""
+    """Stop queries; those whose batch ends soon, after it."""
     if queries:
         end = time.monotonic() + _BATCH_SECONDS
         with _spark_quiet():
@@ -172,7 +172,7 @@ def _stop_between_batches(query: StreamingQuery, end: float) -> None:
 
 @contextlib.contextmanager
 def _spark_quiet() -> Iterator[None]:
-    """Leaves out what Spark and py4j log of a batch that a stop interrupts, with stack traces."""
+    """Leave out what Spark and py4j log of a batch that a stop interrupts, with stack traces."""
     with _py4j_quiet():
         level = _set_level_of_spark("ERROR")
         try:

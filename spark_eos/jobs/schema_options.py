@@ -60,7 +60,7 @@ _source_registry: Final = setting_options(
 
 
 def schema_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds options of schemas, received as ``recoding``: a `Recoding`, or None with no subject."""
+    """Add options of schemas, received as ``recoding``: a `Recoding`, or None with no subject."""
 
     @functools.wraps(command)
     def with_recoding(

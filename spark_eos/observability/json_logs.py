@@ -30,7 +30,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the record as one line of JSON."""
+        """Return the record as one line of JSON."""
         moment = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
         members: dict[str, Any] = {
             "timestamp": moment.isoformat(timespec="milliseconds"),

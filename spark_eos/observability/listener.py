@@ -27,7 +27,7 @@ _MAX_WAITING: Final = 1_000
 
 
 def source_lag(progress: StreamingQueryProgress) -> dict[tuple[str, int], int]:
-    """Computes how far a batch ended before the ends of its source partitions, as Spark saw them.
+    """Compute how far a batch ended before the ends of its source partitions, as Spark saw them.
 
     Args:
         progress: Progress of a query that reads from Kafka, as a `StreamingQueryListener`
@@ -120,14 +120,14 @@ class BatchListener(StreamingQueryListener):
         self._lock = threading.Lock()
 
     def __call__(self, report: BatchReport) -> None:
-        """Keeps a report until Spark's progress arrives; called as ``on_batch``."""
+        """Keep a report until Spark's progress arrives; called as ``on_batch``."""
         with self._lock:
             self._waiting[report.query_id, report.batch_id] = report
             if len(self._waiting) > _MAX_WAITING:
                 self._waiting.popitem(last=False)
 
     def on_query(self, query: StreamingQuery, group_id: str) -> None:
-        """Notes a query's group; the sink calls it when the query has started."""
+        """Note a query's group; the sink calls it when the query has started."""
         self._groups[str(query.id)] = group_id
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class BatchListener(StreamingQueryListener):
     # What Spark calls ------------------------------------------------------------------------
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Joins one batch; called by Spark."""
+        """Join one batch; called by Spark."""
         progress = event.progress
         with self._lock:
             report = self._waiting.pop((str(progress.id), progress.batchId), None)
@@ -147,7 +147,7 @@ class BatchListener(StreamingQueryListener):
             self._on_progress(BatchProgress(report, progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Passes on that a query of a sink has nothing to read; called by Spark."""
+        """Pass on that a query of a sink has nothing to read; called by Spark."""
         group_id = self._groups.get(str(event.id))
         if group_id is not None and self._on_idle is not None:
             self._on_idle(group_id)

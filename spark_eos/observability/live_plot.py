@@ -51,7 +51,7 @@ class Batch:
 
 
 def picture(batches: Mapping[int, Batch]) -> bytes:
-    """A PNG of batches by number, at least one; what is known of no batch has no panel."""
+    """Return a PNG of batches by number, at least one; what is known of no batch has no panel."""
     written = any(batch.rows_written is not None for batch in batches.values())
     rows = ("written", "rows_written") if written else ("read", "rows_read")
     wanted: list[tuple[str, str, list[tuple[str, str]]]] = [
@@ -140,7 +140,7 @@ class LivePlot:
         self._lock = threading.Lock()
 
     def __call__(self, report: BatchReport) -> None:
-        """Notes a batch; called as ``on_batch``."""
+        """Note a batch; called as ``on_batch``."""
         with self._lock:
             batch = self._batch(report.batch_id)
             batch.rows_written = report.rows_written
@@ -149,7 +149,7 @@ class LivePlot:
             self._wake()
 
     def on_query(self, query: StreamingQuery, group_id: str) -> None:  # noqa: ARG002
-        """Follows a query; the sink calls it when the query has started."""
+        """Follow a query; the sink calls it when the query has started."""
         with self._lock:
             if self._query is not None and self._query.id != query.id:
                 # Of another checkpoint, whose batches begin anew.
@@ -163,7 +163,7 @@ class LivePlot:
         return attrgetter, ("batch_id",)
 
     def png(self) -> bytes | None:
-        """Draws the picture of this moment.
+        """Draw the picture of this moment.
 
         Returns:
             A PNG of 8 by 2 inches for each panel at 100 dots per inch; None without any batch.
@@ -203,7 +203,7 @@ class LivePlot:
     # The thread that draws --------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Starts the thread if there is anything for it to do; the lock is held."""
+        """Start the thread if there is anything for it to do; the lock is held."""
         self._woken = True
         if self._shown and self._thread is None:
             self._thread = threading.Thread(target=self._work, name="live-plot", daemon=True)
@@ -235,7 +235,7 @@ class LivePlot:
         return time.thread_time() - begun
 
     def _read_progress(self) -> bool:
-        """Notes what Spark tells of its batches; returns whether the query runs."""
+        """Note what Spark tells of its batches; return whether the query runs."""
         query = self._query
         if query is None:
             return False
@@ -276,7 +276,7 @@ class LivePlot:
 
 
 def _lag(progress: StreamingQueryProgress) -> int | None:
-    """The lag over all partitions; None if Spark does not tell it, as of files."""
+    """Return the lag over all partitions; None if Spark does not tell it, as of files."""
     try:
         lags = source_lag(progress)
     except (SparkEosError, AttributeError, KeyError, TypeError, ValueError):

@@ -15,14 +15,14 @@ OnBatch = Callable[[BatchReport], object]
 
 
 def as_observers(on_batch: OnBatch | Iterable[OnBatch] | None) -> tuple[OnBatch, ...]:
-    """The functions in ``on_batch``."""
+    """Return the functions in ``on_batch``."""
     if on_batch is None:
         return ()
     return (on_batch,) if callable(on_batch) else tuple(on_batch)
 
 
 def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnBatch]) -> None:
-    """Tells observers with a method ``on_query`` of a started query, where it was started."""
+    """Tell observers with a method ``on_query`` of a started query, where it was started."""
     # With Spark Connect that is another process than the one in which copies of the observers are
     # called with the batches. The query's first batch may already be running, or be done.
     for observer in observers:
@@ -33,7 +33,7 @@ def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnB
 
 
 def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
-    """Logs a committed batch, then calls the observers in their order."""
+    """Log a committed batch, then calls the observers in their order."""
     logger.info("%s", report, extra=report.fields())
     for observer in observers:
         after = f"after batch {report.batch_id} of group {report.group_id}"
@@ -43,7 +43,7 @@ def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
 
 @contextmanager
 def _logging_errors(observer: OnBatch, when: str) -> Iterator[None]:
-    """Warns of an exception, which can't undo a commit, and would make Spark repeat a batch."""
+    """Warn of an exception, which can't undo a commit, and would make Spark repeat a batch."""
     try:
         yield
     except Exception:  # noqa: BLE001 - it is logged

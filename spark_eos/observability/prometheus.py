@@ -106,7 +106,7 @@ class _Families:
         )
 
     def count(self, report: BatchReport) -> None:
-        """Adds a batch."""
+        """Add a batch."""
         group = report.group_id
         self.batches.labels(group).inc()
         self.attempts.labels(group).inc(report.attempts - 1)
@@ -137,7 +137,7 @@ class _Families:
                 self.driver_duration.labels(group, step).observe(spent / 1000)
 
     def note_lag(self, group_id: str, lag: Mapping[tuple[str, int], int]) -> None:
-        """Sets the lag of each source topic."""
+        """Set the lag of each source topic."""
         sums: Sums[str] = Sums()
         for (topic, _partition), records in lag.items():
             sums[topic] += records
@@ -203,7 +203,7 @@ class PrometheusMetrics:
         return self._bound
 
     def __call__(self, report: BatchReport) -> None:
-        """Counts a batch, and starts serving with the first one.
+        """Count a batch, and start serving with the first one.
 
         Raises:
             ConfigurationError: The port can't be bound.
@@ -212,11 +212,11 @@ class PrometheusMetrics:
         self._serve()
 
     def on_progress(self, joined: BatchProgress) -> None:
-        """Sets the lag; a function for `spark_eos.observability.listener.BatchListener`."""
+        """Set the lag; a function for `spark_eos.observability.listener.BatchListener`."""
         self._families().note_lag(joined.report.group_id, joined.lag)
 
     def on_idle(self, group_id: str) -> None:
-        """Notes that a query lives and has nothing to read; the same listener's ``on_idle``.
+        """Note that a query lives and has nothing to read; the same listener's ``on_idle``.
 
         Raises:
             ConfigurationError: The port can't be bound.
@@ -225,7 +225,7 @@ class PrometheusMetrics:
         self._serve()
 
     def close(self) -> None:
-        """Stops serving for good; the metrics stay in their registry and continue to count."""
+        """Stop serving for good; the metrics stay in their registry and continue to count."""
         with _lock:
             bound, self._bound, self._port = self._bound, None, None
             if bound is not None and (self._address, bound) in _servers:

@@ -11,7 +11,7 @@ logger = logging.getLogger("spark_eos")
 
 
 def say(text: str, **fields: object) -> None:
-    """Says one line: in the log if that takes INFO, else on stderr, unless a level silences it."""
+    """Say one line: in the log if that takes INFO, else on stderr, unless a level silences it."""
     if logger.isEnabledFor(logging.INFO):
         if logger.hasHandlers():
             logger.info("%s", text, extra=fields)
@@ -27,12 +27,12 @@ def say(text: str, **fields: object) -> None:
 
 
 def _disabled() -> bool:
-    """Whether `logging.disable` is in force for INFO."""
+    """Return True if `logging.disable` is in force for INFO."""
     return logging.root.manager.disable >= logging.INFO
 
 
 def print_batch(report: BatchReport) -> None:
-    """Says one line for each batch; to be given as ``on_batch``.
+    """Say one line for each batch; to be given as ``on_batch``.
 
     Where the log takes INFO, each batch is there already, and nothing more is said. The level of
     the logger ``spark_eos`` silences it as it silences the line at the start. On Spark Connect the

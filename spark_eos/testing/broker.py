@@ -143,7 +143,7 @@ class EmbeddedKafka:
 
     @property
     def is_running(self) -> bool:
-        """Whether all nodes' JVMs are alive, even if they are paused."""
+        """True if all nodes' JVMs are alive, even if they are paused."""
         return all(node.is_running for node in self.nodes)
 
     def start(self) -> None:

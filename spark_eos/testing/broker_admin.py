@@ -95,7 +95,7 @@ def end_offsets(
 
 
 def _refresh(state: RetryCallState) -> None:
-    """Asks for leaders, which may have changed: an attempt asks those that the client knows."""
+    """Ask for leaders, which may have changed: an attempt asks those that the client knows."""
     # Not a closure: with it, the client would live until it is found to be garbage.
     admin, topic, *_ = state.args
     with suppress(KafkaException):

@@ -87,7 +87,7 @@ class KafkaNode(EmbeddedServer):
 
     @property
     def has_run(self) -> bool:
-        """Whether it has data of an earlier start."""
+        """True if it has data of an earlier start."""
         return self._has_run
 
     @property

@@ -116,7 +116,7 @@ class EmbeddedServer(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether the JVM is alive, even if it is paused."""
+        """True if the JVM is alive, even if it is paused."""
         process = self._remains.process
         return process is not None and process.exit_code() is None
 
@@ -166,7 +166,7 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def _is_ready(self, log: str) -> bool:
-        """Whether it serves requests; `log` is what it has logged since this start."""
+        """Return True if it serves requests; `log` is what it has logged since this start."""
 
     @abstractmethod
     def _exercise(self) -> None:

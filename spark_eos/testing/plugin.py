@@ -18,7 +18,7 @@ _LOG_LINES = 60
 
 @contextmanager
 def _shown(config: pytest.Config) -> Iterator[None]:
-    """Shows what is written meanwhile: downloads and preparations take long, the first time."""
+    """Show what is written meanwhile: downloads and preparations take long, the first time."""
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is None:
         yield
@@ -29,7 +29,7 @@ def _shown(config: pytest.Config) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def embedded_kafka(request: pytest.FixtureRequest) -> "Iterator[EmbeddedKafka]":
-    """A running `EmbeddedKafka`, shared by the whole test run: use a topic per test.
+    """Return a running `EmbeddedKafka`, shared by the whole test run: use a topic per test.
 
     When a test that uses it fails, the report contains the end of the broker's log.
 
@@ -71,7 +71,7 @@ def schema_registry(request: pytest.FixtureRequest) -> "Iterator[EmbeddedSchemaR
 
 @pytest.fixture(scope="session")
 def spark_eos_session(request: pytest.FixtureRequest) -> "Iterator[SparkSession]":
-    """A local Spark session with Spark's Kafka source, shared by the whole test run.
+    """Return a local Spark session with Spark's Kafka source, shared by the whole test run.
 
     Example:
         ::

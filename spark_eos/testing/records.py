@@ -142,10 +142,10 @@ class _Writer(Protocol):
     """Spark's writer of a streaming query, or the sink's."""
 
     def trigger(self, *, availableNow: bool) -> "_Writer":  # noqa: N803
-        """Chooses the trigger."""
+        """Choose the trigger."""
 
     def start(self) -> StreamingQuery:
-        """Starts the query."""
+        """Start the query."""
 
 
 def process_available(writer: _Writer, *, timeout: int = 60) -> list[StreamingQueryProgress]:

@@ -57,12 +57,12 @@ NO_ID: Final = uuid.UUID(int=0)
 
 
 def error_name(code: int) -> str:
-    """A Kafka error code with its name, such as ``16 NOT_COORDINATOR``."""
+    """Return a Kafka error code with its name, such as ``16 NOT_COORDINATOR``."""
     return f"{code} {kafka_errors.for_code(code).message}"
 
 
 def check(code: int) -> None:
-    """Raises kafka-python's error of a code that is not 0."""
+    """Raise kafka-python's error of a code that is not 0."""
     if code:
         raise kafka_errors.for_code(code)
 
@@ -102,7 +102,7 @@ class Cluster:
             ) from error
 
     def close(self) -> None:
-        """Closes all connections and stops their thread."""
+        """Close all connections and stop their thread."""
         self._loop.close(self._manager)
 
     # Asking -------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Cluster:
             raise VerificationError(reason) from error
 
     def send(self, request: Any, broker: int | None, seconds: float) -> Any:
-        """Sends a request that only reads; without a broker, any may answer."""
+        """Send a request that only reads; without a broker, any may answer."""
         milliseconds = max(1, int(seconds * 1000))
         try:
             return self._loop.run(self._manager.answer, request, broker, milliseconds, _CONNECT_MS)
@@ -175,7 +175,7 @@ class Cluster:
         return f"{broker} ({self._manager.addresses().get(broker, 'unknown')})"
 
     def coordinator(self, kind: CoordinatorType, key: str, seconds: float) -> Any:
-        """What any broker answers of a coordinator: an error code, or its node id."""
+        """Return what any broker answers of a coordinator: an error code, or its node id."""
         request = FindCoordinatorRequest(key_type=kind.value, coordinator_keys=[key], min_version=4)
         return self.send(request, None, seconds).coordinators[0]
 
@@ -188,7 +188,7 @@ class Cluster:
         return counts if topics is None else {topic: counts[topic] for topic in topics}
 
     def identity(self, topics: Collection[str]) -> Identity:
-        """The ids of the cluster and of topics."""
+        """Return the ids of the cluster and of topics."""
         found = self.ask("topics", functools.partial(self._metadata, topics))
         ids = {topic.name: topic.topic_id or NO_ID for topic in found.topics}
         return Identity(found.cluster_id or "", ids)
@@ -209,7 +209,7 @@ class Cluster:
         return answer
 
     def not_compacted(self, topics: Collection[str]) -> list[str]:
-        """Raises VerificationError for a compacted topic; notes on those that do not tell."""
+        """Raise VerificationError for a compacted topic; note on those that do not tell."""
         notes = []
         for topic in topics:
             policy = self.ask(
@@ -242,15 +242,15 @@ class Cluster:
     # Offsets ------------------------------------------------------------------------------------
 
     def lows(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first existing offsets."""
+        """Return the first existing offsets."""
         return self._offsets(partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED)
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The high watermarks."""
+        """Return the high watermarks."""
         return self._offsets(partitions, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def stable_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offsets: what lies below them is committed or aborted."""
+        """Return the last stable offsets: what lies below them is committed or aborted."""
         return self._offsets(partitions, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
 
     def _offsets(
@@ -269,7 +269,7 @@ class Cluster:
         isolation: IsolationLevel,
         seconds: float,
     ) -> dict[TopicPartition, int]:
-        """The offset of the first partition, and what else its leader knows."""
+        """Return the offset of the first partition, and what else its leader knows."""
         leader = self.leader(partitions[0], seconds)
         topic_class = ListOffsetsRequest.ListOffsetsTopic
         led = by_topic(one for one in partitions if self._leaders.get(one, leader) == leader)
@@ -299,7 +299,7 @@ class Cluster:
         return found
 
     def leader(self, partition: TopicPartition, seconds: float) -> int:
-        """The node id of the broker that leads a partition."""
+        """Return the node id of the broker that leads a partition."""
         if partition not in self._leaders:
             self._leaders |= {
                 TopicPartition(topic.name, one.partition_index): one.leader_id

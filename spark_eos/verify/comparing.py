@@ -44,7 +44,7 @@ def compare(
     examples: int = 5,
     watch: Watch | None = None,
 ) -> Comparison:
-    """Compares what read_committed consumers see in topics with what the user expects there.
+    """Compare what read_committed consumers see in topics with what the user expects there.
 
     For queries whose outputs have no single source record, such as aggregations and joins. What
     is expected comes from a plain batch query over all input. Rows are compared as multisets of
@@ -259,7 +259,7 @@ class _Comparing:
     def _examples(
         self, cases: Mapping[Difference, Sequence[_Case]]
     ) -> dict[Difference, list[RowExample]]:
-        """Reads keys and values of cases; those that are gone since have neither."""
+        """Read keys and values of cases; those that are gone since have neither."""
         every = [case for some in cases.values() for case in some]
         wanted = _picked(self.expected, {source for source, *_ in every if source is not None})
         seen = _picked(self.visible, {first for _, first, *_ in every if first is not None})

@@ -44,11 +44,11 @@ class Database:
         self._database.executemany(f"INSERT INTO {what}", rows)
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """The rows that answer a query."""
+        """Return the rows that answer a query."""
         return self._database.execute(query, values).fetchall()
 
     def number(self, query: str) -> int:
-        """The one number that answers a query; 0 for null, such as the sum of no rows."""
+        """Return the one number that answers a query; 0 for null, such as the sum of no rows."""
         return int(self.ask(query)[0][0] or 0)
 
     def run(self, statements: Iterable[str]) -> None:

@@ -183,7 +183,7 @@ class Result(Generic[_Kind, _Example]):
     notes: tuple[str, ...] = ()
 
     def count(self, kind: _Kind) -> int:
-        """Returns how often a kind was found; 0 if it was not checked."""
+        """Return how often a kind was found; 0 if it was not checked."""
         found = self.found.get(kind)
         return 0 if found is None else found.count
 

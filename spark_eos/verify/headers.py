@@ -20,12 +20,12 @@ _REASON: Final = "reason"
 
 
 def header(message: Message, name: str) -> bytes | None:
-    """The value of a header; the last one if there are several."""
+    """Return the value of a header; the last one if there are several."""
     return dict(headers_of(message) or ()).get(name)
 
 
 def number(text: bytes, most: int) -> int | None:
-    """The number from 0 to ``most`` that a text is; None for any other text."""
+    """Return the number from 0 to ``most`` that a text is; None for any other text."""
     found = int(text) if _NUMBER.fullmatch(text) else -1
     return found if 0 <= found <= most else None
 

@@ -35,7 +35,7 @@ class InputOffsets:
 
 
 def check_not_staged(group: CommittedOffsets) -> None:
-    """Raises VerificationError for a staged query's group, which has no offsets of its inputs."""
+    """Raise VerificationError for a staged query's group, which has no offsets of its inputs."""
     found, _ = group.read(stable=False)
     if any(
         text.startswith(_PUBLISHED) or isinstance(_fields(text).get("staged"), dict)
@@ -57,7 +57,7 @@ class DirectDelivery:
         self._inputs = inputs
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Reads the offsets; as `CommittedOffsets.read`. Once stable, there must be any."""
+        """Read the offsets; as `CommittedOffsets.read`. Once stable, there must be any."""
         found, unstable = self._group.read(self._inputs, stable=stable)
         committed = {partition: stored.offset for partition, stored in _progress(found).items()}
         if stable and not committed:
@@ -83,7 +83,7 @@ class MirroredDelivery:
         self._source = source
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Reads the offsets; as `CommittedOffsets.read`. Once stable, there must be any."""
+        """Read the offsets; as `CommittedOffsets.read`. Once stable, there must be any."""
         found, _ = self._group.read(stable=False)
         stored = _progress(found)
         unstable: set[TopicPartition] = set()
@@ -168,7 +168,7 @@ class Source(NamedTuple):
 
 
 def source_of(text: str) -> Source | None:
-    """The source partition that an offset's text names; None if it names none."""
+    """Return the source partition that an offset's text names; None if it names none."""
     fields = _fields(text)
     try:
         version, (cluster, topic, topic_id, partition) = fields[_FORMAT], fields["source"]
@@ -184,7 +184,7 @@ def source_of(text: str) -> Source | None:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """What a text holds; nothing if it is not ours."""
+    """Return what a text holds; nothing if it is not ours."""
     if len(text) > _MOST_CHARS:
         return {}
     try:

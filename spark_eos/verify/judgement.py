@@ -42,7 +42,7 @@ class Judgement:
     rows: Outputs = field(init=False)
 
     def findings(self, notes: Iterable[str], *, examples: int, complete: bool) -> Findings:
-        """Counts each kind of anomaly, and picks examples; adds its notes to those given."""
+        """Count each kind of anomaly, and pick examples; add its notes to those given."""
         records = self.records
         by_sql = [Kind.LOST, Kind.DUPLICATE, Kind.PHANTOM, Kind.ABORTED_READ, Kind.DIRTY_READ]
         if self.matching.by_position:
@@ -74,7 +74,7 @@ class Judgement:
         )
 
     def _asked(self, kind: Kind, most: int) -> Finding[Example]:
-        """The answer to the question that the kind's view asks."""
+        """Return the answer to the question that the kind's view asks."""
         view = kind.value
         rows = self.records.ask(f"SELECT id, source, first, last, detail FROM {view} LIMIT ?", most)
         parts: dict[str, int] = {}
@@ -148,7 +148,7 @@ class Judgement:
         yield from self._notes_on_numbers()
 
     def _notes_on_numbers(self) -> Iterator[str]:
-        """What a query that filters or explodes has done, and how to say that it may."""
+        """Return what a query that filters or explodes has done, and how to say that it may."""
         ask, matching = self.records.number, self.matching
         if matching.at_most_once_each:
             missing = ask("SELECT COUNT(*) FROM missing WHERE NOT visible")

@@ -46,11 +46,11 @@ class Matching:
 
     @property
     def by_position(self) -> bool:
-        """Whether a record's id is its position."""
+        """True if a record's id is its position."""
         return self.position_header is not None
 
     def missing(self, records: int, topics: Collection[str]) -> VerificationError:
-        """The error for outputs of which none has what they are to be matched by."""
+        """Return the error for outputs of which none has what they are to be matched by."""
         if self.by_position:
             what = f"a header {self.position_header!r} (--position-header)"
             remedy = (
@@ -72,7 +72,7 @@ class Matching:
         )
 
     def name(self) -> Callable[[Message], Id | None]:
-        """The function that extracts a record's header or key."""
+        """Return the function that extracts a record's header or key."""
         if self.key:
             return lambda message: message.key()
         name = self.header or ""
@@ -96,7 +96,7 @@ class Inputs:
         self._done = _bounds(partitions, after)
 
     def rows(self, batch: Batch) -> list[InputRow]:
-        """Raises VerificationError for a record that can't be matched, or has no number."""
+        """Raise VerificationError for a record that can't be matched, or has no number."""
         due, done = self._due, self._done
         standings = [
             DUE if at < due[at >> SHIFT] else DONE if at < done[at >> SHIFT] else AHEAD
@@ -178,7 +178,7 @@ class Outputs:
         self._highest: list[dict[int, int]] = [{} for _ in outputs]
 
     def rows(self, batch: Batch) -> tuple[list[OutputRow], list[NoSourceRow]]:
-        """The rows of records that refer to an input, and of those that don't."""
+        """Return the rows of records that refer to an input, and of those that don't."""
         if self._letters:
             batch = [one for one in batch if not self._is_anothers(*one)]
         if self._header is not None:
@@ -195,7 +195,7 @@ class Outputs:
         return rows, without
 
     def check_named(self) -> None:
-        """Raises VerificationError if no record has what it is to be matched by."""
+        """Raise VerificationError if no record has what it is to be matched by."""
         if self._plain and not self._named:
             letters = self._matching.dead_letter_topics
             topics = {one.topic for one in self._outputs} - {*letters}

@@ -44,11 +44,11 @@ class Settled:
     silent: Collection[str] = ()  # brokers that do not tell, by name
 
     def unjudged(self) -> dict[str, int]:
-        """How many brokers do not tell of their open transactions, by a text."""
+        """Return how many brokers do not tell of their open transactions, by a text."""
         return {_SILENT: len(self.silent)} if self.silent else {}
 
     def notes(self) -> Iterator[str]:
-        """What is not known, for people."""
+        """Return what is not known, for people."""
         if self.silent:
             yield (
                 f"broker {', '.join(self.silent)} does not answer: the open transactions that it "
@@ -76,7 +76,7 @@ class Settled:
 
 
 def settle(cluster: Cluster, partitions: Collection[TopicPartition], prefix: str | None) -> Settled:
-    """Waits until everything below the current ends, and each open transaction, has ended."""
+    """Wait until everything below the current ends, and each open transaction, has ended."""
     ends = cluster.ends(partitions)
     still_open = _open_transactions(cluster, prefix)
     until = time.monotonic() + cluster.timeout

@@ -23,12 +23,12 @@ def name_of(partition: TopicPartition) -> str:
 
 
 def position_in(partition: TopicPartition, offset: int) -> Position:
-    """The position of an offset in a partition."""
+    """Return the position of an offset in a partition."""
     return Position(partition[0], partition[1], offset)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The numbers of partitions by topic."""
+    """Return the numbers of partitions by topic."""
     found: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         found.setdefault(topic, []).append(number)
@@ -65,17 +65,17 @@ class Partitions(Collection[TopicPartition]):
         return partition in self.bases
 
     def base(self, partition: TopicPartition) -> int:
-        """The integer of a partition's offset 0."""
+        """Return the integer of a partition's offset 0."""
         return self.bases[partition]
 
     def partition(self, at: int) -> TopicPartition:
-        """The partition of a position's integer."""
+        """Return the partition of a position's integer."""
         return self._all[at >> SHIFT]
 
     def position(self, at: int) -> Position:
-        """The position that an integer stands for."""
+        """Return the position that an integer stands for."""
         return position_in(self.partition(at), at & OFFSETS)
 
     def positions(self, *found: int | None) -> tuple[Position, ...]:
-        """The distinct positions that integers stand for, without None."""
+        """Return the distinct positions that integers stand for, without None."""
         return tuple(self.position(at) for at in dict.fromkeys(found) if at is not None)

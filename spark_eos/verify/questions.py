@@ -162,18 +162,18 @@ class Records(Database):
         super().__init__(_SCHEMA, input_position=input_position, quoted=repr)
 
     def add_inputs(self, rows: Iterable[InputRow]) -> None:
-        """Adds input records."""
+        """Add input records."""
         self.insert("inputs VALUES (?, ?, ?, ?)", rows)
 
     def add_outputs(
         self, rows: Iterable[OutputRow], without_source: Iterable[tuple[int, bytes | None]]
     ) -> None:
-        """Adds visible output records; those that refer to no input as position, header or key."""
+        """Add visible output records; those that refer to no input as position, header or key."""
         self.insert("outputs VALUES (?, ?, ?)", rows)
         self.insert("without_source VALUES (?, ?)", without_source)
 
     def add_uncommitted(self, base: int, runs: Iterable[Uncommitted]) -> None:
-        """Adds runs of records of an output partition whose transactions were not committed."""
+        """Add runs of records of an output partition whose transactions were not committed."""
         rows = ((base + run.first, base + run.last, int(run.fate), run.producer_id) for run in runs)
         self.insert("uncommitted VALUES (?, ?, ?, ?)", rows)
 
@@ -214,7 +214,7 @@ class Records(Database):
         at_most_once_each: bool = False,  # inputs may have fewer outputs than expected
         one_each: bool = True,  # none may have several, not even one that is gone
     ) -> None:
-        """Matches all records, and creates the questions' views."""
+        """Match all records, and create the questions' views."""
         rows = ((number, *offsets) for number, offsets in limits.items())
         self.insert("limits VALUES (?, ?, ?)", rows)
         lost = f"{_LOST} {_TRIED}" if at_most_once_each else _LOST

@@ -34,11 +34,11 @@ Watch = Callable[[str, int, int], None]
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
-    """Tells nobody."""
+    """Tell nobody."""
 
 
 def meter(watch: Watch, what: str, total: int) -> Callable[[int], None]:
-    """Begins a step; returns the function to call with how much was done since the last call."""
+    """Begin a step; return the function to call with how much was done since the last call."""
     done = 0
 
     def advance(count: int) -> None:
@@ -73,7 +73,7 @@ class Reader:
         self._timeout = cluster.timeout
 
     def read(self, spans: Spans, advance: Callable[[int], None]) -> Iterator[Batch]:
-        """Yields the visible records of spans, in order within each partition."""
+        """Yield the visible records of spans, in order within each partition."""
         try:
             with closing(Consumer(self._settings)) as consumer:
                 yield from self._read(consumer, spans, advance)
@@ -118,7 +118,7 @@ class Reader:
                 raise DeadlineExceededError(f"no record of {stuck} came within {self._timeout:g} s")
 
     def _sort(self, messages: list[Message], spans: Spans) -> tuple[Batch, set[TopicPartition]]:
-        """The records within the spans, and the partitions whose end has been reached."""
+        """Return the records within the spans, and the partitions whose end has been reached."""
         batch: Batch = []
         stopped: set[TopicPartition] = set()
         for message in messages:
@@ -153,7 +153,7 @@ def _offsets(
 
 
 def _next_size(messages: list[Message], size: int) -> int:
-    """How many records make up about 32 MiB, estimated from a sample of the last ones."""
+    """Return how many records make up about 32 MiB, estimated from a sample of the last ones."""
     sample = messages[:: max(1, len(messages) // _SAMPLE)]
     if not sample:
         return size

@@ -119,19 +119,19 @@ class RowCounts(Database):
         super().__init__(_SCHEMA)
 
     def add(self, side: int, rows: Iterable[HashedRow]) -> None:
-        """Adds rows to a side, EXPECTED or VISIBLE."""
+        """Add rows to a side, EXPECTED or VISIBLE."""
         self.insert("rows VALUES (?, ?, ?, ?)", ((side, *row) for row in rows))
 
     def add_keyless(self, numbers: Iterable[int]) -> None:
-        """Adds visible rows that have no key to compare them by."""
+        """Add visible rows that have no key to compare them by."""
         self.insert("keyless VALUES (?)", ((number,) for number in numbers))
 
     def compare(self) -> None:
-        """Compares the sides as multisets; raises KeyboardInterrupt at Ctrl-C."""
+        """Compare the sides as multisets; raise KeyboardInterrupt at Ctrl-C."""
         self.run(_COUNTS)
 
     def compare_keys(self, *, by_partition: bool) -> None:
-        """Compares the last value of each key, that with the highest number."""
+        """Compare the last value of each key, that with the highest number."""
         # Within a partition, where numbers are positions; otherwise all expected rows of a key must
         # be the same.
         self.run([_LASTS.format(f"number >> {SHIFT}" if by_partition else "value"), *_KEYS])

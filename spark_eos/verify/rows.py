@@ -49,11 +49,11 @@ class TopicRows:
         self.total = size(spans)
 
     def read(self, advance: Callable[[int], None]) -> Iterator[list[Row]]:
-        """Yields all records in batches."""
+        """Yield all records in batches."""
         return self._read(self._spans, advance)
 
     def pick(self, numbers: Collection[int]) -> Iterator[Row]:
-        """Yields some records; reads from the first to the last of each partition."""
+        """Yield some records; read from the first to the last of each partition."""
         wanted = frozenset(numbers)
         spans: dict[TopicPartition, tuple[int, int]] = {}
         for number in sorted(wanted):
@@ -123,14 +123,14 @@ class ParquetRows:
             raise ConfigurationError(f"--expect {path!r} can't be opened: {error}") from error
 
     def read(self, advance: Callable[[int], None]) -> Iterator[list[Row]]:
-        """Yields all rows in batches, file by file."""
+        """Yield all rows in batches, file by file."""
         for index in range(len(self._files)):
             for batch in self._read(index):
                 yield batch
                 advance(len(batch))
 
     def pick(self, numbers: Collection[int]) -> Iterator[Row]:
-        """Yields some rows; reads each of their files from the beginning to the last of them."""
+        """Yield some rows; read each of their files from the beginning to the last of them."""
         for index in sorted({number >> _SHIFT for number in numbers}):
             wanted = {number for number in numbers if number >> _SHIFT == index}
             for batch in self._read(index):

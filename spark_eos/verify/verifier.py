@@ -50,7 +50,7 @@ def verify(
     examples: int = 5,
     watch: Watch | None = None,
 ) -> Findings:
-    """Judges from input and output topics alone whether each record was written exactly once.
+    """Judge from input and output topics alone whether each record was written exactly once.
 
     It only reads, and a query may run at the same time. Records are matched by exactly one of
     ``position_header``, ``header`` and ``key``. Compacted topics can't be judged.
@@ -143,7 +143,7 @@ def verify(
 
 
 def check_arguments(outputs: Sequence[str], group_id: str | None, timeout: float) -> None:
-    """Checks what `verify` and `compare` both take."""
+    """Check what `verify` and `compare` both take."""
     _check_topics(outputs, "outputs")
     if group_id is not None:
         check_text("group_id", group_id)
@@ -151,7 +151,7 @@ def check_arguments(outputs: Sequence[str], group_id: str | None, timeout: float
 
 
 def _check_topics(topics: Sequence[str], what: str) -> None:
-    """Raises ConfigurationError unless topics are a list of distinct names."""
+    """Raise ConfigurationError unless topics are a list of distinct names."""
     if isinstance(topics, str) or not topics:
         raise ConfigurationError(f"{what} must be a non-empty list of topics")
     for topic in topics:
@@ -169,7 +169,7 @@ class _Verification(Judgement):
     watch: Watch
 
     def reconcile(self, prefix: str | None) -> None:
-        """Reads and matches everything, in an order that is safe while a query runs."""
+        """Read and matches everything, in an order that is safe while a query runs."""
         # Input committed before the outputs' ends are taken has its output below those ends; and
         # the source offset of every visible output is committed once the outputs have been read.
         source, target, records = self.source, self.target, self.records
