@@ -29,7 +29,7 @@ def test_help_names_every_command() -> None:
     names = re.findall(r"^  (\S+)", shown, re.MULTILINE)
     assert names == [
         *("abort", "acls", "adopt", "broker", "class-archive", "consume", "dead-letters"),
-        *("jars", "progress", "registry", "status", "topics", "verify"),
+        *("explain", "jars", "progress", "registry", "status", "topics", "verify"),
     ]
     # Each with what it does.
     assert re.findall(r"^  (\S+) +\S", shown, re.MULTILINE) == names

@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -294,9 +294,9 @@ def test_a_letter_of_default_settings_leaves_out_what_is_too_large(flow: Flow, p
     content = b"x" * 999_900
     given: dict[str, Any] = {"key": b"k", "headers": [("h", b"h")], "value": b"v"}
     given[part] = [("h", content)] if part == "headers" else content
-    KafkaProducer(bootstrap_servers=flow.bootstrap_servers, max_request_size=2_000_000).send(
-        flow.source, **given, partition=0
-    ).get(60)
+    producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers, max_request_size=2_000_000)
+    with closing(producer):
+        producer.send(flow.source, **given, partition=0).get(60)
     with writing_letters(flow) as (found, letters):
         found.add(support.writing.rows(flow, 0, 0, error=pa.array(["bad"])))
         found.commit()
