@@ -186,7 +186,7 @@ class SinkBatches:
 
     def why_failed(self) -> SparkEosError | None:
         """What a query that Spark has ended can be blamed on, where the query was started."""
-        return None if self._checks is None else self._checks.why_failed(self.start)
+        return None if self._checks is None else self._checks.why_failed()
 
     def log_failure(self) -> None:
         """Log what the query has failed with, if Spark's own error does not say so."""

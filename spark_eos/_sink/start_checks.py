@@ -37,8 +37,10 @@ class StartChecks:
         self._check_checkpoint()
         self._check_topics(start)
 
-    def why_failed(self, start: Start) -> SparkEosError | None:
+    def why_failed(self) -> SparkEosError | None:
         """Return what of it has changed since the query started, and so has ended it."""
+        # Connections of its own: the run's thread and the user's may both ask, at the same time.
+        start = Start(self.query.settings)
         try:
             with start as step:
                 self.check(step)
