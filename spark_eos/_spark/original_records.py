@@ -37,13 +37,13 @@ def original_records(dead_letters: DataFrame) -> DataFrame:
         original record; and ``dead_letter``, a struct of:
 
         - ``topic``, ``partition``, ``offset``: the original record's position; null if the dead
-          letter does not tell it.
+            letter does not tell it.
         - ``cluster``: the cluster of that topic, if it is another one.
         - ``group``, ``reason``, ``message``, ``exception``, ``stacktrace``: who wrote the dead
-          letter, and why.
+            letter, and why.
         - ``record``: ``row`` if key and value are those of a row, not of the original record.
         - ``incomplete``: what is missing, such as ``omitted: value of 2000000 bytes``; null if
-          nothing is.
+            nothing is.
 
         Anyone who may write to the dead-letter topic can make up all of them.
 
