@@ -94,11 +94,13 @@ def set_spark_log_level(level: str) -> str:
     return before
 
 
+# Newer versions of Spark want to know the time zone of timestamps.
+_WANTS_ZONE: Final = "timezone" in inspect.signature(to_arrow_schema).parameters
+
+
 def arrow_schema(schema: T.StructType) -> Any:
-    """Return the Arrow schema in which Spark takes rows of a schema from ``mapInArrow``."""
-    # Newer versions of Spark want to know the time zone of timestamps.
-    newer = "timezone" in inspect.signature(to_arrow_schema).parameters
-    zone: dict[str, Any] = {"timezone": "UTC"} if newer else {}
+    """The Arrow schema in which Spark takes rows of a schema from ``mapInArrow``."""
+    zone: dict[str, Any] = {"timezone": "UTC"} if _WANTS_ZONE else {}
     return to_arrow_schema(schema, **zone)
 
 

@@ -2,64 +2,48 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from typing import Any, Final
 
 import fastavro
 from fastavro.read import SchemaResolutionError
-from fastavro.schema import SchemaParseException
 
-from spark_eos.errors import SchemaError
 from spark_eos.schemas.avro_bytes import Checker
 from spark_eos.schemas.avro_changes import check_changes, exact_first
-from spark_eos.schemas.avro_types import kind_of, tag_of, without_invalid
+from spark_eos.schemas.avro_defaults import make_plain
+from spark_eos.schemas.avro_types import kind_of, without_invalid
 from spark_eos.schemas.formats import Format, Schema
-from spark_eos.schemas.kinds import Kind, said
+from spark_eos.schemas.kinds import Kind, Place, said
 
 _VALUE: Final = "value"
 # Without a namespace, which would be that of what it wraps.
 _WRAPPER: Final = "spark_eos_Wrapper"
+# Of a schema's JSON.
+_DEEPEST: Final = 500
 
 _read: Any = fastavro.schemaless_reader
 _write: Any = fastavro.schemaless_writer
 
 
-# How defaults are written.
-_JSON: Final[dict[str, tuple[type, ...]]] = {
-    "null": (type(None),),
-    "boolean": (bool,),
-    **dict.fromkeys(("int", "long"), (int,)),
-    **dict.fromkeys(("float", "double"), (int, float)),
-    # Bytes, where one has been met before.
-    **dict.fromkeys(("bytes", "string", "fixed", "enum"), (str, bytes)),
-    "array": (list,),
-    **dict.fromkeys(("map", "record"), (dict,)),
-}
-
-
 class Avro(Format):
     """The format ``AVRO``."""
+
+    title = "Avro schema"
 
     def __init__(self, schema: Schema) -> None:
         self._texts = [*(text for _, text in schema.references), schema.text]
         self.top: Any = None  # the schema, as fastavro takes it
         # The records, enums and fixed in it, by their full names.
         self.named: dict[str, Any] = {}
-        try:
-            for text in self._texts:
-                self.top = fastavro.parse_schema(_loaded(text), named_schemas=self.named)
-        except (ValueError, TypeError, KeyError, SchemaParseException) as error:
-            raise SchemaError(f"the Avro schema can't be used: {error}") from error
+        for text in self._texts:
+            self.top = fastavro.parse_schema(_loaded(text), named_schemas=self.named)
         is_name = not isinstance(self.top, dict)
         self.name = str(self.top if is_name else self.top.get("name", self.top["type"]))
         self.is_record = not is_name and self.top["type"] == "record"
 
     def _kind(self) -> Kind:
-        try:
-            return kind_of(self.top, self.named)
-        except KeyError as error:
-            raise SchemaError(f"the Avro schema can't be used: it lacks {error}") from error
+        return kind_of(self.top, self.named, Place())
 
     def plain(self, *, wrapped: bool) -> Any:
         """The schema without logical types; ``wrapped``: as the one field of a record."""
@@ -71,8 +55,7 @@ class Avro(Format):
         if wrapped:
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
         plain: Any = fastavro.parse_schema(own, named_schemas=named)
-        for one in (plain, *named.values(), *plain["__named_schemas"].values()):
-            _make_plain(one, named)
+        make_plain(plain, named)
         return plain
 
     def _reader(self, writer: "Avro") -> Callable[[bytes], Any]:
@@ -129,24 +112,18 @@ class Avro(Format):
 
 
 def _loaded(text: str) -> Any:
-    return json.loads(text, object_hook=without_invalid)
+    schema = json.loads(text, object_hook=without_invalid)
+    level = [schema]
+    for _ in range(_DEEPEST):
+        level = [inner for one in level if isinstance(one, dict | list) for inner in _parts(one)]
+        if not level:
+            return schema
+    # fastavro parses it until its stack overflows.
+    raise RecursionError
 
 
-def _make_plain(schema: Any, named: dict[str, Any]) -> None:
-    """Takes logical types out, and makes defaults whole."""
-    if isinstance(schema, list):
-        for one in schema:
-            _make_plain(one, named)
-    elif isinstance(schema, dict):
-        # fastavro makes a Python object of each value of a logical type: half as fast.
-        schema.pop("logicalType", None)
-        for name in ("type", "items", "values"):
-            _make_plain(schema.get(name), named)
-        for field in schema.get("fields", ()):
-            _make_plain(field["type"], named)
-            # fastavro takes bytes in them as text, and fills in no defaults in defaults.
-            if "default" in field:
-                field["default"] = _default(field["default"], field["type"], named)
+def _parts(one: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return one.values() if isinstance(one, dict) else one
 
 
 def _unions(schema: Any) -> Iterator[list[Any]]:
@@ -160,50 +137,6 @@ def _unions(schema: Any) -> Iterator[list[Any]]:
             yield from _unions(schema.get(name))
         for field in schema.get("fields", ()):
             yield from _unions(field["type"])
-
-
-def _default(value: Any, schema: Any, named: dict[str, Any]) -> Any:
-    if isinstance(schema, list):
-        return _default_member(value, schema, named)
-    schema = named.get(schema, schema) if isinstance(schema, str) else schema
-    kind = schema if isinstance(schema, str) else schema["type"]
-    if kind in {"bytes", "fixed"} and isinstance(value, str):
-        return value.encode("iso-8859-1")
-    if kind == "array":
-        return [_default(one, schema["items"], named) for one in value]
-    if kind == "map":
-        return {key: _default(one, schema["values"], named) for key, one in value.items()}
-    if kind == "record":
-        own = ((field["name"], field) for field in schema["fields"])
-        return {
-            name: _default(value.get(name, field.get("default")), field["type"], named)
-            for name, field in own
-        }
-    return value
-
-
-def _default_member(value: Any, union: list[Any], named: dict[str, Any]) -> Any:
-    """A default of a union, which is of the first member that it may be of."""
-    if isinstance(value, tuple):
-        # Types that several share are met several times.
-        return value
-    member = next((one for one in union if _may_be(value, one, named)), union[0])
-    made = _default(value, member, named)
-    several = len([one for one in union if one != "null"]) > 1
-    # As what is read, and written: fastavro itself would try which member it is.
-    tagged = made is not None and (several or _holds_tags(made))
-    return (tag_of(member, named), made) if tagged else made
-
-
-def _may_be(value: Any, schema: Any, named: dict[str, Any]) -> bool:
-    """Whether a default is of a member of a union, by its type in JSON, as in Avro's Java."""
-    schema = named.get(schema, schema) if isinstance(schema, str) else schema
-    return type(value) in _JSON[schema if isinstance(schema, str) else schema["type"]]
-
-
-def _holds_tags(value: Any) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return isinstance(value, tuple) or any(map(_holds_tags, inner))
 
 
 def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:

@@ -1,34 +1,46 @@
 """Whether a payload is what Avro allows: fastavro reads some that are not as another value."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from spark_eos.errors import SchemaError
 from spark_eos.schemas.kinds import BadValueError
 
-_Skip = Callable[[bytes, int], int]
-# Where a value ends that begins at a place; raises ValueError or IndexError if it is none.
+_Skip = Callable[[bytes, int, int], int]
+# Where a value ends that begins at a place, and may hold so many levels of others; raises
+# ValueError or IndexError if it is none.
 
-# A record's items of no bytes: others can't be more than it has bytes.
+# A record's values of no bytes: others can't be more than it has bytes.
 _EMPTY: Final = 1000
-_SIZES: Final = {"null": 0, "float": 4, "double": 8}
+# Of records, arrays and maps in each other, which fastavro reads until its stack overflows. So far
+# Python's own stack reaches, too.
+_DEEPEST: Final = 250
+
+
+class _Type(NamedTuple):
+    skip: _Skip
+    empty: int = 0  # how many values a value of no bytes is; 0 if it takes bytes
+    levels: float = 0  # of records, arrays and maps in each other; infinite if it contains itself
 
 
 class Checker:
     """Tells payloads that are not of a schema, as fastavro parses it."""
 
     def __init__(self, schema: Any) -> None:
-        self._named: dict[str, _Skip] = {}
+        self._types = {**_PRIMITIVES}
         self._schemas = schema["__named_schemas"]
-        # Items of no bytes that a record may still have, and whether an array has such.
+        # Values of no bytes that a record may still have, and whether an array has such.
         self._left = 0
         self._empties = False
         self._booleans = False
         # Of a union or an enum.
         self._members = 1
-        self._skip = self._skip_of(schema)
-        for other in self._schemas.values():
-            self._skip_of(other)
+        whole = self._type_of(schema)
+        self._skip, is_recursive = whole.skip, whole.levels == math.inf
+        if _DEEPEST < whole.levels < math.inf:
+            raise SchemaError(f"it is nested more than {_DEEPEST} levels deep")
         # fastavro counts negative indexes of unions and enums from the end, cuts off numbers of
         # more than 64 bits, and takes any byte for a boolean.
         negative = re.escape(bytes(range(1, min(2 * self._members, 0x80), 2)))
@@ -37,7 +49,7 @@ class Checker:
         always = self._booleans or self._members > 0x40
         self._suspect = re.compile(b"" if always else suspect).search
         # What has to raise nothing before a payload is read; None for most schemas.
-        self.check_first = self._count if self._empties else None
+        self.check_first = self._check_size if self._empties or is_recursive else None
 
     def check(self, payload: bytes, end: int) -> None:
         """Raises ValueError or IndexError; ``end``: where fastavro has stopped reading."""
@@ -45,94 +57,95 @@ class Checker:
             raise BadValueError(f"{left} bytes are left after the record")
         # Python takes as long to pass over a payload as fastavro to read it: only if there are
         # bytes that a wrong one must have.
-        if self._suspect(payload) and self._skip(payload, 0) != len(payload):
+        if self._suspect(payload) and self._skip(payload, 0, _DEEPEST) != len(payload):
             raise BadValueError("it ends elsewhere")
 
-    def _count(self, payload: bytes) -> None:
-        """Raises ValueError or IndexError if few bytes claim many items."""
+    def _check_size(self, payload: bytes) -> None:
+        """Raises ValueError or IndexError if few bytes claim many items, or many levels."""
         self._left = _EMPTY
-        self._skip(payload, 0)
+        self._skip(payload, 0, _DEEPEST)
 
-    def _blocks(self, item: _Skip, *, empty: bool = False) -> _Skip:
-        """Skips an array or a map; ``empty``: whether its items have no bytes."""
-        self._empties = self._empties or empty
+    def _blocks(self, item: _Type) -> _Type:
+        """An array or a map."""
+        self._empties = self._empties or item.empty > 0
 
-        def skip(data: bytes, at: int) -> int:
+        def skip(data: bytes, at: int, levels: int) -> int:
+            levels = _less(levels)
             while True:
                 count, at = _number(data, at)
                 if not count:
                     return at
                 if count < 0:
                     # The block's size follows.
-                    count, at = -count, _long(data, at)
-                if empty:
-                    self._left -= count
+                    count, at = -count, _long(data, at, levels)
+                if item.empty:
+                    self._left -= count * item.empty
                     if self._left < 0:
                         raise BadValueError(f"it has more than {_EMPTY} items of no bytes")
                     continue
+                if count > len(data) - at:
+                    raise IndexError
                 for _ in range(count):
-                    at = item(data, at)
+                    at = item.skip(data, at, levels)
 
-        return skip
+        return _Type(skip, levels=item.levels + 1)
 
-    def _is_empty(self, schema: Any, within: Sequence[str] = ()) -> bool:
-        """Whether a value takes no bytes."""
-        schema = self._schemas.get(schema, schema) if isinstance(schema, str) else schema
-        if not isinstance(schema, dict):
-            return bool(schema == "null")
-        name = schema.get("name", "")
-        if schema["type"] == "record" and name not in within:
-            inner = (*within, name)
-            return all(self._is_empty(field["type"], inner) for field in schema["fields"])
-        return schema["type"] == "null" or (schema["type"] == "fixed" and not schema["size"])
-
-    def _skip_of(self, schema: Any) -> _Skip:
+    def _type_of(self, schema: Any) -> _Type:
         if isinstance(schema, list):
             self._members = max(self._members, len(schema))
-            return _union([self._skip_of(one) for one in schema])
+            return _union([self._type_of(one) for one in schema])
         if isinstance(schema, str):
             self._booleans = self._booleans or schema == "boolean"
-            if schema in _SIZES:
-                return _fixed(_SIZES[schema])
-            return _PRIMITIVES.get(schema) or self._skip_named(schema)
+            return self._types.get(schema) or self._type_of(self._schemas[schema])
         name = schema["type"]
         if name == "record":
-            made = _record([self._skip_of(field["type"]) for field in schema["fields"]])
-        elif name == "enum":
+            return self._record(schema)
+        if name == "enum":
             self._members = max(self._members, len(schema["symbols"]))
             made = _union([_fixed(0)] * len(schema["symbols"]))
         elif name == "fixed":
             made = _fixed(schema["size"])
         elif name == "array":
-            item = schema["items"]
-            made = self._blocks(self._skip_of(item), empty=self._is_empty(item))
+            made = self._blocks(self._type_of(schema["items"]))
         elif name == "map":
-            made = self._blocks(_record([_text, self._skip_of(schema["values"])]))
+            made = self._blocks(_sequence([_PRIMITIVES["string"], self._type_of(schema["values"])]))
         else:
-            made = self._skip_of(name)
+            made = self._type_of(name)
         if "name" in schema:
-            self._named[schema["name"]] = made
+            self._types[schema["name"]] = made
         return made
 
-    def _skip_named(self, name: str) -> _Skip:
-        """By a name that is looked up later: a record may contain itself."""
-
-        def skip(data: bytes, at: int) -> int:
-            return self._named[name](data, at)
-
-        return skip
+    def _record(self, schema: Any) -> _Type:
+        name, fields = schema["name"], list[_Type]()
+        made = _sequence(fields, is_record=True)
+        # In itself, until its fields are known.
+        self._types[name] = made._replace(empty=0, levels=math.inf)
+        fields += [self._type_of(field["type"]) for field in schema["fields"]]
+        is_empty = all(field.empty for field in fields)
+        empty = max(1, sum(field.empty for field in fields)) if is_empty else 0
+        if empty > _EMPTY:
+            raise SchemaError(f"{name} has more than {_EMPTY} values of no bytes")
+        levels = 1 + max((field.levels for field in fields), default=0)
+        self._types[name] = _Type(made.skip, empty, levels)
+        return self._types[name]
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
     """A number, and where it ends."""
     if (byte := data[at]) < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
-    end = _long(data, at)
+    end = _long(data, at, 0)
     found = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[at:end]))
     return (found >> 1) ^ -(found & 1), end
 
 
-def _long(data: bytes, at: int) -> int:
+def _less(levels: int) -> int:
+    if not levels:
+        raise BadValueError(f"it is nested more than {_DEEPEST} levels deep")
+    return levels - 1
+
+
+def _long(data: bytes, at: int, _levels: int) -> int:
     if data[at] < 0x80:
         return at + 1
     for end in range(at, at + 10):
@@ -143,13 +156,13 @@ def _long(data: bytes, at: int) -> int:
     raise BadValueError("a number has more than 64 bits")
 
 
-def _boolean(data: bytes, at: int) -> int:
+def _boolean(data: bytes, at: int, _levels: int) -> int:
     if data[at] > 1:
         raise BadValueError(f"a boolean is {data[at]}")
     return at + 1
 
 
-def _text(data: bytes, at: int) -> int:
+def _text(data: bytes, at: int, _levels: int) -> int:
     if not (byte := data[at]) & 0x81:
         return at + 1 + (byte >> 1)
     size, begin = _number(data, at)
@@ -158,37 +171,43 @@ def _text(data: bytes, at: int) -> int:
     return begin + size
 
 
-_PRIMITIVES: Final[dict[str, _Skip]] = {
-    "boolean": _boolean,
-    "int": _long,
-    "long": _long,
-    "bytes": _text,
-    "string": _text,
+def _fixed(size: int) -> _Type:
+    if type(size) is not int or size < 0:
+        raise SchemaError(f"the size of a fixed is {size!r}")
+    return _Type(lambda _, at, _levels: at + size, int(not size))
+
+
+_PRIMITIVES: Final = {
+    "null": _fixed(0),
+    "boolean": _Type(_boolean),
+    "int": _Type(_long),
+    "long": _Type(_long),
+    "float": _fixed(4),
+    "double": _fixed(8),
+    "bytes": _Type(_text),
+    "string": _Type(_text),
 }
 
 
-def _fixed(size: int) -> _Skip:
-    return lambda _, at: at + size
-
-
-def _record(fields: Sequence[_Skip]) -> _Skip:
-    def skip(data: bytes, at: int) -> int:
-        for field in fields:
-            at = field(data, at)
+def _sequence(parts: Sequence[_Type], *, is_record: bool = False) -> _Type:
+    def skip(data: bytes, at: int, levels: int) -> int:
+        levels = _less(levels) if is_record else levels
+        for part in parts:
+            at = part.skip(data, at, levels)
         return at
 
-    return skip
+    return _Type(skip, levels=max((part.levels for part in parts), default=0))
 
 
-def _union(members: Sequence[_Skip]) -> _Skip:
+def _union(members: Sequence[_Type]) -> _Type:
     limit = 2 * len(members)
 
-    def skip(data: bytes, at: int) -> int:
+    def skip(data: bytes, at: int, levels: int) -> int:
         if not (byte := data[at]) & 0x81 and byte < limit:
-            return members[byte >> 1](data, at + 1)
+            return members[byte >> 1].skip(data, at + 1, levels)
         index, begin = _number(data, at)
         if not 0 <= index < len(members):
             raise BadValueError(f"the index of a union or an enum is {index}")
-        return members[index](data, begin)
+        return members[index].skip(data, begin, levels)
 
-    return skip
+    return _Type(skip, levels=max((member.levels for member in members), default=0))

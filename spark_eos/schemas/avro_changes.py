@@ -54,6 +54,11 @@ class _Changes:
             if len(possible) > 1 and _is_named(member) and not isinstance(writer, list):
                 raise SchemaError(f"{where} is a union, and what has written it has none there")
             fitting = [other for other in possible if _fits(member, other)]
+            if fitting and _is_named(member) and _kind(fitting[0]) != _kind(member):
+                raise SchemaError(
+                    f"{where} is the {_kind(fitting[0])} {_said(fitting[0])}, and was the "
+                    f"{_kind(member)} {_said(member)}"
+                )
             if any(_same(member, other) for other in fitting) and not _same(member, fitting[0]):
                 raise SchemaError(
                     f"{where} is a union, of which {_said(member)} would be read as "

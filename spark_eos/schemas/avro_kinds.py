@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.kinds import BadValueError, Kind, Written, refused
-from spark_eos.schemas.nested import Record, filled
+from spark_eos.schemas.kinds import BadValueError, Kind
+from spark_eos.schemas.nested import Record, check_filled
 
 # Microseconds for each unit, as a fraction.
 UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
@@ -62,11 +62,11 @@ class Decimal(Kind):
         numbers = array.cast(self.arrow)
         numbers = memoryview(numbers.buffers()[1] or b"")[16 * numbers.offset :]
         made = []
-        for row, is_null in enumerate(array.is_null().to_pylist()):
+        for row in range(len(array)):
             number = int.from_bytes(numbers[16 * row : 16 * row + 16], "little", signed=True)
             # As fastavro, and so Confluent's serializer, has it.
             size = self._size or (number.bit_length() + 8) // 8
-            made.append(None if is_null else number.to_bytes(size, "big", signed=True))
+            made.append(number.to_bytes(size, "big", signed=True))
         return pa.array(made, pa.binary())
 
     def check(self, kind: T.DataType, path: str) -> None:
@@ -88,11 +88,11 @@ class FixedUuid(Kind):
         return pa.array([raw and str(uuid.UUID(bytes=raw)) for raw in values], self.arrow)
 
     def _to_wire(self, array: pa.Array) -> pa.Array:
+        texts = array.to_pylist()
         try:
-            found = [text and uuid.UUID(text).bytes for text in array.to_pylist()]
+            return pa.array([uuid.UUID(text).bytes for text in texts], pa.binary())
         except ValueError:
             raise BadValueError("a text is no UUID") from None
-        return pa.array(found, pa.binary())
 
 
 class Enum(Kind):
@@ -100,10 +100,11 @@ class Enum(Kind):
         super().__init__(T.StringType(), pa.string())
         self._symbols = dict.fromkeys(symbols)
 
-    def values(self, array: pa.Array, path: str) -> Written:
-        known = self._symbols
-        found = [one if one in known else None for one in array.to_pylist()]
-        return refused(array, found, f"{path} is none of {', '.join(known)}")
+    def _values(self, array: pa.Array) -> list[Any]:
+        values = super()._values(array)
+        if not self._symbols.keys() >= {*values}:
+            raise BadValueError(f"a text is none of {', '.join(self._symbols)}")
+        return values
 
 
 class Fixed(Kind):
@@ -111,11 +112,11 @@ class Fixed(Kind):
         super().__init__(T.BinaryType(), pa.binary())
         self._size = size
 
-    def values(self, array: pa.Array, path: str) -> Written:
-        found = [
-            one if one is None or len(one) == self._size else None for one in array.to_pylist()
-        ]
-        return refused(array, found, f"{path} does not have {self._size} bytes")
+    def _values(self, array: pa.Array) -> list[Any]:
+        values = super()._values(array)
+        if not {self._size} >= {*map(len, values)}:
+            raise BadValueError(f"a value does not have {self._size} bytes")
+        return values
 
 
 _MEMBERS: Final[dict[type, tuple[str, ...]]] = {
@@ -158,7 +159,6 @@ class Union(Record):
     def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:  # noqa: ARG002
         return next(one for one in parts if one is not None)
 
-    def _faults(self, array: pa.Array, path: str) -> dict[int, str]:
-        wrong = np.flatnonzero(filled(array.flatten(), len(array)) != 1)
+    def _check_together(self, arrays: Mapping[str, pa.Array], path: str) -> None:
         text = f"{path} must have exactly one member that is not null"
-        return dict.fromkeys(wrong.tolist(), text)
+        check_filled(arrays.values(), lambda count: count == 1, text)

@@ -1,7 +1,7 @@
 """Which columns Avro's types become; refuses those that Spark has no column for."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.avro_kinds import UNITS, Decimal, Enum, Fixed, FixedUuid, Timestamp, Union
-from spark_eos.schemas.kinds import PRIMITIVES, Kind
+from spark_eos.schemas.kinds import PRIMITIVES, Kind, Place
 from spark_eos.schemas.nested import List, Map, Record
 
 # With the types that they may be of, and a fixed's size; decimals depend on more.
@@ -29,46 +29,39 @@ _LOGICAL: Final = {
 }
 
 
-def kind_of(schema: Any, named: dict[str, Any], path: str = "", within: Sequence[str] = ()) -> Kind:
+def kind_of(schema: Any, named: dict[str, Any], place: Place) -> Kind:
     """How values of a schema, as fastavro parses it, are a column; refuses what Spark lacks."""
     if isinstance(schema, list):
-        return _union(schema, named, path, within)
+        return _union(schema, named, place)
     if isinstance(schema, str) and schema not in PRIMITIVES:
         schema = named[schema]
     elif isinstance(schema, str):
         schema = {"type": schema}
     name = schema["type"]
     if isinstance(name, list | dict):
-        return kind_of(name, named, path, within)
-    found = _logical(schema, path or "the schema")
+        return kind_of(name, named, place)
+    found = _logical(schema, place)
     if found is None and name in PRIMITIVES:
         return Kind(*PRIMITIVES[name])
     if found is None:
-        found = _KINDS[name](schema, named, path, within)
+        found = _KINDS[name](schema, named, place)
     # A record, enum or fixed; or a default in a union's member.
     found.untag = "name" in schema or name in {"array", "map"}
     return found
 
 
-def _array(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
-    return List(kind_of(schema["items"], named, f"{path}[]", within))
+def _array(schema: Any, named: dict[str, Any], place: Place) -> Kind:
+    return List(kind_of(schema["items"], named, place.items()))
 
 
-def _map(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
-    value = kind_of(schema["values"], named, f"{path}{{}}", within)
-    return Map(Kind(*PRIMITIVES["string"]), value)
+def _map(schema: Any, named: dict[str, Any], place: Place) -> Kind:
+    return Map(Kind(*PRIMITIVES["string"]), kind_of(schema["values"], named, place.values()))
 
 
-def _record(schema: Any, named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
-    full = schema["name"]
-    if full in within:
-        raise SchemaError(
-            f"{path}: record {full} contains itself, and Spark has no recursive columns. Give "
-            "schema= a reader's schema without that field"
-        )
-    dot, inner = f"{path}." if path else "", (*within, full)
+def _record(schema: Any, named: dict[str, Any], place: Place) -> Kind:
+    inner = place.inside(schema["name"], f"record {schema['name']}")
     parts = ((field["name"], field["type"]) for field in schema["fields"])
-    fields = {name: kind_of(kind, named, dot + name, inner) for name, kind in parts}
+    fields = {name: kind_of(kind, named, inner.field(name)) for name, kind in parts}
     return Record(fields, [field["name"] for field in schema["fields"] if "default" not in field])
 
 
@@ -81,14 +74,14 @@ _KINDS: Final = {
 }
 
 
-def _logical(schema: Any, where: str) -> Kind | None:
+def _logical(schema: Any, place: Place) -> Kind | None:
     """The kind of a logical type, which is valid; None if there is none."""
     base, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal":
         precision, scale = schema["precision"], schema.get("scale", 0)
         if precision > 38:
             raise SchemaError(
-                f"{where}: decimal({precision}, {scale}): Spark has 38 digits at most. Give "
+                f"{place}: decimal({precision}, {scale}): Spark has 38 digits at most. Give "
                 f"schema= a reader's schema with the {base} alone, or without the field"
             )
         return Decimal(precision, scale, schema.get("size"))
@@ -101,17 +94,17 @@ def _logical(schema: Any, where: str) -> Kind | None:
         return Timestamp(unit, local=family != "timestamp")
     if logical == "duration":
         raise SchemaError(
-            f"{where}: Spark has no type for a duration, which is months, days and milliseconds. "
+            f"{place}: Spark has no type for a duration, which is months, days and milliseconds. "
             "Give schema= a reader's schema with the fixed alone, or without the field"
         )
     return None
 
 
-def _union(schema: list[Any], named: dict[str, Any], path: str, within: Sequence[str]) -> Kind:
+def _union(schema: list[Any], named: dict[str, Any], place: Place) -> Kind:
     nullable = "null" in schema
     branches = [one for one in schema if one != "null"]
     if len(branches) <= 1:
-        found = kind_of(branches[0] if branches else "null", named, path, within)
+        found = kind_of(branches[0] if branches else "null", named, place)
         # fastavro would try which member a value is, and can't try unions in it.
         found.tag = tag_of(branches[0], named) if found.tagged and nullable else None
     else:
@@ -119,10 +112,10 @@ def _union(schema: list[Any], named: dict[str, Any], path: str, within: Sequence
         for pair in ({"int", "long"}, {"float", "double"}):
             if pair <= {*tags}:
                 raise SchemaError(
-                    f"{path or 'the schema'}: in a union of {' and '.join(sorted(pair))} nothing "
+                    f"{place}: in a union of {' and '.join(sorted(pair))} nothing "
                     "tells which one a value is. Give schema= a reader's schema with one of them"
                 )
-        found = Union(_members(tags, [kind_of(one, named, path, within) for one in branches]))
+        found = Union(_members(tags, [kind_of(one, named, place) for one in branches]))
     found.nullable = found.nullable or nullable
     return found
 

@@ -2,7 +2,8 @@
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
@@ -11,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.errors import ConfigurationError, SchemaError
-from spark_eos.schemas.kinds import CodecResult, Kind, bisect_failures, each, typed
+from spark_eos.errors import ConfigurationError, SchemaError, SparkEosError
+from spark_eos.schemas.kinds import BadRows, CodecResult, Kind, coded, each, typed
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,15 @@ Codec = Callable[[pa.Array], CodecResult]
 class Format(ABC):
     """A schema of one format, parsed. Whatever is wrong with it raises `SchemaError`."""
 
+    title: str  # what its schemas are called
     name: str  # the full name of the record that it describes, which tells schemas apart
     prefix = b""  # between schema id and payload, such as Protobuf's message indexes
-    _bad_record: tuple[type[Exception], ...] = (Exception,)
-    _bad_value: tuple[type[Exception], ...] = (Exception,)
 
     @cached_property
     def kind(self) -> Kind:
         """Its types as columns; a writer's may be such that Spark has none."""
-        return self._kind()
+        with _judged(self.title):
+            return self._kind()
 
     def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
         """The rows of each record's full name, among payloads that the schema has written."""
@@ -49,26 +50,41 @@ class Format(ABC):
 
     def decoder(self, writer: Any) -> Codec:
         """Makes values of what a schema of the same format has written: payloads, without nulls."""
-        read = self._reader(writer)
+        kind = self.kind
+        with _judged(self.title):
+            read = self._reader(writer)
 
         def decode(payloads: pa.Array) -> CodecResult:
-            values, errors = each(payloads.to_pylist(), read, self._bad_record, self._unread)
-            made = bisect_failures(self.kind.array, values, self.kind.arrow)
+            values, errors = each(payloads.to_pylist(), read, self._unread)
+            made = coded(lambda part: CodecResult(kind.array(part), {}), values, kind.arrow)
             return CodecResult(made.array, made.errors | errors)
 
         return decode
 
-    def encoder(self, kind: T.DataType) -> Codec:
+    def encoder(self, column: T.DataType) -> Codec:
         """Makes payloads of columns of a type, which is checked first; a null becomes a null."""
-        self.kind.check(kind, "")
-        write = self._writer()
+        kind = self.kind
+        kind.check(column, "")
+        with _judged(self.title):
+            write = self._writer()
 
-        def encode(array: pa.Array) -> CodecResult:
-            values, faults = self.kind.values(typed(array, self.kind.arrow), "")
-            made, errors = each(values, write, self._bad_value, self._unwritten)
-            return CodecResult(pa.array(made, pa.binary()), errors | faults)
+        def encode(rows: pa.Array) -> CodecResult:
+            good, errors = np.flatnonzero(rows.is_valid()), dict[int, str]()
+            while True:
+                try:
+                    values, make = kind.making(rows if len(good) == len(rows) else rows.take(good))
+                    break
+                except BadRows as bad:
+                    errors |= bad.placed(good).errors
+                    good = np.delete(good, [*bad.errors])
+            payloads, faults = each(values, lambda value: write(make(value)), self._unwritten)
+            made = np.full(len(rows), None)
+            made[good] = payloads
+            return CodecResult(
+                pa.array(made, pa.binary()), errors | BadRows(faults).placed(good).errors
+            )
 
-        return encode
+        return lambda array: coded(encode, typed(array, kind.arrow), pa.binary())
 
     @abstractmethod
     def _kind(self) -> Kind: ...
@@ -96,6 +112,25 @@ _FORMATS: Final = {
 }
 
 
+@contextmanager
+def _judged(title: str) -> Iterator[None]:
+    """Makes whatever is raised about a schema a SchemaError, unless the machine is at fault."""
+    try:
+        yield
+    except (SparkEosError, MemoryError, ImportError, OSError):
+        raise
+    except Exception as error:
+        raise SchemaError(f"the {title} can't be used: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deep, or contains itself"
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    return f"{getattr(error, 'message', error)}"[:1000] or type(error).__name__
+
+
 # A worker asks for the names of each batch's records.
 @lru_cache(maxsize=1000)
 def format_of(schema: Schema) -> Any:
@@ -106,7 +141,9 @@ def format_of(schema: Schema) -> Any:
         raise SchemaError(
             f"the schema is of the format {schema.kind!r}; spark-eos has {', '.join(_FORMATS)}"
         ) from None
-    return getattr(imported(module), name)(schema)
+    made = getattr(imported(module), name)
+    with _judged(made.title):
+        return made(schema)
 
 
 def imported(module: str) -> Any:

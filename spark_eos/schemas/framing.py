@@ -15,6 +15,8 @@ SchemaKey = int | uuid.UUID
 # How long an id is with the byte before it, which says whether it is a GUID.
 _LENGTHS: Final = {b"\x00": 5, b"\x01": 17}
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+# Names that are not UTF-8 stay as they are.
+_RAW_TYPE: Final = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 
 
 class Group(NamedTuple):
@@ -128,10 +130,11 @@ def with_header(headers: pa.Array | None, name: str, values: list[bytes | None])
         return pa.array(list(entries), HEADERS_TYPE)
     if not any(values) and not _headers_with_id(headers, name):
         return headers
-    made: list[list[dict[str, bytes | str | None]] | None] = []
-    for before, value in zip(headers.to_pylist(), values, strict=True):
+    own = name.encode()
+    made: list[list[dict[str, bytes | None]] | None] = []
+    for before, value in zip(headers.cast(_RAW_TYPE).to_pylist(), values, strict=True):
         # An old one would tell readers the schema of what the record held before.
-        kept = [entry for entry in before or () if entry is None or entry["key"] != name]
-        kept += [{"key": name, "value": value}] if value else []
+        kept = [entry for entry in before or () if entry is None or entry["key"] != own]
+        kept += [{"key": own, "value": value}] if value else []
         made.append(kept if kept or before is not None else None)
-    return pa.array(made, headers.type)
+    return pa.array(made, _RAW_TYPE).view(HEADERS_TYPE).cast(headers.type)

@@ -10,10 +10,9 @@ from urllib.parse import urljoin
 
 import jsonschema_rs
 
-from spark_eos.errors import SchemaError
 from spark_eos.schemas.formats import Format, Schema
 from spark_eos.schemas.json_types import Column, Resolver, column_of
-from spark_eos.schemas.kinds import BadValueError, Kind, said
+from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
 
 # Where a schema without an id is. Nothing is read from there.
 _ROOT: Final = "file:///"
@@ -55,40 +54,35 @@ _write: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allo
 class JsonSchema(Format):
     """The format ``JSON``. Schemas that one refers to are not fetched."""
 
-    _bad_record = (jsonschema_rs.ValidationError, ValueError, RecursionError)
-    _bad_value = (jsonschema_rs.ValidationError, ValueError)
+    title = "JSON Schema"
 
     def __init__(self, schema: Schema) -> None:
-        try:
-            self._top: Any = json.loads(schema.text)
-            own = self._top.get("$id", "") if isinstance(self._top, dict) else ""
-            self._root = urljoin(_ROOT, own) if isinstance(own, str) else _ROOT
-            # Names are relative to the schema's own id, if it has one.
-            found = {
-                urljoin(base, name): json.loads(text)
-                for name, text in schema.references
-                for base in (_ROOT, self._root)
-            }
-            whole = jsonschema_rs.Registry([*found.items(), (self._root, self._top)])
-            self._resolver = Resolver(whole.resolver(self._root), {**found, self._root: self._top})
-            self.validate = jsonschema_rs.validator_for(
-                self._top,
-                registry=jsonschema_rs.Registry([*found.items()]),
-                base_uri=self._root,
-                offline=True,
-                validate_formats=False,  # as Confluent's serializer
-                mask=_MASK,
-            ).validate
-        except (ValueError, TypeError, jsonschema_rs.ReferencingError) as error:
-            message = getattr(error, "message", error)
-            raise SchemaError(f"the JSON Schema can't be used: {message}") from error
+        self._top: Any = json.loads(schema.text)
+        own = self._top.get("$id", "") if isinstance(self._top, dict) else ""
+        self._root = urljoin(_ROOT, own) if isinstance(own, str) else _ROOT
+        # Names are relative to the schema's own id, if it has one.
+        found = {
+            urljoin(base, name): json.loads(text)
+            for name, text in schema.references
+            for base in (_ROOT, self._root)
+        }
+        whole = jsonschema_rs.Registry([*found.items(), (self._root, self._top)])
+        self._resolver = Resolver(whole.resolver(self._root), {**found, self._root: self._top})
+        self.validate = jsonschema_rs.validator_for(
+            self._top,
+            registry=jsonschema_rs.Registry([*found.items()]),
+            base_uri=self._root,
+            offline=True,
+            validate_formats=False,  # as Confluent's serializer
+            mask=_MASK,
+        ).validate
         # Confluent's serializers take the title for it.
         top = self._top if isinstance(self._top, dict) else {"$id": ""}
         self.name = str(top.get("title") or top.get("$id", "object"))
 
     @cached_property
     def _column(self) -> Column:
-        return column_of(self._top, self._resolver, "", (self._root,))
+        return column_of(self._top, self._resolver, Place(within=frozenset({self._root})))
 
     def _kind(self) -> Kind:
         return self._column.kind

@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.kinds import PRIMITIVES, BadValueError, Kind
+from spark_eos.schemas.kinds import PRIMITIVES, REMEDY, BadValueError, Kind, Place
 from spark_eos.schemas.nested import List, Map, Record
 
-_REMEDY: Final = "Give schema= a reader's schema without that field"
 _COMBINING: Final = ("oneOf", "anyOf", "allOf")
 _NESTING: Final = {"properties", "items"}
 # Keywords from which a type without a name can be told.
@@ -53,34 +52,33 @@ class Resolver:
         return contents, Resolver(found.resolver, self._documents), address
 
 
-def column_of(schema: Any, resolver: Resolver, path: str, within: Sequence[str]) -> Column:
+def column_of(schema: Any, resolver: Resolver, place: Place) -> Column:
     """What values of a schema become; refuses types that Spark has none for."""
-    where = path or "the schema"
     if not isinstance(schema, dict):
-        raise SchemaError(f"{where}: its schema is {json.dumps(schema)}, which tells no type")
+        raise SchemaError(f"{place}: its schema is {json.dumps(schema)}, which tells no type")
     if (reference := schema.get("$ref")) is not None:
         beside = next((word for word in schema if word in {*_NESTING, *_COMBINING}), None)
         if beside is not None:
             raise SchemaError(
-                f"{where}: $ref beside {beside} is read in two ways: up to draft 7 the $ref "
-                f"counts alone. Put one of them into an object of its own. {_REMEDY}"
+                f"{place}: $ref beside {beside} is read in two ways: up to draft 7 the $ref "
+                f"counts alone. Put one of them into an object of its own. {REMEDY}"
             )
-        return _referred(reference, resolver, path, within)
+        return _referred(reference, resolver, place)
     if any(word in schema for word in _COMBINING):
-        return _combined(schema, resolver, path, within)
-    names = _type_names(schema, where)
+        return _combined(schema, resolver, place)
+    names = _type_names(schema, place)
     nullable = "null" in names
     others = [name for name in names if name != "null"]
     if len(others) != 1:
-        raise SchemaError(f"{where} is {' or '.join(names)}, and a column has one type. {_REMEDY}")
+        raise SchemaError(f"{place} is {' or '.join(names)}, and a column has one type. {REMEDY}")
     (name,) = others
     nested = {"object": _object, "array": _array}.get(name)
     if nested is not None:
-        made = nested(schema, resolver, path, within)
+        made = nested(schema, resolver, place)
     elif name in _SCALARS:
         made = _scalar(schema, name)
     else:
-        raise SchemaError(f"{where}: JSON Schema has no type {name!r}")
+        raise SchemaError(f"{place}: JSON Schema has no type {name!r}")
     # The schema itself judges them.
     made.kind.nulls_are_faults = False
     return _nullable(made) if nullable else made
@@ -94,38 +92,30 @@ def _nullable(column: Column) -> Column:
     )
 
 
-def _referred(reference: str, resolver: Resolver, path: str, within: Sequence[str]) -> Column:
+def _referred(reference: str, resolver: Resolver, place: Place) -> Column:
     try:
         found, own, address = resolver.lookup(reference)
     except jsonschema_rs.ReferencingError:
         raise SchemaError(
-            f"{path or 'the schema'}: $ref {reference!r} is neither in the schema nor one of its "
+            f"{place}: $ref {reference!r} is neither in the schema nor one of its "
             "references in the registry"
         ) from None
-    if address in within:
-        raise SchemaError(
-            f"{path}: {reference} contains itself, and Spark has no recursive columns. {_REMEDY}"
-        )
-    return column_of(found, own, path, (*within, address))
+    return column_of(found, own, place.inside(address, reference))
 
 
-def _combined(
-    schema: Mapping[str, Any], resolver: Resolver, path: str, within: Sequence[str]
-) -> Column:
+def _combined(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Column:
     """The one type that is combined with null."""
     word, *more = (word for word in _COMBINING if word in schema)
     branches = schema[word]
     # Confluent's generator gives the null a title.
     others = [one for one in branches if not (isinstance(one, dict) and one.get("type") == "null")]
     if more or word == "allOf" or len(others) != 1 or _NESTING & schema.keys():
-        raise SchemaError(
-            f"{path or 'the schema'}: {word} is only read as one type or null. {_REMEDY}"
-        )
-    made = column_of(others[0], resolver, path, within)
+        raise SchemaError(f"{place}: {word} is only read as one type or null. {REMEDY}")
+    made = column_of(others[0], resolver, place)
     return _nullable(made) if len(others) < len(branches) else made
 
 
-def _type_names(schema: Mapping[str, Any], where: str) -> list[str]:
+def _type_names(schema: Mapping[str, Any], place: Place) -> list[str]:
     names = schema.get("type")
     if names is not None:
         return [names] if isinstance(names, str) else list(names)
@@ -135,7 +125,7 @@ def _type_names(schema: Mapping[str, Any], where: str) -> list[str]:
     for word, name in _TELLING.items():
         if word in schema:
             return [name]
-    raise SchemaError(f"{where}: its schema tells no type. {_REMEDY}")
+    raise SchemaError(f"{place}: its schema tells no type. {REMEDY}")
 
 
 _JSON_NAMES: Final[dict[type, str]] = {
@@ -157,24 +147,19 @@ def _scalar(schema: Mapping[str, Any], name: str) -> Column:
     return Column(Kind(*PRIMITIVES[_SCALARS[name]]), shape | (_LONG if name == "integer" else {}))
 
 
-def _array(
-    schema: Mapping[str, Any], resolver: Resolver, path: str, within: Sequence[str]
-) -> Column:
+def _array(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Column:
     items = schema.get("items")
     if not isinstance(items, dict) or "prefixItems" in schema:
-        raise SchemaError(f"{path or 'the schema'}: an array needs items of one type. {_REMEDY}")
-    item = column_of(items, resolver, f"{path}[]", within)
+        raise SchemaError(f"{place}: an array needs items of one type. {REMEDY}")
+    item = column_of(items, resolver, place.items())
     return Column(List(item.kind), {"type": "array", "items": item.shape})
 
 
-def _object(
-    schema: Mapping[str, Any], resolver: Resolver, path: str, within: Sequence[str]
-) -> Column:
+def _object(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Column:
     properties = schema.get("properties")
     if properties:
-        dot = f"{path}." if path else ""
         parts = properties.items()
-        made = {name: column_of(one, resolver, dot + name, within) for name, one in parts}
+        made = {name: column_of(one, resolver, place.field(name)) for name, one in parts}
         required = [name for name in schema.get("required", ()) if name in made]
         shape = {
             "type": "object",
@@ -185,10 +170,9 @@ def _object(
     values = schema.get("additionalProperties")
     if not isinstance(values, dict) or "patternProperties" in schema:
         raise SchemaError(
-            f"{path or 'the schema'}: an object needs properties, or additionalProperties of one "
-            f"type. {_REMEDY}"
+            f"{place}: an object needs properties, or additionalProperties of one type. {REMEDY}"
         )
-    value = column_of(values, resolver, f"{path}{{}}", within)
+    value = column_of(values, resolver, place.values())
     return Column(
         Map(Kind(*PRIMITIVES["string"]), value.kind),
         {"type": "object", "additionalProperties": value.shape},

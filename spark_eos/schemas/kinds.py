@@ -2,12 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
+from spark_eos._spark.row_faults import by_halves
 from spark_eos.errors import PrintableError, SchemaError
 
 PRIMITIVES: Final[dict[str, tuple[T.DataType, pa.DataType]]] = {
@@ -20,6 +24,7 @@ PRIMITIVES: Final[dict[str, tuple[T.DataType, pa.DataType]]] = {
     "bytes": (T.BinaryType(), pa.binary()),
     "string": (T.StringType(), pa.string()),
 }
+REMEDY: Final = "Give schema= a reader's schema without that field"
 # Without loss.
 _WIDER: Final[dict[type[T.DataType], tuple[type[T.DataType], ...]]] = {
     T.IntegerType: (T.ByteType, T.ShortType),
@@ -27,10 +32,70 @@ _WIDER: Final[dict[type[T.DataType], tuple[type[T.DataType], ...]]] = {
     T.FloatType: (T.ByteType, T.ShortType),
     T.DoubleType: (T.ByteType, T.ShortType, T.IntegerType, T.FloatType),
 }
+# Types that may refer to each other can be few, and their column still too large for any memory.
+_MOST_COLUMNS: Final = 20_000
+
+
+class Place:
+    """A place among the types of a schema, which become a column: its path, and what is around."""
+
+    def __init__(
+        self, path: str = "", within: frozenset[str] = frozenset(), made: list[int] | None = None
+    ) -> None:
+        self.path = path
+        self._within = within
+        self._made = [0] if made is None else made
+        self._made[0] += 1
+        if self._made[0] > _MOST_COLUMNS:
+            raise SchemaError(
+                f"the schema has more than {_MOST_COLUMNS:,} columns, fields of fields included. "
+                "Give schema= a reader's schema with fewer fields"
+            )
+
+    def __str__(self) -> str:
+        return self.path or "the schema"
+
+    def field(self, name: str) -> "Place":
+        """The place of a field."""
+        return self._inner(f"{self.path}.{name}" if self.path else name)
+
+    def items(self) -> "Place":
+        """The place of a list's items."""
+        return self._inner(f"{self.path}[]")
+
+    def values(self) -> "Place":
+        """The place of a map's keys, or of its values."""
+        return self._inner(f"{self.path}{{}}")
+
+    def inside(self, name: str, told: str) -> "Place":
+        """The same place, in a named type, which must not be around it already."""
+        if name in self._within:
+            raise SchemaError(
+                f"{self}: {told} contains itself, and Spark has no recursive columns. {REMEDY}"
+            )
+        return self._inner(self.path, name)
+
+    def _inner(self, path: str, *names: str) -> "Place":
+        return Place(path, self._within.union(names), self._made)
 
 
 class BadValueError(PrintableError, ValueError):
     """What is wrong with a value, in words that do not quote it."""
+
+
+class BadRows(PrintableError):  # noqa: N818 - it is caught where rows are known
+    """Rows of a column that can't be written, and what is wrong with each."""
+
+    def __init__(self, errors: dict[int, str]) -> None:
+        super().__init__(errors)
+        self.errors = errors
+
+    def placed(self, places: np.ndarray) -> "BadRows":
+        """The same rows by their places in another column; of several in one place, the first."""
+        by_place: dict[int, str] = {}
+        for row, text in self.errors.items():
+            by_place.setdefault(int(places[row]), text)
+        return BadRows(by_place)
 
 
 def said(error: Exception) -> str:
@@ -47,13 +112,6 @@ class CodecResult(NamedTuple):
 
     array: pa.Array
     errors: dict[int, str]
-
-
-class Written(NamedTuple):
-    """What a column's rows are written from, None for nulls and faults; and faults by row."""
-
-    values: Iterable[Any]
-    faults: dict[int, str]  # all are there once the values have been passed over
 
 
 class Kind:
@@ -76,15 +134,19 @@ class Kind:
         required: Sequence[str] = (),  # the fields that a column must have
     ) -> None:
         self.spark = spark
-        self.arrow = arrow_schema(T.StructType([T.StructField("one", spark)])).field(0).type
         self.nullable = isinstance(spark, T.NullType)
         self._raw = raw
         self._items = items
         self._fields = fields or {}
         self._required = required
 
+    @cached_property
+    def arrow(self) -> pa.DataType:
+        """The type of its columns in Arrow."""
+        return arrow_schema(T.StructType([T.StructField("one", self.spark)])).field(0).type
+
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """The column of values; raises what `bisect_failures` takes."""
+        """The column of values; raises any exception if one is none of the type."""
         if self.untag:
             values = [one[1] if type(one) is tuple else one for one in values]
         return self._array(values)
@@ -93,25 +155,43 @@ class Kind:
         made = pa.array(values, self._raw)
         return made if self._raw == self.arrow else made.cast(self.arrow)
 
-    def values(self, array: pa.Array, path: str) -> Written:
-        """What the values of a column are written as."""
-        made = bisect_failures(self._to_wire, array, self._raw)
-        return Written(made.array.to_pylist(), located(path, made.errors))
+    def values(self, array: pa.Array, path: str) -> Iterable[Any]:
+        """What the values of a column without nulls are written as; raises BadRows."""
+        parts, errors = judged(self._values, array)
+        if errors:
+            raise BadRows(
+                {row: f"{path}: {text}" if path else text for row, text in errors.items()}
+            )
+        return parts[0] if len(parts) == 1 else chain.from_iterable(parts)
+
+    def _values(self, array: pa.Array) -> list[Any]:
+        made: list[Any] = (array if array.type == self._raw else self._to_wire(array)).to_pylist()
+        return made
 
     def _to_wire(self, array: pa.Array) -> pa.Array:
-        return array if array.type == self._raw else array.cast(self._raw)
+        return array.cast(self._raw)
 
-    def inner_values(self, array: pa.Array, path: str) -> Written:
-        """As `values`, of a column within another: a null may be a fault, and members have tags."""
+    def inner_values(self, array: pa.Array, path: str) -> list[Any]:
+        """As `values`, of a column within another: it may have nulls, and members have tags."""
         array = typed(array, self.arrow)
-        found, faults = self.values(array, path)
-        values = [*found]
-        if array.null_count and not self.nullable and self.nulls_are_faults:
+        if not array.null_count:
+            return [*self._tagged(self.values(array, path))]
+        valid = np.asarray(array.is_valid())
+        if not self.nullable and self.nulls_are_faults:
             text = f"{path} is null, which its schema does not allow"
-            faults |= {row: text for row, one in enumerate(array.is_null().to_pylist()) if one}
-        if self.tag is not None:
-            values = [one if one is None else (self.tag, one) for one in values]
-        return Written(values, faults)
+            raise BadRows(dict.fromkeys(np.flatnonzero(~valid).tolist(), text))
+        try:
+            rest = iter(self._tagged(self.values(array.drop_null(), path)))
+        except BadRows as bad:
+            raise bad.placed(np.flatnonzero(valid)) from None
+        return [next(rest) if is_valid else None for is_valid in valid.tolist()]
+
+    def _tagged(self, values: Iterable[Any]) -> Iterable[Any]:
+        return values if self.tag is None else ((self.tag, one) for one in values)
+
+    def making(self, array: pa.Array) -> tuple[Iterable[Any], Callable[[Any], Any]]:
+        """As `values`, and what makes of each of them what is written; raises BadRows."""
+        return self.values(array, ""), lambda value: value
 
     def check(self, kind: T.DataType, path: str) -> None:
         """Refuses a column of a type that can't be written, with the field's name."""
@@ -155,59 +235,57 @@ class Kind:
                 )
 
 
-def located(path: str, errors: Mapping[int, str]) -> dict[int, str]:
-    """Errors with the field's name."""
-    return {row: f"{path}: {text}" if path else text for row, text in errors.items()}
-
-
-def refused(array: pa.Array, values: Sequence[Any], text: str) -> Written:
-    """The values of a column, with a fault for each that is None and not null there."""
-    if values.count(None) == array.null_count:
-        return Written(values, {})
-    rows = enumerate(zip(values, array.is_valid().to_pylist(), strict=True))
-    return Written(values, {row: text for row, (one, valid) in rows if valid and one is None})
-
-
 def each(
-    rows: Iterable[Any],
-    function: Callable[[Any], Any],
-    bad: tuple[type[Exception], ...],
-    told: Callable[[Any], str] = said,
+    rows: Iterable[Any], function: Callable[[Any], Any], told: Callable[[Any], str]
 ) -> tuple[list[Any], dict[int, str]]:
     """What a function makes of each row, None of a null and a bad one; and errors by row."""
     made, errors = [], {}
     for row, one in enumerate(rows):
-        found = None
+        value = None
         if one is not None:
             try:
-                found = function(one)
-            except bad as error:
+                value = function(one)
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - any is the row's fault
                 errors[row] = told(error)
-        made.append(found)
+        made.append(value)
     return made, errors
 
 
-def bisect_failures(
-    function: Callable[[Any], pa.Array], rows: Any, empty: pa.DataType
-) -> CodecResult:
-    """Makes an array of rows; if that fails, of each half, until the rows at fault are alone."""
-    made = _bisected(function, rows)
-    return CodecResult(typed(made.array, empty), made.errors)
+def judged(function: Callable[[Any], Any], rows: Any) -> tuple[list[Any], dict[int, str]]:
+    """What a function makes of rows, in parts; None of a row that it refuses; and errors by row."""
+
+    def checked(part: Any) -> Any:
+        try:
+            return function(part)
+        except MemoryError:
+            raise  # No row's fault.
+        except Exception as error:  # noqa: BLE001 - of Arrow, of formats' packages, of Python
+            raise BadValueError(said(error)) from None
+
+    parts: list[Any] = []
+    errors: dict[int, str] = {}
+    count = 0
+    for part in by_halves(checked, rows, (BadValueError,)):
+        if part.error is not None:
+            errors[count] = str(part.error)
+        parts.append(part.made)
+        count += len(part.rows)
+    return parts, errors
 
 
-def _bisected(function: Callable[[Any], pa.Array], rows: Any) -> CodecResult:
-    try:
-        return CodecResult(function(rows), {})
-    except (pa.ArrowException, ArithmeticError, TypeError, ValueError, LookupError) as error:
-        if not len(rows):
-            raise
-        if len(rows) == 1:
-            return CodecResult(pa.nulls(1), {0: said(error)})
-        middle = len(rows) // 2
-        first, second = _bisected(function, rows[:middle]), _bisected(function, rows[middle:])
-        errors = first.errors | {middle + row: text for row, text in second.errors.items()}
-        one, other = typed(first.array, second.array.type), second.array
-        return CodecResult(pa.concat_arrays([one, typed(other, one.type)]), errors)
+def coded(function: Callable[[Any], CodecResult], rows: Any, kind: pa.DataType) -> CodecResult:
+    """As `judged`, of a function that makes a column of a type and has errors of its own."""
+    parts, errors = judged(function, rows)
+    arrays: list[pa.Array] = []
+    count = 0
+    for part in parts:
+        array, own = (pa.nulls(1, kind), {}) if part is None else part
+        errors |= {count + row: text for row, text in own.items()}
+        arrays.append(typed(array, kind))
+        count += len(array)
+    return CodecResult(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), errors)
 
 
 def typed(array: pa.Array, kind: pa.DataType) -> pa.Array:

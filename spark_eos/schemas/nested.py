@@ -1,19 +1,17 @@
 """Arrays, maps and structs, in all formats."""
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, islice, repeat
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.schemas.kinds import Kind, Written, said
-
-# What messages raise if a value does not fit.
-REFUSED: Final = (TypeError, ValueError, OverflowError)
+from spark_eos.schemas.kinds import BadRows, Kind, each, said
 
 
 class List(Kind):
@@ -28,10 +26,11 @@ class List(Kind):
         items = self._item.array([*chain.from_iterable(filter(None, values))])
         return _with_lengths(values, self.arrow, items)
 
-    def values(self, array: pa.Array, path: str) -> Written:
+    def values(self, array: pa.Array, path: str) -> Iterable[Any]:
         """A list for each row."""
-        items = array.values.slice(*_extent(array))
-        return _by_row(array, self._item.inner_values(items, f"{path}[]"))
+        with _by_containers(array):
+            items = self._item.inner_values(array.flatten(), f"{path}[]")
+        return _by_row(array, items)
 
 
 class Map(Kind):
@@ -53,14 +52,14 @@ class Map(Kind):
         entries = pa.StructArray.from_arrays(columns, fields=fields)
         return _with_lengths(values, self.arrow, entries)
 
-    def values(self, array: pa.Array, path: str) -> Written:
+    def values(self, array: pa.Array, path: str) -> Iterable[Any]:
         """A dictionary for each row."""
-        own, path = _extent(array), f"{path}{{}}"
-        keys = self._key.inner_values(array.keys.slice(*own), path)
-        items = self._value.inner_values(array.items.slice(*own), path)
-        pairs = [*zip(keys.values, items.values, strict=True)]
-        found, faults = _by_row(array, Written(pairs, keys.faults | items.faults))
-        return Written([None if one is None else dict(one) for one in found], faults)
+        first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        path = f"{path}{{}}"
+        with _by_containers(array):
+            keys = self._key.inner_values(array.keys[first:last], path)
+            items = self._value.inner_values(array.items[first:last], path)
+        return map(dict, _by_row(array, zip(keys, items, strict=True)))
 
 
 def _with_lengths(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> pa.Array:
@@ -72,28 +71,19 @@ def _with_lengths(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> 
     return pa.Array.from_buffers(kind, len(values), own, children=[items])
 
 
-def _extent(array: pa.Array) -> tuple[int, int]:
-    """Where the items of lists or maps begin, and how many there are."""
-    if not len(array):
-        return 0, 0
-    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    return first, last - first
+@contextmanager
+def _by_containers(array: pa.Array) -> Iterator[None]:
+    """Says of bad items in which of an array's lists or maps, which has no nulls, they are."""
+    try:
+        yield
+    except BadRows as bad:
+        raise bad.placed(np.repeat(np.arange(len(array)), np.diff(array.offsets))) from None
 
 
-def _by_row(array: pa.Array, items: Written) -> Written:
-    """The items of each list or map of an array."""
-    offsets = np.asarray(array.offsets) if len(array) else np.zeros(1, np.int32)
-    bounds = (offsets - offsets[0]).tolist()
-    whole: Any = items.values
-    spans = zip(array.is_valid().to_pylist(), bounds[:-1], bounds[1:], strict=True)
-    values = [whole[begin:end] if is_valid else None for is_valid, begin, end in spans]
-    faults = {}
-    for item, text in sorted(items.faults.items()):
-        row = bisect_right(bounds, item) - 1
-        # Not within a null, which may have items, too.
-        if values[row] is not None:
-            values[row], faults[row] = None, text
-    return Written(values, faults)
+def _by_row(array: pa.Array, items: Iterable[Any]) -> Iterator[list[Any]]:
+    """The items of each list or map of an array without nulls."""
+    rest = iter(items)
+    return ([*islice(rest, count)] for count in np.diff(array.offsets).tolist())
 
 
 class Record(Kind):
@@ -116,49 +106,48 @@ class Record(Kind):
     def _parts(self, records: Sequence[Any], name: str) -> list[Any]:
         return [*map(itemgetter(name), records)]
 
-    def values(self, array: pa.Array, path: str) -> Written:
+    def values(self, array: pa.Array, path: str) -> Iterable[Any]:
         """A record for each row."""
+        names, rows = self._rows(array, path)
+        if not self._makes_records:
+            # No call for each row, which takes a tenth of encoding.
+            return map(dict, map(zip, repeat(names), rows))
+        made, errors = each(rows, partial(self._record, names), said)
+        if errors:
+            raise BadRows({row: f"{path or 'the record'}: {text}" for row, text in errors.items()})
+        return made
+
+    def making(self, array: pa.Array) -> tuple[Iterable[Any], Callable[[Any], Any]]:
+        """Makes records one by one: to keep all of a batch takes time and memory."""
+        if not self._makes_records:
+            return super().making(array)
+        names, rows = self._rows(array, "")
+        return rows, partial(self._record, names)
+
+    @property
+    def _makes_records(self) -> bool:
+        return type(self)._record is not Record._record  # noqa: SLF001
+
+    def _rows(self, array: pa.Array, path: str) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
+        """The fields' names, and their values in each row."""
         dot = f"{path}." if path else ""
         arrays = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+        self._check_together(arrays, path)
         parts = [self._fields[n].inner_values(one, dot + n) for n, one in arrays.items()]
-        faults = self._faults(array, path)
-        for part in parts:
-            faults = part.faults | faults
-        valid = array.is_valid().to_pylist()
-        faults = {row: text for row, text in faults.items() if valid[row]}
-        rows = zip(*(part.values for part in parts), strict=True) if parts else repeat(())
-        own = type(self)._record is not Record._record  # noqa: SLF001
-        if parts and not (own or faults) and all(valid):
-            # No call for each row, which takes a tenth of encoding.
-            return Written(map(dict, map(zip, repeat([*arrays]), rows)), faults)
-        return Written(self._records([*arrays], valid, rows, faults, path), faults)
-
-    def _records(
-        self,
-        names: list[str],
-        valid: list[bool],
-        rows: Iterator[tuple[Any, ...]],
-        faults: dict[int, str],
-        path: str,
-    ) -> Iterator[Any]:
-        """Yields records one by one: to keep all of a batch takes time and memory."""
-        for row, (is_valid, parts) in enumerate(zip(valid, rows, strict=False)):
-            made = None
-            if is_valid and row not in faults:
-                try:
-                    made = self._record(names, parts)
-                except REFUSED as error:
-                    faults[row] = f"{path or 'the record'}: {said(error)}"
-            yield made
+        return [*arrays], zip(*parts, strict=True) if parts else repeat((), len(array))
 
     def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
         return dict(zip(names, parts, strict=True))
 
-    def _faults(self, array: pa.Array, path: str) -> dict[int, str]:  # noqa: ARG002
-        """What is wrong with the fields together."""
-        return {}
+    def _check_together(self, arrays: Mapping[str, pa.Array], path: str) -> None:
+        """Raises BadRows where fields do not fit each other."""
 
 
-def filled(arrays: Iterable[pa.Array], rows: int) -> np.ndarray:
-    """How many of some columns are not null, in each of some rows."""
-    return sum((np.asarray(one.is_valid()) for one in arrays), np.zeros(rows, int))
+def check_filled(
+    arrays: Iterable[pa.Array], fits: Callable[[np.ndarray], np.ndarray], text: str
+) -> None:
+    """Raises BadRows where the number of columns that are not null does not fit."""
+    count = sum((np.asarray(one.is_valid()).astype(int) for one in arrays), np.zeros(1, int))
+    bad = np.flatnonzero(~fits(count)).tolist()
+    if bad:
+        raise BadRows(dict.fromkeys(bad, text))

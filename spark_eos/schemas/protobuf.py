@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.formats import Format, Schema
-from spark_eos.schemas.kinds import BadValueError, Kind, said
+from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
 from spark_eos.schemas.protobuf_files import file_of
 from spark_eos.schemas.protobuf_types import check_readable, message_kind
 
@@ -28,8 +28,7 @@ Indexes = tuple[int, ...]
 class Protobuf(Format):
     """The format ``PROTOBUF``: a schema's messages, one of which is meant."""
 
-    _bad_record = (ValueError, DecodeError)
-    _bad_value = (EncodeError,)
+    title = "Protobuf schema"
 
     def __init__(self, schema: Schema) -> None:
         file = file_of(schema)
@@ -54,7 +53,7 @@ class Protobuf(Format):
         return next((place for place, own in self._messages.items() if own == name), None)
 
     def _kind(self) -> Kind:
-        return message_kind(self.descriptor(self.name))
+        return message_kind(self.descriptor(self.name), Place())
 
     def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
         """Which message each is, by its indexes; an empty name where they can't be read."""
@@ -115,7 +114,7 @@ class Protobuf(Format):
         return f"it is truncated, or not of its schema: {error}" if is_message else said(error)
 
     def _unwritten(self, error: Exception) -> str:
-        return str(error)
+        return str(error) if isinstance(error, EncodeError) else said(error)
 
 
 def _messages(file: Any) -> Iterator[tuple[Indexes, str]]:
@@ -150,12 +149,14 @@ def _split(payload: bytes) -> tuple[Indexes, bytes]:
     return tuple(found.message_indexes or ()), rest
 
 
-def _requires(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:
+def _requires(descriptor: Any) -> bool:
     """Whether a message, or one in it, has fields that it must have."""
-    if descriptor.full_name in seen:
-        return False
-    inner = seen | {descriptor.full_name}
-    return any(
-        field.is_required or (field.message_type and _requires(field.message_type, inner))
-        for field in descriptor.fields
-    )
+    left, met = [descriptor], {descriptor.full_name}
+    while left:
+        for field in left.pop().fields:
+            if field.is_required:
+                return True
+            if field.message_type and field.message_type.full_name not in met:
+                met.add(field.message_type.full_name)
+                left.append(field.message_type)
+    return False

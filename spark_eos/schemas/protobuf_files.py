@@ -2,10 +2,12 @@
 
 import base64
 import binascii
+import errno
 import importlib
 import importlib.util
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -26,7 +28,10 @@ _IMPORT: Final = re.compile(r"""import\s+(?:public\s+|weak\s+)?["']([^"']+)["']"
 # Files that serializers do not register: readers have them.
 _COMMON: Final = re.compile(r"(google/(?:protobuf|type)|confluent)/(?:\w+/)*\w+\.proto")
 _CONFLUENT: Final = "confluent_kafka.schema_registry."
+_PROTOC: Final = "grpc_tools.protoc"
 _SECONDS: Final = 60
+# What a disk says of a name, or of a file where another name has a directory.
+_NAMES_CLASH: Final = {errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 
 File = Any
 """A FileDescriptorProto."""
@@ -54,11 +59,8 @@ def _file(text: str, references: tuple[tuple[str, str], ...]) -> Any:
     if texts:
         files |= _by_protoc(texts, files)
     pool = DescriptorPool()
-    try:
-        _add(_OWN, files, pool)
-        return pool.FindFileByName(_OWN)
-    except (TypeError, KeyError) as error:
-        raise _unusable(error) from None
+    _add(_OWN, files, pool, {}, "")
+    return pool.FindFileByName(_OWN)
 
 
 def _unusable(error: object) -> SchemaError:
@@ -93,14 +95,19 @@ def _add_common(name: str, files: dict[str, File]) -> None:
     files[name] = file
 
 
-def _add(name: str, files: Mapping[str, File], pool: Any, within: tuple[str, ...] = ()) -> None:
-    if name in within:
-        raise _unusable(f"{name} imports itself")
+def _add(name: str, files: Mapping[str, File], pool: Any, added: dict[str, bool], by: str) -> None:
+    """Adds a file to a pool, after those that it imports; ``added``: False for what is not yet."""
+    if name in added:
+        if not added[name]:
+            raise _unusable(f"{name} imports itself")
+        return
     if name not in files:
-        raise _unusable(f"the registry has no reference {name!r}, which {within[-1]} imports")
+        raise _unusable(f"the registry has no reference {name!r}, which {by} imports")
+    added[name] = False
     for other in files[name].dependency:
-        _add(other, files, pool, (*within, name))
+        _add(other, files, pool, added, name)
     pool.Add(files[name])
+    added[name] = True
 
 
 def _by_protoc(texts: Mapping[str, str], compiled: Mapping[str, File]) -> dict[str, File]:
@@ -118,28 +125,31 @@ def _by_protoc(texts: Mapping[str, str], compiled: Mapping[str, File]) -> dict[s
             if parts.is_absolute() or ".." in parts.parts:
                 raise _unusable(f"{name!r} is no name of a file to import")
             path = root / parts
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            except OSError as error:
+                if error.errno in _NAMES_CLASH:
+                    raise _unusable(f"{name!r} is no name of a file: {error.strerror}") from None
+                raise
         known, made = Path(directory, "known"), Path(directory, "made")
         every = descriptor_pb2.FileDescriptorSet(file=[*compiled.values()])
         known.write_bytes(every.SerializeToString())
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", "--include_imports"]
+        command = [sys.executable, "-m", _PROTOC, f"-I{root}", "--include_imports"]
         command += [f"--descriptor_set_in={known}"] if compiled else []
+        # Where this process finds packages, as Spark has set it up.
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command += [f"--descriptor_set_out={made}", _OWN]
+        try:
+            done = finished(command, _SECONDS, cwd=directory, env=env)
+        except subprocess.TimeoutExpired:
+            raise ConfigurationError(f"{_PROTOC} has not ended within {_SECONDS} s") from None
         # protoc writes what is wrong to its process's standard error.
-        done = finished(
-            [*command, f"--descriptor_set_out={made}", _OWN],
-            _SECONDS,
-            cwd=directory,
-            # Where this process finds packages, as Spark has set it up.
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
         if done.returncode:
             told = done.stderr.strip().replace(_OWN, "the schema")[-1000:]
             if done.returncode == 1 and told and "Traceback" not in told:
                 raise _unusable(told)
             # Killed, or not found: then no schema is to blame, and no record.
-            raise ConfigurationError(
-                f"{' '.join(command[:3])} ended with {done.returncode}: {told}"
-            )
+            raise ConfigurationError(f"{_PROTOC} ended with {done.returncode}: {told}")
         result = descriptor_pb2.FileDescriptorSet.FromString(made.read_bytes())
     return {file.name: file for file in result.file}

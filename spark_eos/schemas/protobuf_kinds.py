@@ -1,7 +1,7 @@
 """Protobuf's types as columns: messages, and the single values in them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas import nested
-from spark_eos.schemas.kinds import BadValueError, Kind, Written, each, located, refused
-from spark_eos.schemas.nested import REFUSED, Record, filled
+from spark_eos.schemas.kinds import BadValueError, Kind
+from spark_eos.schemas.nested import Record, check_filled
 
 _INTEGRAL: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _INT: Final = (T.IntegerType(), pa.int32())
@@ -56,8 +56,8 @@ def check_known(messages: Sequence[Any]) -> None:
 class Unsigned(Kind):
     """Integers below 2^64, which Spark has as decimals."""
 
-    def values(self, array: pa.Array, path: str) -> Written:  # noqa: ARG002
-        return Written([one if one is None else int(one) for one in array.to_pylist()], {})
+    def _values(self, array: pa.Array) -> list[Any]:
+        return [*map(int, array.to_pylist())]
 
     def check(self, kind: T.DataType, path: str) -> None:
         if isinstance(kind, _INTEGRAL):
@@ -81,15 +81,15 @@ class Enum(Kind):
         names = [self._names.get(one, str(one)) for one in coded.dictionary.to_pylist()]
         return pa.array(names, self.arrow).take(coded.indices)
 
-    def values(self, array: pa.Array, path: str) -> Written:
+    def _values(self, array: pa.Array) -> list[Any]:
         coded = array.cast(pa.string()).dictionary_encode()
         numbers = [self._number(one) for one in coded.dictionary.to_pylist()]
-        found = [None if one is None else numbers[one] for one in coded.indices.to_pylist()]
-        return refused(array, found, f"{path} is none of {', '.join(self._numbers)}")
+        return [numbers[one] for one in coded.indices.to_pylist()]
 
-    def _number(self, name: str) -> int | None:
-        is_number = not self._closed and _NUMBER.fullmatch(name)
-        return self._numbers.get(name, int(name) if is_number else None)
+    def _number(self, name: str) -> int:
+        if name not in self._numbers and (self._closed or not _NUMBER.fullmatch(name)):
+            raise BadValueError(f"a text is none of {', '.join(self._numbers)}")
+        return int(self._numbers.get(name, name))
 
 
 class Time(Kind):
@@ -116,9 +116,8 @@ class Time(Kind):
             micros = seconds * _MICROS + np.sign(nanos) * (np.abs(nanos) // 1_000)
         return pa.array(micros, mask=is_null).cast(self.arrow)
 
-    def values(self, array: pa.Array, path: str) -> Written:
-        made, errors = each(array.cast(pa.int64()).to_pylist(), self._message, REFUSED)
-        return Written(made, located(path, errors))
+    def _values(self, array: pa.Array) -> list[Any]:
+        return [*map(self._message, array.cast(pa.int64()).to_pylist())]
 
     def _message(self, micros: int) -> Any:
         seconds, rest = divmod(micros, _MICROS)
@@ -143,10 +142,8 @@ class Wrapper(Kind):
         check_known(values)
         return self._inner.array([None if one is None else one.value for one in values])
 
-    def values(self, array: pa.Array, path: str) -> Written:
-        found, faults = self._inner.values(array, path)
-        made, errors = each(found, lambda value: self._make(value=value), REFUSED)
-        return Written(made, faults | located(path, errors))
+    def _values(self, array: pa.Array) -> list[Any]:
+        return [self._make(value=value) for value in self._inner._values(array)]  # noqa: SLF001
 
     def check(self, kind: T.DataType, path: str) -> None:
         self._inner.check(kind, path)
@@ -184,16 +181,11 @@ class Message(Record):
     def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
         return self._make(**dict(zip(names, parts, strict=True)))
 
-    def _faults(self, array: pa.Array, path: str) -> dict[int, str]:
-        """Where more than one field of a oneof has a value."""
-        arrays = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
-        faults: dict[int, str] = {}
+    def _check_together(self, arrays: Mapping[str, pa.Array], path: str) -> None:
         for group in self._groups:
             own = [arrays[name] for name in group if name in arrays]
             text = f"at most one of {', '.join(group)} may have a value"
-            rows = np.flatnonzero(filled(own, len(array)) > 1).tolist()
-            faults |= located(path, dict.fromkeys(rows, text))
-        return faults
+            check_filled(own, lambda count: count <= 1, f"{path}: {text}" if path else text)
 
 
 class Map(nested.Map):

@@ -1,6 +1,5 @@
 """Which columns Protobuf's messages become, and which messages another schema's can be read as."""
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from google.protobuf import message_factory
@@ -8,7 +7,7 @@ from google.protobuf.descriptor import FieldDescriptor as F
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.kinds import Kind
+from spark_eos.schemas.kinds import Kind, Place
 from spark_eos.schemas.nested import List
 from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Map, Message, Time, Unsigned, Wrapper
 
@@ -38,35 +37,29 @@ _NAMES: Final = {
 }
 
 
-def message_kind(descriptor: Any, path: str = "", within: Sequence[str] = ()) -> Message:
+def message_kind(descriptor: Any, place: Place) -> Message:
     """How messages are a column; refuses those that contain themselves."""
-    full = descriptor.full_name
-    if full in within:
-        raise SchemaError(
-            f"{path}: message {full} contains itself, and Spark has no recursive columns. Give "
-            "schema= a reader's schema without that field"
-        )
-    dot, inner = f"{path}." if path else "", (*within, full)
+    inner = place.inside(descriptor.full_name, f"message {descriptor.full_name}")
     make = message_factory.GetMessageClass(descriptor)
-    fields = [(field, _field_kind(field, dot + field.name, inner)) for field in descriptor.fields]
+    fields = [(field, _field_kind(field, inner.field(field.name))) for field in descriptor.fields]
     groups = [[field.name for field in one.fields] for one in descriptor.oneofs]
     return Message(make, fields, [group for group in groups if len(group) > 1])
 
 
-def _field_kind(field: Any, path: str, within: Sequence[str]) -> Kind:
+def _field_kind(field: Any, place: Place) -> Kind:
     if _is_map(field):
         parts = field.message_type.fields_by_name
-        return Map(*(_value_kind(parts[name], f"{path}{{}}", within) for name in ("key", "value")))
+        return Map(*(_value_kind(parts[name], place.values()) for name in ("key", "value")))
     if field.is_repeated:
-        return List(_value_kind(field, f"{path}[]", within))
-    return _value_kind(field, path, within)
+        return List(_value_kind(field, place.items()))
+    return _value_kind(field, place)
 
 
 def _is_map(field: Any) -> bool:
     return bool(field.message_type and field.message_type.GetOptions().map_entry)
 
 
-def _value_kind(field: Any, path: str, within: Sequence[str]) -> Kind:
+def _value_kind(field: Any, place: Place) -> Kind:
     if field.type == F.TYPE_ENUM:
         return Enum(field.enum_type)
     if field.type not in _MESSAGES:
@@ -78,17 +71,18 @@ def _value_kind(field: Any, path: str, within: Sequence[str]) -> Kind:
         spark, limits = _TIMES[descriptor.full_name]
         return Time(spark, make, limits)
     if descriptor.full_name in _WRAPPERS:
-        return Wrapper(_value_kind(descriptor.fields_by_name["value"], path, within), make)
-    return message_kind(descriptor, path, within)
+        return Wrapper(_value_kind(descriptor.fields_by_name["value"], place), make)
+    return message_kind(descriptor, place)
 
 
 def check_readable(
-    writer: Any, reader: Any, path: str = "", seen: frozenset[tuple[str, str]] = frozenset()
+    writer: Any, reader: Any, path: str = "", seen: set[tuple[str, str]] | None = None
 ) -> None:
     """Refuses messages whose fields another message would lose, or have other values of."""
-    pair = (writer.full_name, reader.full_name)
+    pair, seen = (writer.full_name, reader.full_name), set() if seen is None else seen
     if pair in seen:
         return
+    seen.add(pair)
     for oneof in reader.oneofs:
         _check_oneof(writer, oneof, path)
     for number, own in reader.fields_by_number.items():
@@ -104,9 +98,7 @@ def check_readable(
             _check_closed(field, own, where)
         if own.type in _MESSAGES:
             _check_well_known(field.message_type.full_name, own.message_type.full_name, where)
-            check_readable(
-                field.message_type, own.message_type, f"{path}{own.name}.", seen | {pair}
-            )
+            check_readable(field.message_type, own.message_type, f"{path}{own.name}.", seen)
 
 
 def _check_oneof(writer: Any, oneof: Any, path: str) -> None:

@@ -58,9 +58,9 @@ class SchemaRegistry:
             registry = SchemaRegistry({"url": "http://localhost:8081"})
             read = sink.read(spark, subscribe="orders")
             orders = registry.decode(read, "value", subject="orders-value")
-            prices = orders.select(
-                "source", "key", F.struct("value.id", "value.cents").alias("value")
-            )
+            # A struct of nulls would be no tombstone.
+            price = F.when(F.col("value").isNotNull(), F.struct("value.id", "value.cents"))
+            prices = orders.select("source", "key", price.alias("value"))
             rows = registry.encode(prices, "value", subject="orders-prices-value")
             query = sink.write(rows).start()
     """

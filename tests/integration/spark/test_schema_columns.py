@@ -138,6 +138,26 @@ def test_an_error_that_is_there_stays(spark: SparkSession, subjects: Subjects) -
         registry.decode(numbers, subject=subject, errors="column")
 
 
+def test_malformed_schemas_and_texts_cost_their_rows(spark: SparkSession) -> None:
+    with stub_registry() as stub:
+        for subject, text in (("a", ORDER), ("b", '{"type": "array"}')):
+            stub.add(subject, text)
+        registry = SchemaRegistry({"url": stub.url})
+        texts = spark.sql(
+            "SELECT CAST(c AS STRING) AS id, 0.5D AS amount FROM VALUES (X'6F31'), "
+            "(X'6F32'), (X'636166E9'), (X'6F34') AS t(c)"
+        ).coalesce(1)
+        encoded = registry.encode(
+            texts.select(F.struct("id", "amount").alias("value")), subject="a", errors="column"
+        )
+        errors = [row.error and row.error.message for row in encoded.collect()]
+        assert errors == [None, None, "id: a text is no UTF-8", None]
+        records = encoded.select("value").union(frame_of(spark, [b"\0\0\0\0\2x"]))
+        *orders, other = registry.decode(records, subject="a", errors="column").collect()
+        assert [row.value and row.value.id for row in orders] == ["o1", "o2", None, "o4"]
+        assert other.error.message == "schema id 2: the Avro schema can't be used: it lacks 'items'"
+
+
 def test_nothing_is_registered_unless_asked(spark: SparkSession, subjects: Subjects) -> None:
     registry = SchemaRegistry({"url": subjects.url})
     frame = frame_of(spark, [("o1", 0.5)], "id string, amount double")

@@ -586,8 +586,8 @@ def test_narrower_columns_and_those_with_defaults_fit() -> None:
         ({"a": {"b": None}}, record(("a", record(("b", "string"), name="I"))), "a.b is null"),
         ({"a": [1, None]}, record(("a", array("int"))), "a[] is null"),
         ({"a": {"k": None}}, record(("a", mapping("int"))), "a{} is null"),
-        ({"a": "Z"}, record(("a", enum("A"))), "a is none of A"),
-        ({"a": b"abc"}, record(("a", fixed(2))), "a does not have 2 bytes"),
+        ({"a": "Z"}, record(("a", enum("A"))), "a: a text is none of A"),
+        ({"a": b"abc"}, record(("a", fixed(2))), "a: a value does not have 2 bytes"),
         (
             {"a": {"int": 1, "string": "x"}},
             record(("a", ["int", "string"])),

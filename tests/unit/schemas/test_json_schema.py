@@ -341,6 +341,7 @@ def test_a_record_is_called_by_its_title() -> None:
 
 
 def test_a_missing_package_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    format_of.cache_clear()
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     for name in ("json_types", "json_schema"):
         monkeypatch.delitem(sys.modules, f"spark_eos.schemas.{name}", raising=False)

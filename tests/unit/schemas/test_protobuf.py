@@ -12,6 +12,7 @@ from google.protobuf import descriptor_pb2, message_factory
 from pyspark.sql import types as T
 
 from spark_eos.errors import ConfigurationError, SchemaError
+from spark_eos.schemas import protobuf_files
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.protobuf_files import file_of
 from support.schema_codecs import decoder, read, spark_type, write
@@ -212,8 +213,12 @@ def test_what_is_no_column_is_refused(own: Schema, text: str) -> None:
 
 
 def test_no_schema_is_to_blame_if_protoc_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf_files, "_SECONDS", 0.001)
+    with pytest.raises(ConfigurationError, match=r"protoc has not ended within 0\.001 s"):
+        spark_type(schema("message NeverCompiled {}"))
+    monkeypatch.undo()
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(ConfigurationError, match=r"-m grpc_tools\.protoc ended with 1"):
+    with pytest.raises(ConfigurationError, match=r"grpc_tools\.protoc ended with 1"):
         spark_type(schema("message NeverCompiled {}"))
 
 
@@ -339,8 +344,8 @@ def test_rows_that_do_not_fit_have_errors() -> None:
         "bs[].n is null": {"bs": [{"n": 1}, {"n": None}]},
         "m{} is null": {"m": [("a", 1), ("b", None)]},
         "at most one of x, y may have a value": {"x": "", "y": 0},
-        "e is none of X": {"e": "Z"},
-        "the record: a value does not fit its type (ValueError)": {"u": -1},
+        "e: a text is none of X": {"e": "Z"},
+        "a value does not fit its type (ValueError)": {"u": -1},
     }
     made = write([good | row for row in rows.values()], own)
     for row, text in enumerate(rows):
@@ -358,7 +363,7 @@ def test_narrower_columns_fit() -> None:
     kind = _struct({"d": T.FloatType(), "i": T.ShortType(), "ul": T.LongType()})
     made = write([{"d": 0.5, "i": 1, "ul": 2}, {"d": 0.5, "i": 1, "ul": -2}], CHECKED, kind)
     assert make(CHECKED).FromString(made.array[0].as_py()) == make(CHECKED)(d=0.5, i=1, ul=2)
-    assert made.errors == {1: "the record: a value does not fit its type (ValueError)"}
+    assert made.errors == {1: "a value does not fit its type (ValueError)"}
 
 
 CHECKED = schema("message A { int32 i = 1; double d = 2; uint64 ul = 3; }")

@@ -1,0 +1,99 @@
+"""Avro's schemas as fastavro is to have them: without logical types, and with whole defaults."""
+
+from typing import Any, Final
+
+from spark_eos.errors import SchemaError
+from spark_eos.schemas.avro_types import tag_of
+
+# How defaults are written.
+_JSON: Final[dict[str, tuple[type, ...]]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    **dict.fromkeys(("int", "long"), (int,)),
+    **dict.fromkeys(("float", "double"), (int, float)),
+    # Bytes, where one has been met before.
+    **dict.fromkeys(("bytes", "string", "fixed", "enum"), (str, bytes)),
+    "array": (list,),
+    **dict.fromkeys(("map", "record"), (dict,)),
+}
+# Values in the defaults of a schema, whose types may refer to each other.
+_MOST: Final = 100_000
+
+
+def make_plain(schema: Any, named: dict[str, Any]) -> None:
+    """Takes logical types out of a parsed record and its named types, and makes defaults whole."""
+    defaults = _Defaults(named)
+    for one in (schema, *named.values(), *schema["__named_schemas"].values()):
+        _make_plain(one, defaults)
+
+
+def _make_plain(schema: Any, defaults: "_Defaults") -> None:
+    if isinstance(schema, list):
+        for one in schema:
+            _make_plain(one, defaults)
+    elif isinstance(schema, dict):
+        # fastavro makes a Python object of each value of a logical type: half as fast.
+        schema.pop("logicalType", None)
+        for name in ("type", "items", "values"):
+            _make_plain(schema.get(name), defaults)
+        for field in schema.get("fields", ()):
+            _make_plain(field["type"], defaults)
+            # fastavro takes bytes in them as text, and fills in no defaults in defaults.
+            if "default" in field:
+                field["default"] = defaults.whole(field["default"], field["type"])
+
+
+class _Defaults:
+    """Defaults of fields, as values that are read."""
+
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+        self._made = 0
+
+    def whole(self, value: Any, schema: Any) -> Any:
+        """A default of a type, with the defaults in it."""
+        self._made += 1
+        if self._made > _MOST:
+            raise SchemaError(f"the defaults of its fields hold more than {_MOST:,} values")
+        if isinstance(schema, list):
+            return self._member(value, schema)
+        schema = self._defined(schema)
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if kind in {"bytes", "fixed"} and isinstance(value, str):
+            return value.encode("iso-8859-1")
+        if kind == "array":
+            return [self.whole(one, schema["items"]) for one in value]
+        if kind == "map":
+            return {key: self.whole(one, schema["values"]) for key, one in value.items()}
+        if kind == "record":
+            own = ((field["name"], field) for field in schema["fields"])
+            return {
+                name: self.whole(value.get(name, field.get("default")), field["type"])
+                for name, field in own
+            }
+        return value
+
+    def _member(self, value: Any, union: list[Any]) -> Any:
+        """A default of a union, which is of the first member that it may be of."""
+        if isinstance(value, tuple):
+            # Types that several share are met several times.
+            return value
+        member = next((one for one in union if self._may_be(value, one)), union[0])
+        made = self.whole(value, member)
+        several = len([one for one in union if one != "null"]) > 1
+        # As what is read, and written: fastavro itself would try which member it is.
+        tagged = made is not None and (several or _holds_tags(made))
+        return (tag_of(member, self._named), made) if tagged else made
+
+    def _may_be(self, value: Any, schema: Any) -> bool:
+        """Whether a default is of a member of a union, by its type in JSON, as in Avro's Java."""
+        schema = self._defined(schema)
+        return type(value) in _JSON[schema if isinstance(schema, str) else schema["type"]]
+
+    def _defined(self, schema: Any) -> Any:
+        return self._named.get(schema, schema) if isinstance(schema, str) else schema
+
+
+def _holds_tags(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, tuple) or any(map(_holds_tags, inner))
