@@ -24,7 +24,8 @@ def _settings_of(
     for text in values:
         name, equals, value = text.partition("=")
         if not name.strip() or not equals:
-            raise click.BadParameter(f"{text!r} is not of the form key=value")
+            # Not quoted: it may be a URL with a password.
+            raise click.BadParameter("a value is not of the form key=value")
         settings[name.strip()] = value
     return settings
 

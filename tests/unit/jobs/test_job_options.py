@@ -15,7 +15,7 @@ from support.jobs import GIVEN, job
     [
         (["--available-now", "--trigger", "1 second"], "Give --available-now or --trigger, not"),
         (["--trigger", "soon"], "'soon' is not an interval such as '1 second'"),
-        (["--kafka", "acks"], "'acks' is not of the form key=value"),
+        (["--kafka", "acks"], "a value is not of the form key=value"),
         (["--starting-offsets", "7"], "'7' is not one of 'earliest', 'latest'"),
         (["--max-offsets-per-trigger", "0"], "0 is not in the range x>=1"),
         (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),

@@ -52,7 +52,7 @@ def test_source_and_target_share_what_is_given_once(tmp_path: Path) -> None:
             ["--value-subject", "a", "--schema-registry", URL, "--schema-registry", "no=1"],
             "schema registry: Unrecognized properties: no",
         ),
-        (["--schema-registry", "url"], "'url' is not of the form key=value"),
+        (["--schema-registry", "http://alice:sesame@a"], "a value is not of the form key=value"),
     ],
 )
 def test_options_that_can_not_be_used_are_refused(arguments: list[str], message: str) -> None:
