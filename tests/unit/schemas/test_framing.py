@@ -190,6 +190,34 @@ def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str
     assert read.column("error").to_pylist() == [None] * 3
 
 
+def test_a_malformed_schema_is_an_error_of_its_records(registry: StubRegistry) -> None:
+    for subject, text in (("a", '"string"'), ("b", '{"type": "array"}'), ("c", "{")):
+        registry.add(subject, text)
+    own, errors = Schema("AVRO", '"string"'), RowErrors.of(T.StructType(), "column", SchemaError)
+    whole = T.StructType([T.StructField("value", T.StringType()), *errors.fields])
+    client = Client({"url": registry.url}, 1)
+    decoding = Decoding(client, "value", [Member(None, own, "string")], "a", whole, errors)
+    records = [prefix_of(number) + b"\2x" for number in (1, 2, 3, 1)]
+    (read,) = decoding(iter([pa.RecordBatch.from_arrays([pa.array(records)], ["value"])]))
+    assert read.column("value").to_pylist() == ["x", None, None, "x"]
+    told = [error and error["message"] for error in read.column("error").to_pylist()]
+    assert told[1] == "schema id 2: the Avro schema can't be used: it lacks 'items'"
+    assert told[2].startswith("schema id 3: the Avro schema can't be used: Expecting property")
+    assert told[0] is told[3] is None
+
+
+def test_names_of_headers_that_are_not_utf_8_stay() -> None:
+    raw = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+    before = [[{"key": b"caf\xe9", "value": b"1"}, {"key": b"h", "value": b"2"}], None, []]
+    headers = pa.array(before, raw).view(HEADERS_TYPE)
+    made = with_header(headers, "h", [b"3", b"4", None]).cast(raw).to_pylist()
+    assert made == [
+        [{"key": b"caf\xe9", "value": b"1"}, {"key": b"h", "value": b"3"}],
+        [{"key": b"h", "value": b"4"}],
+        [],
+    ]
+
+
 @pytest.mark.parametrize("kind", TEXTS)
 def test_a_schema_is_parsed_once_for_many_batches(
     kind: str, monkeypatch: pytest.MonkeyPatch
