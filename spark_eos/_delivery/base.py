@@ -78,6 +78,21 @@ class Jobs(Protocol):
         """Write all rows, or only those of some partitions."""
 
 
+@dataclass(frozen=True)
+class RunParts:
+    """What a run gives to its delivery; the run owns the offsets."""
+
+    settings: WriterSettings
+    start: Start
+    offsets: GroupOffsets
+    jobs: Jobs
+    topic: ProgressTopic
+    # Why the query has no delivery that costs less.
+    why: str = ""
+    # Whether Spark tracks the query's progress asynchronously.
+    asynchronous: bool = False
+
+
 class Delivery(ABC):
     """One delivery: class methods judge a stream; an instance belongs to one run."""
 
@@ -158,37 +173,30 @@ class Delivery(ABC):
         cls, query: SinkQuery, runtime: QueryRuntime, start: Start, offsets: GroupOffsets, why: str
     ) -> "Delivery":
         """Return the delivery of one run; ``why`` the query has no delivery that costs less."""
+        jobs = BatchJobs(query.settings, runtime, query.source_patterns)
         return cls(
-            query.settings,
-            start,
-            offsets,
-            BatchJobs(query.settings, runtime, query.source_patterns),
-            query.progress_topic,
-            why=why,
-            asynchronous=runtime.asynchronous,
+            RunParts(
+                query.settings,
+                start,
+                offsets,
+                jobs,
+                query.progress_topic,
+                why=why,
+                asynchronous=runtime.asynchronous,
+            )
         )
 
     # A run, in the order in which it calls these ----------------------------------------------
 
-    def __init__(
-        self,
-        settings: WriterSettings,
-        start: Start,
-        offsets: GroupOffsets,
-        jobs: Jobs,
-        topic: ProgressTopic,
-        *,
-        why: str = "",
-        asynchronous: bool = False,
-    ) -> None:
-        self._settings = settings
-        self._group_id = settings.group_id
-        self._start = start
-        self._offsets = offsets
-        self._jobs = jobs
-        self._topic = topic
-        self._why = why
-        self._asynchronous = asynchronous
+    def __init__(self, parts: RunParts) -> None:
+        self._settings = parts.settings
+        self._group_id = parts.settings.group_id
+        self._start = parts.start
+        self._offsets = parts.offsets
+        self._jobs = parts.jobs
+        self._topic = parts.topic
+        self._why = parts.why
+        self._asynchronous = parts.asynchronous
 
     def check_checkpoint(self, batch: Batch) -> None:
         """Refuse a checkpoint that was begun with another delivery."""

@@ -11,15 +11,13 @@ from pyspark.sql import types as T
 from spark_eos._batch.batch_report import LostRecords
 from spark_eos._batch.plan import Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._delivery.base import Delivery, Jobs, Offsets, SinkQuery
+from spark_eos._delivery.base import Delivery, Offsets, RunParts, SinkQuery
 from spark_eos._delivery.gaps import check_no_gap, check_not_cut
 from spark_eos._delivery.ownership import check_owner, owners_of, ownership_change
 from spark_eos._driver.checkpoint_marker import DIRECT, Marker
 from spark_eos._driver.data_loss_check import DataLossCheck, deleted_meanwhile
 from spark_eos._driver.start import Start
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch
-from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._kafka.cluster import by_topic, same_cluster
 from spark_eos._kafka.list_offsets import FirstOffsets, end_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -29,7 +27,6 @@ from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
 from spark_eos._spark.narrow_plan import check_stream
 from spark_eos._spark.stream_sources import check_read_from, check_sources, only_topic
 from spark_eos.errors import warn
-from spark_eos.options import ProgressTopic
 
 logger = logging.getLogger(__name__)
 
@@ -79,19 +76,9 @@ class DirectDelivery(Delivery):
 
     # A run ------------------------------------------------------------------------------------
 
-    def __init__(
-        self,
-        settings: WriterSettings,
-        start: Start,
-        offsets: GroupOffsets,
-        jobs: Jobs,
-        topic: ProgressTopic,
-        *,
-        why: str = "",
-        asynchronous: bool = False,
-    ) -> None:
-        super().__init__(settings, start, offsets, jobs, topic, why=why, asynchronous=asynchronous)
-        self._data_loss = DataLossCheck(start.source, settings)
+    def __init__(self, parts: RunParts) -> None:
+        super().__init__(parts)
+        self._data_loss = DataLossCheck(parts.start.source, parts.settings)
 
     def partitions_to_fence(self, batch: Batch) -> Partitions:
         return batch.source.ends.keys()

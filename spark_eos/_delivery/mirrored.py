@@ -12,15 +12,12 @@ from typing import Final
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.sources import Sources
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._delivery.base import Jobs, Offsets
+from spark_eos._delivery.base import Offsets, RunParts
 from spark_eos._delivery.direct import DirectDelivery
 from spark_eos._delivery.ownership import changed_delivery
 from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, Marker
 from spark_eos._driver.progress_topic import ensure_progress_topic, free_partitions
-from spark_eos._driver.start import Start
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch
-from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._kafka.cluster import NO_ID, TopicInfo, cluster_id
 from spark_eos._kafka.cluster import topics as cluster_topics
 from spark_eos._kafka.offset_metadata import mirrored_positions
@@ -28,7 +25,6 @@ from spark_eos._kafka.stored_text import SourcePartition
 from spark_eos._kafka.topic_cache import TopicCache, recreated, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
-from spark_eos.options import ProgressTopic
 
 # Errors name at most so many progress partitions.
 _NAMED: Final = 5
@@ -54,19 +50,9 @@ class MirroredDelivery(DirectDelivery):
     def positions(cls, offsets: Offsets) -> Positions:
         return mirrored_positions(offsets)
 
-    def __init__(
-        self,
-        settings: WriterSettings,
-        start: Start,
-        offsets: GroupOffsets,
-        jobs: Jobs,
-        topic: ProgressTopic,
-        *,
-        why: str = "",
-        asynchronous: bool = False,
-    ) -> None:
-        super().__init__(settings, start, offsets, jobs, topic, why=why, asynchronous=asynchronous)
-        self._topics = TopicCache(start.source, settings.limits)
+    def __init__(self, parts: RunParts) -> None:
+        super().__init__(parts)
+        self._topics = TopicCache(parts.start.source, parts.settings.limits)
         self._cluster = ""
         self._ids: dict[str, uuid.UUID] = {}
         # Progress partitions in use of which nobody knows what they stand for.

@@ -16,8 +16,7 @@ from pyspark.sql import types as T
 from spark_eos._batch.batch_report import LostRecords
 from spark_eos._batch.plan import BatchRange, Partitions, Positions
 from spark_eos._batch.task_report import JobOutcome
-from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._delivery.base import Delivery, Jobs, Offsets, SinkQuery
+from spark_eos._delivery.base import Delivery, Offsets, RunParts, SinkQuery
 from spark_eos._delivery.staged_checks import StagedChecks
 from spark_eos._delivery.staged_files import ParquetFiles, StagedJobs
 from spark_eos._delivery.staged_sources import SourcePositions, StagedSources
@@ -46,7 +45,6 @@ from spark_eos._spark.stream_sources import (
     sources_of,
 )
 from spark_eos.errors import OffsetsLostError, UnsupportedPipelineError, warn
-from spark_eos.options import ProgressTopic
 
 logger = logging.getLogger(__name__)
 
@@ -126,28 +124,22 @@ class StagedDelivery(Delivery):
         files = ParquetFiles(query, runtime)
         others = functools.partial(read_by_others(query.sources).among, runtime.session)
         jobs = StagedJobs(query, runtime, files)
-        return cls(
-            query.settings, start, offsets, jobs, query.progress_topic, files, others, why=why
-        )
+        parts = RunParts(query.settings, start, offsets, jobs, query.progress_topic, why=why)
+        return cls(parts, files, others)
 
     def __init__(
         self,
-        settings: WriterSettings,
-        start: Start,
-        offsets: GroupOffsets,
-        jobs: Jobs,
-        topic: ProgressTopic,
+        parts: RunParts,
         files: StagedFiles,
         read_by_others: Callable[[Collection[str]], set[str]],
-        *,
-        why: str = "",
     ) -> None:
-        super().__init__(settings, start, offsets, jobs, topic, why=why)
+        super().__init__(parts)
+        settings, start, topic = parts.settings, parts.start, parts.topic.name
         self._files = files
         self._sources = StagedSources(start.source, settings, read_by_others)
-        self._positions = SourcePositions(start.target, settings, offsets.requests)
-        self._checks = StagedChecks(settings.group, topic.name)
-        self._commit_partition = TopicPartition(topic.name, COMMIT_PARTITION)
+        self._positions = SourcePositions(start.target, settings, parts.offsets.requests)
+        self._checks = StagedChecks(settings.group, topic)
+        self._commit_partition = TopicPartition(topic, COMMIT_PARTITION)
         # Of the progress topic, once the run has begun.
         self._partitions = 0
         # The last batch that the run has begun to write: a later one finds it written.

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from spark_eos._client.settings import ClientSettings
@@ -96,8 +96,8 @@ def mirrored_run(
     **options: Any,
 ) -> Iterator[Runs]:
     """A run that ends with the block; ``partitions`` of the progress topic, if it is missing."""
-    delivery = partial(MirroredDelivery, topic=ProgressTopic(flow.progress, partitions))
     source = ClientSettings(flow.source_kafka)
     options = {"source_client": source, **options}
-    with running(flow, checkpoint=checkpoint, delivery=delivery, **options) as runs:
+    options["progress_topic"] = ProgressTopic(flow.progress, partitions)
+    with running(flow, checkpoint=checkpoint, delivery=MirroredDelivery, **options) as runs:
         yield runs

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from spark_eos._batch.batch_report import BatchReport
 from spark_eos._batch.plan import BatchPlan, Partitions
 from spark_eos._batch.task_report import JobOutcome
+from spark_eos._delivery.base import RunParts
 from spark_eos._delivery.direct import DirectDelivery
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._driver.start import Start
@@ -33,7 +33,7 @@ from support.writing import close_producers, outcome_of, row_batch
 Disturbance = Callable[[], None]
 
 
-_DIRECT: Final = partial(DirectDelivery, topic=ProgressTopic("unused"))
+_UNUSED: Final = ProgressTopic("unused")
 # Seconds between heartbeats, longer than any test takes.
 _NEVER: Final = 3600.0
 
@@ -230,7 +230,8 @@ def running(
     *,
     checkpoint: Checkpoint | None = None,
     group_timeout_ms: int = 60_000,
-    delivery: Callable[..., Delivery] = _DIRECT,
+    delivery: Callable[[RunParts], Delivery] = DirectDelivery,
+    progress_topic: ProgressTopic = _UNUSED,
     prepared: bool = True,
     **options: Any,
 ) -> Iterator[Runs]:
@@ -247,7 +248,7 @@ def running(
         "",
         start,
         settings,
-        lambda offsets: delivery(settings, start, offsets, _Jobs()),
+        lambda offsets: delivery(RunParts(settings, start, offsets, _Jobs(), progress_topic)),
         watch=lambda: True,
         prepared_ms=_now_ms() if prepared else None,
     )

@@ -143,10 +143,9 @@ def staged_run(
 ) -> Iterator[StagedRuns]:
     topic = progress_topic(flow)
     kept = Copies() if copies is None else copies
-    delivery = partial(
-        StagedDelivery, topic=ProgressTopic(topic), files=kept, read_by_others=lambda _: set()
-    )
-    options = {"delivery": delivery, "prepared": False, **options}
+    delivery = partial(StagedDelivery, files=kept, read_by_others=lambda _: set())
+    own = {"delivery": delivery, "progress_topic": ProgressTopic(topic), "prepared": False}
+    options = {**own, **options}
     with running(flow, checkpoint=checkpoint, **options) as runs:
         yield StagedRuns(**vars(runs), copies=kept, topic=topic)
 
