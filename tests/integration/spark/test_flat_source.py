@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._exactly_once.delivery import PlannedBatch
 from spark_eos._spark import batch_job
 from support.flow import Flow
 from support.holding import HeldRows
@@ -25,9 +26,9 @@ def arrived(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     found: list[list[str]] = []
     run = batch_job.BatchJobs.run
 
-    def noting(self: batch_job.BatchJobs, frame: DataFrame, *others: object) -> object:
-        found.append(frame.columns)
-        return run(self, frame, *others)  # type: ignore[arg-type]
+    def noting(self: batch_job.BatchJobs, planned: PlannedBatch, *others: object) -> object:
+        found.append(planned.batch.frame.columns)
+        return run(self, planned, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(batch_job.BatchJobs, "run", noting)
     return found

@@ -1,15 +1,19 @@
 """Mirrored queries: the source in one cluster, target and progress in another."""
 
 import shutil
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from spark_eos import errors
+from spark_eos import BatchReport, ExactlyOnceSink, errors
 from support import staging
-from support.queries import run_available
+from support.holding import HeldRows
+from support.manual_members import drop_members
+from support.queries import relay, run_available
 
 _BATCHES = {"options": {"maxOffsetsPerTrigger": "30"}}
 
@@ -30,6 +34,26 @@ def test_a_narrow_query_is_mirrored(spark_eos_session: SparkSession, mirrored_fl
     assert sorted(flow.values(), key=int) == [str(n) for n in range(150)]
     assert sum(flow.committed().values()) == 150
     assert flow.open_transactions() == []
+
+
+def test_a_further_attempt_writes_the_rows_that_are_left(
+    spark_eos_session: SparkSession, mirrored_flow: Any, tmp_path: Path
+) -> None:
+    """Rows have source partitions, and outcomes the group's, which stand for others."""
+    flow = mirrored_flow
+    flow.produce(range(10))
+    held = HeldRows(tmp_path)
+    reports: list[BatchReport] = []
+    with closing(ExactlyOnceSink(**flow.options(), on_batch=reports.append)) as sink:
+        frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
+        query = sink.write(held.of(frame)).trigger(availableNow=True).start()
+        held.until_reached()
+        drop_members(flow, "spark-eos-0")
+        held.let_go()
+        query.awaitTermination()
+    assert [(r.attempts, r.rows_written) for r in reports] == [(2, 10)]
+    assert {part.topic for part in reports[0].partitions} == {flow.source}
+    assert sorted(flow.values(), key=int) == [str(n) for n in range(10)]
 
 
 @pytest.mark.slow
