@@ -163,7 +163,7 @@ class Transactions:
             self._timestamps_adjusted += found.zero_timestamps(faults)
             self._past_retention += self._rules.past_retention(found, topics, faults)
             if too_large:
-                self._flush()
+                self._await_acknowledgements()
             records.wait_while(self._has_backlog)
         self.counters.bytes += found.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
@@ -252,11 +252,14 @@ class Transactions:
     def _flush(self) -> Deadline:
         """Wait until all records are acknowledged; return the time limit of what follows."""
         with self.counters.timed("flush_ms"):
-            self._producer.records.flush(self._before_the_broker_aborts(self._deadline()))
+            self._await_acknowledgements()
         if self._age() >= _LONG:
             # Rows in a topic that has been deleted must not count as written.
             self._targets.check()
         return self._deadline()
+
+    def _await_acknowledgements(self) -> None:
+        self._producer.records.flush(self._before_the_broker_aborts(self._deadline()))
 
     def _commit(self, deadline: Deadline) -> None:
         with self.counters.timed("commit_ms"):
