@@ -21,10 +21,17 @@ def headers_of(message: Any) -> tuple[Header, ...] | None:
     try:
         found: Any = _headers(message)
     except SystemError as error:
-        if not isinstance(error.__cause__, UnicodeDecodeError):
+        if not isinstance(_first(error), UnicodeDecodeError):
             raise
         # confluent-kafka keeps a list with gaps, and would return it the next time: to look at
         # one ends the process.
         message.set_headers(_UNREADABLE)
         return None
     return None if found is _UNREADABLE else tuple(found or ())
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error that all others were raised from: each further name raises from the one before."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

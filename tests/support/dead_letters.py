@@ -29,9 +29,10 @@ def write_not_utf8(
     headers: Sequence[tuple[str, bytes]] = (),
     number: int = 1,
 ) -> None:
-    """Records ``not UTF-8`` with these headers, behind one whose name is not UTF-8."""
+    """Records ``not UTF-8`` with these headers, behind two whose names are not UTF-8."""
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
-    named = [(_NotUtf8("own?"), b"h"), *headers]
+    # The second error is raised from the first.
+    named = [*2 * [(_NotUtf8("own?"), b"h")], *headers]
     for _ in range(number):
         producer.send(topic, b"not UTF-8", b"k", headers=named, partition=partition).get(60)
     producer.close()

@@ -140,7 +140,8 @@ def produce(flow: Flow, topic: str, records: Sequence[Given]) -> None:
 
 def _told(name: str) -> Any:
     """A column that a record's headers tell, of any bytes."""
-    return F.filter("headers", lambda header: header["key"] == name)[0]["value"]
+    found = F.filter("headers", lambda header: header["key"] == name)
+    return F.get(found, 0)["value"]
 
 
 def plain(frame: DataFrame) -> DataFrame:
@@ -225,6 +226,7 @@ def check(
             topic=target,
             dead_letter_topic=letters,
             max_dead_letters=1.0,
+            max_block_ms=2_000,  # for topics and partitions that rows name and there are not
             **staged,
         )
     rows, dead = flow.written(target), flow.written(letters)
@@ -232,7 +234,7 @@ def check(
     assert len(rows) + len(dead) == len(records)
     places: list[int | None] = [int(headers_of(row)["number"]) for row in rows]
     for letter in dead:
-        told = headers_of(letter)
+        told = {name: str(content, "utf-8", "replace") for name, content in letter.headers() or ()}
         place = told.get("__dlq.errors.offset"), told.get("__dlq.errors.partition")
         at = 2 * int(place[0]) + int(place[1]) if place[0] and place[1] else told.get("number")
         places.append(None if at is None else int(at))
@@ -247,7 +249,7 @@ def check(
     assert len(known) == len(records) or report.delivery == "staged"
     # Both ways are taken.
     assert rows
-    assert len(report.dead_letters) > 2
+    assert len(report.dead_letters) > 1
     for row in rows:
         record = records[int(headers_of(row)["number"])]
         assert (row.key(), row.value()) == (record.key, record.value)
