@@ -234,7 +234,8 @@ def check(
     assert len(rows) + len(dead) == len(records)
     places: list[int | None] = [int(headers_of(row)["number"]) for row in rows]
     for letter in dead:
-        told = {name: str(content, "utf-8", "replace") for name, content in letter.headers() or ()}
+        headers: Any = letter.headers()
+        told = {name: content.decode(errors="replace") for name, content in headers}
         place = told.get("__dlq.errors.offset"), told.get("__dlq.errors.partition")
         at = 2 * int(place[0]) + int(place[1]) if place[0] and place[1] else told.get("number")
         places.append(None if at is None else int(at))
