@@ -39,18 +39,6 @@ def with_entry(text: str, entry: str) -> str:
     return f"{text} [more: spark-eos explain {entry}]".lstrip()
 
 
-def read_back(shown: str) -> tuple[str, str]:
-    """The text and the entry of an error that another process has shown; "" without an entry.
-
-    Example:
-        >>> read_back(str(WriteError("no such partition")))
-        ('no such partition', 'EOS17')
-    """
-    text, _, command = shown.rpartition(" [")
-    entry = command.removesuffix("]").rpartition(" ")[2]
-    return (text, entry) if shown == with_entry(text, entry) else (shown, "")
-
-
 def text_of(error: object) -> str:
     """Return the text of an error for another text: of ours without the command."""
     return error.text if isinstance(error, PrintableError) else str(error)
@@ -294,8 +282,7 @@ class QueryFailedError(SparkEosError):
 
     entry = "EOS19"
 
-    def __init__(self, shown: str) -> None:
-        text, entry = read_back(shown)
+    def __init__(self, text: str, entry: str = "") -> None:
         super().__init__(text)
         self.entry = entry or self.entry
 

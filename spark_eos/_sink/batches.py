@@ -22,10 +22,10 @@ from spark_eos._exactly_once.batch import Run
 from spark_eos._exactly_once.delivery import Batch
 from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._pyspark_internals import is_connect
+from spark_eos._sink.failures import Failures, note_run
 from spark_eos._sink.start_checks import StartChecks
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.connect import ConnectRuntime
-from spark_eos._spark.failed_job import as_own_error
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
@@ -124,7 +124,7 @@ class SinkRun:
                 raise
             why: SparkEosError | None = self._run.newer_run()
             if not isinstance(error, SparkEosError):
-                why = why or as_own_error(error) or self._sink.why_failed()
+                why = why or self._runtime.why_failed(error) or self._sink.why_failed()
             if why is not None:
                 raise why from error
             raise
@@ -149,6 +149,7 @@ class SinkBatches:
         self._settings = settings
         self._observers = observers
         self.start = Start(settings)
+        self.failures = Failures()
         # What `sink.write` has checked.
         self.query: SinkQuery | None = None
         self._spark: SparkSession | None = None
@@ -167,8 +168,8 @@ class SinkBatches:
         """Take the query that is to start next, in which no batch is in progress."""
         self.query, self._spark, self._prepared_ms = query, spark, _now_ms()
 
-    def check_inactive(self) -> None:
-        """Refuse a second query while one is active."""
+    def begin_start(self) -> Failures:
+        """Refuse a second query while one is active; return where the new one's failures go."""
         # Spark would take another one for a new run of the first, because of the common checkpoint,
         # and stop the first.
         query = self._started
@@ -178,9 +179,12 @@ class SinkBatches:
                 "stop it first, or give the other query a separate sink, with its own "
                 "group_id and checkpoint_location"
             )
+        self.failures = Failures()
+        return self.failures
 
     def note_started(self, query: SinkQuery, started: StreamingQuery, checks: StartChecks) -> None:
         self._started, self._checks = started, checks
+        note_run(str(started.runId), self.failures)
         _OF_RUNS[str(started.runId)] = self
         announce_query(started, query.settings.group_id, self._observers)
 
@@ -252,13 +256,15 @@ class SinkBatches:
         self, query: SinkQuery, frame: DataFrame, batch_id: int, start: Start
     ) -> tuple[type[Delivery], str, QueryRuntime]:
         """Return the delivery, why not another, and the runtime of the run that a batch begins."""
-        spark = self._spark
+        spark, signature = self._spark, self.failures.signature
         runtime: QueryRuntime
         if is_connect(frame):
-            runtime = ConnectRuntime(query.location, spark or frame.sparkSession, self._relation)
+            session = spark or frame.sparkSession
+            runtime = ConnectRuntime(query.location, session, self._relation, signature)
         else:
             assert spark is not None  # noqa: S101 - the query was started in this process
-            runtime = ClassicRuntime(frame, query.location, spark, query.delivery.check_sources)
+            check_sources = query.delivery.check_sources
+            runtime = ClassicRuntime(frame, query.location, spark, check_sources, signature)
 
         def check_first() -> None:
             runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))

@@ -213,7 +213,7 @@ class ExactlyOnceWriter:
         if queryName is not None:
             self.queryName(queryName)
         self.options(**options)
-        self._batches.check_inactive()
+        failures = self._batches.begin_start()
         batches, location, rows = self._batches, self._query.location, self._frame
         function: BatchFunction = batches
         own = self._function
@@ -229,6 +229,8 @@ class ExactlyOnceWriter:
         spark = rows.sparkSession
         if is_connect(rows):
             function = _RemoteBatches(batches, function)
+        else:
+            function = failures.noted()(function)
         checks, tracking = self._checks(spark)
         writer = rows.writeStream.foreachBatch(function)
         if self._output_mode is not None:
@@ -299,9 +301,10 @@ class _RemoteBatches:
         self._function = function
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        (relation,) = remote_relations(frame)
-        self._batches.note_relation(relation)
-        self._function(frame, batch_id)
+        with self._batches.failures.signed():
+            (relation,) = remote_relations(frame)
+            self._batches.note_relation(relation)
+            self._function(frame, batch_id)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -27,7 +27,7 @@ from spark_eos._spark.dead_letter_columns import (
     check_error_column,
     direct_columns,
 )
-from spark_eos._spark.failed_job import as_own_error, as_write_error
+from spark_eos._spark.failed_job import as_write_error
 from spark_eos._spark.flat_source import (
     only_topic_of,
     topic_and_partition,
@@ -112,7 +112,8 @@ class BatchJobs:
         try:
             outcome = self._outcome(written, planned, only)
         except PythonException as error:
-            raise as_own_error(error) or as_write_error(error, planned, batch_plan, only) from error
+            known = self._runtime.why_failed(error)
+            raise known or as_write_error(error, planned, batch_plan, only) from error
         if only is None:
             waited = outcome.counters.wait_ms
             self._wait_ms = wait_per_record(waited, outcome.tasks, records)

@@ -1,6 +1,5 @@
 """Classic Spark: the sink runs in the driver's process and calls Spark's JVM through py4j."""
 
-import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +13,9 @@ from spark_eos._batch.plan import BatchRange
 from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._driver.offset_log import OffsetLog, fingerprint_of, parse_positions
 from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos._spark.dead_letter_columns import ERRORS_CARRIED
 from spark_eos._spark.narrow_plan import check_batch_plan, check_lineage, operators_of_tree
 from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._spark.signed_errors import ERRORS_CARRIED, tag_of
 from spark_eos._spark.spark_files import HadoopFiles
 from spark_eos._spark.stream_sources import sources_of_query
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
@@ -73,6 +72,7 @@ class ClassicRuntime(QueryRuntime):
         location: str,
         spark: SparkSession,
         check_sources: Callable[[Sequence[internals.StreamSource]], None],
+        signature: str,
     ) -> None:
         # The batch's session is a clone of the user's, and does not know the query.
         self._session = frame.sparkSession
@@ -82,7 +82,7 @@ class ClassicRuntime(QueryRuntime):
             raise UnsupportedPipelineError(
                 "the sink was called outside of a query: start one with sink.write(...).start()"
             )
-        super().__init__(spark, query_id, query.run_id)
+        super().__init__(spark, query_id, query.run_id, signature)
         self._query = query
         self._plans = internals.PlanReader(self._session)
         self.asynchronous = query.is_asynchronous
@@ -132,11 +132,7 @@ class ClassicRuntime(QueryRuntime):
     def collect(
         self, frame: DataFrame, description: str, *, errors_carried: bool = False
     ) -> list[Row]:
-        with contextlib.ExitStack() as properties:
-            context = self._session.sparkContext
-            properties.enter_context(described(context, description))
-            if errors_carried:
-                properties.enter_context(local_property(context, ERRORS_CARRIED, "true"))
+        with self._tagged(description, *[ERRORS_CARRIED] * errors_carried):
             return frame.collect()
 
     def run_job(
@@ -145,8 +141,20 @@ class ClassicRuntime(QueryRuntime):
         action: Callable[[], object],
         description: str,
     ) -> None:
-        with described(self._session.sparkContext, description):
+        with self._tagged(description):
             action()
+
+    @contextmanager
+    def _tagged(self, description: str, *tags: str) -> Iterator[None]:
+        context = self._session.sparkContext
+        with described(context, description):
+            for tag in (own := (tag_of(self._signature), *tags)):
+                context.addJobTag(tag)
+            try:
+                yield
+            finally:
+                for tag in own:
+                    context.removeJobTag(tag)
 
     def observed(self, observation: Observation) -> dict[str, Any]:
         # Spark's own ``get`` waits without a limit.

@@ -23,9 +23,9 @@ from spark_eos._pyspark_internals import (
     release_connect_session,
     remote_relations,
 )
-from spark_eos._spark.dead_letter_columns import ERRORS_CARRIED
 from spark_eos._spark.narrow_plan import check_batch_plan, check_joins, explained, operators
 from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._spark.signed_errors import ERRORS_CARRIED, tag_of
 from spark_eos._spark.spark_files import own_checkpoint
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 
@@ -45,15 +45,17 @@ class ConnectRuntime(QueryRuntime):
 
     stop_waits = False
 
-    def __init__(self, location: str, spark: SparkSession, relation: str | None) -> None:
+    def __init__(
+        self, location: str, spark: SparkSession, relation: str | None, signature: str
+    ) -> None:
         self.files, query = own_checkpoint(spark, location)
-        super().__init__(spark, str(query.id), str(query.runId))
+        super().__init__(spark, str(query.id), str(query.runId), signature)
         # The last job's session: only it can cancel the job's operation.
         self._session = spark
         self._relation = relation
         self._narrow = b""
         self.offset_log = OffsetLog(self.files)
-        self._tag = f"spark-eos-{self.run_id}"
+        self._tag = tag_of(signature)
         self._cores = 0
         self._run: Run | None = None
         self._told_by_signal = False
@@ -115,13 +117,12 @@ class ConnectRuntime(QueryRuntime):
         rows: list[Row] = []
         session = frame.sparkSession
         if errors_carried:
-            # Spark makes local properties of its session's settings.
-            session.conf.set(ERRORS_CARRIED, "true")
+            session.addTag(ERRORS_CARRIED)
         try:
             self.run_job(session, lambda: rows.extend(frame.collect()), description)
         finally:
             if errors_carried:
-                session.conf.unset(ERRORS_CARRIED)
+                session.removeTag(ERRORS_CARRIED)
         return rows
 
     def run_job(

@@ -16,8 +16,6 @@ ERROR_FIELD: Final = T.StructField(
     ERROR, T.StructType([T.StructField(name, T.StringType()) for name in ERROR_TEXTS])
 )
 """As a column that was asked for, and as a field of ``source``."""
-ERRORS_CARRIED: Final = "spark.eos.errorsCarried"
-"""The local property of jobs that make dead letters of the errors in ``source``: ``true``."""
 
 
 def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:

@@ -26,6 +26,7 @@ from spark_eos._spark.row_errors import (
 )
 from spark_eos._spark.row_faults import by_halves, not_of_row
 from spark_eos._spark.session_time import SETTING, SessionTime
+from spark_eos._spark.signed_errors import signing_in_task
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import (
     ConfigurationError,
@@ -140,12 +141,16 @@ class _Guard:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         types = arrow_schema(self.schema)
-        for batch in batches:
-            start = 0
-            for is_bad, run in groupby(bad_rows(batch).to_pylist()):
-                rows = batch.slice(start, len([*run]))
-                start += rows.num_rows
-                yield from self._nulls(rows, types, {}) if is_bad else self._made_of(rows, types)
+        with signing_in_task():
+            for batch in batches:
+                yield from self._each_run(batch, types)
+
+    def _each_run(self, batch: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatch]:
+        start = 0
+        for is_bad, run in groupby(bad_rows(batch).to_pylist()):
+            rows = batch.slice(start, len([*run]))
+            start += rows.num_rows
+            yield from self._nulls(rows, types, {}) if is_bad else self._made_of(rows, types)
 
     def _nulls(
         self, rows: pa.RecordBatch, types: pa.Schema, errors: Mapping[int, RowError]

@@ -30,9 +30,14 @@ _OF_FILES: Final = re.compile(
 )
 
 
+def without_trace(text: str) -> str:
+    """Return the text of an exception of Spark's without Java's stack trace."""
+    return _without_states(_JAVAS_FRAME.split(text, 1)[0]).strip()
+
+
 def cause_of(text: str) -> str:
     """Return the error that has ended a query, from the text of Spark's StreamingQueryException."""
-    # On Spark Connect a client gets only this text, and the query's process is another one.
+    # For what no batch has raised: texts of functions may quote records, which say anything.
     cause = text.partition(_QUERY)[0]
     cause = (cause.partition(_ENDED)[2] or cause).removeprefix(_RAISED)
     cause = _JAVAS_FRAME.split(cause, 1)[0]

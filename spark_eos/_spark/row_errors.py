@@ -6,7 +6,6 @@ from typing import Final, NamedTuple, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import types as T
 
 from spark_eos._client.printable import printable
@@ -15,11 +14,11 @@ from spark_eos._spark.columns import PLACE, SOURCE
 from spark_eos._spark.dead_letter_columns import (
     ERROR_FIELD,
     ERROR_TEXTS,
-    ERRORS_CARRIED,
     carries_letter,
     check_error_column,
     has_error_column,
 )
+from spark_eos._spark.signed_errors import ERRORS_CARRIED, job_tags
 from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import ConfigurationError, SparkEosError
 
@@ -87,7 +86,7 @@ class RowErrors:
                 + _COLUMN_IS_FOR_YOU,
             )
         source = columns[SOURCE]
-        if not _is_carried() or not all(source[row].is_valid for row in errors):
+        if ERRORS_CARRIED not in job_tags() or not all(source[row].is_valid for row in errors):
             self._end(
                 batch,
                 errors,
@@ -118,11 +117,6 @@ def bad_rows(batch: pa.RecordBatch) -> pa.Array:
     if SOURCE in names and ERROR in _names(batch.column(SOURCE).type):
         bad = pc.or_(bad, pc.struct_field(batch.column(SOURCE), ERROR).is_valid())
     return bad
-
-
-def _is_carried() -> bool:
-    context = TaskContext.get()
-    return context is not None and context.getLocalProperty(ERRORS_CARRIED) == "true"
 
 
 @functools.cache

@@ -14,7 +14,9 @@ from spark_eos._batch.plan import BatchRange
 from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._exactly_once.batch import Run
-from spark_eos.errors import QueryStoppedError
+from spark_eos._spark.executor_python import executor_fault
+from spark_eos._spark.signed_errors import signed_error
+from spark_eos.errors import QueryStoppedError, SparkEosError
 
 # Consecutive failures to ask Spark whether the query is active, before it counts as ended.
 _UNANSWERED: Final = 3
@@ -32,9 +34,10 @@ class QueryRuntime(ABC):
     files: Files
     offset_log: OffsetLog
 
-    def __init__(self, spark: SparkSession, query_id: str, run_id: str) -> None:
+    def __init__(self, spark: SparkSession, query_id: str, run_id: str, signature: str) -> None:
         # That the query was started in; a batch's is a clone.
         self.session, self._query_id, self.run_id = spark, query_id, run_id
+        self._signature = signature
         self._unanswered = 0
 
     @abstractmethod
@@ -109,6 +112,11 @@ class QueryRuntime(ABC):
     @abstractmethod
     def end_session(self, session: SparkSession) -> None:
         """End a session that `another_session` returned."""
+
+    def why_failed(self, error: Exception) -> SparkEosError | None:
+        """Return why a job has failed: a task's signed error, or a fault of the executors."""
+        text = str(error)
+        return signed_error(text, self._signature) or executor_fault(self.session, text)
 
     @abstractmethod
     def stopped(self, error: BaseException) -> QueryStoppedError | None:

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_eos._client.argument_types import typed
 from spark_eos._pyspark_internals import set_spark_log_level
 from spark_eos._sink.batches import why_failed
+from spark_eos._sink.failures import failure_of
 from spark_eos._spark.failed_query import cause_of
 from spark_eos.errors import QueryFailedError
 
@@ -76,9 +77,10 @@ def _ended(query: StreamingQuery, seconds: Any) -> bool | None:
     try:
         return query.awaitTermination(seconds)
     except StreamingQueryException as error:
-        failed = QueryFailedError(cause_of(str(error)))
+        text = str(error)
+        failed = failure_of(str(query.runId), text) or QueryFailedError(cause_of(text))
         if failed.entry == QueryFailedError.entry and (why := why_failed(query)) is not None:
-            failed = QueryFailedError(f"{type(why).__name__}: {why}")
+            failed = QueryFailedError(f"{type(why).__name__}: {why.text}", why.entry)
         raise failed from None
 
 

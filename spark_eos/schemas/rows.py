@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.row_errors import RowError, RowErrors
+from spark_eos._spark.signed_errors import signing_in_task
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.client import Client
 from spark_eos.schemas.formats import Codec, Schema, format_of
@@ -55,14 +56,15 @@ class _Mapping:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kind = arrow_schema(self._whole).field(self._column).type
-        for batch in batches:
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            coded = self._coded(columns, kind)
-            columns[self._column] = coded.array
-            errors = {row: RowError(text, _CLASS) for row, text in coded.errors.items()}
-            self._errors.put(batch, columns, errors)
-            names = self._whole.names
-            yield pa.RecordBatch.from_arrays([columns[name] for name in names], names)
+        names = self._whole.names
+        with signing_in_task():
+            for batch in batches:
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                coded = self._coded(columns, kind)
+                columns[self._column] = coded.array
+                errors = {row: RowError(text, _CLASS) for row, text in coded.errors.items()}
+                self._errors.put(batch, columns, errors)
+                yield pa.RecordBatch.from_arrays([columns[name] for name in names], names)
 
     def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> CodecResult:
         raise NotImplementedError

@@ -1,0 +1,82 @@
+"""Why batches have failed, for those who wait for the query: Spark passes on a text only."""
+
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from cachetools import LRUCache
+from pyspark.errors import PySparkException
+
+from spark_eos._spark.failed_query import without_trace
+from spark_eos._spark.signed_errors import new_signature, sign, signed_error
+from spark_eos.errors import QueryFailedError, SparkEosError
+
+_MOST_RUNS: Final = 1_000
+_LOCK: Final = threading.Lock()
+
+
+class Failures:
+    """The failures of one start's batches.
+
+    Attributes:
+        signature: What the errors of its tasks, and on Connect of its batches, are signed with.
+    """
+
+    def __init__(self) -> None:
+        self.signature = new_signature()
+        self._last: QueryFailedError | None = None
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Keep what a batch raises, in the process that waits for the query."""
+        try:
+            yield
+        except Exception as error:
+            self._last = _as_failure(error)
+            raise
+
+    @contextmanager
+    def signed(self) -> Iterator[None]:
+        """Sign what a batch raises, in Connect's process for it."""
+        try:
+            yield
+        except SparkEosError as error:
+            sign(error, self.signature)
+            raise
+        except Exception as error:
+            told = SparkEosError(_as_failure(error).text)
+            sign(told, self.signature)
+            raise told from error
+
+    def last(self, text: str) -> QueryFailedError | None:
+        """Return the failure of a query that ended with this text; None if no batch raised it."""
+        if self._last is None and (error := signed_error(text, self.signature)) is not None:
+            return _as_failure(error)
+        return self._last
+
+
+_OF_RUNS: Final[LRUCache[str, Failures]] = LRUCache(_MOST_RUNS)
+
+
+def note_run(run_id: str, failures: Failures) -> None:
+    with _LOCK:
+        _OF_RUNS[run_id] = failures
+
+
+def failure_of(run_id: str, text: str) -> QueryFailedError | None:
+    """Return the failure of a run that ended with this text; None if no batch raised it."""
+    with _LOCK:
+        failures = _OF_RUNS.get(run_id)
+    return None if failures is None else failures.last(text)
+
+
+def _as_failure(error: Exception) -> QueryFailedError:
+    if type(error) is SparkEosError:
+        return QueryFailedError(error.text)
+    if isinstance(error, SparkEosError):
+        return QueryFailedError(f"{type(error).__name__}: {error.text}", error.entry)
+    if isinstance(error, PySparkException):
+        return QueryFailedError(f"{type(error).__name__}: {without_trace(str(error))}")
+    return QueryFailedError("".join(traceback.format_exception_only(error)).strip())

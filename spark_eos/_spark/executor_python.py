@@ -1,0 +1,67 @@
+"""What the Python of Spark's executors lacks, of which a job that failed may be a consequence."""
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from spark_eos.errors import ConfigurationError
+
+_OURS: Final = "spark_eos|confluent_kafka|kafka|pyarrow|pandas|cachetools|tenacity|filelock"
+_MISSING: Final = re.compile(
+    rf"(?:No module named '?(?P<module>(?:{_OURS})\b)"
+    r"|\[PACKAGE_NOT_INSTALLED\] (?P<package>\w+))"
+)
+_NO_PROGRAM: Final = re.compile(r'IOException: Cannot run program "(?P<path>[^"\n]+)": error=2\b')
+_OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (?P<what>[^\n]*?\.)(?:\s|$)")
+
+
+def executor_fault(session: SparkSession, text: str) -> ConfigurationError | None:
+    """Return what is wrong with the executors' Python, if that may be why a job has failed.
+
+    The job's error may quote records, so a job without records has to fail likewise.
+    """
+    if _named(text) is None:
+        return None
+    missing = _MISSING.search(text)
+    modules = [] if missing is None else [(missing["module"] or missing["package"]).lower()]
+    try:
+        session.range(1).mapInArrow(_importing(modules), "id long").collect()
+    except Exception as error:  # noqa: BLE001 - its text tells
+        return _named(str(error))
+    return None
+
+
+def _importing(modules: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Make a function for tasks that fails where modules are missing."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        for name in modules:
+            importlib.import_module(name)
+        yield from batches
+
+    return run
+
+
+def _named(text: str) -> ConfigurationError | None:
+    if found := _OTHER_PYTHON.search(text):
+        return ConfigurationError(
+            f"Spark's executors run another Python: {found['what']} Set PYSPARK_PYTHON, or "
+            "spark.pyspark.python, to one of this version that has spark-eos"
+        )
+    if found := _NO_PROGRAM.search(text):
+        return ConfigurationError(
+            f"there is no program {found['path']!r} on a host of Spark's executors: set "
+            "PYSPARK_PYTHON, or spark.pyspark.python, to a Python that each of these hosts has; "
+            "the driver may have another one (PYSPARK_DRIVER_PYTHON)"
+        )
+    if found := _MISSING.search(text):
+        name = found["module"] or found["package"]
+        return ConfigurationError(
+            f"the Python of Spark's executors has no module {name!r}: install spark-eos for it on "
+            "each host, or ship an environment (spark.archives), and set PYSPARK_PYTHON, or "
+            "spark.pyspark.python, to that Python"
+        )
+    return None
