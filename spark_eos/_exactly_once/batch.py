@@ -66,7 +66,7 @@ class Run:
         self._transactions = OpenTransactions(start.target, settings)
         self._offsets = GroupOffsets(start.target, settings, self._membership, self._transactions)
         self._delivery = delivery_of(self._offsets)
-        # Held by whoever commits the group's offsets: a batch, or a renewal between batches.
+        # Held while the group's offsets are committed: by a batch, or a renewal between batches.
         self._committing = threading.Lock()
         # Whether the last batch ended well, so that none of its tasks is still committing.
         self._idle = False
@@ -129,12 +129,12 @@ class Run:
         )
 
     def _begin(self, batch: Batch) -> PlannedBatch:
-        """Return the run's first batch: fences all older runs, and learn what the offsets mean."""
+        """Fence all older runs, learn what the offsets mean, and return the run's first batch."""
         delivery, offsets = self._delivery, self._offsets
         delivery.check_checkpoint(batch)
         partitions = delivery.partitions_to_fence(batch)
         topics = offsets.topics(partitions, batch.checkpoint.markers.read().topic_ids)
-        # The cluster must support what is needed, and allow the settings.
+        # The cluster must support the requests that the run needs, and allow the settings.
         deadline = self._settings.group_deadline()
         self._version = preflight.check_cluster(self._start, self._settings, topics, deadline)
         warn_of_replication(self._start.target, self._settings.target_topics, deadline)
@@ -143,16 +143,16 @@ class Run:
         offsets.refresh_metadata()
         delivery.check_group(batch)
         # Fence all older runs, end what they left open, and read the offsets.
-        # By name, brokers take them for whichever topic has the name: the run checks its id.
+        # Brokers apply offsets by name to whichever topic has the name, so the run checks the id.
         offsets.join(topics, partitions, by_name=self._version < BY_ID)
-        # Learn what they mean, and refuse what is suspect.
+        # Learn what the offsets mean, and refuse suspect ranges.
         delivery.check_group(batch)
         delivery.learn(batch)
         planned = delivery.plan(batch)
         offsets.restrict_to(planned.partitions)
         offsets.refuse_suspects()
-        # Give each partition an offset that is known to be this query's; refuse those lost. Nothing
-        # of a batch is written yet that Spark has begun since this run was prepared.
+        # Give each partition an offset that is known to be this query's; refuse lost offsets. A
+        # batch that Spark began after this run was prepared has no written rows yet.
         offsets.set_owner(delivery.owner(batch))
         begun_now = (
             self._prepared_ms is not None
@@ -176,7 +176,7 @@ class Run:
         # The partitions that a further attempt is to write; None for all of them.
         only: Partitions | None = None
         members = offsets.members()
-        # Of a staged batch without rows there is nothing to read; None if they were not counted.
+        # A staged batch without rows has nothing to read. None means that nobody counted them.
         while planned.rows != 0:
             with batch.clock.step("plan"):
                 plan = limit.plan(offsets.plan(planned.range), only, outcomes)
@@ -274,7 +274,7 @@ def _check_outcome(
     only: Partitions | None,
     offsets: GroupOffsets,
 ) -> None:
-    """Raise what no further attempt can cure; ``only``: what the last one was to write."""
+    """Raise what no further attempt can cure; ``only``: the partitions of the last attempt."""
     outcome, what = outcomes[-1], _named(planned)
     if outcome.failed:
         raise WriteError(f"{what}: {outcome.reason}{_mark(planned, outcome, offsets)}")
@@ -292,8 +292,8 @@ def _check_attempts(
     """Raise if there have been as many attempts as there may be."""
     outcome = outcomes[-1]
     unwritten = outcome.unwritten
-    # Attempts after which more dead letters are divided again end by themselves; so does the
-    # first one, in which tasks may have deferred theirs.
+    # Don't count attempts that only divide the allowed dead letters anew, nor a first attempt in
+    # which tasks may have deferred dead letters: neither can go on for ever.
     counted = sum(
         not (each.over_limit and (each.moved or each is outcomes[0])) for each in outcomes
     )

@@ -1,4 +1,4 @@
-"""What reading the group's offsets must not show; pure."""
+"""Checks of the group's offsets as read; pure functions."""
 
 from collections.abc import Collection, Mapping
 
@@ -22,7 +22,7 @@ _NOTHING_HALF = "This run stops, and has left nothing half written"
 def check_not_moved_back(
     group_id: str, sources: Sources, before: Positions, now: Positions, partitions: Partitions
 ) -> None:
-    """Refuse offsets that lie below what the run itself has seen committed."""
+    """Refuse offsets below those that the run itself has seen committed."""
     for partition, offset in before.items():
         if partition in partitions and now.get(partition, -1) < offset:
             raise OffsetsLostError(
@@ -39,7 +39,7 @@ def check_not_moved_on(
     now: Positions,
     set_by_others: Partitions,
 ) -> None:
-    """Refuse offsets that others than runs of spark-eos have moved on: those write their text."""
+    """Refuse offsets that another client has moved forward: only spark-eos writes its text."""
     for partition in sorted(before.keys() & set_by_others):
         offset, found = before[partition], now[partition]
         if found > offset:

@@ -38,7 +38,7 @@ class Batch:
     """A micro-batch as Spark hands it over."""
 
     id: int
-    # The DataFrame, of which only the delivery knows that it is one.
+    # A DataFrame, as only the delivery knows.
     frame: Any
     checkpoint: OffsetLog
     clock: StepClock = field(default_factory=StepClock, compare=False)
@@ -51,13 +51,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """A batch, and what the group's offsets say of it; all partitions are the group's."""
+    """A batch and the group's offsets for it; all partitions are the group's."""
 
     batch: Batch
     range: BatchRange
     settings: WriterSettings
     sources: Sources = field(default_factory=Sources)
-    # Partitions that are not in the batch, whose offsets are renewed with the batch's.
+    # Partitions outside the batch, whose offsets are renewed together with the batch's.
     idle: Partitions = ()
     # Committed offsets before the batch's rows.
     before: Positions = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Delivery(Protocol):
         """Refuse a range that would lose or repeat records, mark the checkpoint, stage rows."""
 
     def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
-        """Surround a job; explain a job that fails since source records were deleted."""
+        """Surround a job; explain its failure if source records were deleted."""
 
     def write_rows(
         self, planned: PlannedBatch, plan: BatchPlan, only: Partitions | None
@@ -122,10 +122,10 @@ class Delivery(Protocol):
         """Check that all rows are written, before the batch's end is committed."""
 
     def on_committed(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
-        """Do what is left to do once the end is committed; return what else was lost."""
+        """Finish after the end is committed; return further lost records."""
 
     def renew(self) -> None:
-        """Renew between batches what the delivery commits beside the group's progress."""
+        """Renew the delivery's own commits between batches."""
 
     def close(self) -> None:
-        """End what the run's batches have opened in Spark."""
+        """Close what the run's batches opened in Spark."""

@@ -36,18 +36,18 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Member:
-    """One static member as its owner knows it; each partition with the epoch at which it came."""
+    """A static member as the driver knows it, with the epoch at which each partition came."""
 
     instance_id: str
     member_id: str
     epoch: int
     assignment_epochs: Mapping[IdPartition, int] = field(default_factory=dict)
-    # As last sent to the broker.
+    # The assignment that the last answered heartbeat acknowledged.
     acknowledged: frozenset[IdPartition] = frozenset()
 
     @property
     def identity(self) -> MemberIdentity:
-        """How requests name it."""
+        """The member as requests name it."""
         return MemberIdentity(self.member_id, self.epoch, self.instance_id)
 
     @property
@@ -318,8 +318,7 @@ class GroupMembership:
         with self._lock:
             deadline = group_deadline(self._group_timeout_ms)
             self._topics = dict(topics)
-            # One of a batch without partitions, all topics of which are deleted: who has no member
-            # can't be fenced.
+            # At least one, even if all topics are deleted: a run without members can't be fenced.
             total = max(1, sum(topic.partitions for topic in topics.values()))
             names = (f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total)))
             wanted = dict.fromkeys([RENEWAL_INSTANCE] if self._renews_only else names)
@@ -339,22 +338,22 @@ class GroupMembership:
             deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
 
     def _release_members(self, wanted: Collection[str], deadline: Deadline, *, first: bool) -> None:
-        for found in own_group(self._connections, self._group_id, deadline).members:
-            instance_id = found.instance_id or ""
-            if found.epoch == heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH and instance_id in wanted:
+        for member in own_group(self._connections, self._group_id, deadline).members:
+            instance_id = member.instance_id or ""
+            if member.epoch == heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH and instance_id in wanted:
                 continue
-            if found.member_id not in self._own_ids:
+            if member.member_id not in self._own_ids:
                 if self._renews_only:
-                    raise SparkEosError(f"a run has joined in the meantime: {found}")
+                    raise SparkEosError(f"a run has joined in the meantime: {member}")
                 if not first and instance_id != RENEWAL_INSTANCE:
-                    raise self._fence(found)
+                    raise self._fence(member)
             epoch = (
                 heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH
                 if instance_id in wanted
                 else heartbeats.LEAVE_GROUP_MEMBER_EPOCH
             )
             self._members.pop(instance_id, None)
-            self._leave(MemberIdentity(found.member_id, epoch, instance_id), deadline)
+            self._leave(MemberIdentity(member.member_id, epoch, instance_id), deadline)
 
     def _join(self, instance_id: str, deadline: Deadline) -> None:
         member_id = str(uuid.uuid4())
@@ -369,7 +368,7 @@ class GroupMembership:
         """Make a member leave, so that whatever its member id still sends is refused."""
         answer = heartbeats.heartbeat(self._connections, self._group_id, member, deadline)
         if answer.code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID):
-            # Or the coordinator can't reach the others, and what it has done is not committed.
+            # Or the coordinator is partitioned, and its changes are not committed: ask another.
             self._connections.forget_coordinator(CoordinatorType.GROUP, self._group_id)
             raise RetriableError(
                 f"member {member.instance_id} changed hands: {code_name(answer.code)}"
@@ -497,7 +496,7 @@ class GroupMembership:
             try:
                 for member in self._members.values():
                     leaving = replace(member.identity, epoch=heartbeats.LEAVE_GROUP_MEMBER_EPOCH)
-                    # Whatever the broker answers.
+                    # The answer does not matter.
                     heartbeats.heartbeat(self._connections, self._group_id, leaving, deadline)
             except Exception as error:  # noqa: BLE001 - the run ends all the same
                 logger.info("group %s: members are left to time out: %s", self._group_id, error)

@@ -66,29 +66,29 @@ class GroupRequests:
         deadline: Deadline,
         on_lost: Callable[[], None] | None = None,
     ) -> Codes:
-        """Commit offsets as a member; ``on_lost``: an answer is lost, so it may still be done."""
+        """Commit offsets as a member; ``on_lost`` is called if an answer is lost."""
         return commit_offsets(
             self._connections,
             self._group_id,
             member,
-            {partition: one.offset for partition, one in offsets.items()},
+            {partition: committed.offset for partition, committed in offsets.items()},
             self._membership.topic_ids,
             deadline,
-            metadata={partition: one.metadata for partition, one in offsets.items()},
+            metadata={partition: committed.metadata for partition, committed in offsets.items()},
             on_lost=on_lost,
         )
 
     def renew(
-        self, found: Committed, deadline: Deadline, on_lost: Callable[[], None] | None = None
+        self, offsets: Committed, deadline: Deadline, on_lost: Callable[[], None] | None = None
     ) -> set[int]:
-        """Commit offsets again with their texts, which may be an operator's; return refusals."""
+        """Commit offsets again with the same texts, whoever wrote them; return error codes."""
         codes: Codes = {}
-        for member, own in by_member(found, self._membership.identities()).items():
+        for member, own in by_member(offsets, self._membership.identities()).items():
             codes |= self.commit(member, own, deadline, on_lost)
         return {code for code in codes.values() if code}
 
     def any_member(self) -> MemberIdentity | None:
-        """Return one of the members, for offsets of partitions that none of them has."""
+        """Return any member, for offsets of partitions that no member is assigned."""
         return next(iter(self._membership.identities().values()), None)
 
     def all(self, deadline: Deadline) -> Committed:
@@ -110,14 +110,14 @@ class GroupRequests:
     def stable(
         self, partitions: Partitions, settings: WriterSettings, transactions: OpenTransactions
     ) -> Committed:
-        """End what is open, and read once nobody can move the offsets: all older are fenced."""
+        """End open transactions, then read the offsets once nobody else can move them."""
         transactions.end()
         # The group's coordinator decides when the offsets are stable: it knows every open
         # transaction that holds offsets of the group, whichever broker coordinates that
-        # transaction, and answers OffsetFetch with 88 while there is one. A transaction that could
-        # not be ended above, the brokers end. One that was not even seen, because its broker is
-        # away, either holds offsets and is waited for here, or holds none and gets none: its
-        # producer has lost its members, and commits no transaction without offsets.
+        # transaction, and answers OffsetFetch with 88 while there is one. If a transaction could
+        # not be ended above, the brokers end it when it times out. If it was not even listed,
+        # because its broker is away, it either holds offsets, and this read waits for it, or never
+        # will: its members are fenced, and no producer commits a transaction without offsets.
         both = settings.limits.group_timeout_ms + settings.transactions.timeout_ms
         deadline = Deadline(
             both / 1000 + ABORT_INTERVAL, "group_timeout_ms, transactions.timeout_ms"
@@ -195,17 +195,18 @@ class GroupOffsets:
         # Whether the answer to a commit was lost, so that it may still be carried out.
         self._needs_reading = False
         self._committed_all: float | None = None
-        # The partitions whose offsets the run needs, and their next offsets.
+        # The partitions that the run needs, and their committed offsets.
         self.held: frozenset[TopicPartition] = frozenset()
         self.committed: Positions = {}
-        # Those that an operator has set, which have no text, and those with another client's.
+        # Partitions whose offset an operator has set, without a text, or another client, with its
+        # own text.
         self.by_hand: frozenset[TopicPartition] = frozenset()
         self.foreign: frozenset[TopicPartition] = frozenset()
-        # What a staged commit may say as long as no newer run has written.
+        # The staged commits to expect as long as no newer run has written.
         self._expected: Mapping[TopicPartition, Collection[StagedBatch | None]] = {}
-        # What the texts of all offsets tell.
+        # What the texts in the offsets' metadata say.
         self.known = KnownPartitions()
-        # The source partitions that they stand for, as the texts tell; for messages.
+        # The source partitions that the group's partitions stand for, by these texts; for messages.
         self.sources = Sources()
 
     # Fence and read ---------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class GroupOffsets:
     def topics(
         self, partitions: Partitions, noted: Mapping[str, uuid.UUID] | None = None
     ) -> dict[str, TopicInfo]:
-        """Return the partitions' topics; refuse those with other ids than when members joined."""
+        """Return the partitions' topics; refuse topics recreated since the members joined."""
         known = self._membership.topic_ids if noted is None else noted
         names = {topic for topic, _ in partitions}
         return source_topics(self._topics, names, known, self._settings.group_id)
@@ -224,18 +225,18 @@ class GroupOffsets:
         return self._membership.topic_ids
 
     def refresh_metadata(self, stable: Committed | None = None) -> None:
-        """Read what the texts of the group's offsets tell now; fence nobody."""
-        # Unlike a stable answer, one of all offsets may lie behind: a new coordinator does not wait
-        # until its high watermark is where the earlier one's was.
-        found = self.requests.all(self._settings.group_deadline()) | (stable or {})
-        read, before = KnownPartitions.of(found), self.known
-        # Sources that no offset tells of yet stay known.
+        """Read the texts of the group's offsets without fencing anybody."""
+        # Unlike `stable`, an answer with all offsets may lag: a new coordinator does not wait for
+        # its high watermark to reach the previous coordinator's.
+        offsets = self.requests.all(self._settings.group_deadline()) | (stable or {})
+        read, before = KnownPartitions.of(offsets), self.known
+        # Keep sources that no offset mentions yet.
         self.learn(replace(read, sources={**before.sources, **read.sources}, owner=before.owner))
 
     def join(
         self, topics: Mapping[str, TopicInfo], partitions: Partitions, *, by_name: bool
     ) -> None:
-        """Fence all older runs, ends what they left open, and read every offset of the group."""
+        """Fence all older runs, end their transactions, and read every offset of the group."""
         self._by_name = by_name
         self._membership.start(topics, partitions)
         self.refresh_metadata(self._read(partitions))
@@ -275,7 +276,7 @@ class GroupOffsets:
         marked = self.known.suspects
         self._membership.take_over_own(self.topics(partitions), partitions)
         answer = self._read(partitions)
-        # A newer run may have come and gone, and marked some. This run's own are to be committed.
+        # A newer run may have come and gone, and marked ranges; this run's marks are not committed.
         if self.known.suspects != marked:
             self.refuse_suspects()
         return answer
@@ -283,15 +284,15 @@ class GroupOffsets:
     def _read(self, partitions: Partitions) -> Committed:
         answer = self.requests.stable(partitions, self._settings, self._transactions)
         now, group = KnownPartitions.of(answer), self._settings.group
-        committed = {partition: found.offset for partition, found in answer.items()}
-        by_hand = frozenset(p for p, found in answer.items() if not has_text(found))
+        committed = {partition: read.offset for partition, read in answer.items()}
+        by_hand = frozenset(p for p, read in answer.items() if not has_text(read))
         check_same_pairs(group.id, self.known, now)
         check_same_staged(group.id, self._expected, now)
         check_not_moved_back(group.id, self.sources, self.committed, committed, partitions)
         check_not_moved_on(
             group, self.sources, self.committed, committed, by_hand | now.set_by_others
         )
-        # What another run has marked since stays marked.
+        # Keep what another run has marked in the meantime.
         self._suspect(now.suspects)
         self.committed, self.by_hand, self.foreign = committed, by_hand, now.set_by_others - by_hand
         self.held = frozenset(partitions)
@@ -302,10 +303,10 @@ class GroupOffsets:
 
     def _suspect(self, suspects: Mapping[TopicPartition, SuspectRange]) -> None:
         marked = dict(self.known.suspects)
-        for partition, found in suspects.items():
-            before = marked.get(partition, found)
+        for partition, suspect in suspects.items():
+            before = marked.get(partition, suspect)
             marked[partition] = SuspectRange(
-                min(before.first, found.first), max(before.after, found.after)
+                min(before.first, suspect.first), max(before.after, suspect.after)
             )
         self.known = replace(self.known, suspects=marked)
 
@@ -323,14 +324,14 @@ class GroupOffsets:
         return self._membership.identities()
 
     def note_committed(self, outcome: JobOutcome) -> None:
-        """Take over what the tasks of a job have committed."""
+        """Note the offsets that a job's tasks have committed."""
         reported = outcome.partitions.items()
         self.accept({p: o.next_offset for p, o in reported if o.next_offset is not None})
 
     # Commit -----------------------------------------------------------------------------------
 
     def commit(self, wanted: Positions, *, again: Collection[TopicPartition] = ()) -> None:
-        """Commit what is not committed yet, and ``again`` in any case; never moves one back."""
+        """Commit offsets ahead of the committed ones, and ``again`` in any case; move none back."""
         left = set(again)
 
         def attempt() -> None:
@@ -391,9 +392,9 @@ class GroupOffsets:
             self.commit(ends)
 
     def initialize(self, initial: Positions) -> None:
-        """Give held partitions first offsets; one without an offset is a lost one from then on."""
-        # Before any metadata names them as known: if the run dies in between, the next one must
-        # not take partitions without an offset for lost ones.
+        """Give held partitions their first offsets; from then on, a missing offset is lost."""
+        # Commit before any text names the partitions as known: if the run dies in between, the
+        # next run must not take their missing offsets for lost ones.
         self.commit(initial)
         self._know(self.held)
         self._commit_all({})
@@ -414,10 +415,10 @@ class GroupOffsets:
         """Commit all held offsets again between batches; nothing is repeated if that fails."""
         if self._may_renew(deadline):
             # Brokers may still be ending the last batch's transactions.
-            found = self.requests.fetch(self.held, deadline, wait=True)
+            current = self.requests.fetch(self.held, deadline, wait=True)
             # Nobody else should commit between batches; if somebody did, don't undo it.
             committed = self.committed
-            unmoved = {p: one for p, one in found.items() if one.offset == committed.get(p)}
+            unmoved = {p: now for p, now in current.items() if now.offset == committed.get(p)}
             self.requests.renew(unmoved, deadline, self._on_lost)
         self._committed_all = time.monotonic()
 
@@ -435,38 +436,38 @@ class GroupOffsets:
         """Commit which staged files count."""
         before = self.known.staged.get(partition)
         self.known = replace(self.known, staged={**self.known.staged, partition: staged})
-        # While it is on its way, it may arrive, or may not.
+        # Until the answer arrives, the commit may or may not be carried out.
         self._expected = {**self._expected, partition: (before, staged)}
         self.commit({partition: self.committed[partition]}, again=[partition])
         self.expect_staged_commit(partition)
 
     def expect_staged_commit(self, partition: TopicPartition) -> None:
-        """From now on, whoever reads notices if a newer run has moved the staged commit."""
+        """From now on, refuse a staged commit that a newer run has moved."""
         self._expected = {**self._expected, partition: (self.known.staged.get(partition),)}
 
     def accept(self, offsets: Positions) -> None:
-        """Take over offsets that were committed, or what those mean that an operator has set."""
+        """Note offsets that were committed, or what an operator's offsets mean."""
         self.committed = {**self.committed, **offsets}
 
     def set_owner(self, owner: Owner) -> None:
-        """From now on, the texts of offsets tell that they are this query's."""
+        """From now on, name this query as the owner in the texts of offsets."""
         self.known = replace(self.known, owner=owner)
 
     def learn(self, known: KnownPartitions) -> None:
-        """Take over what the offsets mean."""
+        """Note what the texts of the offsets say."""
         self.known = known
-        self.sources = Sources({p: one.topic_partition for p, one in known.sources.items()})
+        self.sources = Sources({p: source.topic_partition for p, source in known.sources.items()})
 
     def mark(self, starts: Positions, partitions: Partitions) -> dict[str, SuspectRange]:
-        """Mark, until an operator resets them, ranges that may not be written although passed."""
+        """Mark ranges below the committed offsets whose rows may be missing."""
         seen = {p: self.committed.get(p, 0) for p in partitions}
         # A later commit may lie below an earlier one: the read would take it for a reset.
         self.committed = {p: at for p, at in self.committed.items() if p not in partitions}
         self.fence()
-        found = suspect_ranges(starts, seen, self.committed)
-        self._suspect(found)
-        self.commit({p: self.committed[p] for p in found}, again=found)
-        return {self.name(partition): found[partition] for partition in sorted(found)}
+        suspects = suspect_ranges(starts, seen, self.committed)
+        self._suspect(suspects)
+        self.commit({p: self.committed[p] for p in suspects}, again=suspects)
+        return {self.name(partition): suspects[partition] for partition in sorted(suspects)}
 
     # Words ------------------------------------------------------------------------------------
 

@@ -114,10 +114,10 @@ class _TaskWriter:
         self._held: SourceRows | None = None
         self._status = task_report.WRITTEN
         self._reason: str | None = None
-        # Dead letters: committed; those of a transaction that had too many, and of rows after it.
+        # Dead letters that are committed; and those from a transaction with too many onwards.
         self._dead = DeadLetterTally()
         self._dead_over_limit = DeadLetterTally()
-        # Of the partitions seen so far.
+        # The limit of the partitions seen so far.
         self._dead_letters_allowed = 0
         self._left_out_others = False
 
@@ -162,8 +162,8 @@ class _TaskWriter:
             self._stop(task_report.FAILED, str(error))
 
     def _to_write(self, found: SourceRows) -> Iterator[SourceRows]:
-        """Return the rows that are to be written now, those held before first; check the others."""
-        # What is yielded is written before the next rows are asked for.
+        """Yield the rows to write now, held rows first; check all others."""
+        # The caller writes what is yielded before it asks for the next rows.
         yield from self._held_parts()
         partition = found.partition
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())

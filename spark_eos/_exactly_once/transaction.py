@@ -85,7 +85,7 @@ class Transactions:
         self.open = False
         # The group's next offsets, which the transaction would commit.
         self.offsets: Offsets = {}
-        # Of its first row: partition, offset, and what messages call it.
+        # The first row: partition, offset, and its name in messages.
         self._first = (TopicPartition("", 0), 0, "")
         self._rows = self._bytes = self._timestamps_adjusted = 0
         self._past_retention: Counter[str] = Counter()
@@ -111,9 +111,9 @@ class Transactions:
         return time.monotonic() - self._began
 
     def ready(self, found: SourceRows) -> bool:
-        """Return True if rows fit into the open transaction; if not, it should be ended before."""
-        # They don't if topics or partitions have to be waited for, since it would grow old
-        # meanwhile, or if a topic does not take batches as large as those of its producer.
+        """Return False if the open transaction should end before these rows are added."""
+        # While it waited for topics or partitions, the transaction would grow old; and a topic may
+        # not take batches as large as the open producer's.
         topics = target_topics(found, self._settings.topic)
         if not self._targets.ready(topics.names):
             return False
@@ -128,7 +128,7 @@ class Transactions:
         return self._producer.batch_size <= self._rules.batch_size
 
     def _written_to(self, topics: Collection[str | None]) -> set[str]:
-        # Those that every transaction may write to too, lest the producer be replaced for them.
+        # Include topics that any transaction may write to: replace the producer once, not later.
         return self._targets.known(topics) | {*self._settings.target_topics}
 
     def add(self, found: SourceRows) -> None:
@@ -142,7 +142,7 @@ class Transactions:
         self._rules.learn(self._written_to(firsts))
         if self.letters is None:
             self._check_rows(found, topics)
-        # Only if rows of the same record are in the transaction already, which can't end now.
+        # Happens only if the transaction holds rows of the same record, so that it can't end now.
         too_large = self.open and not self._has_small_batches
         if too_large and found.rows.num_rows > 1:
             for row in found.slices(lambda: 1):
@@ -171,7 +171,7 @@ class Transactions:
     def _check_rows(self, found: SourceRows, topics: RowTopics) -> None:
         for row in rows_with_invalid_header(found.rows):
             raise TransactionError(f"{found.position(row)}: {INVALID_HEADER}", again=False)
-        # Below 0: whether there is one above, librdkafka says.
+        # Only partitions below 0: librdkafka refuses those that do not exist.
         for row, fault in rows_for_unknown_partition(found, topics, {}).items():
             raise TransactionError(f"{found.position(row)}: {fault.message}", again=False)
         for row, fault in self._rules.faults(found, topics).items():
