@@ -18,6 +18,7 @@ from turns import turns
 
 from spark_eos._jars.spark_image import driver_options
 from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing.class_training import train
 
 _QUERY: Final = str(Path(__file__).parent / "loops" / "query.py")
 _PARTITIONS: Final = 4
@@ -43,7 +44,7 @@ def starts(directory: Path, rounds: int) -> tuple[Measured, Measured]:
     cold = Measured("cold start to first commit", "ms")
     killed = Measured("SIGKILL of the driver to next commit", "ms")
     # Made before the first start that counts.
-    driver_options(make=True)
+    driver_options(train)
     with EmbeddedKafka() as broker:
         for number, name in turns(list(_KINDS), rounds):
             kind = _KINDS[name]

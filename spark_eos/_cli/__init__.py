@@ -13,7 +13,7 @@ COMMANDS = {
     "acls": "spark_eos._cli.acls:acls",
     "adopt": "spark_eos._cli.adopt:adopt",
     "broker": "spark_eos._cli.servers:broker",
-    "class-archive": "spark_eos._cli.jars:class_archive",
+    "class-archive": "spark_eos._cli.class_archive:class_archive",
     "consume": "spark_eos._cli.consume:consume",
     "dead-letters": "spark_eos._cli.dead_letters:dead_letters",
     "explain": "spark_eos._cli.explain:explain",

@@ -1,9 +1,8 @@
-"""``spark-eos jars`` and ``spark-eos class-archive``: what a Spark of your own needs."""
+"""``spark-eos jars``: what a Spark of your own needs."""
 
 import click
 
 from spark_eos._jars.jar_sets import installed_pyspark, jar_set, spark_kafka_jars
-from spark_eos._jars.spark_image import driver_options
 
 
 @click.command()
@@ -27,18 +26,3 @@ def jars(pyspark: str | None, name: str | None) -> None:
         raise click.UsageError("--pyspark and --set both choose a set of jars: give only one.")
     files = jar_set(name) if name else spark_kafka_jars(pyspark or installed_pyspark())
     click.echo(",".join(map(str, files)))
-
-
-@click.command("class-archive")
-def class_archive() -> None:
-    """Print JVM options that let a Spark driver start some seconds sooner.
-
-    The driver then takes Spark's classes from an archive (class data sharing) for this Java and the
-    installed pyspark; with others, Spark starts without it. The first call makes the archive in a
-    minute or two, in the cache directory (SPARK_EOS_CACHE). Only the options are printed on stdout.
-
-    \b
-    Example: spark-submit --jars "$(spark-eos jars)" \\
-                 --conf "spark.driver.defaultJavaOptions=$(spark-eos class-archive)" job.py
-    """  # noqa: D301 - click needs the character itself
-    click.echo(driver_options(make=True))

@@ -1,5 +1,7 @@
 """Other programs: run to their end, or a module as ``python -P -m`` does from Python 3.11 on."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,12 +23,19 @@ def finished(
     command: Sequence[str], seconds: float, **more: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, without input; raise TimeoutExpired after some seconds."""
-    return subprocess.run(
+    with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=seconds,
-        check=False,
+        start_new_session=True,
         **more,
-    )
+    ) as program:
+        try:
+            stdout, stderr = program.communicate(timeout=seconds)
+        except BaseException:
+            # With the programs that this one has started, which would outlive it.
+            os.killpg(program.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, program.returncode, stdout, stderr)

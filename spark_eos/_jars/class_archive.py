@@ -22,6 +22,9 @@ _QUIET = "-Xlog:cds=off,cds+dynamic=off"
 _RETRY_SECONDS = 3600.0
 logger = logging.getLogger(__name__)
 
+Exercise = Callable[[list[str]], None]
+"""Runs the program of an archive with further JVM options, until it ends."""
+
 
 def fingerprint(java: Java, jars: Iterable[Path]) -> str:
     """Return a name for the JVM, its flags and the unchanged jars that an archive is valid for."""
@@ -55,7 +58,7 @@ class ClassArchive:
         check_trusted(self.file)
         return [f"-XX:SharedArchiveFile={self.file}", _QUIET]
 
-    def train(self, exercise: Callable[[list[str]], None]) -> None:
+    def train(self, exercise: Exercise) -> None:
         """Create it by `make`, unless that failed within the last hour; a failure is logged."""
         failed = self.file.with_suffix(".failed")
         if self.file.exists() or _is_recent(failed):
@@ -76,13 +79,13 @@ class ClassArchive:
                 with contextlib.suppress(OSError):
                     failed.write_text(text_of(error), encoding="utf-8")
 
-    def make(self, exercise: Callable[[list[str]], None]) -> None:
-        """Create it, unless it exists; `exercise` runs the program with options, and ends it."""
+    def make(self, exercise: Exercise) -> None:
+        """Create it, unless it exists."""
         with self._lock():
             if not self.file.exists():
                 self._make(exercise)
 
-    def _make(self, exercise: Callable[[list[str]], None]) -> None:
+    def _make(self, exercise: Exercise) -> None:
         new = self.file.with_suffix(".new")
         # A minute of silence looks like a program that hangs.
         Console(stderr=True, highlight=False, soft_wrap=True).print(

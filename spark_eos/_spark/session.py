@@ -89,7 +89,7 @@ def session_builder(
     further = [jars] if isinstance(jars, str | Path) else jars
     builder = builder.config("spark.jars", ",".join(map(str, [*spark_kafka_jars(), *further])))
     if class_archive:
-        options = driver_options(make=False)
+        options = driver_options()
         if options is None:
             warn(
                 logger,

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos._jars.spark_image import quick_start_options, quoted
+from spark_eos.testing.class_training import train
 
 _LOOPBACK = "127.0.0.1"
 
@@ -57,7 +58,7 @@ def spark_session(
 def prepare_quick_start() -> None:
     """Download the Kafka source's jars and archive Spark's classes, as the first session would."""
     spark_kafka_jars()
-    quick_start_options()
+    quick_start_options(train)
 
 
 def prepare_environment() -> None:
@@ -88,7 +89,7 @@ def spark_settings(
     configuration = resources.files(__package__) / "conf" / "spark-log4j2.properties"
     logging = f"-Dlog4j2.configurationFile={configuration}"
     settings["spark.jars"] = _joined(",", jars, given.get("spark.jars"))
-    quick = quick_start_options() if quick_start else []
+    quick = quick_start_options(train) if quick_start else []
     for options in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
         settings[options] = _joined(" ", quoted([logging, *quick]), given.get(options))
     return settings

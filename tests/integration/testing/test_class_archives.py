@@ -100,12 +100,12 @@ def test_an_archive_that_can_not_be_made_is_tried_again(
     # Spark splits options at spaces.
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "my cache"))
 
-    monkeypatch.setattr(spark_image, "_exercise", _fail)
+    monkeypatch.setattr("spark_eos._cli.class_archive.train", _fail)
     result = CliRunner().invoke(main, ["class-archive"])
     assert (result.exit_code, result.stdout) == (1, "")
     assert without_address(result.stderr).endswith("Error: no room\n")
     assert result.stderr.count("no room") == 1
-    monkeypatch.setattr(spark_image, "_exercise", _make)
+    monkeypatch.setattr("spark_eos._cli.class_archive.train", _make)
     result = CliRunner().invoke(main, ["class-archive"])
     (archive,) = tmp_path.rglob("classes.jsa")
     assert result.stdout.startswith(f'"-XX:SharedArchiveFile={archive}" "')
@@ -125,7 +125,7 @@ def test_an_archive_in_what_is_no_directory(
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An archive, made where files are writable by others unless a program sees to it."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(spark_image, "_exercise", _make)
+    monkeypatch.setattr("spark_eos._cli.class_archive.train", _make)
     before = os.umask(0)
     try:
         assert CliRunner().invoke(main, ["class-archive"]).exit_code == 0

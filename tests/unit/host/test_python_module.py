@@ -1,13 +1,15 @@
 """Our own processes run the installed modules, whatever lies in the working directory."""
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from spark_eos._host.python_module import python_module
+from spark_eos._host.python_module import finished, python_module
 
 
 @pytest.fixture
@@ -49,3 +51,13 @@ def test_a_module_gets_its_arguments_and_the_path(safe: str, tmp_path: Path) -> 
     command = python_module("shown", "a", "b c")
     ended = _run(command, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH=safe)
     assert ended.stdout == "__main__ ['a', 'b c']\n", ended.stderr
+
+
+def test_a_program_that_takes_too_long_ends_with_what_it_has_started(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    started = f"import subprocess; p = subprocess.Popen(['sleep', '60']); open({str(child)!r}, 'w')"
+    program = f"{started}.write(str(p.pid)); p.wait()"
+    with pytest.raises(subprocess.TimeoutExpired):
+        finished([sys.executable, "-c", program], 3)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(child.read_text())).wait(10)

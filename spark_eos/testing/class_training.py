@@ -1,0 +1,33 @@
+"""Runs the training of Spark's class archive in a process of its own."""
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from spark_eos._host.python_module import finished, python_module
+from spark_eos._jars.class_archive import JVM_FLAGS
+
+_PATIENCE: Final = 300
+_PROGRAM: Final = f"{__package__}.spark_training"
+
+
+def train(options: list[str]) -> None:
+    """Run streaming queries on a broker, in a JVM that archives their classes when it ends.
+
+    Args:
+        options: JVM options; the first one names the archive.
+
+    Raises:
+        RuntimeError: The program has failed, takes over 5 minutes, or the JVM wrote no archive.
+    """
+    try:
+        ended = finished(python_module(_PROGRAM, *JVM_FLAGS, *options), _PATIENCE)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(str(error)) from error
+    if ended.returncode:
+        raise RuntimeError((ended.stdout + ended.stderr).strip()[-2_000:])
+    if not Path(options[0].partition("=")[2]).exists():
+        raise RuntimeError(
+            "the JVM has written none, which it does if a directory on its class path is not "
+            "empty: unset SPARK_CONF_DIR, HADOOP_CONF_DIR and YARN_CONF_DIR"
+        )
