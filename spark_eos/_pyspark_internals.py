@@ -170,8 +170,8 @@ class Execution:
             return None
         jvm_session: Any = session._jsparkSession
         active = jvm_session.sharedState().activeStreamingQueries()
-        found = active.get(java_packages(session).java.util.UUID.fromString(query_id))
-        return None if found is None else cls(found)
+        query = active.get(java_packages(session).java.util.UUID.fromString(query_id))
+        return None if query is None else cls(query)
 
     @property
     def run_id(self) -> str:
@@ -196,10 +196,10 @@ class Execution:
 
 def _texts(progress: Any) -> list[str]:
     offsets = progress.valuesIterator()
-    found = []
+    sources = []
     while offsets.hasNext():
-        found.append(str(offsets.next().json()))
-    return found
+        sources.append(str(offsets.next().json()))
+    return sources
 
 
 def plans_text(frame: DataFrame) -> str:
@@ -287,8 +287,10 @@ def stream_relations(frame: DataFrame, options: Iterable[str]) -> list[StreamSou
 
 def _leaves(plan: Any, options: Iterable[str]) -> list[StreamSource]:
     leaves = plan.collectLeaves()
-    found = (leaves.apply(index) for index in range(leaves.size()))
-    streams = ((leaf, str(leaf.getClass().getSimpleName())) for leaf in found if leaf.isStreaming())
+    relations = (leaves.apply(index) for index in range(leaves.size()))
+    streams = (
+        (leaf, str(leaf.getClass().getSimpleName())) for leaf in relations if leaf.isStreaming()
+    )
     # What WITH names is a leaf where it is used, beside the leaves of its definition.
     return [_of_leaf(leaf, kind, options) for leaf, kind in streams if kind != "CTERelationRef"]
 
@@ -335,5 +337,5 @@ def messages(message: Any, name: str) -> Iterator[Any]:
 def remote_relations(frame: Any) -> list[str]:
     """Ids of the server's relations that a Spark Connect DataFrame reads."""
     # A micro-batch has its own id; the result of checkpoint or localCheckpoint has another one.
-    found = messages(connect_plan(frame), "CachedRemoteRelation")
-    return [part.relation_id for part in found]
+    relations = messages(connect_plan(frame), "CachedRemoteRelation")
+    return [part.relation_id for part in relations]

@@ -285,13 +285,13 @@ def source_acls(purpose: Purpose, sources: Iterable[str]) -> list[Acl]:
 
 def without_implied(acls: Iterable[Acl]) -> list[Acl]:
     """Remove duplicates, and each Describe that Read or Write on the same name implies."""
-    found = dict.fromkeys(acls)
+    unique = dict.fromkeys(acls)
     return [
         acl
-        for acl in found
+        for acl in unique
         if acl.operation is not Operation.DESCRIBE
         or not any(
-            Acl(acl.resource, acl.name, other, acl.prefixed) in found
+            Acl(acl.resource, acl.name, other, acl.prefixed) in unique
             for other in (Operation.READ, Operation.WRITE)
         )
     ]

@@ -24,8 +24,10 @@ def escaped(text: str, keep: str = "\n\t") -> str:
         'red \\x1b[31m'
     """
     return "".join(
-        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode()
-        for one in text
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 
@@ -59,7 +61,10 @@ def warn(
     Example:
         >>> warn(logging.getLogger("spark_eos.example"), "EOS54", "smaller: %d", 7)
     """
-    told = (one.text if isinstance(one, PrintableError) else one for one in arguments)
+    told = (
+        argument.text if isinstance(argument, PrintableError) else argument
+        for argument in arguments
+    )
     logger.warning(with_entry(text, entry), *told, exc_info=trace, stacklevel=2)
 
 

@@ -47,12 +47,12 @@ class _Options:
 def _check(kind: Any, values: Mapping[str, Any], shown: Callable[[str], str]) -> None:
     """Check values of fields; ``shown``: what errors call a field."""
     hints = typing.get_type_hints(kind)
-    for one in dataclasses.fields(kind):
-        if one.name not in values:
+    for declared in dataclasses.fields(kind):
+        if declared.name not in values:
             continue
-        name, value = shown(one.name), values[one.name]
-        check_type(name, value, hints[one.name])
-        if value is not None and (check := one.metadata.get("check")) is not None:
+        name, value = shown(declared.name), values[declared.name]
+        check_type(name, value, hints[declared.name])
+        if value is not None and (check := declared.metadata.get("check")) is not None:
             check(name, value)
     if issubclass(kind, Transactions):
         most = values.get("max_ms", Transactions.max_ms)
@@ -257,19 +257,19 @@ def flat_options() -> Iterator[FlatOption]:
     """Return all of them, by their flat names."""
     for argument, kind in GROUPS.items():
         helps = _helps(kind)
-        for one in dataclasses.fields(kind):
-            name, text = one.metadata["flat"] or one.name, helps.get(one.name, "")
-            yield FlatOption(name, argument, one.name, one.type, one.default, text)
+        for declared in dataclasses.fields(kind):
+            name, text = declared.metadata["flat"] or declared.name, helps.get(declared.name, "")
+            yield FlatOption(name, argument, declared.name, declared.type, declared.default, text)
 
 
 def _helps(kind: type) -> dict[str, str]:
     """What a class's docstring says of its arguments; nothing if Python leaves docstrings out."""
     arguments = inspect.cleandoc(kind.__doc__ or "").partition("Args:")[2].partition("Raises:")[0]
-    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    described = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in described}
 
 
-FLAT: Final[Mapping[str, FlatOption]] = {one.name: one for one in flat_options()}
+FLAT: Final[Mapping[str, FlatOption]] = {option.name: option for option in flat_options()}
 
 
 def _grouped_name(option: FlatOption) -> str:
@@ -290,7 +290,7 @@ def grouped(
     Raises:
         ConfigurationError: A value can't be used.
     """
-    found = {name: value for name, value in given.items() if name not in FLAT}
+    nested = {name: value for name, value in given.items() if name not in FLAT}
     values: dict[str, dict[str, Any]] = {}
     for name, value in given.items():
         if (option := FLAT.get(name)) is not None:
@@ -300,11 +300,13 @@ def grouped(
     if without_topic:
         letters.pop("topic", None)
     for argument, own in values.items():
-        names = {one.field: shown(one) for one in FLAT.values() if one.argument == argument}
+        names = {
+            option.field: shown(option) for option in FLAT.values() if option.argument == argument
+        }
         _check(GROUPS[argument], own, names.__getitem__)
     if without_topic:
         values.pop("dead_letters", None)
-    return {**found, **{argument: GROUPS[argument](**own) for argument, own in values.items()}}
+    return {**nested, **{argument: GROUPS[argument](**own) for argument, own in values.items()}}
 
 
 def parse_limit(text: str) -> float:

@@ -54,19 +54,19 @@ class CommittedRecords:
             with closing(Consumer(settings)) as consumer:
                 yield consumer
         except KafkaException as error:
-            found = error.args[0]
-            if found.code() in DENIED:
-                text = f"{found.str()}. {self.advice}"
-                raise AuthorizationError(text, found.code(), ()) from error
-            raise SparkEosError(found.str()) from error
+            message = error.args[0]
+            if message.code() in DENIED:
+                text = f"{message.str()}. {self.advice}"
+                raise AuthorizationError(text, message.code(), ()) from error
+            raise SparkEosError(message.str()) from error
 
     def _partitions(self, consumer: Any) -> list[int]:
-        found = consumer.list_topics(self.name, self.timeout).topics[self.name]
-        if found.error is not None and found.error.code() in DENIED:
-            raise KafkaException(found.error)
-        if found.error is not None or not found.partitions:
+        metadata = consumer.list_topics(self.name, self.timeout).topics[self.name]
+        if metadata.error is not None and metadata.error.code() in DENIED:
+            raise KafkaException(metadata.error)
+        if metadata.error is not None or not metadata.partitions:
             raise TopicNotFoundError(f"{self.kind} {self.name!r} does not exist")
-        return sorted(found.partitions)
+        return sorted(metadata.partitions)
 
     def bounds(self, consumer: Any, only: int | None = None) -> dict[int, tuple[int, int]]:
         """Return the first offset and the last stable one, by partition."""

@@ -101,14 +101,14 @@ def letter_of(
     content: tuple[bytes | None, bytes | None] = (None, None),
 ) -> DeadLetter:
     """A dead letter with headers in any of the known styles; ``content`` is key and value."""
-    found = read_letter_headers(headers or ())
+    read = read_letter_headers(headers or ())
     return DeadLetter(
         *position,
         timestamp,
         *content,
         headers,
-        tuple(found.own),
-        {name: text.decode(errors="replace") for name, text in found.error_headers.items()},
+        tuple(read.own),
+        {name: text.decode(errors="replace") for name, text in read.error_headers.items()},
     )
 
 
@@ -125,5 +125,5 @@ class DeadLetterTopic(CommittedRecords):
         """Return one letter; None if there is no committed record at that offset."""
         with self.consumer() as consumer:
             message = next(self.messages(consumer, partition, offset), None)
-            found = message is not None and message.offset() == offset
-            return dead_letter(message) if found else None
+            is_there = message is not None and message.offset() == offset
+            return dead_letter(message) if is_there else None

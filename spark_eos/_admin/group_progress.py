@@ -80,17 +80,17 @@ class GroupProgress:
     def known(self) -> KnownPartitions:
         """What the texts tell; positions, which are for monitoring only, tell nothing."""
         return KnownPartitions.of(
-            {p: one for p, one in self.committed.items() if not is_position(one.metadata)}
+            {p: offset for p, offset in self.committed.items() if not is_position(offset.metadata)}
         )
 
     @cached_property
     def mirrored(self) -> tuple[MirroredPartition, ...]:
         """The source partitions that the offsets stand for; empty unless the query mirrors."""
-        found = (
+        pairs = (
             MirroredPartition(source, self.committed[partition].offset, partition)
             for partition, source in self.known.sources.items()
         )
-        return tuple(sorted(found, key=lambda one: one.source.topic_partition))
+        return tuple(sorted(pairs, key=lambda pair: pair.source.topic_partition))
 
     @cached_property
     def staged(self) -> StagedStatus | None:
@@ -105,8 +105,8 @@ class GroupProgress:
             return StagedStatus(topic, batch, batch.files)
         end = first_position(batch.batch + 1)
         written = sum(
-            name == topic and COMMIT_PARTITION < partition <= batch.files and one.offset >= end
-            for (name, partition), one in self.committed.items()
+            name == topic and COMMIT_PARTITION < partition <= batch.files and offset.offset >= end
+            for (name, partition), offset in self.committed.items()
         )
         return StagedStatus(topic, batch, written)
 
@@ -114,7 +114,7 @@ class GroupProgress:
     def progress_topics(self) -> set[str]:
         """Topics whose offsets are no positions in their logs."""
         return {topic for topic, _ in self._staged_commits} | {
-            one.progress.topic for one in self.mirrored
+            pair.progress.topic for pair in self.mirrored
         }
 
     @property
@@ -125,17 +125,19 @@ class GroupProgress:
 
     @property
     def _staged_commits(self) -> dict[TopicPartition, StagedBatch]:
-        return {p: one for p, one in self.known.staged.items() if p.partition == COMMIT_PARTITION}
+        return {
+            p: staged for p, staged in self.known.staged.items() if p.partition == COMMIT_PARTITION
+        }
 
 
 def mirrored_progress(
     connections: Connections, group_id: str, deadline: Deadline
 ) -> tuple[MirroredPartition, ...]:
     """Return a mirrored query's progress; `ConfigurationError` if the group has none."""
-    found = GroupProgress.read(connections, group_id, deadline).mirrored
-    if not found:
+    pairs = GroupProgress.read(connections, group_id, deadline).mirrored
+    if not pairs:
         raise no_progress(group_id)
-    return found
+    return pairs
 
 
 def no_progress(group_id: str, more: str = "") -> ConfigurationError:

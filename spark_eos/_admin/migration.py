@@ -24,12 +24,12 @@ from spark_eos.errors import (
 )
 
 
-def check_finished(found: FinishedBatches, *, repeat_unfinished: bool) -> None:
+def check_finished(batches: FinishedBatches, *, repeat_unfinished: bool) -> None:
     """Refuse a checkpoint whose last batch was begun and not finished."""
-    if found.unfinished is None or repeat_unfinished:
+    if batches.unfinished is None or repeat_unfinished:
         return
     raise CheckpointError(
-        f"batch {found.unfinished} of the checkpoint was begun and not finished: some or all of "
+        f"batch {batches.unfinished} of the checkpoint was begun and not finished: some or all of "
         "its rows may already be written. Run the unchanged query once more with "
         ".trigger(availableNow=True) and let it end; or give --repeat-unfinished to write all "
         "rows of that batch again, which duplicates those already written"
@@ -53,8 +53,8 @@ def check_unused(
             "Choose another group_id, or end the transactions: "
             f"{group.own_tool('abort', '--prefix', prefix)}"
         )
-    found = all_group_offsets(connections, group_id, deadline)
-    committed = {partition: one.offset for partition, one in found.items()}
+    offsets = all_group_offsets(connections, group_id, deadline)
+    committed = {partition: offset.offset for partition, offset in offsets.items()}
     if committed and committed != wanted:
         first = min(committed)
         raise ConfigurationError(
@@ -71,9 +71,9 @@ def check_topics(
 ) -> dict[str, UUID | None]:
     """Return the ids of the source topics, in which the checkpoint's offsets have to lie."""
     names = {topic for topic, _ in wanted}
-    found = cluster.topics(connections, names, deadline)
-    starts = start_offsets(connections, found, deadline)
-    ends = end_offsets(connections, found, deadline)
+    existing = cluster.topics(connections, names, deadline)
+    starts = start_offsets(connections, existing, deadline)
+    ends = end_offsets(connections, existing, deadline)
     for partition, offset in sorted(wanted.items()):
         if partition not in ends:
             raise TopicNotFoundError(
@@ -97,7 +97,7 @@ def check_topics(
                 "they were read. If you can do without them, set the group's offsets of all "
                 f"partitions yourself, here to {start} ({command})"
             )
-    return {name: topic.topic_id for name, topic in found.items()}
+    return {name: topic.topic_id for name, topic in existing.items()}
 
 
 def set_offsets(

@@ -34,7 +34,7 @@ def set_progress(
         )
     progress = GroupProgress.read(connections, group_id, deadline)
     before, known = progress.mirrored, progress.known
-    pairs = {one.source.topic_partition: one for one in before}
+    pairs = {pair.source.topic_partition: pair for pair in before}
     topic = before[0].progress.topic if before else progress_topic
     if topic is None:
         raise no_progress(group_id, ". To begin with an offset, give --progress-topic, too")

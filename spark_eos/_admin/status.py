@@ -88,7 +88,7 @@ class Status:
     @property
     def lag(self) -> int | None:
         """Sum over all partitions whose lag is known; None if it is known of none."""
-        known = [one.lag for one in self.partitions if one.lag is not None]
+        known = [partition.lag for partition in self.partitions if partition.lag is not None]
         return sum(known) if known else None
 
     def __rich__(self) -> Group:
@@ -99,7 +99,7 @@ class Status:
         if self.partitions:
             names = {m.member_id: m.instance_id or m.member_id for m in self.group.members}
             parts.append(tables.partitions(self.partitions, names))
-        if any(one.deleted for one in self.partitions):
+        if any(partition.deleted for partition in self.partitions):
             parts.append(tables.deleted(self.partitions))
         if self.staged is not None:
             parts.append(tables.staged(self.staged))
@@ -205,31 +205,35 @@ def _status(
     starts = start_offsets(connections, sources, deadline, silent=silent)
     own = re.compile(id_pattern(prefix, group_id))
     others = tuple(
-        one
-        for one in held_back(connections, ends, deadline, silent)
+        blocked
+        for blocked in held_back(connections, ends, deadline, silent)
         # By the id, since a running query has begun other transactions meanwhile.
-        if one.transaction is None or not own.fullmatch(one.transaction.transactional_id)
+        if blocked.transaction is None or not own.fullmatch(blocked.transaction.transactional_id)
     )
     partitions = [
         _partition(
-            one, progress.committed.get(one), starts.get(one), ends.get(one), assigned.get(one)
+            partition,
+            progress.committed.get(partition),
+            starts.get(partition),
+            ends.get(partition),
+            assigned.get(partition),
         )
-        for one in sorted({*progress.committed, *assigned, *ends})
-        if one.topic in sources
+        for partition in sorted({*progress.committed, *assigned, *ends})
+        if partition.topic in sources
     ]
     starts_there: Mapping[TopicPartition, int] = {}
     there: Mapping[TopicPartition, EndOffsets | None] = {}
     silent_sources: tuple[str, ...] = ()
     if source_connections is not None:
         silent_there = SilentBrokers(source_connections)
-        topics = {one.source.topic for one in progress.mirrored}
+        topics = {pair.source.topic for pair in progress.mirrored}
         there = end_offsets(source_connections, topics, deadline, silent=silent_there)
         starts_there = start_offsets(source_connections, topics, deadline, silent=silent_there)
         others += held_back(source_connections, there, deadline, silent_there)
         silent_sources = silent_there.names
-    for one in progress.mirrored:
-        source, committed = one.source.topic_partition, progress.committed[one.progress]
-        member = assigned.get(one.progress)
+    for pair in progress.mirrored:
+        source, committed = pair.source.topic_partition, progress.committed[pair.progress]
+        member = assigned.get(pair.progress)
         partitions.append(
             _partition(source, committed, starts_there.get(source), there.get(source), member)
         )

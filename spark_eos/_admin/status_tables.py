@@ -34,17 +34,22 @@ def silent_brokers(names: Sequence[str]) -> Text:
     return Text(f"{what[0].upper()}{what[1:]}: {unknown} are unknown", style="bold yellow")
 
 
-def transactions(found: Iterable[OpenTransaction], now: float) -> FittingTable:
+def transactions(listed: Iterable[OpenTransaction], now: float) -> FittingTable:
     rows = (
-        (one.transactional_id, one.state, *_times(one, now), ranges(one.partitions))
-        for one in found
+        (
+            transaction.transactional_id,
+            transaction.state,
+            *_times(transaction, now),
+            ranges(transaction.partitions),
+        )
+        for transaction in listed
     )
     return FittingTable("transactional id", "state", "age>", "timeout>", "in", rows=rows)
 
 
-def _times(one: OpenTransaction, now: float) -> tuple[str | None, str]:
-    age = one.age(now)
-    return None if age is None else duration(age), duration(one.timeout_ms / 1000)
+def _times(transaction: OpenTransaction, now: float) -> tuple[str | None, str]:
+    age = transaction.age(now)
+    return None if age is None else duration(age), duration(transaction.timeout_ms / 1000)
 
 
 def duration(seconds: float) -> str:
@@ -60,45 +65,49 @@ def duration(seconds: float) -> str:
 
 def ranges(partitions: Iterable[TopicPartition]) -> str:
     """Format partitions by topic as ranges: ``orders 0-3,7``."""
-    found = by_topic(partitions).items()
-    return "; ".join(f"{topic} {ranges_of(numbers)}" for topic, numbers in found)
+    grouped = by_topic(partitions).items()
+    return "; ".join(f"{topic} {ranges_of(numbers)}" for topic, numbers in grouped)
 
 
-def members(found: Iterable[DescribedMember]) -> FittingTable:
+def members(described: Iterable[DescribedMember]) -> FittingTable:
     rows = (
         (
-            one.instance_id or one.member_id,
-            one.epoch,
-            one.client_id,
-            host(one),
-            None if one.assigned is None else ranges(one.assigned) or "nothing",
+            member.instance_id or member.member_id,
+            member.epoch,
+            member.client_id,
+            host(member),
+            None if member.assigned is None else ranges(member.assigned) or "nothing",
         )
-        for one in found
+        for member in described
     )
     return FittingTable("member", "epoch>", "client id", "host", "assigned", rows=rows)
 
 
-def partitions(found: Iterable[PartitionStatus], names: Mapping[str, str]) -> FittingTable:
+def partitions(statuses: Iterable[PartitionStatus], names: Mapping[str, str]) -> FittingTable:
     columns = ("topic", "partition>", "committed>", "stable end>", "end>", "lag>", "member")
     rows = (
         (
-            one.topic,
-            one.partition,
-            one.committed,
-            one.last_stable,
-            one.high_watermark,
-            one.lag,
-            None if one.member is None else names[one.member],
+            status.topic,
+            status.partition,
+            status.committed,
+            status.last_stable,
+            status.high_watermark,
+            status.lag,
+            None if status.member is None else names[status.member],
         )
-        for one in found
+        for status in statuses
     )
     return FittingTable(*columns, rows=rows)
 
 
-def deleted(found: Iterable[PartitionStatus]) -> Text:
+def deleted(statuses: Iterable[PartitionStatus]) -> Text:
     """Warn of what retention has deleted before the query has read it."""
     lost = sorted(
-        ((one.deleted, f"{one.topic} {one.partition}") for one in found if one.deleted),
+        (
+            (status.deleted, f"{status.topic} {status.partition}")
+            for status in statuses
+            if status.deleted
+        ),
         reverse=True,
     )
     names = listed((f"{name} ({number:,})" for number, name in lost), _NAMED)
@@ -107,51 +116,55 @@ def deleted(found: Iterable[PartitionStatus]) -> Text:
     return Text(f"Retention is overtaking the query: {what}: {names}", style="bold yellow")
 
 
-def progress_table(found: Iterable[MirroredPartition]) -> FittingTable:
+def progress_table(pairs: Iterable[MirroredPartition]) -> FittingTable:
     columns = ("topic", "partition>", "next offset>", "progress topic", "progress>", "cluster")
     rows = (
-        (one.source.topic, one.source.partition, one.offset, *one.progress, one.source.cluster)
-        for one in found
+        (pair.source.topic, pair.source.partition, pair.offset, *pair.progress, pair.source.cluster)
+        for pair in pairs
     )
     return FittingTable(*columns, rows=rows)
 
 
-def staged(found: StagedStatus) -> Group:
-    batch = found.batch
-    files = f"{found.files_written:,} of {batch.files:,}"
+def staged(status: StagedStatus) -> Group:
+    batch = status.batch
+    files = f"{status.files_written:,} of {batch.files:,}"
     columns = ("progress topic", "batch>", "rows>", "files written>", "directory")
-    row = (found.topic, batch.batch, batch.rows, files, batch.directory)
+    row = (status.topic, batch.batch, batch.rows, files, batch.directory)
     title = Text(f"Last staged batch of Spark's query {printable(batch.query)}")
     return Group(title, FittingTable(*columns, rows=[row]))
 
 
-def foreign(found: Sequence[TopicPartition]) -> Text:
-    names = ranges(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
-    what = counted(len(found), "offset")
+def foreign(others: Sequence[TopicPartition]) -> Text:
+    names = ranges(others[:_NAMED]) + (", ..." if len(others) > _NAMED else "")
+    what = counted(len(others), "offset")
     return Text(f"{what} with a text that is not spark-eos', set by another client: {names}")
 
 
-def held_back(found: Sequence[BlockedPartition], now: float) -> Group:
+def held_back(blocked: Sequence[BlockedPartition], now: float) -> Group:
     columns = ("topic", "partition>", "stable end>", "end>")
     rows = (
         (
-            one.topic,
-            one.partition,
-            one.last_stable,
-            one.high_watermark,
-            one.transaction and one.transaction.transactional_id,
-            None if one.producer_id is None else str(one.producer_id),
-            *((None, None) if one.transaction is None else _times(one.transaction, now)),
+            partition.topic,
+            partition.partition,
+            partition.last_stable,
+            partition.high_watermark,
+            partition.transaction and partition.transaction.transactional_id,
+            None if partition.producer_id is None else str(partition.producer_id),
+            *(
+                (None, None)
+                if partition.transaction is None
+                else _times(partition.transaction, now)
+            ),
         )
-        for one in found
+        for partition in blocked
     )
-    unknown = "" if all(one.transaction for one in found) else ", or by unknown ones"
+    unknown = "" if all(partition.transaction for partition in blocked) else ", or by unknown ones"
     title = f"Held back by other clients' open transactions{unknown}"
     parts: list[RenderableType] = [
         Text(f"{title}: nobody reads past the stable end", style="bold"),
         FittingTable(*columns, "held by", "producer id>", "age>", "timeout>", rows=rows),
     ]
-    if hidden := sorted({one.topic for one in found if not one.may_read}):
+    if hidden := sorted({partition.topic for partition in blocked if not partition.may_read}):
         names = ", ".join(hidden)
         parts.append(Text(f"To see which transactions these are, you need Read on: {names}"))
     return Group(*parts)
@@ -161,8 +174,8 @@ def brokers(cluster: ClusterStatus) -> FittingTable:
     columns = ("broker>", "TxnOffsetCommit>", "ConsumerGroupHeartbeat>", "transaction.version>")
     level = cluster.transaction_version
     rows = (
-        (str(one.node_id), one.txn_offset_commit, one.consumer_group_heartbeat, level)
-        for one in cluster.brokers
+        (str(broker.node_id), broker.txn_offset_commit, broker.consumer_group_heartbeat, level)
+        for broker in cluster.brokers
     )
     return FittingTable(*columns, rows=rows)
 

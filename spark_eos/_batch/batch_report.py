@@ -194,7 +194,8 @@ class BatchReport:
         parts.append(FittingTable(*(f"{step}>" for step in self.milliseconds), rows=[times]))
         if self.lost:
             lost = [
-                (one.topic, one.partition, one.first, one.after - one.first) for one in self.lost
+                (records.topic, records.partition, records.first, records.after - records.first)
+                for records in self.lost
             ]
             parts.append(Text("Deleted before they were read:"))
             columns = ("topic", "partition>", "first offset>", "offsets>")

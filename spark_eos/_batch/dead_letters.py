@@ -96,8 +96,10 @@ class DeadLetterTally:
 
     def most_frequent(self, number: int = 3) -> str:
         """Return the most frequent errors, for a text."""
-        found = Counter(self.errors).most_common(number)
-        return "; ".join(f"{times} times: {printable(self.texts[error])}" for error, times in found)
+        commonest = Counter(self.errors).most_common(number)
+        return "; ".join(
+            f"{times} times: {printable(self.texts[error])}" for error, times in commonest
+        )
 
 
 def _shortened(text: str) -> str:

@@ -33,16 +33,16 @@ def abort(*, query: Query, yes: bool) -> None:
     """
     with connected(query) as connections:
         silent = SilentBrokers(connections)
-        found = lingering_transactions(
+        lingering = lingering_transactions(
             connections, query.prefix, query.group_id, query.deadline(), silent
         )
         whose = f"open transactions of prefix {query.prefix} and group {query.group_id}"
-        if not found:
+        if not lingering:
             _check_all_known(silent, f"whether there are {whose} is unknown")
             click.echo(f"No {whose}.")
             return
         group = describe_if_known(connections, query.group_id, query.deadline(), silent)
-        terminal().print(transactions(found, time.time()), Text())
+        terminal().print(transactions(lingering, time.time()), Text())
         if group is UNKNOWN:
             what = f"Group {query.group_id}'s coordinator does not answer"
             terminal().print(Text(f"{what}: whether a query is running is unknown.\n"))
@@ -54,17 +54,21 @@ def abort(*, query: Query, yes: bool) -> None:
                     "nothing was ended: there is no terminal to ask for confirmation. Give --yes "
                     "to end them without"
                 )
-            if not _agreed(f"End {counted(len(found), 'open transaction')}?"):
+            if not _agreed(f"End {counted(len(lingering), 'open transaction')}?"):
                 click.echo("Nothing was ended.")
                 raise SystemExit(1)
-            shown = found
+            shown = lingering
             # Those still open; the user has not agreed to end any that began since.
             now = lingering_transactions(
                 connections, query.prefix, query.group_id, query.deadline(), silent
             )
-            found = tuple(one for one in now if any(one.same_as(other) for other in shown))
-        if found:
-            _end(connections, query, found)
+            lingering = tuple(
+                transaction
+                for transaction in now
+                if any(transaction.same_as(other) for other in shown)
+            )
+        if lingering:
+            _end(connections, query, lingering)
         else:
             click.echo("They have ended in the meantime.")
         _check_all_known(silent, f"whether there are other {whose} is unknown")
@@ -105,19 +109,21 @@ def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
     return text
 
 
-def _end(connections: Connections, query: Query, found: Sequence[OpenTransaction]) -> None:
+def _end(connections: Connections, query: Query, transactions: Sequence[OpenTransaction]) -> None:
     failed = 0
-    for one in found:
-        name = printable(one.transactional_id)
+    for transaction in transactions:
+        name = printable(transaction.transactional_id)
         try:
             # The brokers allow the transaction's own timeout, so it can be sent again.
-            fence_producer(connections, one.transactional_id, one.timeout_ms, query.deadline())
+            fence_producer(
+                connections, transaction.transactional_id, transaction.timeout_ms, query.deadline()
+            )
         except SparkEosError as error:
             click.echo(f"{name}: {error!s}", err=True)
             failed += 1
         else:
             click.echo(f"{name}: ended")
-    number = counted(len(found), "open transaction")
+    number = counted(len(transactions), "open transaction")
     if failed:
         raise click.ClickException(f"not ended: {failed} of {number}")
     click.echo(f"Ended {number}.")

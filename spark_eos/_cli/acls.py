@@ -120,7 +120,7 @@ def acls(
         granted.append((there, without_implied(read)))
     each = [(to, acl) for to, needed in granted for acl in needed]
     if json_:
-        click.echo(json.dumps([_document(*one) for one in each], indent=2))
+        click.echo(json.dumps([_document(*binding) for binding in each], indent=2))
         return
     for to, acl in each:
         if acl.only_until is not None:

@@ -48,7 +48,7 @@ def _line(message: Any) -> str:
         "headers": None if headers is None else [[name, _text(text)] for name, text in headers],
     }
     line = json.dumps(fields, ensure_ascii=False)
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 
 def _time(milliseconds: int) -> str | int:

@@ -73,9 +73,9 @@ def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, l
 
     "-" means that the time of writing is unknown, as in dead letters of earlier versions.
     """
-    found = (letter for letter in topic.read() if _matches(letter, reason, group_id))
+    letters = (letter for letter in topic.read() if _matches(letter, reason, group_id))
     table = FittingTable("dead letter", "written", "reason", "source", "error")
-    for letter in islice(found, limit):
+    for letter in islice(letters, limit):
         table.add(
             f"{letter.partition}:{letter.offset}",
             "-" if letter.written is None else _time(letter.written),

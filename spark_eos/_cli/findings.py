@@ -79,19 +79,19 @@ def as_json(result: Findings | Comparison) -> str:
     document = {
         "verdict": result.verdict.name.lower(),
         **{field.name: getattr(result, field.name) for field in fields(result)},
-        "found": {kind.value: _finding(kind, one) for kind, one in result.found.items()},
+        "found": {kind.value: _finding(kind, finding) for kind, finding in result.found.items()},
         "not_checked": [kind.value for kind in result.unchecked],
         "unjudged": dict(result.unjudged),
     }
     if isinstance(result, Findings):
         document["group"] = [
             {
-                "topic": one.topic,
-                "partition": one.partition,
-                "committed_offset": one.committed,
-                "last_stable_offset": one.end,
+                "topic": member.topic,
+                "partition": member.partition,
+                "committed_offset": member.committed,
+                "last_stable_offset": member.end,
             }
-            for one in result.group
+            for member in result.group
         ]
     return json.dumps(document, indent=2)
 
@@ -101,10 +101,10 @@ def _finding(kind: object, finding: Finding[Any]) -> dict[str, Any]:
     for example in examples:
         if isinstance(example.get("name"), bytes):
             example["name"] = example["name"].decode("utf-8", "backslashreplace")
-    found: dict[str, Any] = {"count": finding.count, "examples": examples}
+    document: dict[str, Any] = {"count": finding.count, "examples": examples}
     if kind is Kind.LOST:
-        found["attempts"] = dict(finding.parts)
-    return found
+        document["attempts"] = dict(finding.parts)
+    return document
 
 
 def verify_tables(result: Findings | Comparison) -> RenderableType:
@@ -128,38 +128,38 @@ def verify_tables(result: Findings | Comparison) -> RenderableType:
     return Group(*parts)
 
 
-def _table(found: Findings | Comparison, checks: _Checks) -> Table:
+def _table(result: Findings | Comparison, checks: _Checks) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     table.add_column("check")
     table.add_column("found", justify="right", no_wrap=True)
     table.add_column("meaning")
-    counts = {kind: one.count for kind, one in found.found.items()}
+    counts = {kind: finding.count for kind, finding in result.found.items()}
     for kind, (name, meaning) in checks.items():
         if kind not in counts:
             table.add_row(name, "-", Text(f"not checked: {_WHY_NOT[kind]}", style="dim"))
             continue
-        style = "bold red" if kind in found.anomalies else ""
+        style = "bold red" if kind in result.anomalies else ""
         table.add_row(Text(name, style), Text(f"{counts[kind]:,}", style), meaning)
     return table
 
 
-def _remarks(found: Findings | Comparison) -> Iterator[str]:
-    if isinstance(found, Findings) and found.input_gone:
-        yield f"The input of {found.input_gone:,} outputs has been removed by retention."
-    for reason, count in found.unjudged.items():
+def _remarks(result: Findings | Comparison) -> Iterator[str]:
+    if isinstance(result, Findings) and result.input_gone:
+        yield f"The input of {result.input_gone:,} outputs has been removed by retention."
+    for reason, count in result.unjudged.items():
         yield f"Can't be judged: {count:,} {reason}."
-    for note in found.notes:
+    for note in result.notes:
         yield f"Note: {note}."
 
 
-def _examples(kind: Kind | Difference, name: str, found: Finding[Any]) -> Text:
-    shown = len(found.examples)
-    more = f", {shown} of {found.count:,}" if shown < found.count else ""
-    if found.parts:
-        fates = (f"{_FATES[fate]} {count:,}" for fate, count in found.parts.items())
+def _examples(kind: Kind | Difference, name: str, finding: Finding[Any]) -> Text:
+    shown = len(finding.examples)
+    more = f", {shown} of {finding.count:,}" if shown < finding.count else ""
+    if finding.parts:
+        fates = (f"{_FATES[fate]} {count:,}" for fate, count in finding.parts.items())
         more += f" ({', '.join(fates)})"
     text = Text.assemble((f"{name}{more}:", "bold"))
-    for example in found.examples:
+    for example in finding.examples:
         pieces = _of_record(example) if isinstance(example, Example) else _of_row(kind, example)
         text.append(f"\n  {', '.join(piece for piece in pieces if piece)}")
     return text

@@ -21,16 +21,16 @@ _WANTED = re.compile(r"([A-Za-z0-9._-]+):(\d+)=(\d+)")
 def _wanted(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for text in values:
         parts = _WANTED.fullmatch(text)
         if parts is None:
             raise click.BadParameter(f"{text!r} is not of the form topic:partition=offset")
         partition = TopicPartition(parts[1], int(parts[2]))
-        if partition in found:
+        if partition in offsets:
             raise click.BadParameter(f"{parts[1]}:{parts[2]} is given twice")
-        found[partition] = int(parts[3])
-    return found
+        offsets[partition] = int(parts[3])
+    return offsets
 
 
 @click.command()
@@ -67,8 +67,8 @@ def progress(
     with contextlib.ExitStack() as stack:
         connections = stack.enter_context(connected(query))
         if not wanted:
-            found = mirrored_progress(connections, query.group_id, query.deadline())
-            terminal().print(progress_table(found))
+            pairs = mirrored_progress(connections, query.group_id, query.deadline())
+            terminal().print(progress_table(pairs))
             return
         source = None
         if source_kafka is not None:

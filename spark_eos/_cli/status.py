@@ -53,22 +53,22 @@ def status(
     if watch is not None:
         end_at(signal.SIGINT)
     try:
-        found = _status(query, source_kafka, targets)
-        _show(found, json_=json_, clear=watch is not None)
+        status = _status(query, source_kafka, targets)
+        _show(status, json_=json_, clear=watch is not None)
         while watch is not None:
             time.sleep(watch)
             try:
-                found = _status(query, source_kafka, targets)
+                status = _status(query, source_kafka, targets)
             except SparkEosError as error:
                 # A cluster that restarts, or a group that is gone for now.
                 click.echo(f"Error: {error!s}", err=True)
             else:
-                _show(found, json_=json_, clear=True)
+                _show(status, json_=json_, clear=True)
     except KeyboardInterrupt:
         if watch is None:
             raise
         return
-    if found.silent:
+    if status.silent:
         raise SystemExit(2)
 
 
@@ -84,15 +84,15 @@ def _status(query: Query, source_kafka: Mapping[str, str] | None, targets: Seque
     )
 
 
-def _show(found: Status, *, json_: bool, clear: bool) -> None:
+def _show(status: Status, *, json_: bool, clear: bool) -> None:
     if json_:
-        click.echo(as_json(found))
+        click.echo(as_json(status))
         return
     console = terminal()
     if clear:
         console.clear()  # Only a terminal; in a file, one follows the other.
         console.print(time.strftime("%H:%M:%S"))
-    console.print(found)
+    console.print(status)
     if clear and not console.is_terminal:
         console.print()
 
@@ -118,13 +118,13 @@ def as_json(status: Status) -> str:
         ],
         "partitions": [
             _fields(
-                one,
+                partition,
                 committed="committed_offset",
                 member="member_id",
                 log_start="log_start_offset",
             )
-            | {"lag": one.lag, "deleted": one.deleted}
-            for one in status.partitions
+            | {"lag": partition.lag, "deleted": partition.deleted}
+            for partition in status.partitions
         ],
         "lag": status.lag,
         # Null if nothing in the group's offsets tells, as with direct delivery.
@@ -143,10 +143,13 @@ def as_json(status: Status) -> str:
         # Whose text another client has written.
         "foreign_offsets": _named(status.foreign),
         "transactional_id_prefix": status.prefix,
-        "open_transactions": [_transaction(one, now) for one in status.transactions],
+        "open_transactions": [
+            _transaction(transaction, now) for transaction in status.transactions
+        ],
         "held_back": [
-            _fields(one) | {"transaction": one.transaction and _transaction(one.transaction, now)}
-            for one in status.held_back
+            _fields(blocked)
+            | {"transaction": blocked.transaction and _transaction(blocked.transaction, now)}
+            for blocked in status.held_back
         ],
         # Null and missing is also what only these know.
         "silent_brokers": list(status.silent),
@@ -162,7 +165,7 @@ def as_json(status: Status) -> str:
 def _fields(value: Any, **names: str) -> dict[str, Any]:
     """Return a value's fields, some by other names."""
     names["last_stable"] = "last_stable_offset"
-    return {names.get(name, name): found for name, found in asdict(value).items()}
+    return {names.get(name, name): content for name, content in asdict(value).items()}
 
 
 def _transaction(transaction: OpenTransaction, now: float) -> dict[str, Any]:
@@ -173,5 +176,5 @@ def _transaction(transaction: OpenTransaction, now: float) -> dict[str, Any]:
     }
 
 
-def _named(found: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    return [partition._asdict() for partition in sorted(found)]
+def _named(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [partition._asdict() for partition in sorted(partitions)]

@@ -24,19 +24,19 @@ def new_topics(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, int]:
     """Partitions by name, of an option's values."""
-    found: dict[str, int] = {}
+    topics: dict[str, int] = {}
     for text in values:
         name, colon, number = text.partition(":")
         try:
             ensure_valid_topic_name(name)
         except ValueError as error:
             raise click.BadParameter(str(error)) from None
-        if name in found:
+        if name in topics:
             raise click.BadParameter(f"{name!r} is given twice")
         if colon and not (number.isascii() and number.isdigit() and 1 <= int(number) <= _MOST):
             raise click.BadParameter(f"{text!r} is not NAME or NAME:PARTITIONS, from 1 to {_MOST}")
-        found[name] = int(number or 1)
-    return found
+        topics[name] = int(number or 1)
+    return topics
 
 
 @click.command()
@@ -60,18 +60,22 @@ def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None
             if not create_topic(connections, name, partitions, None, cluster.deadline()):
                 click.echo(f"{name} exists; it stays as it is", err=True)
             await_topic(connections, name, cluster.deadline(), Operation.DESCRIBE)
-        found = _topics(connections, cluster.deadline())
+        metadata = _topics(connections, cluster.deadline())
     if json_:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(metadata, indent=2))
         return
-    rows = ([*one.values()] for one in found)
+    rows = ([*row.values()] for row in metadata)
     terminal().print(FittingTable("topic", "partitions>", "replicas>", "offsets>", rows=rows))
 
 
 def _topics(connections: Connections, deadline: Deadline) -> list[dict[str, Any]]:
     """Return all topics that the client may describe, but Kafka's internal ones, by name."""
-    found = connections.send(metadata_request(None), deadline).topics
-    shown = {one.name: one.partitions for one in found if not one.is_internal and one.partitions}
+    metadata = connections.send(metadata_request(None), deadline).topics
+    shown = {
+        topic.name: topic.partitions
+        for topic in metadata
+        if not topic.is_internal and topic.partitions
+    }
     starts = start_offsets(connections, shown, deadline)
     lengths = dict.fromkeys(shown, 0)
     unknown: set[str] = set()

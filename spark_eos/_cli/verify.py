@@ -137,20 +137,20 @@ def verify_command(
         raise click.UsageError("Missing option '--input'.")
     try:
         with _progress() as watch:
-            found = call(watch=watch, **given)
+            result = call(watch=watch, **given)
     except (KeyboardInterrupt, SystemError) as error:
         # A signal within a C function of confluent-kafka arrives as the cause of a SystemError.
-        if not any(isinstance(one, KeyboardInterrupt) for one in (error, error.__cause__)):
+        if not any(isinstance(cause, KeyboardInterrupt) for cause in (error, error.__cause__)):
             raise
         click.echo("Stopped.", err=True)
         raise SystemExit(130) from None
     except SparkEosError as error:
         raise NotKnownError(str(error)) from error
     if json_:
-        click.echo(as_json(found))
+        click.echo(as_json(result))
     else:
-        terminal().print(verify_tables(found))
-    raise SystemExit(int(found.verdict))
+        terminal().print(verify_tables(result))
+    raise SystemExit(int(result.verdict))
 
 
 def _refuse_with_expect() -> None:

@@ -19,7 +19,7 @@ _headers: Final = methodcaller(Message.headers.__name__)
 def headers_of(message: Any) -> tuple[Header, ...] | None:
     """A record's headers; None if confluent-kafka can't read them, since a name is not UTF-8."""
     try:
-        found: Any = _headers(message)
+        headers: Any = _headers(message)
     except SystemError as error:
         if not isinstance(_first(error), UnicodeDecodeError):
             raise
@@ -27,7 +27,7 @@ def headers_of(message: Any) -> tuple[Header, ...] | None:
         # one ends the process.
         message.set_headers(_UNREADABLE)
         return None
-    return None if found is _UNREADABLE else tuple(found or ())
+    return None if headers is _UNREADABLE else tuple(headers or ())
 
 
 def _first(error: BaseException) -> BaseException:

@@ -83,8 +83,8 @@ class ConnectionManager(NodeConnections):
 
     def refused(self) -> AuthenticationError | None:
         """Why a connection was refused permanently; told once, so that a later one may succeed."""
-        found, self._refusal = self._refusal, None
-        return found
+        refusal, self._refusal = self._refusal, None
+        return refusal
 
     def failed(self, address: str, error: BaseException, *, reached: bool) -> None:
         """Keep why a connection failed, for the errors of those who need it."""
@@ -113,16 +113,16 @@ class ConnectionManager(NodeConnections):
 
 def refusal(error: BaseException, security: Security) -> str | None:
     """Explain why a connection is refused permanently, and name the setting to change."""
-    for one in causes(error):
-        if isinstance(one, ssl.SSLCertVerificationError):
-            return f"{one.verify_message or one.reason}: {_certificate_advice(one)}"
-        if isinstance(one, ssl.SSLError) and not isinstance(one, ssl.SSLEOFError):
-            return _alert(one, security)
-        if isinstance(one, TokenError) and one.permanent:
-            return str(one)
-        if isinstance(one, kafka_errors.InvalidReceiveError) and security.tls is None:
+    for cause in causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"{cause.verify_message or cause.reason}: {_certificate_advice(cause)}"
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+            return _alert(cause, security)
+        if isinstance(cause, TokenError) and cause.permanent:
+            return str(cause)
+        if isinstance(cause, kafka_errors.InvalidReceiveError) and security.tls is None:
             return f"the listener speaks TLS, not {security.protocol}: {_TLS_WANTED}"
-        reason = _sasl_answer(one, security)
+        reason = _sasl_answer(cause, security)
         if reason is not None:
             return reason
     return None

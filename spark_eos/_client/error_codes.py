@@ -88,7 +88,7 @@ DENIED: Final[Mapping[int, ResourceType]] = {
 }
 
 # The codes to retry with the same coordinator.
-RETRIED: Final = frozenset(code for code, found in _VERDICTS.items() if found is Verdict.RETRY)
+RETRIED: Final = frozenset(code for code, verdict in _VERDICTS.items() if verdict is Verdict.RETRY)
 
 
 def verdict(codes: Iterable[int]) -> Verdict:

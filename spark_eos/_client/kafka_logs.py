@@ -51,4 +51,4 @@ def _asked_for(name: str) -> bool:
     """Return True if somebody has set a level for a logger of kafka-python."""
     parts = name.split(".")
     above = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
-    return any(logging.getLogger(one).level != logging.NOTSET for one in above)
+    return any(logging.getLogger(name).level != logging.NOTSET for name in above)

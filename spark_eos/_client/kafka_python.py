@@ -206,17 +206,17 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         if "timeout_ms" in named and len(self.cluster.bootstrap_brokers()) > 1:
             # While it seeks the first broker, kafka-python would wait for a silent one to the end.
             named["timeout_ms"] = min(named["timeout_ms"], _FIRST_MS)
-        found = super().get_connection(node_id, *arguments, **named)
-        if found is not known:
+        connection = super().get_connection(node_id, *arguments, **named)
+        if connection is not known:
             self._met[node_id] = time.monotonic()
             broker = self.cluster.broker_metadata(node_id)
 
             def ended(error: BaseException) -> None:
                 self.failed(f"{broker.host}:{broker.port}", error, reached=self.bootstrapped)
 
-            found.init_future.add_errback(ended)
-            found.close_future.add_errback(ended)
-        return found
+            connection.init_future.add_errback(ended)
+            connection.close_future.add_errback(ended)
+        return connection
 
     def least_loaded_node(self, avoided: int | None = None) -> Any:
         """Choose a broker for a request that any can answer, preferably one that is connected."""
@@ -297,21 +297,21 @@ def causes(error: BaseException) -> Iterator[BaseException]:
     """Return an error of a connection and all that have led to it."""
     # kafka-python passes the cause as an argument, or raises while handling it.
     seen: list[BaseException] = []
-    found: list[BaseException | None] = [error]
-    while found:
-        one = found.pop(0)
-        if one is not None and one not in seen:
-            seen.append(one)
-            yield one
-            found += [a for a in one.args if isinstance(a, BaseException)]
-            found += [one.__cause__, one.__context__]
+    queue: list[BaseException | None] = [error]
+    while queue:
+        next_error = queue.pop(0)
+        if next_error is not None and next_error not in seen:
+            seen.append(next_error)
+            yield next_error
+            queue += [a for a in next_error.args if isinstance(a, BaseException)]
+            queue += [next_error.__cause__, next_error.__context__]
 
 
 def closed_by_peer(error: BaseException) -> bool:
     """Return True if a connection ended because the listener closed it without an answer."""
     return "socket disconnected" in str(error) or any(
-        isinstance(one, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError)
+        isinstance(cause, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError)
         # macOS, of a connection that is just being closed.
-        or (isinstance(one, OSError) and one.errno == errno.EPROTOTYPE)
-        for one in causes(error)
+        or (isinstance(cause, OSError) and cause.errno == errno.EPROTOTYPE)
+        for cause in causes(error)
     )

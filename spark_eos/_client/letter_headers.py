@@ -83,26 +83,26 @@ def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
     # The last `reason` tells the style. The headers of that style around it, without a gap and each
     # name once, explain the letter; all others are the record's own. Without a `reason` they tell
     # nothing, and those of another format tell only that.
-    found = list(headers)
-    last = max((at for at, (name, _) in enumerate(found) if name in _BY_REASON), default=None)
+    given = list(headers)
+    last = max((at for at, (name, _) in enumerate(given) if name in _BY_REASON), default=None)
     if last is None:
-        return LetterHeaders(found, {})
-    names = _BY_REASON[found[last][0]]
+        return LetterHeaders(given, {})
+    names = _BY_REASON[given[last][0]]
     seen: set[str] = set()
 
     def explains(at: int) -> bool:
-        name = found[at][0]
+        name = given[at][0]
         if name not in names or name in seen:
             return False
         seen.add(name)
         return True
 
     begin = end = last
-    while end < len(found) and explains(end):
+    while end < len(given) and explains(end):
         end += 1
     while begin > 0 and explains(begin - 1):
         begin -= 1
-    error_headers = {names[name]: content or b"" for name, content in found[begin:end]}
+    error_headers = {names[name]: content or b"" for name, content in given[begin:end]}
     if error_headers.pop("format", None) != _FORMAT:
         error_headers = {"reason": OTHER_FORMAT.encode()}
-    return LetterHeaders(found[:begin] + found[end:], error_headers)
+    return LetterHeaders(given[:begin] + given[end:], error_headers)

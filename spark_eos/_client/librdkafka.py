@@ -70,20 +70,20 @@ class FailedRecord(NamedTuple):
 def library() -> Any:
     """Return the functions, once they have been found to be what this file takes them for."""
     try:
-        found: Any = Library()
+        library: Any = Library()
     except (AttributeError, OSError) as error:
         raise ConfigurationError(f"librdkafka's C API is not there: {error}; {_INSTALL}") from error
-    version = found.version()
+    version = library.version()
     if version >> 24 != _MAJOR:
         raise ConfigurationError(f"librdkafka is of version {version:#010x}; {_INSTALL}")
-    if (wrong := _misread(found)) is not None:
+    if (wrong := _misread(library)) is not None:
         raise ConfigurationError(
             f"librdkafka's structures are not those of 2.x: {wrong}; {_INSTALL}"
         )
-    return found
+    return library
 
 
-def _misread(found: Any) -> str | None:
+def _misread(library: Any) -> str | None:
     """Return what a handle without brokers gives back otherwise than it was handed over."""
     number, text = (1 << 40) + 1, b"spark-eos"
     content = c.create_string_buffer(text)
@@ -93,7 +93,7 @@ def _misread(found: Any) -> str | None:
     sent["key"], sent["key_size"] = (0, at), (0, len(text))
     sent["number"] = (number, number + 1)
     told: list[FailedRecord] = []
-    with contextlib.closing(Handle({"log_level": 0}, told.append, functions=found)) as handle:
+    with contextlib.closing(Handle({"log_level": 0}, told.append, functions=library)) as handle:
         alone = np.zeros(6, ARGUMENT)
         alone["kind"] = [kind for kind in Kind if kind is not Kind.PARTITION]
         alone["first"] = (handle.topic(_OWN), at, at, number + 2, 7_000, at)
@@ -186,13 +186,13 @@ class Handle:
 
     def topic(self, name: str) -> int:
         """Return the address of a topic's structure, which lives as long as the handle."""
-        found = self._topics.get(name)
-        if found is None:
-            found = self._library.topic_new(self._handle, name.encode(), None)
-            if not found:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._library.topic_new(self._handle, name.encode(), None)
+            if not topic:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG, f"topic {name!r}"))
-            self._topics[name] = found
-        return found
+            self._topics[name] = topic
+        return topic
 
     def produce_batch(
         self, topic: str, messages: Array, memory: object
@@ -248,10 +248,10 @@ class Handle:
 
     def connect(self, topic: str, seconds: float) -> None:
         """Look a topic up, which connects the handle; raise nothing."""
-        found = POINTER()
+        pointer = POINTER()
         until = int(seconds * 1000)
-        if not self._library.metadata(self._handle, 0, self.topic(topic), c.byref(found), until):
-            self._library.metadata_destroy(found)
+        if not self._library.metadata(self._handle, 0, self.topic(topic), c.byref(pointer), until):
+            self._library.metadata_destroy(pointer)
 
     def init_transactions(self, seconds: float) -> None:
         self._check(self._library.init_transactions(self._handle, int(seconds * 1000)))
@@ -307,9 +307,9 @@ class Handle:
         kind = self._library.event_type(event)
         if kind == _DELIVERY:
             count = self._library.event_message_count(event)
-            found = (POINTER * count)()
-            self._library.event_message_array(event, found, count)
-            for at in found:
+            pointers = (POINTER * count)()
+            self._library.event_message_array(event, pointers, count)
+            for at in pointers:
                 record = c.cast(at, c.POINTER(Message)).contents
                 topic = self._library.topic_name(record.topic).decode()
                 size = record.value_size + record.key_size

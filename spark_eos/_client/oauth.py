@@ -172,8 +172,8 @@ def msk_signer() -> Any:
 
 def msk_region(bootstrap_servers: str) -> str | None:
     """Return the AWS region in the names of MSK's brokers; None if there is none."""
-    found = _REGION.search(bootstrap_servers)
-    return found[1] if found else None
+    match = _REGION.search(bootstrap_servers)
+    return match[1] if match else None
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]

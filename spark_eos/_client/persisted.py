@@ -8,11 +8,11 @@ FORMAT: Final = 2
 """What this version writes, and the only one that it reads."""
 
 
-def check_format(found: object, what: str, own: int = FORMAT, *, otherwise: str = "") -> None:
+def check_format(version: object, what: str, own: int = FORMAT, *, otherwise: str = "") -> None:
     """Refuse another version's format; ``otherwise``: who else may have written it, and a cure."""
-    if found == own and not isinstance(found, bool):
+    if version == own and not isinstance(version, bool):
         return
-    which = "an unnumbered format" if found is None else f"format {found!r:.20}"
+    which = "an unnumbered format" if version is None else f"format {version!r:.20}"
     raise FormatVersionError(
         f"{what} was written by another version of spark-eos, in {which}, and this one reads "
         f"format {own} alone: nothing is written. Continue with that version; or begin with "

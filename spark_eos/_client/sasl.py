@@ -110,17 +110,17 @@ class Grant(TokenCallback):
         return {**super().for_librdkafka(), "oauth_cb": functools.partial(patiently, self.function)}
 
     def for_java(self) -> dict[str, str]:
-        found = self.function
-        options = {**_REDACTED, **{f"extension_{name}": text for name, text in found.extensions}}
-        options["clientId"] = found.client_id
-        options["clientSecret"] = found.client_secret
-        if found.scope is not None:
-            options["scope"] = found.scope
-        if found.authorities is not None:
-            options |= java_trust(found.authorities)
+        function = self.function
+        options = {**_REDACTED, **{f"extension_{name}": text for name, text in function.extensions}}
+        options["clientId"] = function.client_id
+        options["clientSecret"] = function.client_secret
+        if function.scope is not None:
+            options["scope"] = function.scope
+        if function.authorities is not None:
+            options |= java_trust(function.authorities)
         return {
             "sasl.mechanism": OAUTHBEARER,
-            f"{OIDC}token.endpoint.url": found.endpoint,
+            f"{OIDC}token.endpoint.url": function.endpoint,
             _LOGIN_HANDLER: shaded(_OAUTH_HANDLER),
             "sasl.jaas.config": JaasLine(self.module, options).render(),
         }

@@ -55,10 +55,10 @@ def query_of_stream(
     ]
     wished = suited if wanted == AUTO else [DELIVERIES[wanted]]
     reason = wished[0].why if wanted == AUTO else f"delivery={wanted!r} is set"
-    for found, fallback in zip(wished, [*wished[1:], None], strict=True):
+    for delivery, fallback in zip(wished, [*wished[1:], None], strict=True):
         try:
-            found.check_stream(frame, plans)
-            found.check_clusters(start, sources)
+            delivery.check_stream(frame, plans)
+            delivery.check_clusters(start, sources)
             break
         except UnsupportedPipelineError as error:
             if fallback is None or not frame.isStreaming:
@@ -66,7 +66,7 @@ def query_of_stream(
             reason = error.text
     # After the plan, which may be why columns are missing. They choose no delivery: a query keeps
     # the one that it has begun with, and a column is soon forgotten.
-    found.check_columns(frame.schema, settings.topic)
+    delivery.check_columns(frame.schema, settings.topic)
     return SinkQuery(
         settings=settings,
         location=location,
@@ -74,10 +74,10 @@ def query_of_stream(
         selections=tuple(selections),
         starting_offsets=frozenset(starting_offsets),
         sources=tuple(sources),
-        delivery=found,
+        delivery=delivery,
         fallback=fallback,
         why=_without_advice(reason),
-        forced=found is not wished[0],
+        forced=delivery is not wished[0],
     )
 
 

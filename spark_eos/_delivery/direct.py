@@ -62,11 +62,13 @@ class DirectDelivery(Delivery):
 
     @classmethod
     def check_clusters(cls, start: Start, sources: Sequence[StreamSource]) -> None:
-        check_read_from(lambda one: same_cluster(start.source, one, start.deadline()), sources)
+        check_read_from(
+            lambda servers: same_cluster(start.source, servers, start.deadline()), sources
+        )
 
     @classmethod
     def positions(cls, offsets: Offsets) -> Positions:
-        return {partition: found.offset for partition, found in offsets.items()}
+        return {partition: committed.offset for partition, committed in offsets.items()}
 
     @classmethod
     def flattened(cls, frame: DataFrame, query: SinkQuery) -> DataFrame | None:

@@ -38,11 +38,12 @@ def check_owner(
     admitted = {own.query, *(Owner.of(query, None).query for query in moved)}
     if all(owner.query in admitted for owner in every):
         return
-    strangers = [one for one in owners_of(known, read) if one.query not in admitted]
-    if elsewhere := [one for one in strangers if one.target != own.target]:
+    strangers = [owner for owner in owners_of(known, read) if owner.query not in admitted]
+    if elsewhere := [owner for owner in strangers if owner.target != own.target]:
+        first = min(owner.written_to for owner in elsewhere)
         what = (
-            f"writes to {min(one.written_to for one in elsewhere)}. What its offsets have passed "
-            f"would never be written to {own.written_to}"
+            f"writes to {first}. What its offsets have passed would never be written to "
+            f"{own.written_to}"
         )
         raise _group_owned_error(group_id, elsewhere, what)
     if begun_with == group_id:
@@ -58,19 +59,19 @@ def check_owner(
         named = [_topics(map(sources.source, each)) for each in (before, read)]
         what = f"reads {named[0]}, and not {named[1]}. Each would stop the other"
         raise _group_owned_error(
-            group_id, [one for one in every if one.query not in admitted], what
+            group_id, [owner for owner in every if owner.query not in admitted], what
         )
 
 
 def ownership_change(own: Owner, owners: Collection[Owner], *, new: bool) -> str:
     """What a query says of itself that may continue from offsets; ``new``: its checkpoint is."""
-    mine = {one.written_to for one in owners if one.query == own.query}
+    mine = {owner.written_to for owner in owners if owner.query == own.query}
     if mine:
         changed = f"the topic is {own.written_to} now, and was {min(mine)}"
         return "" if own.written_to in mine else changed
     if not new:
         return ""
-    whose = {f"query {one.query}, which wrote to {one.written_to}" for one in owners}
+    whose = {f"query {owner.query}, which wrote to {owner.written_to}" for owner in owners}
     of = min(whose, default="another query")
     return f"the checkpoint is new, and the group has offsets of {of}"
 
@@ -116,10 +117,10 @@ def nothing_staged(
     """Return True if a group's offsets prove that none of its batches was ever staged."""
     # It must have the offset that a staged query's start commits: one that is missing, or that
     # somebody has set, may have named a batch.
-    found = {p: o for p, o in offsets.items() if p == (progress_topic, COMMIT_PARTITION)}
-    known = KnownPartitions.of(found)
+    staged = {p: o for p, o in offsets.items() if p == (progress_topic, COMMIT_PARTITION)}
+    known = KnownPartitions.of(staged)
     return (
-        [offset for offset, _ in found.values()] == [first_position(0)]
+        [offset for offset, _ in staged.values()] == [first_position(0)]
         and not known.set_by_others
         and not KnownPartitions.of(offsets).staged
     )

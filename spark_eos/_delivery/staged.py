@@ -115,7 +115,11 @@ class StagedDelivery(Delivery):
 
     @classmethod
     def positions(cls, offsets: Offsets) -> Positions:
-        return {p: found.offset for p, found in offsets.items() if is_position(found.metadata)}
+        return {
+            p: committed.offset
+            for p, committed in offsets.items()
+            if is_position(committed.metadata)
+        }
 
     @classmethod
     def of_run(
@@ -242,16 +246,16 @@ class StagedDelivery(Delivery):
         owners = self._offsets.known.owners.get(self._topic.name, ())
         self._checks.check_belongs(last, batch_id, checkpoint, owners)
 
-    def _open(self, found: StagedBatch) -> None:
+    def _open(self, staged: StagedBatch) -> None:
         logger.info(
             "group %s: batch %d is staged already, in %s; its %d rows are written from there",
             self._group_id,
-            found.batch,
-            found.directory or "no file",
-            found.rows,
+            staged.batch,
+            staged.directory or "no file",
+            staged.rows,
         )
-        if not self._files.open(found):
-            raise self._checks.damaged(found, 0)
+        if not self._files.open(staged):
+            raise self._checks.damaged(staged, 0)
 
     def _commit(self, batch: Batch, name: str, rows: int) -> StagedBatch:
         """Make new files of the batch those that count, and open them."""
@@ -292,11 +296,11 @@ class StagedDelivery(Delivery):
 
     def _replay(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
         """Compute the state of a batch staged before, last of all: its source may be gone."""
-        batch, found = planned.batch, planned.staged
+        batch, staged = planned.batch, planned.staged
         with batch.clock.step("stage"):
             rows, lost = self._sources.running(batch, self._files.replay, repeated=True)
-        if found is not None and not lost and rows != found.rows:
-            self._warn_of_other_rows(found, rows)
+        if staged is not None and not lost and rows != staged.rows:
+            self._warn_of_other_rows(staged, rows)
         return lost
 
     def _warn_of_other_rows(self, staged: StagedBatch, rows: int) -> None:

@@ -24,10 +24,10 @@ class StagedChecks:
 
     def lost(self, batch_id: int, error: OffsetsLostError) -> OffsetsLostError:
         """What to raise if progress partitions have no offset, although they had one before."""
-        found = error.text.partition(": its offset")[0]
+        reason = error.text.partition(": its offset")[0]
         return OffsetsLostError(
-            f"{found}: it has expired (offsets.retention.minutes) or was deleted. So whether batch "
-            f"{batch_id} was written is not known, and nothing is written now. To continue "
+            f"{reason}: it has expired (offsets.retention.minutes) or was deleted. So whether "
+            f"batch {batch_id} was written is not known, and nothing is written now. To continue "
             f"knowingly, {self._write_anew(batch_id)}. Or start over with another group_id "
             "and another checkpoint_location"
         )

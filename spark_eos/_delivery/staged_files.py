@@ -100,12 +100,12 @@ class ParquetFiles:
             f"spark-eos: staging batch {batch_id}",
         )
         if written:
-            found = self._runtime.rows_of_footers(path)
-            if found is None:
-                found = self._count(name, rows.schema, batch_id)
-            if found != written:
+            counted = self._runtime.rows_of_footers(path)
+            if counted is None:
+                counted = self._count(name, rows.schema, batch_id)
+            if counted != written:
                 raise CheckpointError(
-                    f"batch {batch_id} was staged in {path} with {written} rows, and {found} can "
+                    f"batch {batch_id} was staged in {path} with {written} rows, and {counted} can "
                     "be read there; nothing of the batch is written. Is checkpoint_location on a "
                     "file system that all executors share?"
                 )
@@ -225,8 +225,8 @@ class ParquetFiles:
                 self._left.update(files.names(_DIRECTORY))
                 self._listed = True
             for name in sorted(self._left):
-                found = batch_of_copy(name)
-                if found is not None and found < batch_id:
+                of_batch = batch_of_copy(name)
+                if of_batch is not None and of_batch < batch_id:
                     files.delete(f"{_DIRECTORY}/{name}")
                     self._left.remove(name)
         except Exception as error:  # noqa: BLE001 - the next batch sweeps again

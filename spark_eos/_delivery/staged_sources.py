@@ -56,11 +56,11 @@ class StagedSources:
     def ranges(self, batch: Batch) -> list[BatchRange]:
         """Return a batch's range in each source."""
         if self._ranges is None or self._ranges[0] != batch.id:
-            found = batch.checkpoint.source_ranges(batch.id)
-            new = {topic for each in found for topic, _ in (*each.starts, *each.ends)} - self._seen
+            ranges = batch.checkpoint.source_ranges(batch.id)
+            new = {topic for each in ranges for topic, _ in (*each.starts, *each.ends)} - self._seen
             self._others |= self._read_by_others(new)
             self._seen |= new
-            own = [replace(r, starts=self._own(r.starts), ends=self._own(r.ends)) for r in found]
+            own = [replace(r, starts=self._own(r.starts), ends=self._own(r.ends)) for r in ranges]
             self._ranges = (batch.id, own)
         return self._ranges[1]
 
@@ -76,16 +76,16 @@ class StagedSources:
 
         def lost() -> tuple[LostRecords, ...]:
             return tuple(
-                one
+                records
                 for range_ in ranges
-                for one in self._data_loss.lost(range_, range_.starts, Sources(), refused)
+                for records in self._data_loss.lost(range_, range_.starts, Sources(), refused)
             )
 
         self._check_topics(batch, ranges)
         before = lost()
         if repeated:
             # All of them may be written.
-            before = tuple(replace(one, certain=False) for one in before)
+            before = tuple(replace(records, certain=False) for records in before)
         self._data_loss.warn(batch.id, before, warned)
         with self._data_loss.explaining(lost):
             result = run()
@@ -133,8 +133,8 @@ class SourcePositions:
         self._text = position_metadata(progress_topic)
         # A partition that two sources have is as far as the one that lags behind.
         ends: Positions = {}
-        for one in ranges:
-            for partition, end in one.ends.items():
+        for source_range in ranges:
+            for partition, end in source_range.ends.items():
                 ends[partition] = min(end, ends.get(partition, end))
         # Each offset expires by its own age.
         renewed = time.monotonic() - self._all_published >= offsets.RENEWED_AFTER
@@ -154,12 +154,12 @@ class SourcePositions:
         member = self._requests.any_member()
         if not positions or member is None:
             return True
-        found = {p: CommittedOffset(at, self._text) for p, at in positions.items()}
+        offsets = {p: CommittedOffset(at, self._text) for p, at in positions.items()}
         group_id, prefix = self._settings.group_id, self._settings.id_prefix
         try:
             deadline = self._settings.group_deadline(at_most=_AT_MOST)
             # An older position that arrives late shows a larger lag for a batch, and no more.
-            codes = self._requests.commit(member, found, deadline)
+            codes = self._requests.commit(member, offsets, deadline)
             if refused := {code for code in codes.values() if code}:
                 topics = {topic for (topic, _), code in codes.items() if code}
                 raise self._connections.refusal(

@@ -18,8 +18,8 @@ _HADOOP_S3: Final = re.compile(r"^s3[an]:")
 
 def local_directory(location: str) -> Path | None:
     """Return the local directory that a location names; like Hadoop, it decodes no %-escapes."""
-    local, found = _LOCAL.subn("", location, count=1)
-    if found or not _SCHEME.match(location):
+    local, removed = _LOCAL.subn("", location, count=1)
+    if removed or not _SCHEME.match(location):
         return Path(local)
     return None
 
@@ -72,5 +72,5 @@ class ArrowFiles:
         """Name in a directory, without hidden ones; empty if the directory does not exist."""
         selector = fs.FileSelector(f"{self._base}/{path}", allow_not_found=True)
         with self._refusing():
-            found = [info.base_name for info in self._fs.get_file_info(selector)]
-        return sorted(name for name in found if not name.startswith((".", "_")))
+            names = [info.base_name for info in self._fs.get_file_info(selector)]
+        return sorted(name for name in names if not name.startswith((".", "_")))

@@ -141,11 +141,11 @@ class MarkerFiles:
         """Return the marker as this run last read or wrote it; an empty one if there is none."""
         if self._marker is None:
             paths = self._paths()
-            found = self._latest(paths)
+            latest = self._latest(paths)
             # Another run may remove a marker between listing and reading, once its own is there.
-            while found is None and paths != (again := self._paths()):
-                paths, found = again, self._latest(again)
-            self._marker = found or Marker()
+            while latest is None and paths != (again := self._paths()):
+                paths, latest = again, self._latest(again)
+            self._marker = latest or Marker()
         return self._marker
 
     def write(self, marker: Marker) -> None:
@@ -163,8 +163,8 @@ class MarkerFiles:
             self._files.delete(old)
 
     def _paths(self) -> list[str]:
-        found = self._files.names
-        return [f"{d}/{name}" for d in (_DIRECTORY, _DIRECTORY_BEFORE) for name in found(d)]
+        listed = self._files.names
+        return [f"{d}/{name}" for d in (_DIRECTORY, _DIRECTORY_BEFORE) for name in listed(d)]
 
     def _latest(self, paths: list[str]) -> Marker | None:
         """Return the whole marker with the highest number; None if none is whole."""
@@ -172,17 +172,17 @@ class MarkerFiles:
         self._last = max(map(_number, paths), default=0)
         own = [path for path in paths if path.startswith(f"{_DIRECTORY}/")]
         others = [path for path in paths if path not in own]
-        found = self._latest_of(own)
-        if found is None:
+        latest = self._latest_of(own)
+        if latest is None:
             return self._latest_of(others)
         # An earlier version, gone back to for a while, numbers those of its directory anew.
         before = self._latest_of([path for path in others if _number(path)])
-        return found if before is None else _both(before, found)
+        return latest if before is None else _both(before, latest)
 
     def _latest_of(self, paths: list[str]) -> Marker | None:
         for number in sorted(set(map(_number, paths)), reverse=True):
-            found = [self._parsed(path) for path in paths if _number(path) == number]
-            whole = [marker for marker in found if marker.group_id is not None]
+            markers = [self._parsed(path) for path in paths if _number(path) == number]
+            whole = [marker for marker in markers if marker.group_id is not None]
             if whole:
                 # Two, if a run was frozen while a newer one came: which is newer, nothing tells. A
                 # takeover leaves the members' epochs as they are.
@@ -196,11 +196,12 @@ class MarkerFiles:
 
 def _number(path: str) -> int:
     """Return a marker's number; 0 of another file: unless it is refused, it is none."""
-    found = _NAME.fullmatch(path.rpartition("/")[2])
-    return int(found[1]) if found else 0
+    match = _NAME.fullmatch(path.rpartition("/")[2])
+    return int(match[1]) if match else 0
 
 
-def _both(one: Marker, other: Marker) -> Marker:
+def _both(marker: Marker, other: Marker) -> Marker:
     return replace(
-        other.following(one), checkpoint_may_lag=one.checkpoint_may_lag or other.checkpoint_may_lag
+        other.following(marker),
+        checkpoint_may_lag=marker.checkpoint_may_lag or other.checkpoint_may_lag,
     )

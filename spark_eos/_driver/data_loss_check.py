@@ -59,7 +59,8 @@ class DataLossCheck:
         if self._staged:
             return ""
         wanted = {
-            sources.partition(TopicPartition(one.topic, one.partition)): one.after for one in lost
+            sources.partition(TopicPartition(records.topic, records.partition)): records.after
+            for records in lost
         }
         return (
             "; or set the group's offsets while the query is stopped "
@@ -81,9 +82,9 @@ class DataLossCheck:
                 look()
             raise
 
-    def _refuse_unreadable(self, batch: BatchRange, found: Positions) -> None:
-        if found:
-            names = ", ".join(f"{partition} at {at}" for partition, at in found.items())
+    def _refuse_unreadable(self, batch: BatchRange, positions: Positions) -> None:
+        if positions:
+            names = ", ".join(f"{partition} at {at}" for partition, at in positions.items())
             raise CheckpointError(
                 f"by the checkpoint, batch {batch.batch_id} reads on at records that are deleted "
                 f"by now: {names}. They are written, and nothing is lost, but Spark can't go on "
@@ -94,10 +95,10 @@ class DataLossCheck:
         self, batch_id: int, lost: Collection[LostRecords], outcome: str = "are not written"
     ) -> None:
         """Log each loss at once: if the batch is repeated, its report won't have it."""
-        for one in lost:
+        for records in lost:
             when = (
                 "before they were read, and"
-                if one.certain
+                if records.certain
                 else "while the batch was read; those that had not been read yet"
             )
             warn(
@@ -106,7 +107,7 @@ class DataLossCheck:
                 "group %s, batch %d: %s were deleted %s %s",
                 self._settings.group_id,
                 batch_id,
-                one,
+                records,
                 when,
                 outcome,
             )
@@ -116,25 +117,25 @@ def lost_records(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> tuple[LostRecords, ...]:
     """The batch's records between the group's offsets and the first ones that still exist."""
-    found = []
+    lost = []
     for partition, first in sorted(first_offsets.items()):
         position = max(batch.starts.get(partition, 0), committed.get(partition, 0))
         after = min(first, batch.ends[partition])
         if after > position:
-            found.append(LostRecords(*partition, position, after))
-    return tuple(found)
+            lost.append(LostRecords(*partition, position, after))
+    return tuple(lost)
 
 
 def unreadable(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> dict[TopicPartition, int]:
     """Return where the batch would read records again that are written, and deleted by now."""
-    found = {}
+    positions = {}
     for partition, first in sorted(first_offsets.items()):
         start = batch.starts.get(partition, 0)
         if start < batch.ends[partition] and start < first <= committed.get(partition, 0):
-            found[partition] = start
-    return found
+            positions[partition] = start
+    return positions
 
 
 def deleted_meanwhile(
@@ -142,9 +143,9 @@ def deleted_meanwhile(
 ) -> tuple[LostRecords, ...]:
     """Return the records that were deleted while the batch was read."""
     known = {TopicPartition(lost.topic, lost.partition): lost.after for lost in before}
-    found = []
+    meanwhile = []
     for lost in now:
         first = known.get(TopicPartition(lost.topic, lost.partition), lost.first)
         if lost.after > first:
-            found.append(replace(lost, first=first, certain=False))
-    return tuple(found)
+            meanwhile.append(replace(lost, first=first, certain=False))
+    return tuple(meanwhile)

@@ -149,8 +149,8 @@ def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicP
     total = sum(records.values())
     weights = records if total else dict.fromkeys(records, 1)
     whole = total or len(records)
-    found = {partition: limit * weight // whole for partition, weight in weights.items()}
-    left = max(0, limit - sum(found.values()))
+    shares = {partition: limit * weight // whole for partition, weight in weights.items()}
+    left = max(0, limit - sum(shares.values()))
     for partition in sorted(weights, key=weights.__getitem__, reverse=True)[:left]:
-        found[partition] += 1
-    return found
+        shares[partition] += 1
+    return shares

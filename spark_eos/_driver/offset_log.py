@@ -160,10 +160,10 @@ class OffsetLog:
 
     def _no_checkpoint(self) -> CheckpointError:
         place = _place(self._files)
-        found = [name for name in _PARTS if self._files.names(name)]
-        if found:
+        parts = [name for name in _PARTS if self._files.names(name)]
+        if parts:
             return CheckpointError(
-                f"{place} has {', '.join(found)} but no metadata: it is only a part of a "
+                f"{place} has {', '.join(parts)} but no metadata: it is only a part of a "
                 f"checkpoint. {self._cure}"
             )
         return CheckpointError(
@@ -228,11 +228,11 @@ class OffsetLog:
 
     def _first(self) -> dict[str, str | None]:
         """Where the first batch starts, by the source's name; None if a source has no file."""
-        found: dict[str, str | None] = {}
+        logged: dict[str, str | None] = {}
         for name in sorted(self._files.names("sources")):
             text = self._files.read(f"sources/{name}/0")
-            found[name] = None if text is None else text.partition("\n")[2].strip()
-        return found
+            logged[name] = None if text is None else text.partition("\n")[2].strip()
+        return logged
 
     def initial(self) -> Positions:
         """Return the start offsets of the first batch."""

@@ -48,12 +48,12 @@ class OpenTransactions:
         """Transactional ids of the query that have an open transaction."""
         pattern = id_pattern(self._settings.transactions.id_prefix, self._settings.group_id)
         silent = SilentBrokers(self._connections)
-        found = open_transactions(
+        transactions = open_transactions(
             self._connections, pattern, deadline or self._settings.group_deadline(), silent
         )
         for name in silent.names:
             self._warn_of_silent_broker(name)
-        return found
+        return transactions
 
     def end(self) -> None:
         """End every open transaction of the query that can be found."""

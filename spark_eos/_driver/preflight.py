@@ -154,11 +154,11 @@ def _lacking(start: Start, wanted: Collection[Acl], deadline: Deadline) -> list[
     unknown = [acl for acl in wanted if not start.remembers(acl)]
     if not unknown:
         return []
-    found = cluster.granted_acls(start.target, unknown, deadline)
+    granted = cluster.granted_acls(start.target, unknown, deadline)
     for acl in unknown:
-        if found.get(acl):
+        if granted.get(acl):
             start.remember(acl)
-    return [acl for acl in unknown if found.get(acl) is False]
+    return [acl for acl in unknown if granted.get(acl) is False]
 
 
 def _configs(settings: WriterSettings) -> list[Acl]:

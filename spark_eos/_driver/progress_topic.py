@@ -35,26 +35,26 @@ def ensure_progress_topic(
     connections: Connections, topic: ProgressTopic, deadline: Deadline, *, partitions: int = 1
 ) -> TopicInfo:
     """Return the progress topic, created or grown if need be; several drivers may do so at once."""
-    found = cluster.topics(connections, [topic.name], deadline, Operation.READ).get(topic.name)
+    existing = cluster.topics(connections, [topic.name], deadline, Operation.READ).get(topic.name)
     wanted = replace(topic, partitions=max(topic.partitions, partitions))
-    if found is None:
+    if existing is None:
         _create(connections, wanted, deadline)
         # Whether it may be read is not known before it exists.
-        found = await_topic(connections, topic.name, deadline, Operation.READ)
-    if found.partitions < partitions:
+        existing = await_topic(connections, topic.name, deadline, Operation.READ)
+    if existing.partitions < partitions:
         wanted = replace(topic, partitions=partitions)
         with _advising(f"add the partitions: {_command(connections, '--alter', wanted)}"):
             add_partitions(connections, wanted.name, wanted.partitions, deadline)
-        found = await_topic(
+        existing = await_topic(
             connections, topic.name, deadline, Operation.READ, partitions=partitions
         )
-    if found.partitions < LEAST_PARTITIONS:
+    if existing.partitions < LEAST_PARTITIONS:
         raise ConfigurationError(
-            f"progress_topic={topic.name!r} has {found.partitions} partition, and needs at least "
-            f"{LEAST_PARTITIONS}: one that names the staged batch, the others for their "
+            f"progress_topic={topic.name!r} has {existing.partitions} partition, and needs at "
+            f"least {LEAST_PARTITIONS}: one that names the staged batch, the others for their "
             f"rows. Add some: {_command(connections, '--alter', topic)}"
         )
-    return found
+    return existing
 
 
 @contextmanager

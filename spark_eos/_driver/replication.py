@@ -19,8 +19,8 @@ def warn_of_replication(
 ) -> None:
     """Warn of topics with a single replica, and of configs that lose records."""
     # A single replica is what a lone broker on this machine is for.
-    found, local = durability(connections, {*_INTERNAL, *targets}, deadline)
-    single = [topic for topic, kept in found.items() if kept.replicas == 1]
+    durable, local = durability(connections, {*_INTERNAL, *targets}, deadline)
+    single = [topic for topic, kept in durable.items() if kept.replicas == 1]
     if single and not local:
         warn(
             logger,
@@ -29,7 +29,7 @@ def warn_of_replication(
             "(KAFKA-20734). Give them three: kafka-reassign-partitions.sh",
             ", ".join(single),
         )
-    if unsafe := {topic: kept for topic, kept in found.items() if kept.unsafe_configs}:
+    if unsafe := {topic: kept for topic, kept in durable.items() if kept.unsafe_configs}:
         warn(
             logger,
             "EOS52",

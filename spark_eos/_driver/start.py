@@ -88,8 +88,8 @@ class Start:
         """Return what was found out before, or else is found out now."""
         if what not in self._found:
             self.remember(what, find_out())
-        found: Result = self._found[what]
-        return found
+        result: Result = self._found[what]
+        return result
 
     def remember(self, what: Hashable, result: object = None) -> None:
         self._found[what] = result

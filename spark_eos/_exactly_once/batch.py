@@ -331,9 +331,9 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
             f"and this could not be noted in the group's offsets: {error.text}. Set those "
             f"offsets yourself before the next start ({command})"
         )
-    found = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in marked.items())
-    return found and (
-        f". Some of these may not be written although later ones are: {found}. This is noted in "
+    ranges = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in marked.items())
+    return ranges and (
+        f". Some of these may not be written although later ones are: {ranges}. This is noted in "
         f"the group's offsets, and no query of the group starts until they are set ({command}): "
         "to the first one, to write all of them again, or past the last one, to continue without "
         "them"

@@ -41,12 +41,12 @@ def check_not_moved_on(
 ) -> None:
     """Refuse offsets that another client has moved forward: only spark-eos writes its text."""
     for partition in sorted(before.keys() & set_by_others):
-        offset, found = before[partition], now[partition]
-        if found > offset:
+        offset, current = before[partition], now[partition]
+        if current > offset:
             raise OffsetsLostError(
                 f"group {group.id!r} had committed {sources.name(partition)} up to {offset} "
-                f"and now has {found}: a consumer other than spark-eos has used the group while "
-                f"the query was running, and offsets {offset} to {found - 1} are not written. To "
+                f"and now has {current}: a consumer other than spark-eos has used the group while "
+                f"the query was running, and offsets {offset} to {current - 1} are not written. To "
                 f"write them, set the group's offset back to {offset} while the query is stopped "
                 f"({sources.how_to_set(group, {partition: 'N'})}); otherwise the next start "
                 "continues after them"

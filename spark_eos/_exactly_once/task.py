@@ -87,9 +87,9 @@ def _deferred(batches: Iterator[pa.RecordBatch], sources: Sources) -> pa.RecordB
     reason = "a repeated attempt of a Spark task leaves the decision to the driver"
     outcomes: dict[TopicPartition, PartitionOutcome] = {}
     for batch in batches:
-        for found in source_rows(batch, sources):
+        for arrived in source_rows(batch, sources):
             deferred = PartitionOutcome(task_report.RETRIED, reason=reason)
-            outcomes.setdefault(found.partition, deferred)
+            outcomes.setdefault(arrived.partition, deferred)
     return report_batch(task_report.RETRIED, reason, Counters(), outcomes)
 
 
@@ -125,8 +125,8 @@ class _TaskWriter:
         try:
             every = max(_MIN_SECONDS, self._settings.transactions.max_ms / 1000 / _CHECKS)
             for batch in arrivals(batches, self._is_due, self._commit, every, self._note_wait):
-                for found in self._source_rows(batch):
-                    for part in self._to_write(found):
+                for arrived in self._source_rows(batch):
+                    for part in self._to_write(arrived):
                         self._write_part(part)
             for part in self._held_parts():
                 self._write_part(part)
@@ -161,37 +161,37 @@ class _TaskWriter:
         except TransactionError as error:
             self._stop(task_report.FAILED, str(error))
 
-    def _to_write(self, found: SourceRows) -> Iterator[SourceRows]:
+    def _to_write(self, arrived: SourceRows) -> Iterator[SourceRows]:
         """Yield the rows to write now, held rows first; check all others."""
         # The caller writes what is yielded before it asks for the next rows.
         yield from self._held_parts()
-        partition = found.partition
+        partition = arrived.partition
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
         # Checked even after a failure: rows that should have come later may be committed.
-        if not self._follow(found):
-            self._report_out_of_order(found)
+        if not self._follow(arrived):
+            self._report_out_of_order(arrived)
             return
         plan = self._plan.get(partition)
         if self._status != task_report.WRITTEN:
             self._leave_out(outcome)
-            self._judge_left_out(found.at_or_above(plan.committed if plan else 0))
+            self._judge_left_out(arrived.at_or_above(plan.committed if plan else 0))
             return
         if plan is None:
             outcome.status = task_report.REJECTED
             outcome.reason = f"no member of the group is assigned {self._sources.name(partition)}"
             return
-        if found.first_offset < plan.start or found.last_offset >= plan.end:
+        if arrived.first_offset < plan.start or arrived.last_offset >= plan.end:
             self._stop(
                 task_report.FAILED,
-                f"source {found.source} has rows of offsets {found.first_offset} "
-                f"to {found.last_offset}, but the batch goes from {plan.start} to {plan.end - 1}: "
+                f"source {arrived.source} has rows of offsets {arrived.first_offset} to "
+                f"{arrived.last_offset}, but the batch goes from {plan.start} to {plan.end - 1}: "
                 "the `source` column must be that of sink.read, and no other query may use the "
                 "checkpoint",
             )
             self._leave_out(outcome)
             return
-        fresh = found.at_or_above(plan.committed)
-        outcome.skipped += found.rows.num_rows - fresh.rows.num_rows
+        fresh = arrived.at_or_above(plan.committed)
+        outcome.skipped += arrived.rows.num_rows - fresh.rows.num_rows
         if fresh.rows.num_rows:
             whole, self._held = fresh.before_last_record()
             yield from self._slices(whole)
@@ -201,8 +201,8 @@ class _TaskWriter:
         if held is not None:
             yield from self._slices(held)
 
-    def _slices(self, found: SourceRows) -> Iterator[SourceRows]:
-        return found.slices(lambda: self._transactions.room, self._settings.transactions.max_bytes)
+    def _slices(self, rows: SourceRows) -> Iterator[SourceRows]:
+        return rows.slices(lambda: self._transactions.room, self._settings.transactions.max_bytes)
 
     def _write_part(self, part: SourceRows) -> None:
         transactions = self._transactions
@@ -251,15 +251,15 @@ class _TaskWriter:
         if deferred and dead.is_one_error and not written:
             self._stop_over_limit(f"all {dead.total} rows so far are dead letters with one error")
 
-    def _judge_left_out(self, found: SourceRows) -> None:
+    def _judge_left_out(self, part: SourceRows) -> None:
         """Count dead letters among rows that come after too many, as far as they are known."""
         if self._status != task_report.NOT_ATTEMPTED:
             return
-        dead, faults = self._dead_over_limit, rows_with_error(found)
+        dead, faults = self._dead_over_limit, rows_with_error(part)
         for row, fault in faults.items():
             first = fault.reason not in dead.first
-            dead.add(fault.reason, found.position(row) if first else "", fault.message)
-        if len(faults) < found.rows.num_rows:
+            dead.add(fault.reason, part.position(row) if first else "", fault.message)
+        if len(faults) < part.rows.num_rows:
             self._left_out_others = True
 
     def _stop_over_limit(self, reason: str) -> None:
@@ -309,32 +309,32 @@ class _TaskWriter:
             self._leave_out(self._outcomes[partition])
         self._pending.clear()
 
-    def _follow(self, found: SourceRows) -> bool:
+    def _follow(self, arrived: SourceRows) -> bool:
         """Return True if rows arrive in the order of their source partition."""
-        partition = found.partition
+        partition = arrived.partition
         seen = self._seen.get(partition, -1)
         follows = partition == self._last_partition
         self._last_partition = partition
-        if not found.in_order or found.first_offset < seen:
+        if not arrived.in_order or arrived.first_offset < seen:
             return False
-        if found.first_offset == seen and not follows:
+        if arrived.first_offset == seen and not follows:
             return False
         if partition not in self._seen and (plan := self._plan.get(partition)) is not None:
             self._dead_letters_allowed += plan.max_dead_letters
-        self._seen[partition] = found.last_offset
+        self._seen[partition] = arrived.last_offset
         return True
 
-    def _report_out_of_order(self, found: SourceRows) -> None:
+    def _report_out_of_order(self, arrived: SourceRows) -> None:
         """Report that committed rows of the partition may follow rows that are missing."""
         if self._status == task_report.WRITTEN:
-            after = self._seen.get(found.partition)
+            after = self._seen.get(arrived.partition)
             what = "are not in offset order" if after is None else f"come after offset {after}"
             self._stop(
                 task_report.FAILED,
-                f"rows of source {found.source} from offset {found.first_offset} "
+                f"rows of source {arrived.source} from offset {arrived.first_offset} "
                 f"on {what}: the order of rows must not change between sink.read and sink.write",
             )
-        outcome = self._outcomes[found.partition]
+        outcome = self._outcomes[arrived.partition]
         outcome.status, outcome.reason = task_report.OUT_OF_ORDER, self._reason
 
     def _leave_out(self, outcome: PartitionOutcome) -> None:

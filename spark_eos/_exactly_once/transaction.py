@@ -110,14 +110,14 @@ class Transactions:
     def _age(self) -> float:
         return time.monotonic() - self._began
 
-    def ready(self, found: SourceRows) -> bool:
+    def ready(self, part: SourceRows) -> bool:
         """Return False if the open transaction should end before these rows are added."""
         # While it waited for topics or partitions, the transaction would grow old; and a topic may
         # not take batches as large as the open producer's.
-        topics = target_topics(found, self._settings.topic)
+        topics = target_topics(part, self._settings.topic)
         if not self._targets.ready(topics.names):
             return False
-        if self.letters is not None and not self.letters.ready(found, topics):
+        if self.letters is not None and not self.letters.ready(part, topics):
             return False
         self._rules.learn(self._written_to(topics.names))
         return self._has_small_batches
@@ -131,52 +131,52 @@ class Transactions:
         # Include topics that any transaction may write to: replace the producer once, not later.
         return self._targets.known(topics) | {*self._settings.target_topics}
 
-    def add(self, found: SourceRows) -> None:
+    def add(self, part: SourceRows) -> None:
         """Add rows to the open transaction, or begin one."""
         started = time.monotonic()
-        topics = target_topics(found, self._settings.topic)
-        faults = {} if self.letters is None else self.letters.classify(found, topics)
+        topics = target_topics(part, self._settings.topic)
+        faults = {} if self.letters is None else self.letters.classify(part, topics)
         firsts = topics.firsts(without=faults)
-        self._targets.refuse(found, firsts)
-        targets = self._targets.look_up(found, firsts)
+        self._targets.refuse(part, firsts)
+        targets = self._targets.look_up(part, firsts)
         self._rules.learn(self._written_to(firsts))
         if self.letters is None:
-            self._check_rows(found, topics)
+            self._check_rows(part, topics)
         # Happens only if the transaction holds rows of the same record, so that it can't end now.
         too_large = self.open and not self._has_small_batches
-        if too_large and found.rows.num_rows > 1:
-            for row in found.slices(lambda: 1):
+        if too_large and part.rows.num_rows > 1:
+            for row in part.slices(lambda: 1):
                 self.add(row)
             return
         if not self.open:
             self._begin()
         self._targets.add(targets)
         if not self.offsets:
-            self._first = found.partition, found.first_offset, found.position(0)
-        self.offsets[found.partition] = found.last_offset + 1
-        self._rows += found.rows.num_rows
-        self._bytes += found.rows.nbytes
+            self._first = part.partition, part.first_offset, part.position(0)
+        self.offsets[part.partition] = part.last_offset + 1
+        self._rows += part.rows.num_rows
+        self._bytes += part.rows.nbytes
         with self._judged("handing over rows"):
             records = self._producer.records
-            letters = {} if self.letters is None else self.letters.dead_letters(found, faults)
-            records.produce(found, topics, letters)
-            self._timestamps_adjusted += found.zero_timestamps(faults)
-            self._past_retention += self._rules.past_retention(found, topics, faults)
+            letters = {} if self.letters is None else self.letters.dead_letters(part, faults)
+            records.produce(part, topics, letters)
+            self._timestamps_adjusted += part.zero_timestamps(faults)
+            self._past_retention += self._rules.past_retention(part, topics, faults)
             if too_large:
                 self._await_acknowledgements()
             records.wait_while(self._has_backlog)
-        self.counters.bytes += found.rows.nbytes
+        self.counters.bytes += part.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
 
-    def _check_rows(self, found: SourceRows, topics: RowTopics) -> None:
-        for row in rows_with_invalid_header(found.rows):
-            raise TransactionError(f"{found.position(row)}: {INVALID_HEADER}", again=False)
+    def _check_rows(self, part: SourceRows, topics: RowTopics) -> None:
+        for row in rows_with_invalid_header(part.rows):
+            raise TransactionError(f"{part.position(row)}: {INVALID_HEADER}", again=False)
         # Only partitions below 0: librdkafka refuses those that do not exist.
-        for row, fault in rows_for_unknown_partition(found, topics, {}).items():
-            raise TransactionError(f"{found.position(row)}: {fault.message}", again=False)
-        for row, fault in self._rules.faults(found, topics).items():
+        for row, fault in rows_for_unknown_partition(part, topics, {}).items():
+            raise TransactionError(f"{part.position(row)}: {fault.message}", again=False)
+        for row, fault in self._rules.faults(part, topics).items():
             raise TransactionError(
-                f"{found.position(row)}, for topic {topics[row]!r}: {fault.message}. "
+                f"{part.position(row)}, for topic {topics[row]!r}: {fault.message}. "
                 f"{_REMEDIES[fault.reason]}, or name a topic for such rows (dead_letters)",
                 again=False,
             )
@@ -198,10 +198,10 @@ class Transactions:
         if not isinstance(error, RefusedRecordError):
             return error
         # Rows that a broker has refused are judged again: configs and the time may have changed.
-        found, topic = error.found, error.topic
+        part, topic = error.part, error.topic
         changed = self._rules.changed(topic) or not self._has_small_batches
-        topics = target_topics(found, self._settings.topic)
-        again = changed or bool(self._rules.faults(found, topics, error.replaced))
+        topics = target_topics(part, self._settings.topic)
+        again = changed or bool(self._rules.faults(part, topics, error.replaced))
         why = ""
         if again:
             why = ". The topic's config has changed meanwhile, or the record has grown too old"

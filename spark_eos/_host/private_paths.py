@@ -37,9 +37,9 @@ def private_directory(
             raise
         raise OSError(f"{path} must be a directory, not a link or a file") from None
     try:
-        found = os.fstat(descriptor)
-        check_owner(str(path), found)
-        if not readable and stat.S_IMODE(found.st_mode) & 0o077:
+        status = os.fstat(descriptor)
+        check_owner(str(path), status)
+        if not readable and stat.S_IMODE(status.st_mode) & 0o077:
             os.fchmod(descriptor, 0o700)
         yield descriptor
     finally:
@@ -55,13 +55,13 @@ def private_text(name: str, inside: int) -> str | None:
     except OSError as error:
         raise OSError(f"{name} must be a file, not a link: {error.strerror}") from None
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{name} must be a file")
-        if found.st_uid == os.geteuid() and found.st_mode & _WRITABLE_BY_OTHERS:
+        if status.st_uid == os.geteuid() and status.st_mode & _WRITABLE_BY_OTHERS:
             # Older versions created it like this under a permissive umask: ignore it.
             return None
-        check_owner(name, found)
+        check_owner(name, status)
         return file.read(_MAX_BYTES).decode(errors="replace")
 
 
@@ -82,19 +82,19 @@ def open_private(name: str, flags: int, inside: int) -> int:
 
 
 def check_owner(
-    name: str, found: os.stat_result, *, or_root: bool = False, or_open: bool = False
+    name: str, status: os.stat_result, *, or_root: bool = False, or_open: bool = False
 ) -> None:
     """Refuse what others than this user may write; a group of this user alone may."""
-    if found.st_uid != os.geteuid() and not (or_root and found.st_uid == 0):
+    if status.st_uid != os.geteuid() and not (or_root and status.st_uid == 0):
         raise OSError(
-            f"{name} belongs to user id {found.st_uid}; it must belong to this user, {os.geteuid()}"
-            f"{' or to root' if or_root else ''}"
+            f"{name} belongs to user id {status.st_uid}; it must belong to this user, "
+            f"{os.geteuid()}{' or to root' if or_root else ''}"
         )
-    others = stat.S_IWOTH if _is_private_group(found.st_gid) else _WRITABLE_BY_OTHERS
-    if not or_open and found.st_mode & others:
+    others = stat.S_IWOTH if _is_private_group(status.st_gid) else _WRITABLE_BY_OTHERS
+    if not or_open and status.st_mode & others:
         raise OSError(
-            f"{name} has mode {stat.S_IMODE(found.st_mode):04o}, so others may write there: if you "
-            f"trust its contents run chmod go-w {shlex.quote(name)}, otherwise remove it"
+            f"{name} has mode {stat.S_IMODE(status.st_mode):04o}, so others may write there: if "
+            f"you trust its contents run chmod go-w {shlex.quote(name)}, otherwise remove it"
         )
 
 
@@ -112,12 +112,12 @@ def _is_private_group(group_id: int) -> bool:
 def check_way(path: Path) -> None:
     """Refuse a path that others than this user and root can change, or lead elsewhere."""
     for part in (*reversed(path.parents), path):
-        itself, found = part.lstat(), part.stat()
+        itself, target = part.lstat(), part.stat()
         if stat.S_ISLNK(itself.st_mode):
             check_owner(str(part), itself, or_root=True, or_open=True)
             check_way(part.parent / part.readlink())
-        sticky = part != path and bool(found.st_mode & stat.S_ISVTX)
-        check_owner(str(part), found, or_root=True, or_open=sticky)
+        sticky = part != path and bool(target.st_mode & stat.S_ISVTX)
+        check_owner(str(part), target, or_root=True, or_open=sticky)
 
 
 def default_directory() -> Path:

@@ -48,12 +48,12 @@ def spark_kafka_jars(pyspark_version: str | None = None) -> list[Path]:
 
 
 def _spark_kafka_set(pyspark_version: str) -> str:
-    found = re.match(r"(\d+\.\d+)(\.|$)", pyspark_version)
+    match = re.match(r"(\d+\.\d+)(\.|$)", pyspark_version)
     supported: set[str] = set()
     for name in lock_names():
         if name.startswith(_SPARK_KAFKA):
             minors = read_lock(name).pyspark
-            if found and found[1] in minors:
+            if match and match[1] in minors:
                 return name
             supported.update(minors)
     raise JarError(
@@ -188,9 +188,9 @@ def _content_mark(directory: Path) -> str:
     directory.stat()  # which must exist
     marks = []
     for path in sorted(directory.rglob("*")):
-        found = path.stat()
+        status = path.stat()
         if not path.is_dir():
-            marks.append(f"{path.relative_to(directory)} {found.st_size} {found.st_mtime_ns}")
+            marks.append(f"{path.relative_to(directory)} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(marks).encode()).hexdigest()
 
 

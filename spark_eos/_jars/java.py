@@ -39,12 +39,12 @@ def find_java() -> Java:
                 f"{MINIMUM_MAJOR} or newer, or unset it to use the java on PATH."
             )
         return _probe(executable)
-    found = shutil.which("java")
-    if found is None:
+    program = shutil.which("java")
+    if program is None:
         raise JavaError(
             f"No java on PATH. Install Java {MINIMUM_MAJOR} or newer, or set JAVA_HOME to it."
         )
-    return _probe(Path(found))
+    return _probe(Path(program))
 
 
 @functools.lru_cache

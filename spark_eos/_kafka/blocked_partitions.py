@@ -52,7 +52,7 @@ def held_back(
     holders = {partition: _first_open(answer) for partition, answer in answered.items()}
     ids = {producer_id for _, producer_id in filter(None, holders.values())}
     transactions = _transactions(connections, sorted(ids), deadline, silent)
-    found = []
+    blocked = []
     for partition, end in sorted(short.items()):
         holder = holders.get(partition)
         if holder is None and partition in answered:
@@ -60,7 +60,7 @@ def held_back(
             continue
         stable, producer_id = holder or (end.last_stable, None)
         code = answers[partition].error_code if partition in answers else Code.NONE
-        found.append(
+        blocked.append(
             BlockedPartition(
                 *partition,
                 last_stable=stable,
@@ -70,7 +70,7 @@ def held_back(
                 may_read=code != Code.TOPIC_AUTHORIZATION_FAILED,
             )
         )
-    return tuple(found)
+    return tuple(blocked)
 
 
 def _first_open(answer: Any) -> tuple[int, int] | None:
@@ -113,5 +113,5 @@ def _transactions(
     if not producer_ids:
         return {}
     names = open_transactions(connections, _ANY, deadline, silent, producer_ids=producer_ids)
-    found = (described(connections, name, deadline) for name in names)
-    return {transaction.producer_id: transaction for transaction in found if transaction}
+    transactions = (described(connections, name, deadline) for name in names)
+    return {transaction.producer_id: transaction for transaction in transactions if transaction}

@@ -102,7 +102,7 @@ def topics(
     missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, _INVALID_TOPIC}
 
     def interpret(response: Any) -> dict[str, TopicInfo]:
-        found = {}
+        topics = {}
         for topic in response.topics:
             if topic.error_code in missing:
                 continue
@@ -121,8 +121,8 @@ def topics(
                 raise RetriableError(
                     f"topic {topic.name!r}: partitions without a leader: {without}"
                 )
-            found[topic.name] = TopicInfo(topic.name, topic.topic_id, len(topic.partitions))
-        return found
+            topics[topic.name] = TopicInfo(topic.name, topic.topic_id, len(topic.partitions))
+        return topics
 
     return connections.ask(request, deadline, interpret=interpret)
 
@@ -135,11 +135,11 @@ def granted_acls(
     told = {Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED}
 
     def interpret(response: Any) -> dict[Acl, bool]:
-        found = {topic.name: topic for topic in response.topics if topic.error_code in told}
+        topics = {topic.name: topic for topic in response.topics if topic.error_code in told}
         return {
             acl: not topic.error_code and acl.operation in _operations(topic, acl.operation)
             for acl in wanted
-            if (topic := found.get(acl.name)) is not None
+            if (topic := topics.get(acl.name)) is not None
         }
 
     return connections.ask(request, deadline, interpret=interpret)
@@ -210,7 +210,7 @@ def same_cluster(connections: Connections, servers: str, deadline: Deadline) -> 
 
 
 def _split(servers: str) -> set[_Address]:
-    return {_address(one) for one in servers.split(",") if one.strip()}
+    return {_address(server) for server in servers.split(",") if server.strip()}
 
 
 def _address(text: str) -> _Address:

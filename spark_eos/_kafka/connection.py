@@ -78,9 +78,9 @@ class Connections:
         """Close all connections and end the event loop's thread. May be called again."""
         with self._lock:
             self._closed = True
-            found, self._open = self._open, None
-            if found is not None:
-                loop, manager = found
+            connection, self._open = self._open, None
+            if connection is not None:
+                loop, manager = connection
                 loop.close(manager)
 
     def _connected(self, deadline: Deadline) -> tuple[EventLoop, ConnectionManager]:
@@ -145,8 +145,8 @@ class Connections:
     def address(self, node: int, deadline: Deadline) -> str:
         """Return a broker's node id and address from the metadata, such as ``2 (host:9092)``."""
         _, manager = self._connected(deadline)
-        found = manager.addresses().get(node)
-        return str(node) if found is None else f"{node} ({found})"
+        address = manager.addresses().get(node)
+        return str(node) if address is None else f"{node} ({address})"
 
     def _timeout_ms(self, deadline: Deadline) -> int:
         # The deadline limits when an attempt may start. An attempt that starts in the last moment
@@ -191,11 +191,13 @@ class Connections:
         """Send requests to several nodes at once; return the answers of those that answer."""
         loop, manager = self._connected(deadline)
         try:
-            found = loop.run(manager.answers, requests.items(), self._timeout_ms(deadline))
+            answers = loop.run(manager.answers, requests.items(), self._timeout_ms(deadline))
         except RuntimeError as error:
             raise SparkEosError(f"the connections are closed: {error!r}") from error
         return {
-            node: answer for node, answer in zip(requests, found, strict=True) if answer is not None
+            node: answer
+            for node, answer in zip(requests, answers, strict=True)
+            if answer is not None
         }
 
     def ask(
@@ -222,9 +224,9 @@ class Connections:
         operation: Operation = Operation.DESCRIBE,
     ) -> int:
         """A coordinator's node id, looked up once; a refusal names what ``operation`` needs."""
-        found = self._coordinators.get((kind, key))
-        if found is not None:
-            return found
+        node = self._coordinators.get((kind, key))
+        if node is not None:
+            return node
         request = FindCoordinatorRequest(coordinator_keys=[key], key_type=int(kind))
         # A coordinator that others have replaced, and that can't hear of it, names itself for ever.
         avoided = self._forgotten.get((kind, key))
@@ -254,9 +256,9 @@ class Connections:
 
     def forget_coordinator(self, kind: CoordinatorType, key: str) -> None:
         """Has it looked up again, elsewhere."""
-        found = self._coordinators.pop((kind, key), None)
-        if found is not None:
-            self._forgotten[kind, key] = found
+        node = self._coordinators.pop((kind, key), None)
+        if node is not None:
+            self._forgotten[kind, key] = node
 
     def ask_coordinator(
         self,
@@ -285,11 +287,11 @@ class Connections:
                 except RetriableError:
                     self.forget_coordinator(kind, key)
                     raise
-                found = set(codes(response))
-                if found & _RETRY_ELSEWHERE:
+                errors = set(codes(response))
+                if errors & _RETRY_ELSEWHERE:
                     self.forget_coordinator(kind, key)
-                if found & retriable:
-                    words = code_names(found) if in_words is None else in_words(response)
+                if errors & retriable:
+                    words = code_names(errors) if in_words is None else in_words(response)
                     raise RetriableError(f"{api_name(request)}: {words}")
         return response
 

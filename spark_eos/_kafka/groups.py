@@ -134,10 +134,10 @@ def _described(connections: Connections, group_id: str, request: Any, deadline: 
 def own_group(connections: Connections, group_id: str, deadline: Deadline) -> DescribedGroup:
     """Describe a group whose live members must all belong to spark-eos."""
     group = describe_group(connections, group_id, deadline)
-    for found in group.members:
-        if found.epoch is None or not (found.instance_id or "").startswith(INSTANCE_PREFIX):
+    for member in group.members:
+        if member.epoch is None or not (member.instance_id or "").startswith(INSTANCE_PREFIX):
             raise ForeignMemberError(
-                f"group {group_id!r} has a live member that is not spark-eos': {found}. Only "
+                f"group {group_id!r} has a live member that is not spark-eos': {member}. Only "
                 "spark-eos may consume with this group, or records are lost: stop that "
                 "consumer, or give the query a group_id of its own"
             )

@@ -91,12 +91,12 @@ class FirstOffsets:
                 self._leaders = partition_leaders(self._connections, topics, deadline)
             led = {p: self._leaders[p] for p in partitions if p in self._leaders}
             try:
-                found = _listed(self._connections, led, deadline, OffsetSpec.EARLIEST)
-                _check_answered(partitions, found)
+                earliest = _listed(self._connections, led, deadline, OffsetSpec.EARLIEST)
+                _check_answered(partitions, earliest)
             except RetriableError:
                 self._leaders = {}
                 raise
-            return found
+            return earliest
 
         return deadline.attempts("reading start offsets", pause=0.05)(attempt)
 
@@ -112,7 +112,7 @@ def partition_leaders(
     connections: Connections, topics: Collection[str], deadline: Deadline
 ) -> dict[TopicPartition, int]:
     """Ask once for the leader of each partition of some topics; -1 for one without a leader."""
-    found = {}
+    leaders = {}
     for topic in connections.send(metadata_request(topics), deadline).topics:
         if topic.error_code in _GONE:
             continue
@@ -122,8 +122,8 @@ def partition_leaders(
             needed = [describe(ResourceType.TOPIC, topic.name)]
             raise connections.refusal(f"topic {topic.name!r}", topic.error_code, needed)
         for p in topic.partitions:
-            found[TopicPartition(topic.name, p.partition_index)] = p.leader_id
-    return found
+            leaders[TopicPartition(topic.name, p.partition_index)] = p.leader_id
+    return leaders
 
 
 def _listed(
@@ -157,11 +157,11 @@ def _listed(
         for node, own in led_by(leaders).items()
     }
     answers = (
-        {node: connections.send(one, deadline, node=node) for node, one in requests.items()}
+        {node: connections.send(request, deadline, node=node) for node, request in requests.items()}
         if silent is None
         else silent.ask(requests, deadline)
     )
-    found: Offsets = {}
+    offsets: Offsets = {}
     for topic in (topic for answer in answers.values() for topic in answer.topics):
         for p in topic.partitions:
             partition = TopicPartition(topic.name, p.partition_index)
@@ -171,8 +171,8 @@ def _listed(
                 needed = [describe(ResourceType.TOPIC, topic.name)]
                 what = f"offsets of {partition}"
                 raise connections.refusal(what, p.error_code, needed)
-            found[partition] = p.offset
-    return found
+            offsets[partition] = p.offset
+    return offsets
 
 
 def led_by(leaders: Mapping[TopicPartition, int]) -> dict[int, dict[str, list[int]]]:

@@ -134,21 +134,21 @@ class KnownPartitions:
         """Read the metadata of a group's offsets."""
         # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
-        for partition, one in committed.items():
-            if one.metadata not in parsed:
-                parsed[one.metadata] = _parse(partition, one)
-        told = {p: found for p, one in committed.items() if (found := parsed[one.metadata])}
-        lists = {(p.topic, found.partitions) for p, found in told.items()}
+        for partition, offset in committed.items():
+            if offset.metadata not in parsed:
+                parsed[offset.metadata] = _parse(partition, offset)
+        told = {p: text for p, offset in committed.items() if (text := parsed[offset.metadata])}
+        lists = {(p.topic, text.partitions) for p, text in told.items()}
         owners: dict[str, frozenset[Owner]] = {}
-        for p, found in told.items():
-            if found.owner is not None:
-                owners[p.topic] = owners.get(p.topic, frozenset()) | {found.owner}
+        for p, text in told.items():
+            if text.owner is not None:
+                owners[p.topic] = owners.get(p.topic, frozenset()) | {text.owner}
         return cls(
             frozenset(TopicPartition(t, n) for t, numbers in lists for n in numbers).union(told),
-            tuple(sorted({topic for found in told.values() for topic in found.topics})),
-            {p: found.suspect for p, found in told.items() if found.suspect is not None},
-            {p: found.staged for p, found in told.items() if found.staged is not None},
-            {p: found.source for p, found in told.items() if found.source is not None},
+            tuple(sorted({topic for text in told.values() for topic in text.topics})),
+            {p: text.suspect for p, text in told.items() if text.suspect is not None},
+            {p: text.staged for p, text in told.items() if text.staged is not None},
+            {p: text.source for p, text in told.items() if text.source is not None},
             frozenset(committed.keys() - told.keys()),
             owners,
         )
@@ -182,7 +182,7 @@ class KnownPartitions:
         """Format the metadata to commit with each of some partitions' offsets."""
         # One string object per topic, which pickle then writes only once.
         shared: dict[str, str] = {}
-        found = {}
+        texts = {}
         for partition in partitions:
             topic = partition.topic
             if topic not in shared:
@@ -194,10 +194,10 @@ class KnownPartitions:
                 "source": None if source is None else source.as_json(),
             }
             given = {name: value for name, value in own.items() if value is not None}
-            found[partition] = shared[topic]
+            texts[partition] = shared[topic]
             if given:
-                found[partition] = f"{shared[topic][:-1]},{compact(given)[1:]}"
-        return found
+                texts[partition] = f"{shared[topic][:-1]},{compact(given)[1:]}"
+        return texts
 
     def metadata(self, topic: str) -> str:
         """Format what the metadata of all of a topic's partitions have in common."""
@@ -206,10 +206,10 @@ class KnownPartitions:
 
     @cached_property
     def _indexes(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        indexes: dict[str, list[int]] = {}
         for topic, index in self.partitions:
-            found.setdefault(topic, []).append(index)
-        return found
+            indexes.setdefault(topic, []).append(index)
+        return indexes
 
     @cached_property
     def _topic_ids(self) -> frozenset[str]:

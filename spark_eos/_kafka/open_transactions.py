@@ -42,8 +42,13 @@ class OpenTransaction:
     def same_as(self, other: "OpenTransaction") -> bool:
         """Whether both are the same transaction, even if its state or partitions have changed."""
 
-        def identity(one: OpenTransaction) -> tuple[str, int, int, int | None]:
-            return one.transactional_id, one.producer_id, one.producer_epoch, one.started_ms
+        def identity(transaction: OpenTransaction) -> tuple[str, int, int, int | None]:
+            return (
+                transaction.transactional_id,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction.started_ms,
+            )
 
         return identity(self) == identity(other)
 
@@ -67,7 +72,7 @@ def open_transactions(
     nodes = connections.brokers
 
     def attempt() -> list[str]:
-        found: set[str] = set()
+        ids: set[str] = set()
         answers = (
             {node: connections.send(request, deadline, node=node) for node in nodes(deadline)}
             if silent is None
@@ -78,9 +83,9 @@ def open_transactions(
                 raise RetriableError(f"ListTransactions: {code_names([response.error_code])}")
             if response.error_code:
                 raise connections.refusal("listing open transactions", response.error_code, ())
-            found.update(state.transactional_id for state in response.transaction_states)
+            ids.update(state.transactional_id for state in response.transaction_states)
         # Brokers before Kafka 4.1 ignore the pattern, so filter here too.
-        return sorted(name for name in found if re.fullmatch(pattern, name))
+        return sorted(name for name in ids if re.fullmatch(pattern, name))
 
     return deadline.attempts("listing open transactions", pause=0.05)(attempt)
 
@@ -117,10 +122,10 @@ def lingering_transactions(
     # Brokers silently leave out of the list what this client may not describe. This call raises.
     connections.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
     names = open_transactions(connections, id_pattern(prefix, group_id), deadline, silent)
-    found = (described(connections, name, deadline) for name in names)
+    transactions = (described(connections, name, deadline) for name in names)
     return tuple(
         sorted(
-            (transaction for transaction in found if transaction is not None),
+            (transaction for transaction in transactions if transaction is not None),
             key=lambda t: (t.started_ms is None, t.started_ms, t.transactional_id),
         )
     )

@@ -35,7 +35,7 @@ class SilentBrokers:
     def ask(self, requests: Mapping[int, Any], deadline: Deadline) -> dict[int, Any]:
         """The answers to each node's request; retriable while one that is not passed over lacks."""
         now = time.monotonic()
-        asked = {node: one for node, one in requests.items() if node not in self._named}
+        asked = {node: request for node, request in requests.items() if node not in self._named}
         ends = {node: self._since.get(node, now) + _PATIENCE for node in asked}
         left = min((end - now for end in ends.values()), default=0.0)
         within = Deadline(min(left, deadline.remaining()), deadline.setting)

@@ -89,8 +89,8 @@ def matched(value: object, pattern: re.Pattern[str]) -> str:
 
 def check_text_format(fields: Mapping[str, Any], what: str, *, otherwise: str = "") -> None:
     """Refuse a text that another version of spark-eos has written; see `check_format`."""
-    found = fields.get(FORMAT_KEY, fields.get(_FORMAT_KEY_BEFORE))
-    check_format(found, what, otherwise=otherwise)
+    version = fields.get(FORMAT_KEY, fields.get(_FORMAT_KEY_BEFORE))
+    check_format(version, what, otherwise=otherwise)
 
 
 def ranges_of(numbers: Iterable[int]) -> str:
@@ -157,8 +157,8 @@ def new_copy_name(batch_id: int) -> str:
 
 def batch_of_copy(name: str) -> int | None:
     """Return the batch that a copy is of; None for a name that `new_copy_name` never makes."""
-    found = _COPY.fullmatch(name)
-    return None if found is None else int(found[1])
+    match = _COPY.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 class StagedBatch(NamedTuple):

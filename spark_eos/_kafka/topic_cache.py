@@ -46,14 +46,14 @@ class TopicCache:
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
         """Return topics, and ask the cluster for those it does not have until they exist."""
-        found = {}
+        cached = {}
         for name in names:
             topic = self._topics.get(name)
             if topic is not None:
                 # Setting the entry again restarts its time in the cache.
-                found[name] = self._topics[name] = topic
-        missing = set(names) - found.keys()
-        return {**found, **self._wait_for(missing, operation)} if missing else found
+                cached[name] = self._topics[name] = topic
+        missing = set(names) - cached.keys()
+        return {**cached, **self._wait_for(missing, operation)} if missing else cached
 
     def __contains__(self, name: str) -> bool:
         return name in self._topics
@@ -71,17 +71,17 @@ class TopicCache:
     ) -> dict[str, TopicInfo]:
         """Ask the cluster for topics without waiting for missing ones, which are left out."""
         deadline = Deadline(self._max_block, "max_block_ms")
-        found = cluster.topics(self._connections, names, deadline, operation)
-        self._topics.update(found)
-        return found
+        topics = cluster.topics(self._connections, names, deadline, operation)
+        self._topics.update(topics)
+        return topics
 
     def wait_for_partitions(self, wanted: Mapping[str, int], operation: Operation) -> bool:
         """Wait until topics have at least so many partitions, at most max_block_ms."""
         deadline = Deadline(self._max_block, "max_block_ms")
 
         def attempt() -> None:
-            found = self.look(wanted, operation)
-            if any(name in found and found[name].partitions < wanted[name] for name in wanted):
+            topics = self.look(wanted, operation)
+            if any(name in topics and topics[name].partitions < wanted[name] for name in wanted):
                 raise RetriableError("there are fewer partitions")
 
         with contextlib.suppress(DeadlineExceededError):
@@ -97,15 +97,15 @@ class TopicCache:
         if impossible:
             raise MissingTopicsError(impossible, ", ".join(sorted({*impossible.values()})))
         deadline = Deadline(self._max_block, "max_block_ms")
-        found: dict[str, TopicInfo] = {}
+        topics: dict[str, TopicInfo] = {}
         missing = set(names)
         answered = False
 
         def attempt() -> None:
             nonlocal answered
             answered = False
-            found.update(cluster.topics(self._connections, missing, deadline, operation))
-            missing.difference_update(found)
+            topics.update(cluster.topics(self._connections, missing, deadline, operation))
+            missing.difference_update(topics)
             answered = True
             if missing:
                 raise RetriableError(f"topic {quoted(missing)} does not exist")
@@ -118,8 +118,8 @@ class TopicCache:
             waited = f"waited {deadline.seconds:g} s for it ({deadline.setting})"
             raise MissingTopicsError(missing, waited) from error
         finally:
-            self._topics.update(found)
-        return found
+            self._topics.update(topics)
+        return topics
 
 
 def source_topics(
@@ -127,17 +127,17 @@ def source_topics(
 ) -> dict[str, TopicInfo]:
     """Look up source topics and check that the group's offsets belong to them."""
     try:
-        found = cache.refresh(names, Operation.READ)
+        topics = cache.refresh(names, Operation.READ)
     except MissingTopicsError as error:
         raise TopicNotFoundError(
             f"source topic {quoted(error.names)} does not exist any more: {error.reason}. "
             f"{_what_to_do(group_id)}"
         ) from error
-    for name, topic in found.items():
+    for name, topic in topics.items():
         before = known.get(name) or NO_ID
         if before not in (NO_ID, topic.topic_id):
             raise recreated(name, before, topic.topic_id, group_id)
-    return found
+    return topics
 
 
 def recreated(name: str, before: uuid.UUID, now: uuid.UUID, group_id: str) -> OffsetsLostError:

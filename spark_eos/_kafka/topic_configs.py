@@ -65,10 +65,10 @@ def _config_values(
 
     def values(response: Any) -> dict[str, _Values | None]:
         return {
-            found.resource_name: None
-            if found.error_code
-            else {config.name: config.value for config in found.configs}
-            for found in response.results
+            result.resource_name: None
+            if result.error_code
+            else {config.name: config.value for config in result.configs}
+            for result in response.results
         }
 
     return connections.ask(request, deadline, interpret=values)
@@ -78,8 +78,8 @@ def topic_configs(
     connections: Connections, names: Collection[str], deadline: Deadline
 ) -> dict[str, TopicConfig | None]:
     """Ask for the configs of topics; None for a topic whose configs the broker does not tell."""
-    found = _config_values(connections, names, _NAMES, deadline)
-    return {topic: None if values is None else _config(values) for topic, values in found.items()}
+    configs = _config_values(connections, names, _NAMES, deadline)
+    return {topic: None if values is None else _config(values) for topic, values in configs.items()}
 
 
 def _config(given: _Values) -> TopicConfig | None:

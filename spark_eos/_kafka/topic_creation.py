@@ -88,11 +88,11 @@ def await_topic(
     """Wait until the metadata has a topic, and a leader for each of its partitions."""
 
     def attempt() -> TopicInfo:
-        found = topics(connections, [name], deadline, operation, leaders=True).get(name)
-        if found is None:
+        topic = topics(connections, [name], deadline, operation, leaders=True).get(name)
+        if topic is None:
             raise RetriableError(f"topic {name!r} is not in the metadata")
-        if found.partitions < partitions:
-            raise RetriableError(f"topic {name!r} has {found.partitions} partitions")
-        return found
+        if topic.partitions < partitions:
+            raise RetriableError(f"topic {name!r} has {topic.partitions} partitions")
+        return topic
 
     return deadline.attempts(f"waiting for topic {name!r}")(attempt)

@@ -150,7 +150,7 @@ def txn_offset_commit(
     )
 
     def read(response: Any) -> OffsetCommitAnswer:
-        found = [
+        transactions = [
             (
                 TopicPartition(
                     topic.name
@@ -163,14 +163,14 @@ def txn_offset_commit(
             for topic in response.topics
             for p in topic.partitions
         ]
-        answered = sorted(partition for partition, _code in found)
+        answered = sorted(partition for partition, _code in transactions)
         if answered != sorted(offsets):
             # Whatever its codes say, this does not accept the request.
             raise SparkEosError(
                 f"TxnOffsetCommit v{response.version} for group {group_id!r}: asked about "
                 f"{_listed(offsets)}, the coordinator answers about {_listed(answered)}"
             )
-        return OffsetCommitAnswer(response.version, dict(found))
+        return OffsetCommitAnswer(response.version, dict(transactions))
 
     def retriable(response: Any) -> Iterable[int]:
         answer = read(response)

@@ -54,8 +54,8 @@ def _selection(
     for name in sorted(named_topics(given) & never.keys()):
         raise preflight.feeds_itself(never[name], name)
     if (pattern := given.get(_PATTERN)) is None:
-        found = source_partitions(spark, start.source, given, start.deadline())
-        return Selection(dict(given), *found)
+        partitions = source_partitions(spark, start.source, given, start.deadline())
+        return Selection(dict(given), *partitions)
     topics = cluster.topics(start.source, None, start.deadline())
     whole = whole_names(spark, pattern, topics, never)
     if whole.left_out:
@@ -79,12 +79,12 @@ def _matched(
     topics: Mapping[str, cluster.TopicInfo],
     names: Iterable[str],
 ) -> dict[str, cluster.TopicInfo]:
-    found = {name: topics[name] for name in names}
-    if not found:
+    existing = {name: topics[name] for name in names}
+    if not existing:
         raise TopicNotFoundError(
             f"no topic that {connections.principal.who} may describe matches {_PATTERN} {pattern!r}"
         )
-    return found
+    return existing
 
 
 def _never_sources(start: Start, settings: WriterSettings, progress_topic: str) -> dict[str, str]:
@@ -94,12 +94,12 @@ def _never_sources(start: Start, settings: WriterSettings, progress_topic: str) 
         start.target, source.bootstrap_servers, start.deadline()
     ):
         return {}
-    found = {progress_topic: "progress_topic"}
+    written = {progress_topic: "progress_topic"}
     if settings.topic is not None:
-        found[settings.topic] = "topic"
+        written[settings.topic] = "topic"
     if settings.dead_letters is not None:
-        found[settings.dead_letters.topic] = "dead_letters.topic"
-    return found
+        written[settings.dead_letters.topic] = "dead_letters.topic"
+    return written
 
 
 def source_partitions(
@@ -112,12 +112,12 @@ def source_partitions(
     names, assigned = _named(selection)
     if names is None:
         topics, pattern = cluster.topics(connections, None, deadline), selection[_PATTERN]
-        found = _matched(connections, pattern, topics, matching(spark, pattern, topics))
-        return found, _all_partitions(found)
-    found = _existing(connections, names, deadline)
-    for topic, partition in sorted(assigned - _all_partitions(found)):
+        matched = _matched(connections, pattern, topics, matching(spark, pattern, topics))
+        return matched, _all_partitions(matched)
+    matched = _existing(connections, names, deadline)
+    for topic, partition in sorted(assigned - _all_partitions(matched)):
         raise TopicNotFoundError(f"source topic {topic!r} has no partition {partition}")
-    return found, assigned or _all_partitions(found)
+    return matched, assigned or _all_partitions(matched)
 
 
 def named_topics(selection: Mapping[str, str]) -> set[str]:
@@ -129,15 +129,15 @@ def source_topics(
     spark: SparkSession, start: Start, selections: Iterable[Mapping[str, str]]
 ) -> set[str]:
     """Return the topics that selections read in the target's cluster, as far as they exist."""
-    found: set[str] = set()
+    names: set[str] = set()
     for selection in selections:
 
         def look(selection: Mapping[str, str] = selection) -> set[str]:
             topics, _ = source_partitions(spark, start.target, selection, start.deadline())
             return {*topics}
 
-        found |= start.cached(_question(selection), look)
-    return found
+        names |= start.cached(_question(selection), look)
+    return names
 
 
 def _question(selection: Mapping[str, str]) -> tuple[object, ...]:
@@ -171,11 +171,11 @@ def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[TopicPart
 def _existing(
     connections: Connections, names: set[str], deadline: Deadline
 ) -> dict[str, cluster.TopicInfo]:
-    found = cluster.topics(connections, names, deadline, Operation.READ)
-    missing = sorted(names - found.keys())
+    existing = cluster.topics(connections, names, deadline, Operation.READ)
+    missing = sorted(names - existing.keys())
     if missing or not names:
         raise TopicNotFoundError(f"source topic {', '.join(missing) or '(none)'} does not exist")
-    return found
+    return existing
 
 
 def _all_partitions(topics: Mapping[str, cluster.TopicInfo]) -> set[TopicPartition]:
@@ -205,12 +205,12 @@ def starting_positions(
         begun = bool(committed)
     else:
         now = group_offsets(connections, group_id, partitions, ids, deadline, stable=False)
-        committed = {partition: one.offset for partition, one in now.items()}
+        committed = {partition: offset.offset for partition, offset in now.items()}
         begun = False
         if starting_offsets != "earliest" and partitions - committed.keys():
             # Offsets that were set by hand before the first start tell of no query.
-            found = all_group_offsets(connections, group_id, deadline)
-            begun = bool(KnownPartitions.of(found).partitions)
+            offsets = all_group_offsets(connections, group_id, deadline)
+            begun = bool(KnownPartitions.of(offsets).partitions)
     # Once a query of the group has begun, what it has no offset for was added while it was stopped:
     # that begins at its beginning, as Spark does it itself for a query with a checkpoint.
     start = _SPECIAL["earliest" if begun else starting_offsets]

@@ -361,10 +361,10 @@ def _checked_by_cluster(query: SinkQuery, start: Start, spark: SparkSession) -> 
 
     read = topics_read(query.sources, here)
     # Patterns of other readers than sink.read may find these.
-    found = read.among(spark, {progress.name, *settings.target_topics})
-    if progress.name in found:
+    read_back = read.among(spark, {progress.name, *settings.target_topics})
+    if progress.name in read_back:
         raise preflight.feeds_itself("progress_topic", progress.name)
-    settings = replace(settings, source_topics=read.names | found | {progress.name})
+    settings = replace(settings, source_topics=read.names | read_back | {progress.name})
     topics = set[str]()
     if settings.source_client is None:
         topics |= source_topics(spark, start, query.selections)

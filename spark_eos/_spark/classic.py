@@ -88,10 +88,10 @@ class ClassicRuntime(QueryRuntime):
         self.asynchronous = query.is_asynchronous
         self.files: Files = HadoopFiles(self._session, location)
         self.offset_log: OffsetLog = ExecutionLog(self.files, query)
-        found = self.offset_log.query_id()
-        if found != query_id:
+        logged = self.offset_log.query_id()
+        if logged != query_id:
             raise CheckpointError(
-                f"checkpoint_location {location!r} belongs to query {found}, but this is query "
+                f"checkpoint_location {location!r} belongs to query {logged}, but this is query "
                 f"{query_id}: the sink and the query need the same checkpoint; start the query "
                 "from sink.write(...), which sets it"
             )
@@ -101,19 +101,19 @@ class ClassicRuntime(QueryRuntime):
 
     def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread's properties tell
         query_id = internals.query_of_thread(self._session)
-        found = internals.Execution.of(self._session, query_id)
-        return found is not None and found.run_id == self.run_id
+        execution = internals.Execution.of(self._session, query_id)
+        return execution is not None and execution.run_id == self.run_id
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
         """See `QueryRuntime.check_batch`."""
         # Only RDDs show what a batch is made of, and only the plan what is done in one partition.
         # These RDDs are those that run, since Spark keeps them with the job's plan.
-        found, rows = self._query.batch_rows()
+        tasks, rows = self._query.batch_rows()
         moved = sum(batch.starts.get(partition) != end for partition, end in batch.ends.items())
         # Without rows, coalesce makes one partition.
-        if found > max(1, moved):
+        if tasks > max(1, moved):
             raise UnsupportedPipelineError(
-                f"the batch has {found} Spark partitions for {moved} source partitions with "
+                f"the batch has {tasks} Spark partitions for {moved} source partitions with "
                 "records, so rows of a source partition are split over tasks: leave out "
                 "repartition, minPartitions and the like"
             )
@@ -223,13 +223,15 @@ def footer_rows(session: SparkSession, path: str) -> int | None:
         return None
     footers = java.org.apache.parquet.hadoop.ParquetFileReader.readFooters(conf, directory)
     blocks = [footer.getParquetMetadata().getBlocks() for footer in _items(footers)]
-    return sum(int(block.getRowCount()) for found in blocks for block in _items(found))
+    return sum(
+        int(block.getRowCount()) for footer_blocks in blocks for block in _items(footer_blocks)
+    )
 
 
-def _items(found: Any) -> Iterator[Any]:
+def _items(items: Any) -> Iterator[Any]:
     """Return a Java list's items by index: the end of its iterator costs py4j a hundred calls."""
-    for index in range(found.size()):
-        yield found.get(index)
+    for index in range(items.size()):
+        yield items.get(index)
 
 
 def as_query_stopped_error(error: BaseException) -> QueryStoppedError | None:

@@ -89,8 +89,8 @@ class ConnectRuntime(QueryRuntime):
     def cores(self) -> int:
         # As it was when the run's first job began.
         if not self._cores:
-            found = _SPLITS.search(explained(self._session.range(1))["Physical"])
-            self._cores = int(found[1]) if found else 1
+            match = _SPLITS.search(explained(self._session.range(1))["Physical"])
+            self._cores = int(match[1]) if match else 1
         return self._cores
 
     # The end of a batch -----------------------------------------------------------------------
@@ -152,8 +152,8 @@ class ConnectRuntime(QueryRuntime):
     def another_session(self, session: SparkSession) -> SparkSession:
         # newSession would have none of them, neither the session's artifacts.
         if callable(clone := getattr(session, "cloneSession", None)):
-            found: SparkSession = clone()
-            return found
+            cloned: SparkSession = clone()
+            return cloned
         raise UnsupportedPipelineError(
             "on Spark Connect, delivery='staged' needs PySpark 4.1 or newer, which can clone a "
             "session; use classic Spark, or a pipeline that can be written directly"
@@ -203,10 +203,10 @@ class ConnectRuntime(QueryRuntime):
 def _check_remote_batch(frame: DataFrame) -> None:
     """Refuse a micro-batch of Spark Connect whose plan can't be written exactly once."""
     plans = explained(frame)
-    found = check_batch_plan(operators(plans["Physical"]))
-    if found != 1:
+    fault = check_batch_plan(operators(plans["Physical"]))
+    if fault != 1:
         raise UnsupportedPipelineError(
-            f"the batch is not written: its plan reads the micro-batch {found} times (as a union "
+            f"the batch is not written: its plan reads the micro-batch {fault} times (as a union "
             "of two selections of it does), or other rows too, so two tasks may hold rows of one "
             "source partition. Make several rows of one record in one select, "
             "explode(array(struct(...), struct(...))), of the batch itself, not of a view or SQL"

@@ -53,8 +53,8 @@ def with_letter_fields(frame: DataFrame, *, include_headers: bool) -> DataFrame:
     """Columns of Spark's Kafka source; ``source`` also has the record and, later, its error."""
     error = F.lit(None).cast(ERROR_FIELD.dataType).alias(ERROR)
     names = (name for name in LETTER_FIELDS if name != ERROR)
-    found = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *names, error))
-    return found if include_headers else found.drop("headers")
+    whole = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *names, error))
+    return whole if include_headers else whole.drop("headers")
 
 
 def carries_letter(schema: T.StructType) -> bool:
@@ -97,8 +97,8 @@ def _error(schema: T.StructType) -> Column:
         return carried
     own, kind = F.col(ERROR), schema[ERROR].dataType
     has = kind.names if isinstance(kind, T.StructType) else []
-    found = {name: own[name] for name in has} or {"message": own}
-    texts = [found.get(name, F.lit(None)).cast("string").alias(name) for name in ERROR_TEXTS]
+    fields = {name: own[name] for name in has} or {"message": own}
+    texts = [fields.get(name, F.lit(None)).cast("string").alias(name) for name in ERROR_TEXTS]
     return F.coalesce(carried, F.when(own.isNotNull(), F.struct(*texts)))
 
 

@@ -214,19 +214,19 @@ class _Guard:
         if self.kind == "arrow":
             return self.function(batch), {}
         made = self.function(self.time.pandas(batch))[self.schema.names]
-        found = made.assign(
+        columns = made.assign(
             **{field.name: self.time.series(made[field.name], field.type) for field in types}
         )
-        return pa.RecordBatch.from_pandas(found, preserve_index=False), {}
+        return pa.RecordBatch.from_pandas(columns, preserve_index=False), {}
 
     def _checked(self, made: _Made, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
-        found, errors = made
-        if found.num_rows != batch.num_rows:
+        rows, errors = made
+        if rows.num_rows != batch.num_rows:
             raise UnsupportedPipelineError(
-                f"the guarded function has made {found.num_rows} rows of {batch.num_rows}; it must "
+                f"the guarded function has made {rows.num_rows} rows of {batch.num_rows}; it must "
                 "make one of each. Filter before or after it, and explode after it"
             )
-        columns = [found.column(name).cast(types.field(name).type) for name in self.schema.names]
+        columns = [rows.column(name).cast(types.field(name).type) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(columns, self.schema.names), errors
 
     def _told(self, error: Exception) -> RowError:

@@ -46,19 +46,19 @@ def _importing(modules: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any
 
 
 def _named(text: str) -> ConfigurationError | None:
-    if found := _OTHER_PYTHON.search(text):
+    if match := _OTHER_PYTHON.search(text):
         return ConfigurationError(
-            f"Spark's executors run another Python: {found['what']} Set PYSPARK_PYTHON, or "
+            f"Spark's executors run another Python: {match['what']} Set PYSPARK_PYTHON, or "
             "spark.pyspark.python, to one of this version that has spark-eos"
         )
-    if found := _NO_PROGRAM.search(text):
+    if match := _NO_PROGRAM.search(text):
         return ConfigurationError(
-            f"there is no program {found['path']!r} on a host of Spark's executors: set "
+            f"there is no program {match['path']!r} on a host of Spark's executors: set "
             "PYSPARK_PYTHON, or spark.pyspark.python, to a Python that each of these hosts has; "
             "the driver may have another one (PYSPARK_DRIVER_PYTHON)"
         )
-    if found := _MISSING.search(text):
-        name = found["module"] or found["package"]
+    if match := _MISSING.search(text):
+        name = match["module"] or match["package"]
         return ConfigurationError(
             f"the Python of Spark's executors has no module {name!r}: install spark-eos for it on "
             "each host, or ship an environment (spark.archives), and set PYSPARK_PYTHON, or "

@@ -52,8 +52,8 @@ def cause_of(text: str) -> str:
 
 def file_fault(text: str) -> str | None:
     """What a file system has refused, from the text of Spark's exception; None of another one."""
-    found = _OF_FILES.search(text)
-    return None if found is None else found["why"]
+    match = _OF_FILES.search(text)
+    return None if match is None else match["why"]
 
 
 def _without_states(text: str) -> str:

@@ -25,8 +25,8 @@ def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR
     # Spark resolves names without regard to case, and all that follows compares them as they are:
     # each frame that enters comes through here.
     # Of one that needs nothing, nothing is asked, and nothing is planned for it.
-    new = {one.name: _renamed(one, names) for one in frame.schema}
-    if all(new[one.name] == one for one in frame.schema) or is_case_sensitive(frame):
+    new = {field.name: _renamed(field, names) for field in frame.schema}
+    if all(new[field.name] == field for field in frame.schema) or is_case_sensitive(frame):
         return frame
     _check_apart(frame.columns, names, "column")
     fields = {}
@@ -36,18 +36,18 @@ def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR
             _check_fields(old.dataType, _FIELDS[name])
             fields[name] = F.col(name).cast(kind)
     # Not a select of all: others may differ by case, which would be ambiguous.
-    changed = {old: one.name for old, one in new.items() if one.name != old}
+    changed = {old: field.name for old, field in new.items() if field.name != old}
     renamed = frame.withColumnsRenamed(changed)
     return renamed.withColumns(fields) if fields else renamed
 
 
 def known_name(frame: DataFrame, name: str) -> str:
     """The name in a frame of the column that Spark takes a name for; the name itself if none is."""
-    found = [one for one in frame.columns if one.lower() == name.lower()]
-    if found in ([], [name]) or is_case_sensitive(frame):
+    columns = [column for column in frame.columns if column.lower() == name.lower()]
+    if columns in ([], [name]) or is_case_sensitive(frame):
         return name
-    _check_apart(found, [name.lower()], "column")
-    return found[0]
+    _check_apart(columns, [name.lower()], "column")
+    return columns[0]
 
 
 def is_case_sensitive(frame: DataFrame) -> bool:
@@ -63,7 +63,7 @@ def _renamed(column: T.StructField, names: Iterable[str]) -> T.StructField:
 
 
 def _name(name: str, known: Iterable[str]) -> str:
-    return next((one for one in known if one == name.lower()), name)
+    return next((own for own in known if own == name.lower()), name)
 
 
 def _with_fields(kind: T.DataType, known: Iterable[str]) -> T.DataType:
@@ -72,10 +72,10 @@ def _with_fields(kind: T.DataType, known: Iterable[str]) -> T.DataType:
     if not isinstance(kind, T.StructType):
         return kind
     fields = []
-    for one in kind:
-        name = _name(one.name, known)
-        own = _with_fields(one.dataType, _FIELDS[name]) if name in _FIELDS else one.dataType
-        fields.append(T.StructField(name, own, one.nullable, one.metadata))
+    for field in kind:
+        name = _name(field.name, known)
+        own = _with_fields(field.dataType, _FIELDS[name]) if name in _FIELDS else field.dataType
+        fields.append(T.StructField(name, own, field.nullable, field.metadata))
     return T.StructType(fields)
 
 
@@ -87,10 +87,10 @@ def _check_fields(kind: T.DataType, known: Iterable[str]) -> None:
 
 
 def _check_apart(names: Iterable[str], known: Iterable[str], what: str) -> None:
-    for one in known:
-        found = {name for name in names if name.lower() == one}
-        if len(found) > 1:
+    for own in known:
+        alike = {name for name in names if name.lower() == own}
+        if len(alike) > 1:
             raise UnsupportedPipelineError(
-                f"the {what}s {' and '.join(f'`{name}`' for name in sorted(found))} differ by case "
+                f"the {what}s {' and '.join(f'`{name}`' for name in sorted(alike))} differ by case "
                 f"alone, and Spark does not tell them apart: leave all but one out, or rename them"
             )

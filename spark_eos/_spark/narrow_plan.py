@@ -149,11 +149,11 @@ def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows:
         raise UnsupportedPipelineError(NOT_A_STREAM)
     sources = sources_of(frame)
     check_sources(sources)
-    found = _check_narrow(operators(plans["Physical"]), _STREAM)
-    if found != len(sources):
+    fault = _check_narrow(operators(plans["Physical"]), _STREAM)
+    if fault != len(sources):
         # What WITH names is read each time that it is used. A client of Spark Connect does not see
         # what a view or SQL reads.
-        check_sources([*sources, *sources] if lineage_follows and found > len(sources) else [])
+        check_sources([*sources, *sources] if lineage_follows and fault > len(sources) else [])
     if not lineage_follows:
         check_joins(plans["Optimized Logical"], _STREAM)
 
@@ -161,8 +161,8 @@ def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows:
 def check_sources_seen(plan: str, sources: Sequence[StreamSource]) -> None:
     """Refuse a stream's plan with sources that a view or SQL hides from a client of Connect."""
     # If all are hidden, the plan doesn't show that it streams either.
-    found = operators(plan) if sources else ()
-    if not sources or sum(_is_leaf(one, _STREAM) for one in found) > len(sources):
+    tree = operators(plan) if sources else ()
+    if not sources or sum(_is_leaf(operator, _STREAM) for operator in tree) > len(sources):
         check_sources([])
 
 
@@ -190,9 +190,9 @@ def operators(plan: str) -> Iterator[Operator]:
         tree = _TREE.match(line)
         depth = tree.end() if tree is not None else 0
         if (depth or root) and _HEADING.match(line, depth) is None:
-            if (found := _OPERATOR.match(line, depth)) is None:
+            if (match := _OPERATOR.match(line, depth)) is None:
                 raise _unknown("a line that is no operator", line)
-            yield Operator(depth, found[1], line)
+            yield Operator(depth, match[1], line)
         root = False
     if root:
         raise _unknown("nothing", "")
@@ -262,11 +262,11 @@ def _is_narrow(operator: Operator) -> bool:
 
 
 def check_joins(plan: str, leaf: str) -> None:
-    found = list(operators(plan))
-    for index, operator in enumerate(found):
+    tree = list(operators(plan))
+    for index, operator in enumerate(tree):
         if operator.name != "Join" or "Hint=(strategy=broadcast" in operator.line:
             continue
-        for below in found[index + 1 :]:
+        for below in tree[index + 1 :]:
             if below.depth <= operator.depth:
                 break
             if _is_leaf(below, leaf):
@@ -279,8 +279,8 @@ def check_joins(plan: str, leaf: str) -> None:
 
 def check_lineage(lineage: str, batch: int, sources: int) -> None:
     """Refuse a job whose rows may have left their source partitions, or are not the batch's."""
-    found = _RDD.findall(lineage)
-    names, ids = [name for name, _ in found], [int(number) for _, number in found]
+    rdds = _RDD.findall(lineage)
+    names, ids = [name for name, _ in rdds], [int(number) for _, number in rdds]
     for name in names:
         if name not in _NARROW_RDDS:
             meaning = next(
@@ -313,7 +313,7 @@ def with_own_topic_marked(frame: DataFrame) -> DataFrame:
         return frame
     # Spark's ids of columns tell; on Connect only the printed plan shows them.
     plan = explained(frame.select("topic"))["Analyzed Logical"].strip().splitlines()
-    chosen = next((found[1] for line in plan if (found := _TOPIC.search(line))), "")
+    chosen = next((match[1] for line in plan if (match := _TOPIC.search(line))), "")
     for line, below in itertools.pairwise(plan):
         if "- View (" in line:
             chosen = {own: number for number, own in _OF_VIEW.findall(below)}.get(chosen, chosen)

@@ -154,10 +154,10 @@ def _as_error(before: pa.Array, kind: pa.DataType) -> pa.Array:
         return before
     nothing = pa.nulls(len(before), pa.string())
     if pa.types.is_struct(before.type):
-        found = {field.name: before.field(field.name) for field in before.type}
+        fields = {field.name: before.field(field.name) for field in before.type}
     else:
-        found = {"message": before}
-    arrays = [found.get(field.name, nothing).cast(field.type) for field in kind]
+        fields = {"message": before}
+    arrays = [fields.get(field.name, nothing).cast(field.type) for field in kind]
     return pa.StructArray.from_arrays(arrays, fields=[*kind], mask=before.is_null())
 
 

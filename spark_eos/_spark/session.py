@@ -159,10 +159,10 @@ def _problem_of(command: str, context: Any) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **context.environment}
     ended = finished([command, "-c", _PROBE], _PATIENCE, env=environment)
     try:
-        found = json.loads(ended.stdout)
+        answer = json.loads(ended.stdout)
     except ValueError:
         return f"it does not run: {(ended.stderr or ended.stdout).strip()[-200:]}"
-    if found["version"] != list(sys.version_info[:2]):
+    if answer["version"] != list(sys.version_info[:2]):
         mine = "{}.{}".format(*sys.version_info[:2])
-        return "it is Python {}.{}, and this is {}".format(*found["version"], mine)
-    return f"it has no module {found['missing']!r}" if found["missing"] else ""
+        return "it is Python {}.{}, and this is {}".format(*answer["version"], mine)
+    return f"it has no module {answer['missing']!r}" if answer["missing"] else ""

@@ -35,6 +35,7 @@ _SHORT: Final[dict[str, str]] = dict(
     )
 )
 # Seconds within which Python has times in each zone: of the years 2 to 9998.
+_NAT: Final = -(1 << 63)
 _FIRST: Final = -62_104_060_800
 _LAST: Final = 253_339_228_800
 
@@ -83,6 +84,8 @@ class SessionTime:
     def pandas(self, batch: pa.RecordBatch) -> Any:
         """Return a batch as a DataFrame of pandas."""
         columns = [self._local(column) for column in batch.columns]
+        for column in columns:
+            _check_has_no_nat(column)
         return pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pandas()
 
     def _values(self, column: pa.Array) -> list[Any]:
@@ -119,7 +122,22 @@ class SessionTime:
             return made.map(change)
         # Of two equal local times the second, and nanoseconds cut off: as Spark.
         aware = made if made.dt.tz else made.dt.tz_localize(self._zone, ambiguous=False)
-        return aware.dt.as_unit("us")
+        instants = aware.dt.as_unit("us")
+        if (instants.isna() & made.notna()).any():
+            raise _nat()
+        return instants
+
+
+def _check_has_no_nat(column: pa.Array) -> None:
+    # What is NaT in pandas is a time in Spark, and would silently become null.
+    if not pa.types.is_timestamp(column.type):
+        return
+    if pc.any(pc.equal(column.cast(pa.int64()), _NAT)).as_py():
+        raise _nat()
+
+
+def _nat() -> OverflowError:
+    return OverflowError(f"pandas has no value for the time {_NAT}: it is NaT")
 
 
 def _offset(zone: datetime.tzinfo, second: int) -> int:

@@ -46,8 +46,8 @@ def signing_in_task() -> Iterator[None]:
     try:
         yield
     except SparkEosError as error:
-        if found := _TAGGED.search(job_tags()):
-            sign(error, found[1])
+        if match := _TAGGED.search(job_tags()):
+            sign(error, match[1])
         raise
 
 
@@ -66,10 +66,10 @@ def signed_error(text: str, signature: str) -> SparkEosError | None:
         >>> signed_error(f"Job aborted: {error}, and more", "5d10")
         WriteError('no such partition')
     """
-    found = re.search(rf" ?\[{signature} (\w+) (\d+)\]", text)
-    if found is None:
+    match = re.search(rf" ?\[{signature} (\w+) (\d+)\]", text)
+    if match is None:
         return None
-    kind = vars(errors).get(found[1])
+    kind = vars(errors).get(match[1])
     if not (isinstance(kind, type) and issubclass(kind, SparkEosError)):
         kind = SparkEosError
-    return kind(text[max(0, found.start() - int(found[2])) : found.start()])
+    return kind(text[max(0, match.start() - int(match[2])) : match.start()])

@@ -116,8 +116,8 @@ class HadoopFiles:
             if not self._fs.exists(full):
                 return []
             # Not those that are hidden.
-            found = [status.getPath().getName() for status in self._fs.listStatus(full)]
-        return sorted(name for name in found if not name.startswith((".", "_")))
+            names = [status.getPath().getName() for status in self._fs.listStatus(full)]
+        return sorted(name for name in names if not name.startswith((".", "_")))
 
 
 class SparkFiles:
@@ -130,13 +130,13 @@ class SparkFiles:
         self._base = literal_path(self._plain)
 
     def read(self, path: str) -> str | None:
-        found = self._rows(path, "content")
-        return bytes(found[0].content).decode(errors="replace") if found else None
+        rows = self._rows(path, "content")
+        return bytes(rows[0].content).decode(errors="replace") if rows else None
 
     def names(self, path: str) -> list[str]:
         within = f"/{path}/"
-        found = self._rows(f"{path}/*", "path")
-        return sorted({row.path.rpartition(within)[2].partition("/")[0] for row in found})
+        rows = self._rows(f"{path}/*", "path")
+        return sorted({row.path.rpartition(within)[2].partition("/")[0] for row in rows})
 
     def write(self, path: str, text: str) -> None:
         self._write([(text,)], path)
@@ -177,8 +177,8 @@ def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, Streaming
         if query is not None:
             return files, query
         others.append(query_id)
-    found = f"belongs to query {others[-1]}, which is not active" if others else "is no checkpoint"
+    what = f"belongs to query {others[-1]}, which is not active" if others else "is no checkpoint"
     raise CheckpointError(
-        f"checkpoint_location {location!r} {found}: the sink and the query need the same "
+        f"checkpoint_location {location!r} {what}: the sink and the query need the same "
         "checkpoint; start the query from sink.write(...), which sets it"
     )

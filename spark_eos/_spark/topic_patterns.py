@@ -30,7 +30,7 @@ def matching(spark: SparkSession, pattern: str, names: Iterable[str]) -> set[str
     # Spark computes it where it plans, without a job, and compiles no pattern without a row.
     rows = spark.createDataFrame(pa.table({"name": pa.array(["", *names], pa.string())}))
     try:
-        found = rows.where(F.col("name").rlike(pattern)).collect()
+        rows_found = rows.where(F.col("name").rlike(pattern)).collect()
     except PySparkException as error:
         if error.getCondition() != _INVALID:
             raise
@@ -38,7 +38,7 @@ def matching(spark: SparkSession, pattern: str, names: Iterable[str]) -> set[str
             f"subscribePattern {pattern!r} is no regular expression of Java's, which Spark's Kafka "
             "source takes: see java.util.regex.Pattern"
         ) from None
-    return {name for (name,) in found if name}
+    return {name for (name,) in rows_found if name}
 
 
 class WholeNames(NamedTuple):
@@ -54,16 +54,16 @@ def whole_names(
 ) -> WholeNames:
     """Return a pattern that is found in the names that one matches as a whole, but some."""
     # By itself, lest one be valid only within the other.
-    found = matching(spark, pattern, names)
+    matched = matching(spark, pattern, names)
     # Python escapes nothing but ASCII punctuation, as Java lets it.
     excluded = "|".join(map(re.escape, sorted(never)))
     for ending in _ENDINGS:
         whole = rf"\A(?!(?:{excluded})\z)(?:{pattern}{ending})\z"
         try:
-            read = matching(spark, whole, found)
+            read = matching(spark, whole, matched)
         except ConfigurationError:
             continue
-        return WholeNames(whole, read, found - read - {*never})
+        return WholeNames(whole, read, matched - read - {*never})
     raise ConfigurationError(f"subscribePattern {pattern!r} is nested too deeply")
 
 
@@ -76,10 +76,10 @@ class SourceTopics:
 
     def among(self, spark: SparkSession, topics: Collection[str]) -> set[str]:
         """Return those of the topics that the sources read, or would read."""
-        found = self.names.intersection(topics)
+        read = self.names.intersection(topics)
         for pattern in self.patterns if topics else ():
-            found |= matching(spark, pattern, topics)
-        return set(found)
+            read |= matching(spark, pattern, topics)
+        return set(read)
 
     def __or__(self, other: "SourceTopics") -> "SourceTopics":
         return SourceTopics(self.names | other.names, self.patterns | other.patterns)

@@ -56,54 +56,54 @@ class DeadLetterBuilder:
         self.counts, self.by_partition = DeadLetterTally(), {}
         self._partitions = None
 
-    def ready(self, found: SourceRows, topics: RowTopics) -> bool:
+    def ready(self, part: SourceRows, topics: RowTopics) -> bool:
         """Return True if `classify` does not wait for partitions."""
         partitions = self._targets.partitions(self._targets.known(topics.names))
-        unknown = rows_for_unknown_partition(found, topics, partitions)
-        wanted = greatest_partitions(found, topics, unknown) if unknown else {}
+        unknown = rows_for_unknown_partition(part, topics, partitions)
+        wanted = greatest_partitions(part, topics, unknown) if unknown else {}
         return self._targets.ready_for_partitions(wanted)
 
-    def classify(self, found: SourceRows, topics: RowTopics) -> dict[int, Fault]:
+    def classify(self, part: SourceRows, topics: RowTopics) -> dict[int, Fault]:
         """Return the rows that must not be written as they are, by row."""
         header = Fault(reasons.INVALID_HEADER, INVALID_HEADER)
-        faults = dict.fromkeys(rows_with_invalid_header(found.rows), header)
-        faults |= rows_with_error(found)
+        faults = dict.fromkeys(rows_with_invalid_header(part.rows), header)
+        faults |= rows_with_error(part)
         names = topics.firsts(without=faults).keys()
         missing = self._targets.missing(names)
         for name in names & missing.keys():
             fault = Fault(reasons.UNKNOWN_TOPIC, missing[name])
             faults = dict.fromkeys(topics.rows(name).tolist(), fault) | faults
         partitions = self._targets.partitions(names)
-        if unknown := rows_for_unknown_partition(found, topics, partitions):
+        if unknown := rows_for_unknown_partition(part, topics, partitions):
             # Partitions may have been added.
-            if wanted := greatest_partitions(found, topics, unknown):
+            if wanted := greatest_partitions(part, topics, unknown):
                 partitions |= self._targets.partitions(wanted.keys(), wanted)
-            faults = rows_for_unknown_partition(found, topics, partitions) | faults
-        return faults | self._rules.faults(found, topics, without=faults)
+            faults = rows_for_unknown_partition(part, topics, partitions) | faults
+        return faults | self._rules.faults(part, topics, without=faults)
 
     def dead_letters(
-        self, found: SourceRows, faults: Mapping[int, Fault]
+        self, part: SourceRows, faults: Mapping[int, Fault]
     ) -> dict[int, RecordContent]:
         """Return the dead letters that replace rows, by row."""
-        return {row: self._letter(found, row, faults[row]) for row in sorted(faults)}
+        return {row: self._letter(part, row, faults[row]) for row in sorted(faults)}
 
-    def _letter(self, found: SourceRows, row: int, fault: Fault) -> RecordContent:
+    def _letter(self, part: SourceRows, row: int, fault: Fault) -> RecordContent:
         letters = self._letters
         if self._partitions is None:
             self._partitions = self._targets.letter_partitions(letters.topic)
-        own = found.source.partition % self._partitions
+        own = part.source.partition % self._partitions
         partition = own if letters.positions else ANY_PARTITION
-        record, is_all = carried_record(found, row)
+        record, is_all = carried_record(part, row)
         if letters.positions and not is_all:
-            record = self._sources.fetch(found.source, found.offsets[row].as_py()) or record
+            record = self._sources.fetch(part.source, part.offsets[row].as_py()) or record
         is_row = record is None
-        record = record or record_content(found.rows, row)
+        record = record or record_content(part.rows, row)
         omitted = [] if record.headers is not None else [UNREADABLE]
         while True:
             headers = letter_headers(
                 letters,
                 self._settings.group_id,
-                found,
+                part,
                 row,
                 fault,
                 record,
@@ -121,11 +121,11 @@ class DeadLetterBuilder:
             record, left_out = smaller
             omitted.append(left_out)
         if refused is not None:
-            raise self._refusal(found.position(row), refused)
+            raise self._refusal(part.position(row), refused)
         # Only the first position of each reason is kept, and making its text takes a while.
         first = fault.reason not in self.counts.first
-        self.counts.add(fault.reason, found.position(row) if first else "", fault.message)
-        self.by_partition[found.partition] = self.by_partition.get(found.partition, 0) + 1
+        self.counts.add(fault.reason, part.position(row) if first else "", fault.message)
+        self.by_partition[part.partition] = self.by_partition.get(part.partition, 0) + 1
         return letter
 
     def _refusal(self, position: str, fault: Fault) -> TransactionError:

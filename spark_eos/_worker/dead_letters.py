@@ -39,11 +39,11 @@ class Fault:
     stacktrace: str | None = None
 
 
-def rows_with_error(found: SourceRows) -> dict[int, Fault]:
+def rows_with_error(part: SourceRows) -> dict[int, Fault]:
     """Return the rows whose ``error`` column is not null, by row."""
     faults: dict[int, Fault] = {}
     for name in (ERROR, LETTER):
-        column = column_of(found.rows, name)
+        column = column_of(part.rows, name)
         if column is not None and column.null_count < len(column):
             # Few rows have one: not all are turned into Python's values.
             for row in pc.indices_nonzero(column.is_valid()).to_pylist():
@@ -68,13 +68,13 @@ def _fault(error: Any) -> Fault:
 
 
 def rows_for_unknown_partition(
-    found: SourceRows, topics: RowTopics, partitions: Mapping[str, int]
+    part: SourceRows, topics: RowTopics, partitions: Mapping[str, int]
 ) -> dict[int, Fault]:
     """Return the rows that name a partition that their topic does not have, by row.
 
     No topic has one below 0, and Spark's own sink refuses it; without one, the key decides.
     """
-    column = column_of(found.rows, "partition")
+    column = column_of(part.rows, "partition")
     if column is None or column.null_count == len(column):
         return {}
     named = np.asarray(pc.fill_null(column, 0))
@@ -90,10 +90,10 @@ def rows_for_unknown_partition(
 
 
 def greatest_partitions(
-    found: SourceRows, topics: RowTopics, rows: Collection[int]
+    part: SourceRows, topics: RowTopics, rows: Collection[int]
 ) -> dict[str, int]:
     """Return how many partitions topics would need for some rows, by topic."""
-    column = found.rows.column("partition")
+    column = part.rows.column("partition")
     wanted: dict[str, int] = {}
     for row in rows:
         topic, number = topics[row], column[row].as_py()
@@ -102,14 +102,14 @@ def greatest_partitions(
     return wanted
 
 
-def carried_record(found: SourceRows, row: int) -> tuple[RecordContent | None, bool]:
+def carried_record(part: SourceRows, row: int) -> tuple[RecordContent | None, bool]:
     """The row's source record, if the row carries it; and whether this is all that is known of it.
 
     Spark reads header names that are not UTF-8 as other names.
     """
     told: Mapping[str, Any] | None = None
     for name in (RECORD, LETTER):
-        column = column_of(found.rows, name)
+        column = column_of(part.rows, name)
         text = None if column is None else column[row].as_py()
         if text is not None:
             told = json.loads(text) if name == RECORD else json.loads(text).get("record")
@@ -146,7 +146,7 @@ def without_largest(record: RecordContent) -> tuple[RecordContent, str] | None:
 def letter_headers(
     settings: DeadLetterSettings,
     group_id: str,
-    found: SourceRows,
+    part: SourceRows,
     row: int,
     fault: Fault,
     record: RecordContent,
@@ -158,9 +158,9 @@ def letter_headers(
     """Return the headers of a dead letter: the record's own, then those that explain it."""
     told: dict[str, str | None] = {}
     if settings.positions:
-        told["topic"] = found.source.topic
-        told["partition"] = str(found.source.partition)
-        told["offset"] = str(found.offsets[row].as_py())
+        told["topic"] = part.source.topic
+        told["partition"] = str(part.source.partition)
+        told["offset"] = str(part.offsets[row].as_py())
         told["cluster"] = settings.cluster
         # Whoever finds a position expects the record of that position.
         told["record"] = "row" if is_row else None

@@ -83,9 +83,9 @@ def arguments(rows: pa.RecordBatch, topics: Addresses, numbers: Integers) -> Arg
     if headers is not None:
         is_header = array["kind"] == 0
         items = headers.flatten()
-        names, found = _names(items.field("key"))
+        names, lengths = _names(items.field("key"))
         array["kind"][is_header] = Kind.HEADER
-        array["first"][is_header] = found
+        array["first"][is_header] = lengths
         array["second"][is_header], array["third"][is_header] = _contents(
             items.field("value"), len(items)
         )

@@ -41,11 +41,11 @@ class RefusedRecordError(TransactionError):
     """A broker has refused a record for what it is."""
 
     def __init__(
-        self, reason: str, topic: str, found: SourceRows, replaced: Collection[int]
+        self, reason: str, topic: str, part: SourceRows, replaced: Collection[int]
     ) -> None:
         super().__init__(reason, again=False)
         self.topic = topic
-        self.found = found
+        self.part = part
         self.replaced = replaced
 
 
@@ -70,10 +70,10 @@ class RecordSender:
         return self._producer.unacknowledged
 
     def produce(
-        self, found: SourceRows, topics: RowTopics, letters: Mapping[int, RecordContent]
+        self, part: SourceRows, topics: RowTopics, letters: Mapping[int, RecordContent]
     ) -> None:
         """Hand rows to librdkafka, some as dead letters; blocks while its queue is full."""
-        for rows, names, numbers in self._parts(found, topics, letters):
+        for rows, names, numbers in self._parts(part, topics, letters):
             if one_by_one(rows):
                 self._send_each(rows, names, numbers)
                 continue
@@ -92,11 +92,11 @@ class RecordSender:
         self._raise_failed()
 
     def _parts(
-        self, found: SourceRows, topics: RowTopics, letters: Mapping[int, RecordContent]
+        self, part: SourceRows, topics: RowTopics, letters: Mapping[int, RecordContent]
     ) -> Iterator[tuple[pa.RecordBatch, RowTopics, Integers]]:
         """Return the rows and the dead letters, which are sent one after the other."""
-        numbers = self._number(found, letters)
-        rows = found.rows
+        numbers = self._number(part, letters)
+        rows = part.rows
         if not letters:
             yield rows, topics, numbers
             return
@@ -109,17 +109,17 @@ class RecordSender:
         topic = RowTopics([None if own is None else own.topic], np.zeros(len(letters), np.intp))
         yield letter_rows([*letters.values()]), topic, numbers[[*letters]]
 
-    def _number(self, found: SourceRows, replaced: Collection[int]) -> Integers:
+    def _number(self, part: SourceRows, replaced: Collection[int]) -> Integers:
         first = self._numbers[-1]
-        self._sent.append((found, frozenset(replaced)))
-        self._numbers.append(first + found.rows.num_rows)
+        self._sent.append((part, frozenset(replaced)))
+        self._numbers.append(first + part.rows.num_rows)
         return np.arange(first, self._numbers[-1])
 
     def _row(self, number: int) -> tuple[str, SourceRows, Collection[int]]:
         """Return where the row with that number is from, the rows beside it, and those replaced."""
         place = bisect.bisect_right(self._numbers, number) - 1
-        found, replaced = self._sent[place]
-        return found.position(number - self._numbers[place]), found, replaced
+        part, replaced = self._sent[place]
+        return part.position(number - self._numbers[place]), part, replaced
 
     def _send_each(self, rows: pa.RecordBatch, topics: RowTopics, numbers: Integers) -> None:
         used = topics.firsts()
@@ -218,9 +218,9 @@ class RecordSender:
             if failed.error.code() == KafkaError.INVALID_PRODUCER_EPOCH:
                 # The fatal error follows, which says who has done it.
                 self._serve_until(lambda: False)
-            position, found, replaced = self._row(failed.number)
+            position, part, replaced = self._row(failed.number)
             what = f"{position}, for topic {failed.topic!r}"
             error = as_transaction_error(what, failed.error, self._settings, failed.topic)
             if failed.error.code() in REFUSALS_OF_DATA:
-                raise RefusedRecordError(str(error), failed.topic, found, replaced)
+                raise RefusedRecordError(str(error), failed.topic, part, replaced)
             raise error

@@ -95,8 +95,8 @@ class SourceRows:
         timestamps = column_of(self.rows, "timestamp")
         if timestamps is None:
             return 0
-        found = pc.indices_nonzero(pc.equal(timestamps, 0))
-        return len(found) - len(set(without).intersection(found.to_pylist()))
+        zeros = pc.indices_nonzero(pc.equal(timestamps, 0))
+        return len(zeros) - len(set(without).intersection(zeros.to_pylist()))
 
     def _of(self, rows: pa.RecordBatch) -> "SourceRows":
         return SourceRows(self.partition, self.source, rows)
@@ -181,11 +181,11 @@ class RowTopics:
         return dict(sorted(firsts.items(), key=lambda pair: pair[1]))
 
 
-def target_topics(found: SourceRows, default: str | None) -> RowTopics:
+def target_topics(part: SourceRows, default: str | None) -> RowTopics:
     """Return each row's target topic: its own, or the default."""
-    own = column_of(found.rows, "topic")
+    own = column_of(part.rows, "topic")
     if own is None or own.null_count == len(own):
-        return RowTopics([default], np.zeros(found.rows.num_rows, np.intp))
+        return RowTopics([default], np.zeros(part.rows.num_rows, np.intp))
     if default is not None:
         own = pc.fill_null(own, default)
     encoded = own.dictionary_encode(null_encoding="encode")

@@ -40,9 +40,9 @@ class SparkConnection:
         """That of a worker in a task; ``pyspark.worker`` has it in ``main(infile, outfile)``."""
         frame = inspect.currentframe()
         while frame is not None:
-            found = frame.f_locals
-            if frame.f_code.co_name == "main" and "infile" in found and "outfile" in found:
-                return cls(found["infile"])
+            variables = frame.f_locals
+            if frame.f_code.co_name == "main" and "infile" in variables and "outfile" in variables:
+                return cls(variables["infile"])
             frame = frame.f_back
         raise RuntimeError(
             "the Python workers of this Spark are not PySpark's own: their connection with Spark "

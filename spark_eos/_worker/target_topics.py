@@ -33,23 +33,23 @@ class TargetTopics:
         self._missing: LRUCache[str, str] = LRUCache(MOST_NAMES)
         self._seen: dict[str, TopicInfo] = {}
 
-    def refuse(self, found: SourceRows, firsts: Mapping[str | None, int]) -> None:
+    def refuse(self, part: SourceRows, firsts: Mapping[str | None, int]) -> None:
         """Refuse topics that no row of the query may be for, each with its first row."""
-        matched = column_of(found.rows, TOPIC_IS_SOURCE)
+        matched = column_of(part.rows, TOPIC_IS_SOURCE)
         for name, row in firsts.items():
             # Null where the row has no topic: the default one is known before.
             is_source = matched is not None and matched[row].as_py() is True
             if name is not None and (why := self._refuses(name, is_source)):
                 raise TransactionError(
-                    f"{found.position(row)}: the row is for {name!r}, {why}. A row's `topic` "
+                    f"{part.position(row)}: the row is for {name!r}, {why}. A row's `topic` "
                     "column is its target, before topic= of the sink: drop it, or compute it",
                     again=False,
                 )
 
-    def look_up(self, found: SourceRows, firsts: Mapping[str | None, int]) -> dict[str, TopicInfo]:
+    def look_up(self, part: SourceRows, firsts: Mapping[str | None, int]) -> dict[str, TopicInfo]:
         """Return the target topics as they are now; given with the first row of each."""
         if None in firsts:
-            raise TransactionError(f"{found.position(firsts[None])}: {_NO_TOPIC}", again=False)
+            raise TransactionError(f"{part.position(firsts[None])}: {_NO_TOPIC}", again=False)
         with asking_cluster(_LOOKING_UP):
             try:
                 # Looked up here: librdkafka would wait for a missing topic, or create it.
@@ -61,7 +61,7 @@ class TargetTopics:
                 if (why := why_impossible(name, Operation.WRITE)) is not None:
                     what = f"can't be written to: {why}"
                 raise TransactionError(
-                    f"{found.position(row)}: the row's topic {name[:_MOST_LETTERS]!r} {what}",
+                    f"{part.position(row)}: the row's topic {name[:_MOST_LETTERS]!r} {what}",
                     again=False,
                 ) from error
 
@@ -97,9 +97,9 @@ class TargetTopics:
         for name in new:
             if name not in self._cache:
                 self._missing.setdefault(name, f"topic {name!r} does not exist")
-        found: dict[str | None, str] = {None: _NO_TOPIC}
-        found.update((name, self._missing[name]) for name in _named(names) & self._missing.keys())
-        return found
+        missing: dict[str | None, str] = {None: _NO_TOPIC}
+        missing.update((name, self._missing[name]) for name in _named(names) & self._missing.keys())
+        return missing
 
     def _wait_for(self, names: Collection[str]) -> None:
         try:
@@ -131,15 +131,15 @@ class TargetTopics:
         """The number of partitions of the dead-letter topic, which is written to from now on."""
         with asking_cluster("looking up the dead-letter topic"):
             try:
-                found = self._cache.get([topic], Operation.WRITE)
+                topics = self._cache.get([topic], Operation.WRITE)
             except MissingTopicsError as error:
                 raise TransactionError(
                     f"dead_letters.topic {topic!r} does not exist; create it first "
                     f"({error.reason})",
                     again=False,
                 ) from error
-        self.add(found)
-        return found[topic].partitions
+        self.add(topics)
+        return topics[topic].partitions
 
     def clear(self) -> None:
         """Forget the topics of the last transaction."""

@@ -133,8 +133,8 @@ class TopicRules:
             return
         now = time.monotonic()
         with asking_cluster("asking for the configs of target topics"):
-            found = topic_configs(self._connections, topics, self._settings.connect_deadline())
-        for topic, config in found.items():
+            configs = topic_configs(self._connections, topics, self._settings.connect_deadline())
+        for topic, config in configs.items():
             before, known = self._topics.get(topic), _Known(config, now)
             self._topics[topic] = known
             number, smallest = self._smallest
@@ -166,32 +166,32 @@ class TopicRules:
 
     def _known(self) -> list[_Known]:
         # An entry may expire between two calls.
-        found = (self._topics.get(topic) for topic in list(self._topics))
-        return [known for known in found if known is not None]
+        rules = (self._topics.get(topic) for topic in list(self._topics))
+        return [known for known in rules if known is not None]
 
     # Rows -------------------------------------------------------------------------------------
 
     def faults(
-        self, found: SourceRows, topics: RowTopics, without: Collection[int] = ()
+        self, part: SourceRows, topics: RowTopics, without: Collection[int] = ()
     ) -> dict[int, Fault]:
         """Return the rows that their topics don't take, by row."""
         names = {topic for topic in topics.firsts(without) if topic is not None}
         self.learn(names)
         configs = [config for name in names if (config := self._config(name)) is not None]
         faults = {}
-        for row in sorted(self._suspects(found.rows, configs).difference(without)):
+        for row in sorted(self._suspects(part.rows, configs).difference(without)):
             topic = topics[row]
-            content = record_content(found.rows, row)
+            content = record_content(part.rows, row)
             fault = None if topic is None else self.fault(topic, content)
             if fault is not None:
                 faults[row] = fault
         return faults
 
     def past_retention(
-        self, found: SourceRows, topics: RowTopics, without: Collection[int] = ()
+        self, part: SourceRows, topics: RowTopics, without: Collection[int] = ()
     ) -> Counter[str]:
         """Number of rows that are older than their topic's retention.ms, by topic."""
-        timestamps = column_of(found.rows, "timestamp")
+        timestamps = column_of(part.rows, "timestamp")
         if timestamps is None or timestamps.null_count == len(timestamps):
             return Counter()
         kept = {
@@ -340,5 +340,5 @@ def _most_header_bytes(rows: pa.RecordBatch) -> int:
 
 
 def _where(mask: pa.Array) -> Iterable[int]:
-    found: Iterable[int] = pc.indices_nonzero(pc.fill_null(mask, fill_value=False)).to_pylist()
-    return found
+    indexes: Iterable[int] = pc.indices_nonzero(pc.fill_null(mask, fill_value=False)).to_pylist()
+    return indexes

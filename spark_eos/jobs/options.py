@@ -206,7 +206,7 @@ def job_options(command: Callable[..., None]) -> Callable[..., None]:
             sink = grouped({name: rest.pop(name) for name in FLAT}, _command_line_name)
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from error
-        own = {one.name for one in dataclasses.fields(JobOptions)} - _MADE
+        own = {field.name for field in dataclasses.fields(JobOptions)} - _MADE
         options = JobOptions(
             **{name: rest.pop(name) for name in own},
             trigger=(

@@ -62,8 +62,8 @@ def picture(batches: Mapping[int, Batch]) -> bytes:
     panels = []
     for label, color, names in wanted:
         series = {legend: _known(batches, name) for legend, name in names}
-        if found := {legend: points for legend, points in series.items() if points}:
-            panels.append((label, color, found))
+        if drawn := {legend: points for legend, points in series.items() if points}:
+            panels.append((label, color, drawn))
     # No pyplot: it would keep the figure, and belongs to the notebook's own thread.
     height = _HEIGHT * len(panels)
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)

@@ -53,7 +53,7 @@ def print_batch(report: BatchReport) -> None:
 
 def batch_line(report: BatchReport) -> str:
     """A batch in a few words: ``group orders, batch 7: 10,000 rows in 0.31 s, 2 attempts``."""
-    lost = sum(one.after - one.first for one in report.lost)
+    lost = sum(records.after - records.first for records in report.lost)
     counts = (
         (report.rows_skipped, "row", "skipped"),
         (sum(report.dead_letters.values()), "dead letter", ""),

@@ -106,12 +106,12 @@ def _end_offsets(
     admin: AdminClient, topic: str, partitions: Collection[int], isolation: IsolationLevel
 ) -> Ends:
     latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    found = admin.list_offsets(
+    offsets = admin.list_offsets(
         {TopicPartition(topic, partition): latest for partition in partitions},
         isolation_level=isolation,
         request_timeout=_ATTEMPT,
     )
-    ends = {at.partition: future.result(TIMEOUT).offset for at, future in found.items()}
+    ends = {at.partition: future.result(TIMEOUT).offset for at, future in offsets.items()}
     # So librdkafka has it if a node does not answer in time.
     if any(offset < 0 for offset in ends.values()):
         raise KafkaException(KafkaError(_TIMED_OUT, f"ends of {topic}: {ends}"))

@@ -37,15 +37,15 @@ class Leaders:
 
     def leader(self, topic: str, partition: int) -> int:
         """Return the id of the node that leads a partition, as soon as there is one."""
-        found = -1
+        leader = -1
 
         def known() -> bool:
-            nonlocal found
-            found = int(self._partition(topic, partition)["leader_id"])
-            return found >= 0
+            nonlocal leader
+            leader = int(self._partition(topic, partition)["leader_id"])
+            return leader >= 0
 
         self._until(known, lambda: f"{topic}-{partition} has no leader")
-        return found
+        return leader
 
     def coordinating(self, topic: str, key: str) -> int:
         """Return the partition whose leader coordinates a group or transactional id."""
@@ -98,7 +98,7 @@ class Leaders:
         except _AWAY as error:
             yield f"no controller answers: {error}"
             return
-        ends = {one["replica_id"]: one["log_end_offset"] for one in voters}
+        ends = {voter["replica_id"]: voter["log_end_offset"] for voter in voters}
         if len(set(ends.values())) > 1:
             yield f"controllers have the cluster's metadata to offsets {ends}"
 
@@ -108,14 +108,14 @@ class Leaders:
         return quorum
 
     def _partition(self, topic: str, partition: int) -> _Partition:
-        for found in self._partitions(topic):
-            if found["partition_index"] == partition:
-                return found
+        for partition_info in self._partitions(topic):
+            if partition_info["partition_index"] == partition:
+                return partition_info
         raise LookupError(f"There is no partition {topic}-{partition}")
 
     def _partitions(self, topic: str) -> list[_Partition]:
-        (found,) = self._ask(lambda client: client.describe_topics([topic]))
-        partitions: list[_Partition] = found["partitions"]
+        (description,) = self._ask(lambda client: client.describe_topics([topic]))
+        partitions: list[_Partition] = description["partitions"]
         if not partitions:
             raise LookupError(f"There is no topic {topic}; Kafka makes its own at their first use")
         return partitions

@@ -135,17 +135,17 @@ def _replication(nodes: int) -> dict[str, str]:
     """As in production, as far as there are nodes."""
     replicas = min(nodes, 3)
     in_sync = str(max(1, replicas - 1))
-    found = {"default.replication.factor": str(replicas), "min.insync.replicas": in_sync}
+    properties = {"default.replication.factor": str(replicas), "min.insync.replicas": in_sync}
     for topic in INTERNAL_TOPICS:
-        found[f"{topic}.replication.factor"] = str(replicas)
+        properties[f"{topic}.replication.factor"] = str(replicas)
         # Each partition costs time at its first use and at every start.
-        found[f"{topic}.num.partitions"] = str(nodes)
+        properties[f"{topic}.num.partitions"] = str(nodes)
     for topic in INTERNAL_TOPICS[1:]:
-        found[f"{topic}.min.isr"] = in_sync
+        properties[f"{topic}.min.isr"] = in_sync
     if nodes > 1:
         # For so long brokers wait for a controller that is paused, before they ask the next one.
-        found["controller.socket.timeout.ms"] = "3000"
-    return found
+        properties["controller.socket.timeout.ms"] = "3000"
+    return properties
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:

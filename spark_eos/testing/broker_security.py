@@ -106,24 +106,24 @@ class BrokerSecurity:
 
     def properties(self) -> dict[str, str]:
         """Return the broker's settings, without the addresses of its listeners."""
-        found: dict[str, str] = {}
+        properties: dict[str, str] = {}
         for name, listener in self.listeners.items():
             settings = {**self._tls(listener), **self._sasl(listener)}
             prefix = f"listener.name.{name.lower()}."
-            found |= {prefix + key: value for key, value in settings.items()}
+            properties |= {prefix + key: value for key, value in settings.items()}
         if self.jwks_url is not None:
-            found["sasl.oauthbearer.jwks.endpoint.url"] = self.jwks_url
+            properties["sasl.oauthbearer.jwks.endpoint.url"] = self.jwks_url
         if self.issuer is not None:
-            found["sasl.oauthbearer.expected.issuer"] = self.issuer
+            properties["sasl.oauthbearer.expected.issuer"] = self.issuer
         if self.audience is not None:
-            found["sasl.oauthbearer.expected.audience"] = self.audience
+            properties["sasl.oauthbearer.expected.audience"] = self.audience
         if self.super_users is not None:
-            found |= {
+            properties |= {
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 "allow.everyone.if.no.acl.found": "false",
                 "super.users": ";".join([_ADMINISTRATION, *self.super_users]),
             }
-        return found
+        return properties
 
     @property
     def jvm_options(self) -> list[str]:
@@ -148,14 +148,14 @@ class BrokerSecurity:
     def _sasl(self, listener: SecuredListener) -> dict[str, str]:
         if not listener.mechanisms:
             return {}
-        found = {"sasl.enabled.mechanisms": ",".join(listener.mechanisms)}
+        properties = {"sasl.enabled.mechanisms": ",".join(listener.mechanisms)}
         for mechanism in listener.mechanisms:
             prefix = mechanism.lower()
-            found[f"{prefix}.sasl.jaas.config"] = self._jaas(mechanism).render()
+            properties[f"{prefix}.sasl.jaas.config"] = self._jaas(mechanism).render()
             if mechanism == "OAUTHBEARER":
                 handler = f"{_LOGIN}.oauthbearer.OAuthBearerValidatorCallbackHandler"
-                found[f"{prefix}.sasl.server.callback.handler.class"] = handler
-        return found
+                properties[f"{prefix}.sasl.server.callback.handler.class"] = handler
+        return properties
 
     def _jaas(self, mechanism: str) -> JaasLine:
         if mechanism == "PLAIN":
@@ -168,7 +168,7 @@ class BrokerSecurity:
     def create_credentials(self, admin: AdminClient) -> None:
         """Create each user's SCRAM credentials, if a listener uses SCRAM."""
         wanted = {
-            name for one in self.listeners.values() for name in one.mechanisms
+            name for listener in self.listeners.values() for name in listener.mechanisms
         } & _SCRAM.keys()
         # One request per mechanism: Kafka alters a user only once per request.
         for mechanism in sorted(wanted):

@@ -184,10 +184,10 @@ def _client(kafka: Kafka) -> ClientSettings:
 
 
 def _partitions(client: Producer | AdminClient, topic: str) -> list[int]:
-    found = client.list_topics(topic, timeout=TIMEOUT).topics[topic]
-    if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+    metadata = client.list_topics(topic, timeout=TIMEOUT).topics[topic]
+    if metadata.error is not None and metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         raise TopicNotFoundError(f"topic {topic!r} does not exist; create it first")
-    return sorted(found.partitions)
+    return sorted(metadata.partitions)
 
 
 def _arguments(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,10 +120,10 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
         self._launch(command, environment)
 
     def _is_ready(self, log: str) -> bool:
-        found = _LISTENING.search(log)
-        if found is None:
+        match = _LISTENING.search(log)
+        if match is None:
             return False
-        self._port = int(found[1])
+        self._port = int(match[1])
         try:
             self._request("GET", "/subjects")
         except OSError:

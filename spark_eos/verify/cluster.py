@@ -150,21 +150,25 @@ class Cluster:
         """The answers of all brokers; those that give none, ``silent``, are not asked again."""
         # Metadata may name a broker long after it died.
         until = time.monotonic() + _PATIENCE
-        found: dict[int, Any] = {}
+        answered: dict[int, Any] = {}
         while left := [
-            one for one in sorted(self._manager.addresses()) if one not in {*found, *self._silent}
+            node
+            for node in sorted(self._manager.addresses())
+            if node not in {*answered, *self._silent}
         ]:
             milliseconds = max(1, int((until - time.monotonic()) * 1000))
-            asked = [(one, request) for one in left]
+            asked = [(node, request) for node in left]
             answers = self._loop.run(self._manager.answers, asked, milliseconds)
-            found |= {
-                one: answer for one, answer in zip(left, answers, strict=True) if answer is not None
+            answered |= {
+                node: answer
+                for node, answer in zip(left, answers, strict=True)
+                if answer is not None
             }
             if time.monotonic() >= until:
-                self._silent |= {one: self._name(one) for one in left if one not in found}
+                self._silent |= {node: self._name(node) for node in left if node not in answered}
             else:
                 time.sleep(_PAUSE)
-        return found
+        return answered
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -183,15 +187,15 @@ class Cluster:
 
     def partition_counts(self, topics: Collection[str] | None) -> dict[str, int]:
         """The number of partitions of topics; of all that may be described if None is given."""
-        found = self.ask("topics", functools.partial(self._metadata, topics))
-        counts = {topic.name: len(topic.partitions) for topic in found.topics}
+        topics_found = self.ask("topics", functools.partial(self._metadata, topics))
+        counts = {topic.name: len(topic.partitions) for topic in topics_found.topics}
         return counts if topics is None else {topic: counts[topic] for topic in topics}
 
     def identity(self, topics: Collection[str]) -> Identity:
         """Return the ids of the cluster and of topics."""
-        found = self.ask("topics", functools.partial(self._metadata, topics))
-        ids = {topic.name: topic.topic_id or NO_ID for topic in found.topics}
-        return Identity(found.cluster_id or "", ids)
+        metadata = self.ask("topics", functools.partial(self._metadata, topics))
+        ids = {topic.name: topic.topic_id or NO_ID for topic in metadata.topics}
+        return Identity(metadata.cluster_id or "", ids)
 
     def _metadata(self, topics: Collection[str] | None, seconds: float) -> Any:
         wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics or ()]
@@ -233,11 +237,11 @@ class Cluster:
             resource_type=_TOPIC, resource_name=topic, configuration_keys=[_POLICY]
         )
         request = DescribeConfigsRequest(resources=[wanted], include_synonyms=False)
-        found = self.send(request, None, seconds).results[0]
-        if found.error_code in _DENIED:
+        result = self.send(request, None, seconds).results[0]
+        if result.error_code in _DENIED:
             return None
-        check(found.error_code)
-        return str(found.configs[0].value)
+        check(result.error_code)
+        return str(result.configs[0].value)
 
     # Offsets ------------------------------------------------------------------------------------
 
@@ -256,11 +260,11 @@ class Cluster:
     def _offsets(
         self, partitions: Collection[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
-        while left := [one for one in partitions if one not in found]:
+        offsets: dict[TopicPartition, int] = {}
+        while left := [partition for partition in partitions if partition not in offsets]:
             attempt = functools.partial(self._offsets_of_first, left, spec, isolation)
-            found |= self.ask(f"offsets of {name_of(left[0])}", attempt)
-        return {one: found[one] for one in partitions}
+            offsets |= self.ask(f"offsets of {name_of(left[0])}", attempt)
+        return {partition: offsets[partition] for partition in partitions}
 
     def _offsets_of_first(
         self,
@@ -272,15 +276,19 @@ class Cluster:
         """Return the offset of the first partition, and what else its leader knows."""
         leader = self.leader(partitions[0], seconds)
         topic_class = ListOffsetsRequest.ListOffsetsTopic
-        led = by_topic(one for one in partitions if self._leaders.get(one, leader) == leader)
+        led = by_topic(
+            partition for partition in partitions if self._leaders.get(partition, leader) == leader
+        )
         request = ListOffsetsRequest(
             isolation_level=int(isolation),
             topics=[
                 topic_class(
                     name=topic,
                     partitions=[
-                        topic_class.ListOffsetsPartition(partition_index=one, timestamp=int(spec))
-                        for one in numbers
+                        topic_class.ListOffsetsPartition(
+                            partition_index=partition, timestamp=int(spec)
+                        )
+                        for partition in numbers
                     ],
                 )
                 for topic, numbers in led.items()
@@ -288,15 +296,15 @@ class Cluster:
             timeout_ms=int(seconds * 1000),
             min_version=2,  # the first one that has isolation levels
         )
-        found: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
         for topic in self.send(request, leader, seconds).topics:
             for one in topic.partitions:
                 partition = TopicPartition(topic.name, one.partition_index)
                 if not one.error_code:
-                    found[partition] = one.offset
+                    offsets[partition] = one.offset
                 elif partition == partitions[0]:
                     check(one.error_code)
-        return found
+        return offsets
 
     def leader(self, partition: TopicPartition, seconds: float) -> int:
         """Return the node id of the broker that leads a partition."""

@@ -176,12 +176,12 @@ class _Comparing:
 
     def _topic_rows(self, partitions: Partitions) -> TopicRows:
         lows = self.cluster.lows(partitions)
-        spans = {one: (low, self.settled.ends[one]) for one, low in lows.items()}
+        spans = {partition: (low, self.settled.ends[partition]) for partition, low in lows.items()}
         reader = Reader(self.cluster, partitions, READ_COMMITTED)
         return TopicRows(reader, partitions, spans)
 
     def _fit(self, batch: list[Row]) -> Iterator[Row]:
-        outputs = {one.topic for one in self.outputs}
+        outputs = {partition.topic for partition in self.outputs}
         for row in batch:
             if self.expected.has_topic and row.topic not in outputs:
                 what = "has no topic" if row.topic is None else f"is for topic {row.topic!r}"
@@ -222,9 +222,9 @@ class _Comparing:
         unjudged = self.settled.unjudged() | dict.fromkeys(
             (_OUTPUTS_REMOVED, _EXPECTED_REMOVED, _ELSEWHERE), 0
         )
-        if any(lows[one] for one in self.outputs):
+        if any(lows[partition] for partition in self.outputs):
             unjudged[_OUTPUTS_REMOVED] = counts.pop(Difference.MISSING)
-        if any(lows[one] for one in self.expected_partitions):
+        if any(lows[partition] for partition in self.expected_partitions):
             for kind in (Difference.DUPLICATE, Difference.UNEXPECTED):
                 unjudged[_EXPECTED_REMOVED] += counts.pop(kind, 0)
         if self.by_key:
@@ -241,17 +241,17 @@ class _Comparing:
         without_key = ask("SELECT COUNT(*) FROM keyless")
         counts[Difference.UNEXPECTED] = counts.get(Difference.UNEXPECTED, 0) + without_key
         examples = self._examples(cases)
-        found = {
+        findings = {
             kind: Finding(counts.get(kind, 0), tuple(examples.get(kind, ())[:most]))
             for kind in kinds
         }
-        found[Difference.OPEN] = Finding(len(self.held_up), tuple(self.held_up[:most]))
+        findings[Difference.OPEN] = Finding(len(self.held_up), tuple(self.held_up[:most]))
         side = "SELECT COUNT(*) FROM rows WHERE side ="
         return Comparison(
             rows_expected=ask(f"{side} {EXPECTED}"),
             records_out=ask(f"{side} {VISIBLE}") + without_key,
             by_key=self.by_key,
-            found={kind: found[kind] for kind in Difference if kind in found},
+            found={kind: findings[kind] for kind in Difference if kind in findings},
             unjudged={reason: count for reason, count in unjudged.items() if count},
             notes=(*notes, *self._notes()),
         )

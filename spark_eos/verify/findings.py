@@ -184,8 +184,8 @@ class Result(Generic[_Kind, _Example]):
 
     def count(self, kind: _Kind) -> int:
         """Return how often a kind was found; 0 if it was not checked."""
-        found = self.found.get(kind)
-        return 0 if found is None else found.count
+        finding = self.found.get(kind)
+        return 0 if finding is None else finding.count
 
     @property
     def anomalies(self) -> dict[_Kind, Finding[_Example]]:
@@ -234,10 +234,10 @@ class Findings(Result[Kind, Example]):
     @property
     def anomalies(self) -> dict[Kind, Finding[Example]]:
         """The findings that count as anomalies; unprocessed input only if ``complete``."""
-        found = super().anomalies
+        anomalies = super().anomalies
         if not self.complete:
-            found.pop(Kind.UNPROCESSED, None)
-        return found
+            anomalies.pop(Kind.UNPROCESSED, None)
+        return anomalies
 
     @property
     def unchecked(self) -> tuple[Kind, ...]:

@@ -42,14 +42,14 @@ class CommittedOffsets:
         # Until no open transaction is about to change an offset: of each partition by itself, since
         # a running query always has some pending.
         until = time.monotonic() + self._cluster.timeout
-        found, unstable = self._asked(partitions, stable=stable)
+        offsets, unstable = self._asked(partitions, stable=stable)
         while unstable and time.monotonic() <= until:
             time.sleep(_PAUSE)
             more, unstable = self._asked(unstable, stable=True)
-            found |= more
+            offsets |= more
         if unstable:
-            found |= self._asked(unstable, stable=False)[0]
-        return found, unstable
+            offsets |= self._asked(unstable, stable=False)[0]
+        return offsets, unstable
 
     def _asked(
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool
@@ -64,7 +64,7 @@ class CommittedOffsets:
         check(where.error_code)
         answer = self._cluster.send(request, where.node_id, seconds).groups[0]
         check(answer.error_code)
-        found: Offsets = {}
+        offsets: Offsets = {}
         unstable: set[TopicPartition] = set()
         for topic in answer.topics:
             for one in topic.partitions:
@@ -74,8 +74,8 @@ class CommittedOffsets:
                     continue
                 check(one.error_code)
                 if one.committed_offset >= 0:
-                    found[partition] = Stored(one.committed_offset, one.metadata or "")
-        return found, unstable
+                    offsets[partition] = Stored(one.committed_offset, one.metadata or "")
+        return offsets, unstable
 
     def _request(
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool

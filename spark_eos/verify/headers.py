@@ -26,8 +26,8 @@ def header(message: Message, name: str) -> bytes | None:
 
 def number(text: bytes, most: int) -> int | None:
     """Return the number from 0 to ``most`` that a text is; None for any other text."""
-    found = int(text) if _NUMBER.fullmatch(text) else -1
-    return found if 0 <= found <= most else None
+    parsed = int(text) if _NUMBER.fullmatch(text) else -1
+    return parsed if 0 <= parsed <= most else None
 
 
 class Letter(NamedTuple):
@@ -40,8 +40,8 @@ class Letter(NamedTuple):
 
 def dead_letter(headers: Iterable[tuple[str, bytes | None]]) -> Letter:
     """What the headers of a dead letter say, in any style; those of other records say nothing."""
-    found = list(headers)
-    names = [name for name, _ in found]
+    given = list(headers)
+    names = [name for name, _ in given]
     reasons = [at for at, name in enumerate(names) if name.removesuffix(_REASON) in _STYLES]
     if not reasons:
         return Letter()
@@ -50,7 +50,7 @@ def dead_letter(headers: Iterable[tuple[str, bytes | None]]) -> Letter:
     style = names[last].removesuffix(_REASON)
     said: dict[str, bytes] = {}
     # From the reason to the end, then back to the beginning, each as far as there is no gap.
-    for around in (found[last:], found[:last][::-1]):
+    for around in (given[last:], given[:last][::-1]):
         for name, value in around:
             if not name.startswith(style) or name in said:
                 break

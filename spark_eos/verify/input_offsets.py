@@ -36,10 +36,10 @@ class InputOffsets:
 
 def check_not_staged(group: CommittedOffsets) -> None:
     """Raise VerificationError for a staged query's group, which has no offsets of its inputs."""
-    found, _ = group.read(stable=False)
+    offsets, _ = group.read(stable=False)
     if any(
         text.startswith(_PUBLISHED) or isinstance(_fields(text).get("staged"), dict)
-        for _, text in found.values()
+        for _, text in offsets.values()
     ):
         raise VerificationError(
             f"group {group.group_id!r} is that of a staged query: its offsets do not tell how far "
@@ -58,15 +58,16 @@ class DirectDelivery:
 
     def read(self, *, stable: bool) -> InputOffsets:
         """Read the offsets; as `CommittedOffsets.read`. Once stable, there must be any."""
-        found, unstable = self._group.read(self._inputs, stable=stable)
-        committed = {partition: stored.offset for partition, stored in _progress(found).items()}
+        offsets, unstable = self._group.read(self._inputs, stable=stable)
+        committed = {partition: stored.offset for partition, stored in _progress(offsets).items()}
         if stable and not committed:
             raise VerificationError(
                 f"group {self._group.group_id!r} has no committed offset in any input topic: there "
                 "is nothing to judge; check --group-id and --input"
             )
         return InputOffsets(
-            committed, tuple(name_of(one) for one in self._inputs if one in unstable)
+            committed,
+            tuple(name_of(partition) for partition in self._inputs if partition in unstable),
         )
 
 
@@ -84,8 +85,8 @@ class MirroredDelivery:
 
     def read(self, *, stable: bool) -> InputOffsets:
         """Read the offsets; as `CommittedOffsets.read`. Once stable, there must be any."""
-        found, _ = self._group.read(stable=False)
-        stored = _progress(found)
+        offsets, _ = self._group.read(stable=False)
+        stored = _progress(offsets)
         unstable: set[TopicPartition] = set()
         if stable:
             more, unstable = self._group.read(self._awaited(stored), stable=True)
@@ -101,12 +102,18 @@ class MirroredDelivery:
 
     def _awaited(self, stored: Offsets) -> set[TopicPartition]:
         """The partitions whose offset may be about to tell of an input; also those without one."""
-        sources = {one: source for one, source in _sources(stored).items() if source is not None}
+        sources = {
+            partition: source
+            for partition, source in _sources(stored).items()
+            if source is not None
+        }
         # A group without any progress, in its first transaction, may have it anywhere.
         topics = sorted({topic for topic, _ in sources})
         counts = self._target.partition_counts(topics or None)
         # A progress partition keeps its source partition for good.
-        others = {one for one, source in sources.items() if source.topic not in self._topics}
+        others = {
+            partition for partition, source in sources.items() if source.topic not in self._topics
+        }
         # Only if asked for a partition, the broker tells that it is about to get its first offset.
         return {*Partitions(counts)} - others
 
@@ -199,9 +206,9 @@ def _sources(stored: Offsets) -> dict[TopicPartition, Source | None]:
     return {partition: source_of(text) for partition, (_, text) in stored.items()}
 
 
-def _progress(found: Offsets) -> Offsets:
+def _progress(offsets: Offsets) -> Offsets:
     return {
         partition: stored
-        for partition, stored in found.items()
+        for partition, stored in offsets.items()
         if not stored.text.startswith(_PUBLISHED)
     }

@@ -49,7 +49,7 @@ class Judgement:
             by_sql.append(Kind.REORDERED)
         if self.group_id is not None:
             by_sql += [Kind.WITHOUT_OFFSET, Kind.UNPROCESSED]
-        found = {kind: self._asked(kind, examples) for kind in by_sql}
+        findings = {kind: self._asked(kind, examples) for kind in by_sql}
         listed = {
             Kind.OPEN: [
                 Example(outputs=outputs, detail=detail)
@@ -58,14 +58,16 @@ class Judgement:
         }
         if self.group_id is not None:
             listed[Kind.BEYOND_END] = [*self._beyond_end()]
-        found |= {kind: Finding(len(each), tuple(each[:examples])) for kind, each in listed.items()}
+        findings |= {
+            kind: Finding(len(each), tuple(each[:examples])) for kind, each in listed.items()
+        }
         return Findings(
             records_in=records.number("SELECT COUNT(*) FROM inputs"),
             records_out=records.number(
                 "SELECT (SELECT COUNT(*) FROM outputs) + (SELECT COUNT(*) FROM without_source)"
             ),
             isolation_level=self.isolation_level,
-            found={kind: found[kind] for kind in Kind if kind in found},
+            found={kind: findings[kind] for kind in Kind if kind in findings},
             complete=complete,
             input_gone=records.number("SELECT SUM(visible) FROM unmatched WHERE gone"),
             unjudged={reason: count for reason, count in self._unjudged().items() if count},
@@ -123,8 +125,10 @@ class Judgement:
             return ()
         committed, ends = self.offsets.committed, self.input_ends
         return tuple(
-            GroupOffset(one.topic, one.partition, committed.get(one), ends[one])
-            for one in self.inputs
+            GroupOffset(
+                partition.topic, partition.partition, committed.get(partition), ends[partition]
+            )
+            for partition in self.inputs
         )
 
     def _notes(self) -> Iterator[str]:

@@ -110,15 +110,15 @@ class Inputs:
         name = self._matching.name()
         rows: list[InputRow] = []
         for (at, message), standing in zip(batch, standings, strict=True):
-            found = at if by_position else name(message)
-            if found is None:
+            key = at if by_position else name(message)
+            if key is None:
                 what = "key" if self._matching.key else f"header {self._matching.header!r}"
                 raise VerificationError(
                     f"input {self._partitions.position(at)} has no {what} to match it by; "
                     "--position-header needs nothing in the input"
                 )
             expected = 1 if expect is None else self._expected(message, expect, at)
-            rows.append((found, at, expected, standing))
+            rows.append((key, at, expected, standing))
         return rows
 
     def _expected(self, message: Message, name: str, at: int) -> int:
@@ -130,13 +130,13 @@ class Inputs:
             )
         if value is None:
             return 1
-        found = number(value, _MAX_EXPECTED)
-        if found is None:
+        parsed = number(value, _MAX_EXPECTED)
+        if parsed is None:
             raise VerificationError(
                 f"input {self._partitions.position(at)}: header {name!r} is not a number of "
                 f"outputs: {value[:_SHOWN]!r}"
             )
-        return found
+        return parsed
 
 
 def _bounds(partitions: Partitions, offsets: InputOffsets | None) -> list[int]:
@@ -165,11 +165,13 @@ class Outputs:
         }
         self._group = None if group_id is None else group_id.encode()
         # What names no topic is no letter, so it is judged.
-        self._topics = {b"", *(one.topic.encode() for one in inputs)}
+        self._topics = {b"", *(partition.topic.encode() for partition in inputs)}
         # How many dead letters count, by group; and how many records of their topics do not.
         self.letters: Counter[bytes] = Counter()
         self.others = 0
-        self._bases = {name_of(one).encode(): base for one, base in inputs.bases.items()}
+        self._bases = {
+            name_of(partition).encode(): base for partition, base in inputs.bases.items()
+        }
         self._matching = matching
         # Outputs that are no dead letters, and whether one has what it is to be matched by.
         self._plain = 0
@@ -180,7 +182,7 @@ class Outputs:
     def rows(self, batch: Batch) -> tuple[list[OutputRow], list[NoSourceRow]]:
         """Return the rows of records that refer to an input, and of those that don't."""
         if self._letters:
-            batch = [one for one in batch if not self._is_anothers(*one)]
+            batch = [record for record in batch if not self._is_anothers(*record)]
         if self._header is not None:
             rows, without = self._by_position(batch, self._header)
         else:
@@ -198,7 +200,7 @@ class Outputs:
         """Raise VerificationError if no record has what it is to be matched by."""
         if self._plain and not self._named:
             letters = self._matching.dead_letter_topics
-            topics = {one.topic for one in self._outputs} - {*letters}
+            topics = {partition.topic for partition in self._outputs} - {*letters}
             raise self._matching.missing(self._plain, sorted(topics))
 
     def _is_anothers(self, at: int, message: Message) -> bool:
@@ -221,11 +223,11 @@ class Outputs:
         rows: list[OutputRow] = []
         without: list[NoSourceRow] = []
         for at, message in batch:
-            found = self._name(message)
-            if found is None:
+            key = self._name(message)
+            if key is None:
                 without.append((at, None))
             else:
-                rows.append((found, at, 0))
+                rows.append((key, at, 0))
         return rows, without
 
     def _by_position(self, batch: Batch, name: str) -> tuple[list[OutputRow], list[NoSourceRow]]:
@@ -241,11 +243,11 @@ class Outputs:
             )
             partition, _, offset = (value or b"").rpartition(b":")
             base = bases.get(partition)
-            found = number(offset, OFFSETS)
-            if base is None or found is None:
+            parsed = number(offset, OFFSETS)
+            if base is None or parsed is None:
                 without.append((at, value and value[:_SHOWN]))
                 continue
-            source = base + found
+            source = base + parsed
             highest, source_number = self._highest[output], base >> SHIFT
             last = highest.get(source_number)
             if last is not None and source < last:

@@ -68,10 +68,13 @@ class Settled:
                 for partition, stable in self.short.items()
             ),
             *(
-                ((), f"{one.transactional_id}, producer id {one.producer_id}")
-                for one in sorted(self.still_open)
+                ((), f"{transaction.transactional_id}, producer id {transaction.producer_id}")
+                for transaction in sorted(self.still_open)
             ),
-            *(((), f"offset of group {group_id} in {one} is about to change") for one in unstable),
+            *(
+                ((), f"offset of group {group_id} in {partition} is about to change")
+                for partition in unstable
+            ),
         ]
 
 
@@ -82,7 +85,11 @@ def settle(cluster: Cluster, partitions: Collection[TopicPartition], prefix: str
     until = time.monotonic() + cluster.timeout
     while True:
         stable = cluster.stable_ends(partitions)
-        short = {one: stable[one] for one in partitions if stable[one] < ends[one]}
+        short = {
+            partition: stable[partition]
+            for partition in partitions
+            if stable[partition] < ends[partition]
+        }
         if still_open:
             still_open &= _open_transactions(cluster, prefix)
         if not (short or still_open) or time.monotonic() > until:
@@ -98,26 +105,28 @@ def _open_transactions(cluster: Cluster, prefix: str | None) -> set[OpenTransact
 
 
 def _listed(cluster: Cluster, prefix: str, seconds: float) -> set[OpenTransaction]:
-    found: set[OpenTransaction] = set()
+    transactions: set[OpenTransaction] = set()
     listing = ListTransactionsRequest(state_filters=list(_OPEN_STATES))
     for broker, listed in cluster.ask_each(listing).items():
         check(listed.error_code)
         ids = [
-            one.transactional_id
-            for one in listed.transaction_states
-            if one.transactional_id.startswith(prefix)
+            state.transactional_id
+            for state in listed.transaction_states
+            if state.transactional_id.startswith(prefix)
         ]
         if ids:
             # The broker that lists a transaction coordinates it.
             describe = DescribeTransactionsRequest(transactional_ids=ids)
-            for one in cluster.send(describe, broker, seconds).transaction_states:
-                if one.error_code == _ENDED:
+            for state in cluster.send(describe, broker, seconds).transaction_states:
+                if state.error_code == _ENDED:
                     continue
-                check(one.error_code)
-                if one.transaction_state in _OPEN_STATES:
-                    began = one.transaction_start_time_ms
-                    found.add(OpenTransaction(one.transactional_id, began, one.producer_id))
-    return found
+                check(state.error_code)
+                if state.transaction_state in _OPEN_STATES:
+                    began = state.transaction_start_time_ms
+                    transactions.add(
+                        OpenTransaction(state.transactional_id, began, state.producer_id)
+                    )
+    return transactions
 
 
 def _check_may_describe(cluster: Cluster, prefix: str) -> None:

@@ -29,10 +29,10 @@ def position_in(partition: TopicPartition, offset: int) -> Position:
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Return the numbers of partitions by topic."""
-    found: dict[str, list[int]] = {}
+    indexes: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
-        found.setdefault(topic, []).append(number)
-    return found
+        indexes.setdefault(topic, []).append(number)
+    return indexes
 
 
 def size(spans: Spans) -> int:
@@ -76,6 +76,6 @@ class Partitions(Collection[TopicPartition]):
         """Return the position that an integer stands for."""
         return position_in(self.partition(at), at & OFFSETS)
 
-    def positions(self, *found: int | None) -> tuple[Position, ...]:
+    def positions(self, *numbers: int | None) -> tuple[Position, ...]:
         """Return the distinct positions that integers stand for, without None."""
-        return tuple(self.position(at) for at in dict.fromkeys(found) if at is not None)
+        return tuple(self.position(at) for at in dict.fromkeys(numbers) if at is not None)

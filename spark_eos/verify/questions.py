@@ -190,15 +190,15 @@ class Records(Database):
         """By number of the input partition, the first source offset from each of some starts on."""
         # Each start is of an output partition of its own.
         self.insert("starts VALUES (?, ?)", ((at >> SHIFT, at) for at in starts))
-        found: dict[int, dict[int, int]] = {at >> SHIFT: {} for at in starts}
+        places: dict[int, dict[int, int]] = {at >> SHIFT: {} for at in starts}
         # Of the smallest position, as MIN() decides which row the other columns are of.
         for output, source, _ in self.ask(
             "SELECT partition, id, MIN(position) FROM outputs JOIN starts "
             f"ON partition = position >> {SHIFT} AND position >= start "
             f"WHERE typeof(id) = 'integer' GROUP BY partition, id >> {SHIFT}"
         ):
-            found[output][source >> SHIFT] = source & OFFSETS
-        return [*found.values()]
+            places[output][source >> SHIFT] = source & OFFSETS
+        return [*places.values()]
 
     def uncommitted_spans(self) -> list[tuple[int, int]]:
         """First and last position of uncommitted records in each output partition."""

@@ -78,8 +78,8 @@ class Reader:
             with closing(Consumer(self._settings)) as consumer:
                 yield from self._read(consumer, spans, advance)
         except KafkaException as error:
-            found = error.args[0]
-            reason = found.str() if isinstance(found, KafkaError) else found
+            message = error.args[0]
+            reason = message.str() if isinstance(message, KafkaError) else message
             raise VerificationError(f"reading: {reason}") from error
 
     def _read(
@@ -97,16 +97,18 @@ class Reader:
             if batch:
                 yield batch
             moved = 0
-            for found in consumer.position(_offsets((one, _NONE) for one in at)):
-                partition = TopicPartition(found.topic, found.partition)
+            for position in consumer.position(_offsets((partition, _NONE) for partition in at)):
+                partition = TopicPartition(position.topic, position.partition)
                 end = spans[partition][1]
                 # A span ends early at the last stable offset, beyond which the consumer can't read.
-                reached = end if partition in done else min(found.offset, end)
+                reached = end if partition in done else min(position.offset, end)
                 moved += max(0, reached - at[partition])
                 at[partition] = max(at[partition], reached)
                 if reached == end:
                     done.add(partition)
-            finished = [(one, _NONE) for one in done if at.pop(one, None) is not None]
+            finished = [
+                (partition, _NONE) for partition in done if at.pop(partition, None) is not None
+            ]
             if finished:
                 # Records beyond the span must not delay other partitions.
                 consumer.pause(_offsets(finished))
@@ -145,10 +147,11 @@ _NONE: Final = confluent_kafka.OFFSET_INVALID
 
 
 def _offsets(
-    found: Iterable[tuple[TopicPartition, int]],
+    offsets: Iterable[tuple[TopicPartition, int]],
 ) -> list[confluent_kafka.TopicPartition]:
     return [
-        confluent_kafka.TopicPartition(one.topic, one.partition, offset) for one, offset in found
+        confluent_kafka.TopicPartition(partition.topic, partition.partition, offset)
+        for partition, offset in offsets
     ]
 
 

@@ -75,8 +75,8 @@ class TopicRows:
             ]
 
 
-def _bytes(found: str | bytes | None) -> bytes | None:
-    return found.encode() if isinstance(found, str) else found
+def _bytes(content: str | bytes | None) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content
 
 
 def shown(data: bytes | None, most: int = 60) -> str | None:
@@ -96,13 +96,15 @@ class ParquetRows:
         try:
             # Leaves out names that begin with _ or ., such as Spark's _SUCCESS; and takes columns
             # from directories' names, as Spark's partitionBy writes them.
-            found = dataset.dataset(path, format=_FORMAT, partitioning="hive")
-            schemas = [(one.path, one.physical_schema) for one in found.get_fragments()]
+            files = dataset.dataset(path, format=_FORMAT, partitioning="hive")
+            schemas = [
+                (fragment.path, fragment.physical_schema) for fragment in files.get_fragments()
+            ]
             if not schemas:
                 raise ConfigurationError(f"--expect {path!r} holds no Parquet file")
             inside = {name for _, schema in schemas for name in schema.names}
             # The dataset's schema is that of its first file, and of the directories' names.
-            names = [name for name in ("key", "topic") if name in {*inside, *found.schema.names}]
+            names = [name for name in ("key", "topic") if name in {*inside, *files.schema.names}]
             for file, schema in schemas:
                 _check(file, schema, [_VALUE, *(name for name in names if name in inside)])
             self._columns = [_VALUE, *names]
@@ -118,7 +120,7 @@ class ParquetRows:
                     path, format=_FORMAT, partitioning="hive", schema=self._schema
                 ).get_fragments()
             )
-            self.total: int = sum(one.metadata.num_rows for one in self._files)
+            self.total: int = sum(file.metadata.num_rows for file in self._files)
         except (OSError, pa.ArrowException) as error:
             raise ConfigurationError(f"--expect {path!r} can't be opened: {error}") from error
 
@@ -134,9 +136,9 @@ class ParquetRows:
         for index in sorted({number >> _SHIFT for number in numbers}):
             wanted = {number for number in numbers if number >> _SHIFT == index}
             for batch in self._read(index):
-                found = [row for row in batch if row.number in wanted]
-                yield from found
-                wanted -= {row.number for row in found}
+                rows = [row for row in batch if row.number in wanted]
+                yield from rows
+                wanted -= {row.number for row in rows}
                 if not wanted:
                     break
 
@@ -174,10 +176,10 @@ def _check(file: str, schema: Any, required: list[str]) -> None:
                 "need 'value', and may have 'key' and 'topic'"
             )
     for name in {_VALUE, "key", "topic"} & set(schema.names):
-        found = schema.field(name).type
-        plain = found.value_type if pa.types.is_dictionary(found) else found
+        kind = schema.field(name).type
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
         if str(plain) not in _TYPES and not pa.types.is_fixed_size_binary(plain):
             raise ConfigurationError(
-                f"--expect: column {name!r} of {file} is {found}; it must be binary or string, "
+                f"--expect: column {name!r} of {file} is {kind}; it must be binary or string, "
                 "as Kafka's records are: cast it as your query does"
             )

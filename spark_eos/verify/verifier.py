@@ -136,8 +136,8 @@ def verify(
         written = Partitions(target.partition_counts(outputs))
         notes = [*source.not_compacted(inputs), *target.not_compacted(outputs)]
         records = stack.enter_context(Records(partitions))
-        found = (matching, partitions, written, records, isolation_level, group_id)
-        work = _Verification(*found, source=source, target=target, watch=watch or silent)
+        parts = (matching, partitions, written, records, isolation_level, group_id)
+        work = _Verification(*parts, source=source, target=target, watch=watch or silent)
         work.reconcile(prefix)
         return work.findings(notes, examples=examples, complete=complete)
 
@@ -183,7 +183,7 @@ class _Verification(Judgement):
         lows = target.lows(self.outputs)
         self.rows = Outputs(self.matching, self.inputs, self.outputs, self.group_id)
         reader = Reader(target, self.outputs, self.isolation_level)
-        spans = {one: (lows[one], end) for one, end in self.settled.ends.items()}
+        spans = {partition: (lows[partition], end) for partition, end in self.settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
             records.add_outputs(*self.rows.rows(batch))
         self.rows.check_named()
@@ -203,8 +203,8 @@ class _Verification(Judgement):
         self.watch("Matching", 0, 1)
         records.match(
             {
-                base >> SHIFT: (self.input_lows[one], unsure[one])
-                for one, base in self.inputs.bases.items()
+                base >> SHIFT: (self.input_lows[partition], unsure[partition])
+                for partition, base in self.inputs.bases.items()
             },
             at_most_once_each=self.matching.at_most_once_each,
             one_each=self.matching.expect_header is None,
@@ -224,26 +224,30 @@ class _Verification(Judgement):
         """By input partition, the offset below which retention may have removed outputs."""
         # In an output partition that retention has shortened, the removed outputs of an input
         # partition come before the first remaining one.
-        shortened = {self.outputs.base(one) | low for one, low in lows.items() if low > 0}
+        shortened = {
+            self.outputs.base(partition) | low for partition, low in lows.items() if low > 0
+        }
         firsts = self.records.first_sources(shortened)
         return {
-            one: max((first.get(base >> SHIFT, OFFSETS) for first in firsts), default=0)
-            for one, base in self.inputs.bases.items()
+            partition: max((first.get(base >> SHIFT, OFFSETS) for first in firsts), default=0)
+            for partition, base in self.inputs.bases.items()
         }
 
     def _read_control_records(self, lows: Mapping[TopicPartition, int]) -> None:
         target, outputs = self.target, self.outputs
         # The current high watermarks: one may lie beyond the end of the records read.
-        spans = {one: (lows[one], end) for one, end in target.ends(outputs).items()}
+        spans = {
+            partition: (lows[partition], end) for partition, end in target.ends(outputs).items()
+        }
         advance = self._meter("Reading transaction markers", spans)
-        for one, (low, end) in spans.items():
+        for partition, (low, end) in spans.items():
             self.records.add_uncommitted(
-                outputs.base(one), uncommitted(target, one, low, end, advance)
+                outputs.base(partition), uncommitted(target, partition, low, end, advance)
             )
 
     def _read_inputs(self, rows: Inputs) -> None:
         lows = self.source.lows(self.inputs)
-        spans = {one: (lows[one], end) for one, end in self.input_ends.items()}
+        spans = {partition: (lows[partition], end) for partition, end in self.input_ends.items()}
         reader = Reader(self.source, self.inputs, READ_COMMITTED)
         for batch in reader.read(spans, self._meter("Reading inputs", spans)):
             self.records.add_inputs(rows.rows(batch))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
@@ -65,6 +65,8 @@ TIMES = st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 2_00
 
 
 @pytest.mark.parametrize("kind", FUNCTIONS)
+@example([(None, -(1 << 63))], "UTC")
+@example([(None, -(1 << 63))], "GMT+8")
 @given(st.lists(st.tuples(TEXTS, TIMES), min_size=1, max_size=9), st.sampled_from(ZONES))
 def test_each_row_is_made_or_has_an_error(
     kind: str, rows: list[tuple[bytes | None, int | None]], zone: str

@@ -10,6 +10,7 @@ from spark_eos._spark import row_errors
 from spark_eos._spark.columns import LETTER_FIELDS
 from spark_eos._spark.dead_letter_columns import ERROR_FIELD, ERROR_TEXTS
 from spark_eos._spark.row_errors import RowError, RowErrors
+from spark_eos._spark.signed_errors import ERRORS_CARRIED
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError, WriteError
 
 STRING, OURS = T.StringType(), ERROR_FIELD.dataType
@@ -70,7 +71,7 @@ def _at(offset: int, error: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def test_an_error_goes_into_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_errors, "_is_carried", lambda: True)
+    monkeypatch.setattr(row_errors, "job_tags", lambda: ERRORS_CARRIED)
     batch = _batch(_at(0), None, _at(2), _at(3, FIRST), _at(4))
     columns = {"source": batch.column(0)}
     in_source = RowErrors.of(_schema(CARRYING), None, WriteError)
