@@ -117,18 +117,20 @@ class CheckpointCheck:
             f"{self._place} {what}. Put back {file} from a copy, or {self._restart}"
         )
 
-    def check_sources(self, entry: LogEntry, sources: Sequence[Reads | None]) -> None:
-        """Refuse sources that were added, removed or swapped; None is one that is not Kafka."""
-        before = entry.by_source()
-        if not all(name.isdecimal() for name in before):
-            # Sources have names of their own, by which Spark finds them.
-            return
-        read = [{topic for topic, _ in kafka_positions(before[n])} for n in sorted(before, key=int)]
-        shown = "; ".join(listed(sorted(topics), 3) or "no topic" for topics in read)
-        if len(before) != len(sources):
+    def check_number(self, entry: LogEntry, number: int) -> None:
+        """Refuse another number of sources than before."""
+        read = _topics_by_source(entry)
+        if read is not None and len(read) != number:
+            shown = "; ".join(listed(sorted(topics), 3) or "no topic" for topics in read)
             raise self._changed(
-                f"has offsets of {len(before)} sources ({shown}), and the query has {len(sources)}"
+                f"has offsets of {len(read)} sources ({shown}), and the query has {number}"
             )
+
+    def check_sources(self, entry: LogEntry, sources: Sequence[Reads | None]) -> None:
+        """Refuse sources, as many as before, that were swapped; None is one that is not Kafka."""
+        read = _topics_by_source(entry)
+        if read is None:
+            return
         for number, (topics, reads) in enumerate(zip(read, sources, strict=True), 1):
             if reads is not None and (others := topics - reads(topics)):
                 raise self._changed(
@@ -141,6 +143,14 @@ class CheckpointCheck:
             f"{self._place} {what}: Spark tells sources apart by their order, so none may be "
             f"added, removed or swapped. Put them back as they were, or {self._restart}"
         )
+
+
+def _topics_by_source(entry: LogEntry) -> list[set[str]] | None:
+    """Return what each source has read; None if sources have names, by which Spark finds them."""
+    before = entry.by_source()
+    if not all(name.isdecimal() for name in before):
+        return None
+    return [{topic for topic, _ in kafka_positions(before[n])} for n in sorted(before, key=int)]
 
 
 def _is_json(text: str) -> bool:

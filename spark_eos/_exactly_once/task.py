@@ -222,7 +222,7 @@ class _TaskWriter:
             else:
                 self._judge_left_out(part)
         except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
-            self._fail(error, part.position(0))
+            self._fail(error, part.positions)
         if self._status != task_report.WRITTEN:
             self._leave_out(self._outcomes[part.partition])
 

@@ -26,6 +26,7 @@ from spark_eos._sink.failures import Failures, note_run
 from spark_eos._sink.start_checks import StartChecks
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.connect import ConnectRuntime
+from spark_eos._spark.failed_expression import expressions_judged
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
@@ -59,6 +60,7 @@ class SinkRun:
     ) -> None:
         self._runtime = runtime
         self._sink = sink
+        self._group_id = query.settings.group_id
 
         def delivery_of(offsets: GroupOffsets) -> Delivery:
             return delivery.of_run(query, runtime, start, offsets, why)
@@ -101,7 +103,9 @@ class SinkRun:
         runtime = self._runtime
         try:
             with runtime.batch(relation), self._explained():
-                return self._run.write(Batch(batch_id, frame, runtime.offset_log))
+                batch = Batch(batch_id, frame, runtime.offset_log)
+                with expressions_judged(batch, self._group_id):
+                    return self._run.write(batch)
         except BaseException as error:
             # Spark ends the query; the next run takes the members over or joins again.
             stopped = runtime.stopped(error)

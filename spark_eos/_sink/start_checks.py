@@ -60,6 +60,8 @@ class StartChecks:
         restart = (begun_with or query.delivery).without_checkpoint
         check = CheckpointCheck(self.files, restart)
         entry = check.check_logs(every_batch=self.every_batch)
+        if entry is not None:
+            check.check_number(entry, len(query.sources))
         check_still_read(query.sources, spark, log)
         if entry is not None:
             losses = not query.settings.fail_on_data_loss

@@ -23,8 +23,8 @@ _OUTAGE_MODULES: Final = (
     *("multiprocessing", "nntplib", "poplib", "queue", "smtplib", "socket", "sqlite3", "ssl"),
     *("subprocess", "telnetlib", "threading", "urllib.request", "xmlrpc"),
 )
-# They say of data that it is an OSError, with no number of one.
-_UNPACKERS: Final = ("bz2", "gzip")
+# What they say of data is an OSError with no number of one, or a RuntimeError.
+_UNPACKERS: Final = ("bz2", "gzip", "zipfile")
 # What Arrow says of values that it can't convert. Not what is derived: Flight is a client.
 _ARROWS: Final = (pa.ArrowException, pa.lib.ArrowCapacityError, pa.lib.ArrowSerializationError)
 _GROUPS: Final = getattr(builtins, "BaseExceptionGroup", ())  # not in Python 3.10
@@ -96,7 +96,8 @@ def _tried(function: Callable[[Any], Any], rows: Any) -> tuple[Any, Exception | 
 
 def _may_be_outage(error: BaseException) -> bool:
     kind = type(error)
-    if isinstance(error, OSError) and error.errno is None and _raised_in(error) in _UNPACKERS:
+    told = kind is RuntimeError or (isinstance(error, OSError) and error.errno is None)
+    if told and _raised_in(error) in _UNPACKERS:
         return False
     if isinstance(error, _OUTAGES) or not isinstance(error, Exception):
         return True

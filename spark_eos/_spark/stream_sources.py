@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -26,6 +26,18 @@ _SPLITTING: Final = {
     "minpartitions": "minPartitions",
     "maxrecordsperpartition": "maxRecordsPerPartition",
 }
+_LEAVE: Final = (
+    "To leave them, with what is unread in them, start a direct or mirrored query with an empty "
+    "checkpoint_location and the same group_id, and a staged one, once, with "
+    "fail_on_data_loss=False"
+)
+_LEFT_BY_NAME: Final = f"To read them on, name them in subscribe or assign. {_LEAVE}"
+_LEFT_BY_PATTERN: Final = (
+    "subscribePattern must match a topic's whole name, and chooses neither topic, "
+    "dead_letters.topic nor progress_topic of the sink. To read them on, let the pattern match "
+    f"them, or write to other topics. {_LEAVE} and subscribe= of the others' names in place of the "
+    "pattern"
+)
 # No other options are read, since some are secrets.
 _LOOKED_AT: Final = (
     READ_BY_US,
@@ -71,7 +83,7 @@ def check_staged_sources(sources: Sequence[StreamSource]) -> None:
     """Refuse sources that lose records unnoticed, or show records that were aborted."""
     for source in sources:
         if source.format in _KAFKA:
-            _check_records(source.options)
+            _check_records(source)
 
 
 def check_read_for(group_id: str, sources: Iterable[StreamSource]) -> None:
@@ -111,10 +123,15 @@ def _check_source(source: StreamSource) -> None:
                 f"source option {shown!r} can't be used: it splits source partitions over tasks; "
                 "leave it out"
             )
-    _check_records(options)
+    _check_records(source)
 
 
-def _check_records(options: Mapping[str, str]) -> None:
+def _loses_records(source: StreamSource) -> bool:
+    return source.options.get("failondataloss", "true").lower() == "false"
+
+
+def _check_records(source: StreamSource) -> None:
+    options = source.options
     check_numbers(options)
     if (level := options.get(_ISOLATION)) != "read_committed":
         given = "is missing" if level is None else f"is {level!r}"
@@ -123,7 +140,7 @@ def _check_records(options: Mapping[str, str]) -> None:
             f"committed ones: read with sink.read, or set {_ISOLATION!r} to "
             "'read_committed'"
         )
-    if options.get("failondataloss", "true").lower() == "false" and READ_BY_US not in options:
+    if _loses_records(source) and READ_BY_US not in options:
         raise UnsupportedPipelineError(
             "source option 'failOnDataLoss' is 'false', so deleted records would be skipped "
             "silently: leave it out, or read with sink.read"
@@ -151,22 +168,21 @@ def topics_read(
     return found
 
 
-def check_still_read(sources: Iterable[StreamSource], spark: SparkSession, log: OffsetLog) -> None:
-    """Refuse a checkpoint with topics that a subscribePattern no longer matches."""
+def check_still_read(
+    sources: Collection[StreamSource], spark: SparkSession, log: OffsetLog
+) -> None:
+    """Refuse a checkpoint with topics that no source reads any more."""
     read = topics_read(sources)
-    if not read.patterns:
-        # Spark says so itself, unless it is to ignore it, and the names are the user's choice.
+    of_kafka = [source for source in sources if source.format in _KAFKA]
+    if not read.patterns and all(map(_loses_records, of_kafka)):
+        # Spark goes on without them, and the names are the user's choice.
         return
     topics = log.topics()
     if left_out := topics - read.among(spark, topics):
         raise CheckpointError(
             f"the query of checkpoint_location {log.location!r} has read topics that it would not "
-            f"read any more: {listed(sorted(left_out), 10)}. subscribePattern must match a topic's "
-            "whole name, and chooses neither topic, dead_letters.topic nor progress_topic of the "
-            "sink. To read them on, let the pattern match them, or write to other topics. To leave "
-            "them, with what is unread in them, start a direct or mirrored query with an empty "
-            "checkpoint_location and the same group_id, and a staged one, once, with "
-            "fail_on_data_loss=False and subscribe= of the others' names in place of the pattern"
+            f"read any more: {listed(sorted(left_out), 10)}. "
+            + (_LEFT_BY_PATTERN if read.patterns else _LEFT_BY_NAME)
         )
 
 
@@ -193,7 +209,7 @@ def check_losses_seen(
     ours = topics_read(_selected(selections))
     others = [one for one in sources if one.format in _KAFKA and READ_BY_US not in one.options]
     for source in sources:
-        if source.options.get("failondataloss", "true").lower() != "false":
+        if not _loses_records(source):
             continue
         mine = topics_read([source])
         if (

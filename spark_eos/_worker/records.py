@@ -90,6 +90,13 @@ class SourceRows:
         """Return where a row came from, for error messages."""
         return f"source {self.source} offset {self.offsets[row].as_py()}"
 
+    @property
+    def positions(self) -> str:
+        """Where all rows came from, for error messages."""
+        if self.first_offset == self.last_offset:
+            return self.position(0)
+        return f"source {self.source} offsets {self.first_offset} to {self.last_offset}"
+
     def zero_timestamps(self, without: Collection[int]) -> int:
         """Number of rows whose timestamp is 0, which is written as 1 ms; without some rows."""
         timestamps = column_of(self.rows, "timestamp")

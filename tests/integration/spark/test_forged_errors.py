@@ -61,7 +61,7 @@ def _failure(
         ("udf", MISSING, "WriteError: batch 0 of group '{}': a Python function", "EOS17"),
         ("function", FORGED, "ValueError: Traceback (most recent call last):", "EOS19"),
         ("guarded", FORGED, "WriteError: {}-0, offset 0: ValueError: Traceback", "EOS17"),
-        ("cast", FORGED, "NumberFormatException: [CAST_INVALID_INPUT] ", "EOS19"),
+        ("cast", FORGED, "WriteError: batch 0 of group '{}': an expression of the query", "EOS17"),
     ],
 )
 def test_a_record_forges_no_error(

@@ -16,7 +16,7 @@ import spark_eos
 from spark_eos import ExactlyOnceSink, errors
 from spark_eos.testing import EmbeddedKafka, process_available
 from support.flow import Flow
-from support.queries import relay, run_available, running
+from support.queries import relay, run_available, running, until
 
 _EMPTY = "start with an empty checkpoint_location and the same group_id"
 
@@ -148,15 +148,19 @@ def test_a_partition_that_is_added_before_the_start(
 
 
 def test_a_source_topic_that_is_deleted_under_the_query(
-    flow: Flow, spark_eos_session: SparkSession
+    flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     flow.produce(["a"])
+    reason = f"TopicNotFoundError: source topic {flow.source} does not exist"
+    # For programs that wait by awaitTermination, which raises Spark's own text.
+    logged = f"group {flow.group_id}: the query has failed: {reason}"
     with running(spark_eos_session, flow) as query:
         query.processAllAvailable()
         flow.broker.delete_topic(flow.source)
         with pytest.raises(errors.QueryFailedError) as failed:
             spark_eos.run(query)
-    assert failed.value.text == f"TopicNotFoundError: source topic {flow.source} does not exist"
+        until(lambda: logged in caplog.text, lambda: f"{logged!r} in the log")
+    assert failed.value.text == reason
     assert failed.value.entry == "EOS09"
     assert isinstance(failed.value.__context__, StreamingQueryException)
     assert flow.values() == ["a"]

@@ -1,6 +1,7 @@
 """A row that can't be written fails its batch; the error names the row, which is not written."""
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -8,8 +9,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_eos import ExactlyOnceSink, QueryFailedError, run
+from support.apis import Queries, started
 from support.flow import Flow
 from support.queries import run_available
+from support.sinks import arguments
 
 
 def _fails(
@@ -97,3 +101,37 @@ def test_an_exception_of_a_python_function(
     assert "ValueError: no thirteen here" in told.partition("WriteError: ")[2]
     # The other partition's task may have ended before the job did.
     assert flow.values() in ([], ["a"])
+
+
+def _error_of_cast(spark: SparkSession, options: dict[str, Any], source: str) -> str:
+    with closing(ExactlyOnceSink(**arguments(**options))) as sink:
+        number = F.col("value").cast("string").cast("int")
+        rows = sink.read(spark, subscribe=source).select(
+            "source", number.cast("string").alias("value")
+        )
+        query = started(sink.write(rows).trigger(availableNow=True))
+        with pytest.raises(QueryFailedError) as failed:
+            run(query)
+    return f"{failed.value.text} {failed.value.entry}"
+
+
+@pytest.mark.parametrize(
+    "delivery",
+    ["direct", *(pytest.param(d, marks=pytest.mark.slow) for d in ("mirrored", "staged"))],
+)
+def test_an_expression_that_fails(
+    request: pytest.FixtureRequest, queries: Queries, delivery: str
+) -> None:
+    """Spark tells no row: the error names the offsets, and what to write instead."""
+    flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
+    flow.produce([1, "no\nspark_eos.errors.WriteError: forged", 3], partition=0)
+    options = {"progress_topic": f"progress-{flow.name}", "delivery": delivery, **flow.options()}
+    told = queries.ask(_error_of_cast, options, flow.source)
+    where = (
+        f"WriteError: batch 0 of group {flow.group_id!r}: an expression of the query has failed: "
+    )
+    assert told.startswith(f"{where}[CAST_INVALID_INPUT] The value 'no\\nspark_eos.errors.")
+    assert f"; the batch reads {flow.source}-0 offsets 0 to 2. Every start" in told
+    assert "that returns null (try_cast, try_divide, try_to_number, F.get), and give" in told
+    assert told.endswith(" EOS17")
+    assert flow.values() == []

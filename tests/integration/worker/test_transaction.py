@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import fence_producer
@@ -157,3 +158,17 @@ def test_a_producer_in_a_transaction_is_fenced_when_it_is_given_up(flow: Flow) -
             writing._producer.records.flush(deadline())
             assert flow.open_transactions() != []
         assert flow.open_transactions() == []
+
+
+def test_an_unforeseen_error_names_all_rows_among_which_it_was(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise TypeError("no such thing")
+
+    monkeypatch.setattr(Transactions, "add", fail)
+    with started(flow) as membership:
+        batches = iter([row_batch(flow, 0, 3, 4, 7, 8)])
+        outcome = task_outcome(membership, writer_settings(flow), batches)
+    told = "source {}-0 offsets 3 to 7: TypeError: no such thing"
+    assert (outcome.failed, outcome.reason) == (True, told.format(flow.source))

@@ -94,6 +94,21 @@ def _other_end_closed() -> None:
     one.recv()
 
 
+def _zip_with_password() -> bytes:
+    made = BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("a", "x" * 20)
+    content = bytearray(made.getvalue())
+    # The flag for it, of the file itself and of its entry in the directory.
+    content[6] |= 1
+    content[content.index(b"PK\1\2") + 8] |= 1
+    return bytes(content)
+
+
+def _unzipped(content: bytes) -> bytes:
+    return zipfile.ZipFile(BytesIO(content)).read("a")
+
+
 OUTAGES: list[Exception] = [
     ConnectionRefusedError(),
     MemoryError(),
@@ -164,6 +179,7 @@ PARSERS: list[tuple[Callable[..., object], Any]] = [
     (bz2.decompress, b"no"),
     (lzma.decompress, b"no"),
     (zipfile.ZipFile, BytesIO(b"no")),
+    (_unzipped, _zip_with_password()),
     (partial(tarfile.TarInfo.frombuf, encoding="utf-8", errors="strict"), b"no"),
     (urllib.request.Request, "no"),
     (partial(pa.scalar, type=pa.string()), b"\xff"),

@@ -1,0 +1,211 @@
+"""Records that hold anything, and the check that each is written once, or is a dead letter."""
+
+import bz2
+import pickle
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from kafka import KafkaProducer
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_eos import ExactlyOnceSink
+from support.apis import Queries, ReportFile, started
+from support.dead_letters import headers_of, letter_topic
+from support.flow import Flow
+from support.mirroring import MirroredFlow
+from support.sinks import arguments
+
+# Of Java's milliseconds, those that Spark has microseconds for.
+MOST = ((1 << 63) - 1) // 1000
+KEPT = {"retention.ms": "-1", "segment.ms": str(1 << 62), "message.timestamp.type": "CreateTime"}
+FAR = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+
+
+class Name(str):
+    """A header's name of any bytes, as Latin-1: clients in Python take names as text only."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object, **__: object) -> bytes:
+        return super().encode("latin-1")
+
+
+class Given(NamedTuple):
+    """A record, and in its headers what its row is to hold in each column."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: list[tuple[bytes, bytes]]
+
+
+CONTENTS = st.one_of(
+    st.none(),
+    st.binary(max_size=40),
+    st.text(max_size=20).map(str.encode),
+    st.sampled_from(
+        [
+            b"caf\xe9",
+            b"{}",
+            b'{"a":' * 5_000,
+            b"\xff" * 300,
+            b"\0",
+            b"a\0b",
+            pickle.dumps(1),
+            bz2.compress(b"x")[:-1],
+            b"x" * 1_100_000,
+        ]
+    ),
+)
+TIMES = st.one_of(
+    st.integers(-MOST, MOST),
+    st.sampled_from([0, -1, -2, 1_700_000_000_000, 1_700_000_000_000_000, MOST, -MOST]),
+    st.integers(1_600_000_000_000, 1_800_000_000_000),
+)
+MICROSECONDS = st.one_of(
+    st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([-(1 << 63), (1 << 63) - 1, 0, -1, 1])
+)
+NAMES = st.one_of(st.binary(max_size=8), st.sampled_from([b"caf\xe9", b"a\0b", b"", b"h"]))
+NUMBERS = st.integers(-(1 << 31), (1 << 31) - 1) | st.integers(-3, 3)
+TOLD = st.fixed_dictionaries(
+    {},
+    optional={
+        b"topic": st.binary(max_size=20) | st.sampled_from([b"..", b"no-such", b"caf\xe9"]),
+        b"partition": NUMBERS.map(lambda number: str(number).encode()),
+        b"time": MICROSECONDS.map(lambda number: str(number).encode()),
+        b"name": NAMES,
+        b"error": CONTENTS.map(lambda content: content or b""),
+    },
+)
+OTHERS = st.lists(st.tuples(NAMES, st.binary(max_size=8)), max_size=2)
+RECORDS = st.builds(
+    # kafka-python sends no record without both key and value.
+    lambda key, value, timestamp, told, others: Given(
+        key, b"" if key is None and value is None else value, timestamp, [*told.items(), *others]
+    ),
+    CONTENTS,
+    CONTENTS,
+    TIMES,
+    # Most of them can be written.
+    st.just({}) | TOLD,
+    OTHERS,
+)
+
+
+def generated(strategy: st.SearchStrategy[Any], number: int) -> list[Any]:
+    """As many of a strategy's examples."""
+    made: list[Any] = []
+
+    @seed(random.getrandbits(64))  # of the test's order
+    @settings(
+        max_examples=number,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=[*HealthCheck],
+    )
+    @given(strategy)
+    def collect(one: Any) -> None:
+        made.append(one)
+
+    collect()
+    return made
+
+
+def _produce(servers: str, topic: str, records: Sequence[Given]) -> None:
+    """Append records, each with its number as the last header."""
+    producer = KafkaProducer(bootstrap_servers=servers, max_request_size=4_000_000, linger_ms=20)
+    for number, record in enumerate(records):
+        named = [(Name(name.decode("latin-1")), content) for name, content in record.headers]
+        named.append((Name("number"), str(number).encode()))
+        content = record.value, record.key, named
+        producer.send(topic, *content, number % 2, record.timestamp)
+    producer.flush(60)
+    producer.close()
+
+
+@contextmanager
+def zone_of_session(spark: SparkSession, zone: str) -> Iterator[None]:
+    setting = "spark.sql.session.timeZone"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, zone)
+    try:
+        yield
+    finally:
+        spark.conf.set(setting, str(before))
+
+
+def check(
+    queries: Queries,
+    flow: Flow,
+    made: Callable[[DataFrame], DataFrame],
+    zone: str,
+    records: Sequence[Given],
+    *,
+    relayed: bool = True,
+) -> None:
+    """Write records, and find each of them once, as it was if it is relayed."""
+    source, target, letters = f"any-{flow.name}", f"kept-{flow.name}", letter_topic(flow)
+    of_source = flow.other if isinstance(flow, MirroredFlow) else flow.broker
+    of_source.create_topic(source, 2, {**KEPT, **FAR, "max.message.bytes": "4000000"})
+    flow.broker.create_topic(target, 2, KEPT)
+    _produce(flow.source_servers, source, records)
+    options = {
+        "progress_topic": f"progress-{flow.name}",
+        "progress_partitions": 3,
+        **flow.options(),
+        "topic": target,
+        "dead_letter_topic": letters,
+        "max_dead_letters": 1.0,
+        "max_block_ms": 2_000,  # for topics and partitions that rows name and there are not
+        "on_batch": ReportFile(Path(f"{flow.checkpoint}-reports")),
+    }
+    queries.ask(_run, options, source, made, zone)
+    (report,) = options["on_batch"].reports()
+    rows, dead = flow.written(target), flow.written(letters)
+    assert (len(rows), len(dead)) == (report["rows_written"], sum(report["dead_letters"].values()))
+    assert len(rows) + len(dead) == len(records)
+    places: list[int | None] = [int(headers_of(row)["number"]) for row in rows]
+    for letter in dead:
+        headers: Any = letter.headers() or ()
+        told = {name: str(content, "utf-8", "replace") for name, content in headers}
+        place = told.get("__dlq.errors.offset"), told.get("__dlq.errors.partition")
+        at = 2 * int(place[0]) + int(place[1]) if place[0] and place[1] else told.get("number")
+        places.append(None if at is None else int(at))
+        if at is not None and report["delivery"] != "staged":
+            record = records[int(at)]
+            omitted = told.get("__dlq.errors.omitted", "")
+            assert letter.key() == record.key or "key of" in omitted
+            assert letter.value() == record.value or "value of" in omitted
+    # A staged letter whose headers can't be written tells no number.
+    known = [place for place in places if place is not None]
+    assert len(known) == len({*known})
+    assert len(known) == len(records) or report["delivery"] == "staged"
+    # Both ways are taken.
+    assert rows
+    assert len(report["dead_letters"]) > 1 or not relayed
+    assert dead
+    for row in rows:
+        record = records[int(headers_of(row)["number"])]
+        assert row.key() == record.key
+        assert row.value() == record.value or not relayed
+        time = dict(record.headers[::-1]).get(b"time")
+        if time is not None:
+            assert row.timestamp()[1] == (int(time) // 1000 or 1)
+
+
+def _run(
+    spark: SparkSession,
+    options: dict[str, Any],
+    source: str,
+    made: Callable[[DataFrame], DataFrame],
+    zone: str,
+) -> None:
+    with zone_of_session(spark, zone), closing(ExactlyOnceSink(**arguments(**options))) as sink:
+        frame = sink.read(spark, subscribe=source, include_headers=True)
+        query = started(sink.write(made(frame)).trigger(availableNow=True))
+        assert query.awaitTermination(240)
