@@ -53,7 +53,7 @@ class SinkQuery:
     settings: WriterSettings
     location: str
     progress_topic: ProgressTopic
-    # What sink.read has read, and where it begins for a new group.
+    # What sink.read selected, and where a new group begins.
     selections: tuple[Mapping[str, str], ...]
     starting_offsets: frozenset[str]
     sources: tuple[StreamSource, ...]
@@ -61,11 +61,11 @@ class SinkQuery:
     # If the first batch or the checkpoint shows that `delivery` can't write the query.
     fallback: "type[Delivery] | None"
     why: str
-    # Whether the stream can't be written by a delivery that costs less.
+    # Whether no cheaper delivery can write the stream.
     forced: bool
-    # What each selection had when it was read.
+    # The topics and partitions of each selection when sink.read was called.
     topics_at_read: tuple[Mapping[str, TopicInfo], ...] = ()
-    # Of topics that no row may be for.
+    # Patterns of topics that no row may be for.
     source_patterns: frozenset[str] = frozenset()
 
 
@@ -87,7 +87,7 @@ class RunParts:
     offsets: GroupOffsets
     jobs: Jobs
     topic: ProgressTopic
-    # Why the query has no delivery that costs less.
+    # Why no cheaper delivery can write the query.
     why: str = ""
     # Whether Spark tracks the query's progress asynchronously.
     asynchronous: bool = False
@@ -97,12 +97,12 @@ class Delivery(ABC):
     """One delivery: class methods judge a stream; an instance belongs to one run."""
 
     name: ClassVar[str]
-    # Why a query is written so, if nothing else is wanted; and what tells where it continues.
+    # The reason given for a delivery that nothing else ruled out; and what says where it continues.
     why: ClassVar[str]
     continues_from: ClassVar[str]
-    # How a query goes on if its checkpoint is lost.
+    # How a query continues after its checkpoint is lost.
     without_checkpoint: ClassVar[str] = CONTINUE_EMPTY
-    # Whether progress partitions stand for what is read, so that sources may be in any cluster.
+    # Whether progress partitions stand for the sources, which may then be in any cluster.
     in_progress_topic: ClassVar[bool] = True
 
     # A stream, before its run -----------------------------------------------------------------
@@ -110,7 +110,7 @@ class Delivery(ABC):
     @classmethod
     @abstractmethod
     def rejection(cls, *, other_cluster: bool) -> str | None:
-        """Return why the source may not be in another cluster, or in the target's."""
+        """Return why the source may not be in its cluster, another one or the target's."""
 
     @classmethod
     @abstractmethod
@@ -129,12 +129,12 @@ class Delivery(ABC):
 
     @classmethod
     def check_logged(cls) -> None:
-        """Refuse asynchronous progress tracking, if Spark must repeat batches as they were."""
+        """Refuse asynchronous progress tracking if Spark must repeat batches unchanged."""
         return
 
     @classmethod
     def check_losses_seen(cls, query: SinkQuery) -> None:
-        """Refuse sources whose deleted records nobody would miss."""
+        """Refuse sources whose deleted records would go unnoticed."""
         del query
 
     @classmethod
@@ -144,13 +144,13 @@ class Delivery(ABC):
 
     @classmethod
     def reads_here(cls, start: Start, servers: str) -> bool:
-        """Return whether a source of the stream is in the target's cluster."""
-        # Without a progress topic, it commits the offsets of what it reads there.
+        """Return True if a source of the stream is in the target's cluster."""
+        # Without a progress topic, a query commits the offsets of sources in the target's cluster.
         return not cls.in_progress_topic or same_cluster(start.target, servers, start.deadline())
 
     @classmethod
     def progress_topics(cls, start: Start, topic: ProgressTopic) -> set[str]:
-        """Return the topics beside the sources' whose offsets are committed; they exist then."""
+        """Return further topics whose offsets are committed; create them if they are missing."""
         if not cls.in_progress_topic:
             return set()
         ensure_progress_topic(start.target, topic, start.deadline())
@@ -160,11 +160,11 @@ class Delivery(ABC):
     @classmethod
     @abstractmethod
     def positions(cls, offsets: Offsets) -> Positions:
-        """Return how far the query has come in its sources, by the group's offsets."""
+        """Return the query's positions in its sources, by the group's offsets."""
 
     @classmethod
     def flattened(cls, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
-        """Return the same rows in columns that suit the sink, if there are any."""
+        """Return the same rows in columns that the sink handles faster, if there are any."""
         del frame, query
         return None
 
@@ -172,7 +172,7 @@ class Delivery(ABC):
     def of_run(
         cls, query: SinkQuery, runtime: QueryRuntime, start: Start, offsets: GroupOffsets, why: str
     ) -> "Delivery":
-        """Return the delivery of one run; ``why`` the query has no delivery that costs less."""
+        """Return the delivery of one run; ``why`` no cheaper delivery can write the query."""
         jobs = BatchJobs(query.settings, runtime, query.source_patterns)
         return cls(
             RunParts(
@@ -186,7 +186,7 @@ class Delivery(ABC):
             )
         )
 
-    # A run, in the order in which it calls these ----------------------------------------------
+    # A run, in the order of its calls ---------------------------------------------------------
 
     def __init__(self, parts: RunParts) -> None:
         self._settings = parts.settings
@@ -203,7 +203,7 @@ class Delivery(ABC):
         check_marker(self._marker(batch), self.name, self._why)
 
     def _marker(self, batch: Batch) -> Marker:
-        """Return the checkpoint's marker; none of a staged query that may become direct."""
+        """Return the checkpoint's marker, without a staged query's that may become direct."""
         marker = batch.checkpoint.markers.read()
         return Marker() if self._becomes_direct(marker, batch) else marker
 
@@ -220,8 +220,8 @@ class Delivery(ABC):
             self._check_offsets()
             self._check_owner(batch)
         except (CheckpointError, ConfigurationError):
-            # The checkpoint begins at the group's offsets by now, unless these are of staged files.
-            # With the marker it is refused with another group, and once they are deleted.
+            # The checkpoint began at the group's offsets, unless these are of staged files. The
+            # marker refuses the checkpoint with another group, or after the offsets are deleted.
             noted = next(iter(deliveries_of(self._offsets.known)), DIRECT)
             marker = batch.checkpoint.markers.read()
             if noted != STAGED and batch.id == 0 and marker.group_id is None:
@@ -229,8 +229,8 @@ class Delivery(ABC):
             raise
 
     def _check_offsets(self) -> None:
-        # Whichever checkpoint they are of: without one the query would begin again, and write all
-        # again.
+        # Whatever checkpoint they belong to: without it, the query would start over and write
+        # everything again.
         for noted in deliveries_of(self._offsets.known):
             if noted != self.name:
                 raise changed_delivery(noted, self.name, self._why)
@@ -245,7 +245,7 @@ class Delivery(ABC):
             self._check_nothing_staged()
 
     def _check_nothing_staged(self) -> None:
-        """Check that a query that was staged has not written, so that it may become direct."""
+        """Check that a staged query has written nothing, so that it may become direct."""
         deadline, topic = self._settings.group_deadline(), self._topic.name
         offsets = self._offsets.requests.all(deadline)
         commit_partition = TopicPartition(topic, COMMIT_PARTITION)
@@ -287,7 +287,7 @@ class Delivery(ABC):
         """Refuse a range that would lose or repeat records, mark the checkpoint, stage rows."""
 
     def _new_marker(self, planned: PlannedBatch) -> Marker:
-        """Return what the checkpoint says of the group before any row is written."""
+        """Return the marker that the checkpoint gets before any row is written."""
         offsets, ends = self._offsets, planned.range.ends
         noted = planned.batch.checkpoint.markers.read().checkpoint_may_lag
         lags = noted and log_lags(planned.range.starts, offsets.committed, ends)
@@ -296,7 +296,7 @@ class Delivery(ABC):
         )
 
     def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
-        """Surround a job; explain a job that fails since source records were deleted."""
+        """Surround a job; explain its failure if source records were deleted."""
         del planned
         return contextlib.nullcontext()
 
@@ -311,14 +311,14 @@ class Delivery(ABC):
         """Check that all rows are written, before the batch's end is committed."""
 
     def on_committed(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
-        """Do what is left to do once the end is committed; return what else was lost."""
+        """Finish after the end is committed; return further lost records."""
         del planned
         return ()
 
     def renew(self) -> None:
-        """Renew between batches what the delivery commits beside the group's progress."""
+        """Renew the delivery's own commits between batches."""
         return
 
     def close(self) -> None:
-        """End what the run's batches have opened in Spark."""
+        """Close what the run's batches opened in Spark."""
         return

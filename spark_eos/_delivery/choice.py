@@ -64,8 +64,8 @@ def query_of_stream(
             if fallback is None or not frame.isStreaming:
                 raise
             reason = error.text
-    # After the plan, which may be why columns are missing. They choose no delivery: a query keeps
-    # the one that it has begun with, and a column is soon forgotten.
+    # After the plan, which may be why columns are missing. Columns don't choose the delivery: a
+    # query keeps its first delivery, and a column is easily forgotten.
     delivery.check_columns(frame.schema, settings.topic)
     return SinkQuery(
         settings=settings,
@@ -91,7 +91,7 @@ def delivery_of_run(
     check_first: Callable[[], None],
     may_change: Callable[[], bool] = lambda: False,
 ) -> tuple[type[Delivery], str]:
-    """The delivery of a run, and what of the query rules out one that costs less, if anything."""
+    """Return the delivery of a run, and why no cheaper one can write the query."""
     # A query keeps the delivery with which its checkpoint was begun, unless that was the fallback
     # and has written nothing (may_change).
     delivery, fallback = query.delivery, query.fallback
@@ -99,8 +99,8 @@ def delivery_of_run(
     if fallback is None:
         return delivery, why
     if marker.group_id is not None and (marker.delivery != fallback.name or not may_change()):
-        # Among the others source_kafka decides, and nothing else: the run refuses a checkpoint of
-        # another one.
+        # Between the other two, source_kafka alone decides: the run refuses a checkpoint that was
+        # begun with the other one.
         return (fallback if marker.delivery == fallback.name else delivery), why
     try:
         check_first()
@@ -112,7 +112,7 @@ def delivery_of_run(
 
 
 def may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) -> bool:
-    """Whether a query that was begun staged may be written directly: its run checks it again."""
+    """Return True if a query that was begun staged may become direct; its run checks again."""
     group_id, topic = query.settings.group_id, query.progress_topic.name
     if not may_become_direct(marker, group_id, query.delivery.name, batch_id):
         return False

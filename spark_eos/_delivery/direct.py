@@ -98,7 +98,7 @@ class DirectDelivery(Delivery):
         )
 
     def learn(self, batch: Batch) -> None:
-        """Warn if the query continues from offsets that its checkpoint knows nothing of."""
+        """Warn if the query continues from offsets that its checkpoint doesn't mention."""
         super().learn(batch)
         marker = self._marker(batch)
         offsets, read = self._offsets, self._read(batch)
@@ -107,7 +107,7 @@ class DirectDelivery(Delivery):
         what = ownership_change(
             self.owner(batch),
             owners,
-            # A run that was refused the group has left a marker.
+            # A run that was not allowed to use the group has left a marker.
             new=begun and batch.id == 0 and (bool(owners) or marker.group_id is None),
         )
         if not what:
@@ -126,7 +126,7 @@ class DirectDelivery(Delivery):
         )
 
     def _left(self, read: Partitions) -> tuple[int, int]:
-        """Return how many offsets of some source partitions are not committed, and how many are."""
+        """Return how many records of some partitions are not committed, and how many are."""
         topics = {topic for topic, _ in read}
         connections, deadline = self._start.source, self._settings.group_deadline()
         starts = FirstOffsets(connections).of(read, deadline)
@@ -141,7 +141,7 @@ class DirectDelivery(Delivery):
         return left, done
 
     def _read(self, batch: Batch) -> set[TopicPartition]:
-        """Return the group's partitions of what a batch reads, as far as any stand for it."""
+        """Return the group's partitions that stand for what a batch reads."""
         return set(map(self._offsets.sources.partition, batch.source.ends))
 
     def plan(self, batch: Batch) -> PlannedBatch:

@@ -1,4 +1,4 @@
-"""What a batch's range must not show beside the group's offsets; pure."""
+"""Checks of a batch's range against the group's offsets; pure functions."""
 
 from collections.abc import Mapping
 
@@ -12,12 +12,12 @@ from spark_eos.errors import OffsetGapError, RecordsLostError
 def log_lags(
     starts: Positions, committed: Mapping[TopicPartition, int], partitions: Partitions
 ) -> bool:
-    """Return True if more is written than the checkpoint says, in some partition."""
+    """Return True if the group is ahead of the checkpoint in some partition."""
     return any(committed[partition] > starts.get(partition, -1) for partition in partitions)
 
 
 def check_not_cut(group: Group, batch: BatchRange, sources: Sources) -> None:
-    """Refuse partitions that end below where they were read up to: their logs may be cut."""
+    """Refuse partitions that end below the committed offset: their logs may be truncated."""
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start, end = batch.starts[partition], batch.ends[partition]
         if end < start:
@@ -34,7 +34,7 @@ def check_not_cut(group: Group, batch: BatchRange, sources: Sources) -> None:
 
 
 def check_no_gap(group: Group, batch: BatchRange, committed: Positions, sources: Sources) -> None:
-    """Check that the batch starts no later than what the group has committed."""
+    """Check that the batch starts at or below the group's offsets."""
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start = batch.starts[partition]
         offset = committed[partition]

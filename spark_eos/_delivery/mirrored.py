@@ -55,7 +55,7 @@ class MirroredDelivery(DirectDelivery):
         self._topics = TopicCache(parts.start.source, parts.settings.limits)
         self._cluster = ""
         self._ids: dict[str, uuid.UUID] = {}
-        # Progress partitions in use of which nobody knows what they stand for.
+        # Progress partitions in use whose source is unknown.
         self._unknown: set[TopicPartition] = set()
 
     # The start --------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class MirroredDelivery(DirectDelivery):
     # One batch --------------------------------------------------------------------------------
 
     def plan(self, batch: Batch) -> PlannedBatch:
-        """New source partitions get a progress partition each; idle ones are renewed with all."""
+        """Pair new source partitions with progress partitions; renew idle ones with the batch."""
         source, offsets = batch.source, self._offsets
         topics = self._check_source(batch)
         if new := sorted(source.ends.keys() - set(offsets.sources.by_partition.values())):
@@ -131,7 +131,7 @@ class MirroredDelivery(DirectDelivery):
         topics = source_topics(self._topics, names, self._ids, group)
         self._ids |= {name: topic.topic_id for name, topic in topics.items()}
         for source in self._offsets.known.sources.values():
-            # One by one: an operator may have set the progress of some since it was recreated.
+            # One by one: an operator may have set the progress of some partitions since.
             now = topics.get(source.topic)
             if now and now.topic_id != source.topic_id != NO_ID:
                 raise recreated(source.topic, source.topic_id, now.topic_id, group)
@@ -168,7 +168,7 @@ class MirroredDelivery(DirectDelivery):
         """Refuse the target's cluster as the source: a copy could feed itself for ever."""
         deadline = self._settings.group_deadline()
         here: dict[str, TopicInfo] = {}
-        # Topics that may not even be described are not written.
+        # A topic that the query may not describe is no target either.
         with contextlib.suppress(AuthorizationError):
             here = cluster_topics(self._start.target, new, deadline)
         for name, topic in sorted(here.items()):

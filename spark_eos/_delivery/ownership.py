@@ -1,6 +1,6 @@
-"""Whether a group's offsets are another query's, which may have written elsewhere; pure."""
+"""Decides if a group's offsets are another query's, which may write elsewhere; pure."""
 
-# Only their texts tell. Those of earlier versions don't, and refuse nothing.
+# Only the texts in the offsets' metadata tell. Those of earlier versions don't, and refuse nothing.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -32,7 +32,7 @@ def check_owner(
     *,
     begun_with: str | None,
 ) -> None:
-    """Refuse offsets of a query that writes to another topic, or reads nothing of what is read."""
+    """Refuse offsets of a query that writes to another topic, or shares no source."""
     every = {owner for owners in known.owners.values() for owner in owners}
     moved = (moved_from or "").replace(",", " ").split()
     admitted = {own.query, *(Owner.of(query, None).query for query in moved)}
@@ -91,7 +91,7 @@ def _topics(partitions: Iterable[TopicPartition]) -> str:
     return listed(map(repr, sorted({topic for topic, _ in partitions})))
 
 
-# What beside `delivery` makes a query what it was.
+# The arguments beside `delivery` that a query must keep.
 _KEPT: Final = {
     DIRECT: ", and no source_kafka",
     MIRRORED: ", with source_kafka",
@@ -115,7 +115,7 @@ def nothing_staged(
     offsets: Mapping[TopicPartition, CommittedOffset], progress_topic: str | None
 ) -> bool:
     """Return True if a group's offsets prove that none of its batches was ever staged."""
-    # It must have the offset that a staged query's start commits: one that is missing, or that
+    # The offset that a staged query's start commits must be there: a missing offset, or one that
     # somebody has set, may have named a batch.
     staged = {p: o for p, o in offsets.items() if p == (progress_topic, COMMIT_PARTITION)}
     known = KnownPartitions.of(staged)
@@ -127,14 +127,14 @@ def nothing_staged(
 
 
 def deliveries_of(known: KnownPartitions) -> list[str]:
-    """The deliveries that a group's offsets are of; none if they may be direct, or are none."""
+    """Return the deliveries that a group's offsets show; empty if direct, or without offsets."""
     return [*([MIRRORED] if known.sources else []), *([STAGED] if known.staged else [])]
 
 
 def changed_delivery(
     noted: str, wanted: str, why: str = "", perhaps_staged: Sequence[str] = ()
 ) -> CheckpointError:
-    """The error for a query that was begun with another delivery; ``why`` it can't keep that."""
+    """Return the error for a query begun with another delivery; ``why`` it can't keep it."""
     cure = f"set delivery={noted!r}{_KEPT.get(noted, '')}"
     if why:
         cure = f"change the query back, so that its delivery can be {noted!r}"

@@ -1,8 +1,8 @@
 """The Kafka sources of a staged query, whose progress is Spark's checkpoint."""
 
-# Nothing here decides what is written: the staged commit does. But what staged files, or the
-# query's state, lack since source records were deleted is an error, or is reported, as in any
-# delivery.
+# Nothing here decides what is written: the staged commit does. As in any delivery, source records
+# that were deleted before they reached the staged files or the query's state are an error, or are
+# reported.
 
 import logging
 import time
@@ -28,7 +28,7 @@ from spark_eos.errors import AuthorizationError, SparkEosError
 Result = TypeVar("Result")
 
 _NOT_WRITTEN: Final = ("can't be written any more", "are not written")
-# Of a batch that is repeated: its frame is run for the state alone.
+# For a repeated batch, whose frame runs for the state alone.
 _NOT_IN_STATE: Final = (
     "are missing from the query's state, although the batch is written, from its staged copy",
 ) * 2
@@ -41,7 +41,7 @@ class StagedSources:
         self,
         source: Connections,
         settings: WriterSettings,
-        # Those of some topics that the query reads otherwise, too.
+        # Includes sources of the same topics that the query does not read through the sink.
         read_by_others: Callable[[Collection[str]], set[str]],
     ) -> None:
         self._settings = settings
@@ -131,7 +131,7 @@ class SourcePositions:
     def publish(self, progress_topic: str, ranges: Iterable[BatchRange]) -> None:
         """Publish where a finished batch ends in its sources; whatever fails is only logged."""
         self._text = position_metadata(progress_topic)
-        # A partition that two sources have is as far as the one that lags behind.
+        # If two sources read a partition, the one that lags behind counts.
         ends: Positions = {}
         for source_range in ranges:
             for partition, end in source_range.ends.items():
@@ -158,7 +158,7 @@ class SourcePositions:
         group_id, prefix = self._settings.group_id, self._settings.id_prefix
         try:
             deadline = self._settings.group_deadline(at_most=_AT_MOST)
-            # An older position that arrives late shows a larger lag for a batch, and no more.
+            # A late request with an older position only shows a larger lag for one batch.
             codes = self._requests.commit(member, offsets, deadline)
             if refused := {code for code in codes.values() if code}:
                 topics = {topic for (topic, _), code in codes.items() if code}

@@ -1,4 +1,4 @@
-"""The batches of a sink's query, where they run: which run each belongs to, and how it ends."""
+"""A sink's batches, in the process that runs them: assigns them to runs, and ends runs."""
 
 import contextlib
 import functools
@@ -40,7 +40,7 @@ _OF_RUNS: Final[WeakValueDictionary[str, "SinkBatches"]] = WeakValueDictionary()
 
 
 def why_failed(query: StreamingQuery) -> SparkEosError | None:
-    """Return what a query that Spark has ended can be blamed on; None if that is not known."""
+    """Return why Spark has ended a query; None if that is not known."""
     sink = _OF_RUNS.get(str(query.runId))
     return None if sink is None else sink.why_failed()
 
@@ -118,11 +118,11 @@ class SinkRun:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise why a batch has failed, where another error than the batch's own tells."""
+        """Re-raise with the root cause if another error explains the failure."""
         try:
             yield
         except Exception as error:
-            # A newer run removes what this one has staged. Other errors know their cause.
+            # A newer run removes this run's staged files. Other errors name their cause.
             known = isinstance(error, SparkEosError) and not isinstance(error, CheckpointError)
             if known or self._runtime.stopped(error) is not None:
                 raise
@@ -154,7 +154,7 @@ class SinkBatches:
         self._observers = observers
         self.start = Start(settings)
         self.failures = Failures()
-        # What `sink.write` has checked.
+        # The query as `sink.write` has checked it.
         self.query: SinkQuery | None = None
         self._spark: SparkSession | None = None
         self._started: StreamingQuery | None = None
@@ -169,13 +169,13 @@ class SinkBatches:
     # The query --------------------------------------------------------------------------------
 
     def prepare(self, query: SinkQuery, spark: SparkSession) -> None:
-        """Take the query that is to start next, in which no batch is in progress."""
+        """Take the query that starts next; no batch of it is in progress."""
         self.query, self._spark, self._prepared_ms = query, spark, _now_ms()
 
     def begin_start(self) -> Failures:
-        """Refuse a second query while one is active; return where the new one's failures go."""
-        # Spark would take another one for a new run of the first, because of the common checkpoint,
-        # and stop the first.
+        """Refuse a second query while one is active; return the new query's failures."""
+        # With the same checkpoint, Spark would take the second query for a new run of the first
+        # query, and stop the first.
         query = self._started
         if query is not None and _is_active(query):
             raise UnsupportedPipelineError(
@@ -193,11 +193,11 @@ class SinkBatches:
         announce_query(started, query.settings.group_id, self._observers)
 
     def why_failed(self) -> SparkEosError | None:
-        """What a query that Spark has ended can be blamed on, where the query was started."""
+        """Return why Spark has ended the query, in the process that started it."""
         return None if self._checks is None else self._checks.why_failed()
 
     def log_failure(self) -> None:
-        """Log what the query has failed with, if Spark's own error does not say so."""
+        """Log why the query has failed, if Spark's own error does not say so."""
         if self._started is None or _exception(self._started) is None:
             return
         if (why := self.why_failed()) is not None:
@@ -278,13 +278,13 @@ class SinkBatches:
         delivery, why = delivery_of_run(query, marker, check_first, changes)
         if runtime.asynchronous:
             delivery.check_logged()
-        # A function of the user's own may have changed either since `write`.
+        # A function of the user's own may have changed the columns or the options since `write`.
         delivery.check_columns(frame.schema, query.settings.topic)
         delivery.check_losses_seen(query)
         return delivery, why, runtime
 
     def close(self) -> None:
-        """End the run, and all that a start that led to no batch has opened."""
+        """End the run, and close what a start without a batch has opened."""
         end_renewal(self._settings)
         self.start.close()
         run, self._run = self._run, None

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Selection(NamedTuple):
-    """What sink.read is to read, as it is passed to Spark, and the topics and partitions of it."""
+    """A selection of topics as Spark gets it, with its topics and partitions."""
 
     options: dict[str, str]
     topics: dict[str, cluster.TopicInfo]
@@ -49,7 +49,7 @@ def _selection(
     given: Mapping[str, str],
     progress_topic: str,
 ) -> Selection:
-    """Return what is to be read, but for the topics that the query itself writes to."""
+    """Return the selection without the topics that the query itself writes to."""
     never = _never_sources(start, settings, progress_topic)
     for name in sorted(named_topics(given) & never.keys()):
         raise preflight.feeds_itself(never[name], name)
@@ -88,7 +88,7 @@ def _matched(
 
 
 def _never_sources(start: Start, settings: WriterSettings, progress_topic: str) -> dict[str, str]:
-    """The topics that are no sources, however they are found, by the options that name them."""
+    """Return the topics that are never sources, with the options that name them."""
     source = settings.source_client
     if source is not None and not cluster.same_cluster(
         start.target, source.bootstrap_servers, start.deadline()
@@ -200,7 +200,7 @@ def starting_positions(
     # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
     # worst Spark reads from further back, and the sink skips what was written.
     if target is not None:
-        # Whether they belong to this cluster, the run's start checks.
+        # The run's start checks if they belong to this cluster.
         committed = mirrored_positions(all_group_offsets(target, group_id, deadline))
         begun = bool(committed)
     else:
@@ -208,11 +208,11 @@ def starting_positions(
         committed = {partition: offset.offset for partition, offset in now.items()}
         begun = False
         if starting_offsets != "earliest" and partitions - committed.keys():
-            # Offsets that were set by hand before the first start tell of no query.
+            # Offsets that were set manually before the first start name no query.
             offsets = all_group_offsets(connections, group_id, deadline)
             begun = bool(KnownPartitions.of(offsets).partitions)
-    # Once a query of the group has begun, what it has no offset for was added while it was stopped:
-    # that begins at its beginning, as Spark does it itself for a query with a checkpoint.
+    # Once a query of the group has begun, a partition without an offset was added while the query
+    # was stopped. It is read from its beginning, as by Spark for a query with a checkpoint.
     start = _SPECIAL["earliest" if begun else starting_offsets]
     if committed and start == _SPECIAL["latest"]:
         _warn_of_skipped(group_id, partitions - committed.keys())
@@ -256,7 +256,7 @@ def read_from_offsets(
     check_session(spark)
     group_id, target = settings.group_id, start.target
     preflight.check_brokers(start, settings, start.deadline())
-    # Before any lookup, so that the error names every missing ACL.
+    # Check before any lookup, so that the error names every missing ACL.
     preflight.check_authorization(start, settings, own, start.deadline())
     selected = _selection(spark, start, settings, selection, progress_topic)
     starting = starting_positions(

@@ -253,7 +253,7 @@ class ExactlyOnceSink:
                 options=options,
             )
         if selected.options in self._selections:
-            # It is read again, by what there is now.
+            # The stream was read again, with the topics of today.
             again = self._selections.index(selected.options)
             self._topics_at_read[again] = selected.topics
         else:
@@ -353,14 +353,14 @@ class ExactlyOnceSink:
 
 
 def _checked_by_cluster(query: SinkQuery, start: Start, spark: SparkSession) -> SinkQuery:
-    """The query, once the cluster can run it; with the topics that its rows may not be for."""
+    """Return the query once the cluster can run it, with topics that no row may be for."""
     settings, progress = query.settings, query.progress_topic
 
     def here(servers: str) -> bool:
         return query.delivery.reads_here(start, servers)
 
     read = topics_read(query.sources, here)
-    # Patterns of other readers than sink.read may find these.
+    # A pattern of a reader other than sink.read may match these topics.
     read_back = read.among(spark, {progress.name, *settings.target_topics})
     if progress.name in read_back:
         raise preflight.feeds_itself("progress_topic", progress.name)

@@ -1,7 +1,7 @@
-"""Whether a query can start, by its checkpoint and its topics; and why one has failed."""
+"""Checks if a query can start, by its checkpoint and topics; and why a query has failed."""
 
-# Made before Spark starts the query, and again once a query has failed with an error that is not
-# ours: Spark's own errors for these name neither the cause nor a cure.
+# The checks run before Spark starts the query, and again if the query fails with an error of
+# Spark's: that error would name neither the cause nor a cure.
 
 import logging
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class StartChecks:
         self._check_topics(start)
 
     def why_failed(self) -> SparkEosError | None:
-        """Return what of it has changed since the query started, and so has ended it."""
+        """Return the check that fails by now, and so explains the query's failure."""
         # Connections of its own: the run's thread and the user's may both ask, at the same time.
         start = Start(self.query.settings)
         try:
@@ -83,7 +83,7 @@ class StartChecks:
 
     def _refuse_added(self, topic: str, known: int, partitions: int) -> None:
         if self.files.names("sources"):
-            # Spark has noted where the query begins, and finds what is new by itself.
+            # Spark has logged where the query begins, and finds new partitions by itself.
             return
         raise UnsupportedPipelineError(
             f"topic {topic!r} had {known} partitions when sink.read was called, and has "

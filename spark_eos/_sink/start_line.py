@@ -1,4 +1,4 @@
-"""The line that a query says when it starts: its delivery, where it begins, what waits for it."""
+"""The line printed at a start: the delivery, where the query begins, and its lag."""
 
 import functools
 import logging
@@ -29,7 +29,7 @@ _SECONDS: Final = 5.0
 
 
 def say_start(query: SinkQuery, spark: SparkSession, start: Start, log: OffsetLog | None) -> None:
-    """Say what can be found out; ``log``: the checkpoint, None on Spark Connect."""
+    """Print what can be found out; ``log``: the checkpoint's, None on Spark Connect."""
     delivery, why = query.delivery, query.why
     where: list[str] = []
     try:
@@ -72,7 +72,7 @@ def _beginning(
     elif not read:
         return ["begins where its source does"]
     elif known.partitions:
-        # As `starting_positions`: what such a group has no offset of was added to it.
+        # As in `starting_positions`: a partition without an offset was added later.
         where = "begins at earliest, since the group has offsets of other topics"
     else:
         given = query.starting_offsets

@@ -278,7 +278,7 @@ class ExactlyOnceWriter:
 
 @contextlib.contextmanager
 def _checkpoint_at(location: str) -> Iterator[None]:
-    """Say what a file system refuses where a query starts: all that it does there is for this."""
+    """Name what the file system refuses while a query starts, as it touches only the checkpoint."""
     try:
         yield
     except SparkEosError:
@@ -291,7 +291,7 @@ def _checkpoint_at(location: str) -> Iterator[None]:
 
 
 class _RemoteBatches:
-    """The function of a query: notes the server's id of each batch before it is written."""
+    """The query's function on Connect: notes the server's id of each batch, and signs errors."""
 
     # Pickled together with the sink that a function of the user's own calls, so both end up in one
     # process. A copy of a sink by itself starts nothing.
@@ -313,7 +313,7 @@ class _RemoteBatches:
 
 
 class _CallsSink:
-    """A function of the user's own, which must write each batch: there may be no next one."""
+    """A function of the user's own, which must write each batch, even the last one."""
 
     def __init__(self, function: BatchFunction, batches: SinkBatches) -> None:
         self._function = function
@@ -326,10 +326,10 @@ class _CallsSink:
 
 def _complete_logs(files: LogFiles, *, every_batch: bool) -> None:
     """Complete an offset log that Spark has written asynchronously."""
-    # Spark logs each batch's offsets before it, and after it that it has ended: half of the time of
-    # a batch of 100 rows. Asynchronously it does so once a second. After a crash it runs what it
-    # has not logged again, in other batches; rows that are written are skipped, since the group's
-    # offsets were committed with them.
+    # Spark logs each batch's offsets before the batch, and its end after it, which takes half the
+    # time of a batch of 100 rows. Asynchronously, Spark logs once a second. After a crash, Spark
+    # divides what it has not logged into other batches; rows that are written are skipped, since
+    # the group's offsets were committed with them.
     added = complete_logs(files, every_batch=every_batch)
     if added is not None:
         logger.info(
