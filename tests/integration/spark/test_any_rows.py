@@ -66,7 +66,7 @@ def test_each_record_on_connect(flow: Flow, connect_service: ConnectService, que
 @pytest.mark.parametrize(
     ("delivery", "number"),
     [
-        ("direct", 150),
+        ("direct", 100),
         pytest.param("direct", 2_000, marks=pytest.mark.slow),
         pytest.param("staged", 1_000, marks=pytest.mark.slow),
         pytest.param("mirrored", 500, marks=pytest.mark.slow),
