@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from cachetools import LRUCache
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from spark_eos._spark.failed_query import without_trace
@@ -77,6 +78,6 @@ def _as_failure(error: Exception) -> QueryFailedError:
         return QueryFailedError(error.text)
     if isinstance(error, SparkEosError):
         return QueryFailedError(f"{type(error).__name__}: {error.text}", error.entry)
-    if isinstance(error, PySparkException):
+    if isinstance(error, PySparkException | Py4JError):
         return QueryFailedError(f"{type(error).__name__}: {without_trace(str(error))}")
     return QueryFailedError("".join(traceback.format_exception_only(error)).strip())

@@ -24,6 +24,12 @@ _ONE_CHECKPOINT: Final = (
     "and start the other again if it has ended; other queries need a checkpoint_location and a "
     "group_id of their own"
 )
+_STATE_STORE: Final = "[CANNOT_LOAD_STATE_STORE"
+_DAMAGED_STATE: Final = (
+    "files of the query's state, below the checkpoint, may be missing or damaged. Put back a copy "
+    "of the whole checkpoint that is not older than the last batch, or start with another group_id "
+    "and another checkpoint_location"
+)
 # What Java raises where a file system does not do as it is told.
 _OF_FILES: Final = re.compile(
     r"\b(?:java\.n?io|org\.apache\.hadoop)(?:\.\w+)*?\.\w*Exception\)?:? (?P<why>[^\n]+)"
@@ -32,7 +38,7 @@ _OF_FILES: Final = re.compile(
 
 def without_trace(text: str) -> str:
     """Return the text of an exception of Spark's without Java's stack trace."""
-    return _without_states(_JAVAS_FRAME.split(text, 1)[0]).strip()
+    return _with_cure(_without_states(_JAVAS_FRAME.split(text, 1)[0]).strip())
 
 
 def cause_of(text: str) -> str:
@@ -47,7 +53,17 @@ def cause_of(text: str) -> str:
         # Where the exception was raised in another process, Spark's own follows.
         cause = cause.partition("\n\nThe above exception")[0]
     cause = _without_states(cause).strip().removeprefix(_OURS)
-    return f"{cause}: {_ONE_CHECKPOINT}" if _TWO_QUERIES.search(cause) else cause
+    return _with_cure(cause)
+
+
+def _with_cure(cause: str) -> str:
+    if not cause or cause == "null":
+        return f"Spark names no cause, but its log may. If the query keeps state, {_DAMAGED_STATE}"
+    if _TWO_QUERIES.search(cause):
+        return f"{cause}: {_ONE_CHECKPOINT}"
+    if _STATE_STORE in cause:
+        return f"{cause}: {_DAMAGED_STATE}"
+    return cause
 
 
 def file_fault(text: str) -> str | None:
