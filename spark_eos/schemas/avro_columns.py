@@ -101,7 +101,7 @@ class _Plans:
         return make(writer, reader, kind)
 
     def _record(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
-        if writer["name"] in self._within or not writer["fields"]:
+        if writer["name"] in self._within or not writer["fields"] or not reader["fields"]:
             raise OneByOne
         self._within.append(writer["name"])
         own = {field["name"]: field for field in reader["fields"]}
