@@ -228,3 +228,19 @@ def test_numbers_of_any_length_are_written_and_read(number: int) -> None:
     cursor = Batch(written).cursor()
     assert cursor.long().tolist() == values.tolist()
     assert cursor.left().tolist() == [0, 0]
+
+
+def test_a_number_of_more_than_64_bits_is_an_error() -> None:
+    own = format_of(schema(record(("l", "long"))))
+    found = own.decoder(own)(pa.array([b"\xff" * 9 + b"\x03", b"\2"], pa.binary()))
+    assert [*found.errors] == [0]
+    assert found.array.to_pylist() == [None, {"l": 1}]
+
+
+def test_a_text_that_is_no_utf8_is_not_written() -> None:
+    own = format_of(schema(record(("s", "string"))))
+    offsets = pa.py_buffer(np.array([0, 1, 2], np.int32))
+    texts = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"\xffx")])
+    found = own.encoder(own.kind.spark)(pa.StructArray.from_arrays([texts], ["s"]))
+    assert found.errors == {0: "s: a text is no UTF-8"}
+    assert found.array.to_pylist() == [None, b"\2x"]
