@@ -42,7 +42,8 @@ class Batch:
     def words(self, kind: str) -> np.ndarray:
         """What each byte of the buffer would begin, as a number of a type."""
         size = np.dtype(kind).itemsize
-        return np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))
+        found: np.ndarray = np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))
+        return found
 
     def cursor(self) -> "Cursor":
         """The beginning of each record."""
@@ -83,20 +84,21 @@ class Cursor:
 
     def left(self) -> np.ndarray:
         """How many bytes each record still has; -1 if it was too short."""
-        return self._ends - self.at
+        left: np.ndarray = self._ends - self.at
+        return left
 
     def _move(self, sizes: Any) -> None:
         self.at = np.minimum(self.at + sizes, self._ends + 1)
 
     def byte(self) -> np.ndarray:
         """The next byte."""
-        found = self.batch.data[self.at]
+        found: np.ndarray = self.batch.data[self.at]
         self._move(1)
         return found
 
     def number(self, kind: str) -> np.ndarray:
         """A number of fixed length, such as ``<f8``."""
-        found = self.batch.words(kind)[self.at]
+        found: np.ndarray = self.batch.words(kind)[self.at]
         self._move(found.itemsize)
         return found
 
@@ -112,11 +114,11 @@ class Cursor:
         return found.view(np.int64)
 
     def _varint(self) -> np.ndarray:
-        word = self.batch.words("<u8")[self.at]
+        word: np.ndarray = self.batch.words("<u8")[self.at]
         # The high bit of the first byte that has none, which is the last one of the number.
         stops = ~word & _HIGH_BITS
         last = stops & (~stops + np.uint64(1))
-        raw = word & (last | (last - np.uint64(1)))
+        raw: np.ndarray = word & (last | (last - np.uint64(1)))
         for low, high, bits in _PAIRS:
             raw = (raw & low) | ((raw & high) >> bits)
         sizes = _exponent(last) + 1 >> 3
