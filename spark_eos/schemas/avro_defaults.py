@@ -22,12 +22,12 @@ _MOST: Final = 100_000
 
 def make_plain(schema: Any, named: dict[str, Any]) -> None:
     """Takes logical types out of a parsed record and its named types, and makes defaults whole."""
-    defaults = _Defaults(named)
+    defaults = Defaults(named)
     for one in (schema, *named.values(), *schema["__named_schemas"].values()):
         _make_plain(one, defaults)
 
 
-def _make_plain(schema: Any, defaults: "_Defaults") -> None:
+def _make_plain(schema: Any, defaults: "Defaults") -> None:
     if isinstance(schema, list):
         for one in schema:
             _make_plain(one, defaults)
@@ -43,7 +43,7 @@ def _make_plain(schema: Any, defaults: "_Defaults") -> None:
                 field["default"] = defaults.whole(field["default"], field["type"])
 
 
-class _Defaults:
+class Defaults:
     """Defaults of fields, as values that are read."""
 
     def __init__(self, named: dict[str, Any]) -> None:

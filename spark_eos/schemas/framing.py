@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_eos.schemas.cursor import Batch
+
 SchemaKey = int | uuid.UUID
 """A schema's id, or its GUID."""
 
@@ -53,42 +55,37 @@ def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
     """Groups a batch's records by schema; an id in a header comes before one in the value."""
     name = header_name(column)
     in_headers = _headers_with_id(headers, name)
+    valid = np.asarray(values.is_valid())
+    cursor = Batch(values).cursor()
+    plain = valid & (cursor.byte() == 0)
+    plain[[*in_headers]] = False
+    numbers = cursor.number(">u4")
+    plain &= cursor.left() >= 0
+    made = []
+    for number in np.unique(numbers[plain]).tolist():
+        rows = np.flatnonzero(plain & (numbers == number))
+        made.append(Group(number, rows, cursor.some(rows).rest()))
     errors: dict[int, str] = {}
     groups: dict[bytes, tuple[list[int], list[bytes]]] = defaultdict(lambda: ([], []))
-    records = values.to_pylist()
-    if not in_headers and (prefix := _shared_prefix(values, records)):
-        payloads = pa.array([record[len(prefix) :] for record in records], pa.binary())
-        return Framed([Group(_key(prefix[1:]), np.arange(len(records)), payloads)], {})
-    for row, value in enumerate(records):
-        if value is None:
-            continue
-        header = in_headers.get(row)
+    for row in np.flatnonzero(valid & ~plain).tolist():
+        value, header = values[row].as_py(), in_headers.get(row)
         first = value if header is None else header
         length = _LENGTHS.get(first[:1], 0)
         if 0 < length <= len(first):
             # As it is before a payload: id, Protobuf's message indexes, message.
             whole = value if header is None else header + value
-            rows, payloads = groups[whole[:length]]
-            rows.append(row)
+            own_rows, payloads = groups[whole[:length]]
+            own_rows.append(row)
             payloads.append(whole[length:])
         elif header is None:
             errors[row] = _fault(value)
         else:
             errors[row] = f"header {name} holds no schema id, but {len(header)} bytes"
-    made = [
+    made += [
         Group(_key(prefix[1:]), np.array(rows), pa.array(payloads, pa.binary()))
         for prefix, (rows, payloads) in groups.items()
     ]
     return Framed(made, errors)
-
-
-def _shared_prefix(values: pa.Array, records: list[bytes | None]) -> bytes:
-    """The id that all records begin with, as nearly always; empty if they differ."""
-    first = records[0] if records else None
-    length = _LENGTHS.get(first[:1], 0) if first else 0
-    prefix = (first or b"")[:length]
-    shared = len(prefix) == length and not values.null_count
-    return prefix if shared and pc.all(pc.starts_with(values, prefix)).as_py() else b""
 
 
 def _fault(value: bytes) -> str:

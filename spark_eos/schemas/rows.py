@@ -16,6 +16,7 @@ from spark_eos._spark.row_errors import RowError, RowErrors
 from spark_eos._spark.signed_errors import signing_in_task
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.client import Client
+from spark_eos.schemas.cursor import placed
 from spark_eos.schemas.formats import Codec, Schema, format_of
 from spark_eos.schemas.framing import Group, SchemaKey, framed, header_name, with_header
 from spark_eos.schemas.kinds import CodecResult
@@ -117,7 +118,7 @@ class Decoding(_Mapping):
                 errors[int(group.rows[row])] = f"schema id {group.key}: {text}"
             parts.append(_as_member(made.array, member, kind))
             places.append(group.rows)
-        return CodecResult(_placed(parts, places, len(values), kind), errors)
+        return CodecResult(placed(parts, places, len(values), kind), errors)
 
     def _by_record(
         self, groups: Sequence[Group], schemas: Mapping[SchemaKey, Schema | None]
@@ -192,7 +193,7 @@ class Encoding(_Mapping):
         if HEADERS in self._whole.names:
             name = header_name(self._column)
             columns[HEADERS] = with_header(columns.get(HEADERS), name, ids)
-        return CodecResult(_placed(parts, places, len(values), kind), errors)
+        return CodecResult(placed(parts, places, len(values), kind), errors)
 
     def _parts(
         self, values: pa.Array, errors: dict[int, str]
@@ -227,18 +228,3 @@ def _as_member(array: pa.Array, name: str | None, kind: pa.DataType) -> pa.Array
     others = ((field, field.name == name) for field in kind)
     children = [array if own else pa.nulls(len(array), field.type) for field, own in others]
     return pa.StructArray.from_arrays(children, fields=[*kind], mask=array.is_null())
-
-
-def _placed(
-    parts: list[pa.Array], places: list[np.ndarray], rows: int, kind: pa.DataType
-) -> pa.Array:
-    """Puts the values of groups where their rows are; other rows are null."""
-    if len(parts) == 1 and len(parts[0]) == rows:
-        return parts[0]
-    whole = pa.concat_arrays([pa.nulls(1, kind), *parts])
-    # The null comes first.
-    indices = np.zeros(rows, np.int64)
-    if places:
-        together = np.concatenate(places)
-        indices[together] = np.arange(1, len(together) + 1)
-    return whole.take(pa.array(indices))

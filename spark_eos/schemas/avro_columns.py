@@ -1,0 +1,253 @@
+"""Avro records as columns, all of a batch at once: ordinary schemas and records that are right.
+
+What is not read here, a schema or a row, is read one by one by fastavro, which also says what is
+wrong with a record. So whatever is in doubt is refused here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_eos.schemas.avro_parts import OneByOne, Read, blocks, leaf, resolved, text
+from spark_eos.schemas.cursor import Batch, Cursor, placed
+from spark_eos.schemas.kinds import PRIMITIVES
+
+# Promotions that lose nothing.
+_PROMOTED: Final = {("int", "long"), ("int", "double"), ("float", "double")}
+# What takes bytes; an array of others could claim any number of items.
+_SOLID: Final = {*PRIMITIVES.keys() - {"null"}, "enum", "array", "map"}
+# Of types in each other: Python's own stack reaches so far, wherever this is called.
+_DEEPEST: Final = 50
+
+
+class Schemas(NamedTuple):
+    """A writer's and a reader's schema, as fastavro parses them, and their named types."""
+
+    writer: Any
+    reader: Any
+    written: Mapping[str, Any]
+    named: Mapping[str, Any]
+
+
+def columns_of(
+    schemas: Schemas, default: Callable[[Any, Any], pa.Array], kind: pa.DataType
+) -> Callable[[pa.Array], tuple[pa.Array, np.ndarray]] | None:
+    """What reads payloads as a column of a type, and says which rows it leaves; None if nothing.
+
+    ``default`` makes a column of one row of the default of a reader's field, and its type.
+    """
+    try:
+        read = _Plans(schemas, default).of(schemas.writer, schemas.reader, kind)
+    except (OneByOne, RecursionError):
+        return None
+
+    def columns(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
+        batch = Batch(payloads)
+        cursor = batch.cursor()
+        found = read(cursor)
+        cursor.finish()
+        return found, np.flatnonzero(batch.bad)
+
+    return columns
+
+
+class _Plans:
+    """Makes what reads each type, once for a writer's and a reader's schema."""
+
+    def __init__(self, schemas: Schemas, default: Callable[[Any, Any], pa.Array]) -> None:
+        self._written, self._named = schemas.written, schemas.named
+        self._default = default
+        # Writers' records around a place: those that contain themselves are not read here.
+        self._within: list[str] = []
+        self._levels = 0
+
+    def of(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
+        """What reads a type as another one; without a kind, what only passes over it."""
+        self._levels += 1
+        if self._levels > _DEEPEST:
+            raise OneByOne
+        made = self._of(writer, reader, kind)
+        self._levels -= 1
+        return made
+
+    def _of(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
+        writer = resolved(writer, self._written)
+        if isinstance(writer, list):
+            return self._union(writer, reader, kind)
+        name = writer["type"]
+        if kind is None:
+            return self._one(writer, writer, None)
+        reader = resolved(reader, self._named)
+        if isinstance(reader, list):
+            members = [one for one in reader if one != "null"]
+            if len(members) != 1:
+                raise OneByOne
+            reader = resolved(members[0], self._named)
+        if name != reader["type"] and (name, reader["type"]) not in _PROMOTED:
+            raise OneByOne
+        if "name" in writer and writer["name"] != reader["name"]:
+            raise OneByOne
+        return self._one(writer, reader, kind)
+
+    def _one(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
+        makers: dict[str, Callable[..., Read]] = {
+            "record": self._record,
+            "array": self._array,
+            "map": self._map,
+        }
+        make: Callable[..., Read] = makers.get(writer["type"], leaf)
+        return make(writer, reader, kind)
+
+    def _record(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
+        if writer["name"] in self._within or not writer["fields"] or not reader["fields"]:
+            raise OneByOne
+        self._within.append(writer["name"])
+        own = {field["name"]: field for field in reader["fields"]}
+        changed = [*own] != [field["name"] for field in writer["fields"]]
+        if changed and any(field.get("aliases") for field in reader["fields"]):
+            raise OneByOne
+        kinds = {} if kind is None else {field.name: field.type for field in kind}
+        reads = []
+        for field in writer["fields"]:
+            name = field["name"]
+            type_of_reader = own[name]["type"] if name in kinds else None
+            reads.append((name, self.of(field["type"], type_of_reader, kinds.get(name))))
+        self._within.pop()
+        written = {field["name"] for field in writer["fields"]}
+        added = {name: self._added(one) for name, one in own.items() if name not in written}
+
+        def read(cursor: Cursor) -> pa.Array:
+            columns = {name: one(cursor) for name, one in reads}
+            if kind is None:
+                return pa.nulls(len(cursor))
+            same = pa.array(np.zeros(len(cursor), np.int64)) if added else None
+            columns |= {name: value.take(same) for name, value in added.items()}
+            arrays = [columns[field.name] for field in kind]
+            return pa.StructArray.from_arrays(arrays, fields=[*kind])
+
+        return read
+
+    def _added(self, field: Mapping[str, Any]) -> pa.Array:
+        """A column of one row of a field that the writer lacks."""
+        try:
+            return self._default(field["default"], field["type"])
+        except MemoryError:
+            raise
+        except Exception as error:  # each record has it, read one by one
+            raise OneByOne from error
+
+    def _union(self, writer: list[Any], reader: Any, kind: pa.DataType | None) -> Read:
+        reader = None if kind is None else resolved(reader, self._named)
+        members = reader if isinstance(reader, list) else [reader]
+        several = len(members) - members.count("null") > 1
+        if several and not self._same(writer, reader):
+            raise OneByOne
+        reads: list[Read | None] = []
+        fields = iter(kind if several and kind is not None else ())
+        for one in writer:
+            if one == "null":
+                reads.append(None if kind is None or "null" in members else _refused(kind))
+            else:
+                own = next(fields).type if several else kind
+                reads.append(self._member(one, one if several else reader, own))
+        return _union(reads, kind, writer if several else None)
+
+    def _member(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
+        levels, within = self._levels, [*self._within]
+        try:
+            return self.of(writer, reader, kind)
+        except OneByOne:
+            # Its rows alone are read one by one.
+            self._levels, self._within = levels, within
+            return _refused(kind)
+
+    def _same(self, one: Any, other: Any) -> bool:
+        """Whether types of the writer and the reader are alike in all parts."""
+        one, other = resolved(one, self._written), resolved(other, self._named)
+        if isinstance(one, list) or isinstance(other, list):
+            return (
+                isinstance(one, list)
+                and isinstance(other, list)
+                and len(one) == len(other)
+                and all(map(self._same, one, other))
+            )
+        parts = ("type", "name", "size", "symbols", "logicalType", "precision", "scale")
+        if any(one.get(part) != other.get(part) for part in parts):
+            return False
+        fields = [one.get("fields", ()), other.get("fields", ())]
+        names = [[field["name"] for field in each] for each in fields]
+        inner = [part for part in ("items", "values") if part in one]
+        return (
+            names[0] == names[1]
+            and all(self._same(one[part], other[part]) for part in inner)
+            and all(map(self._same, *([field["type"] for field in each] for each in fields)))
+        )
+
+    def _array(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
+        inner = None if kind is None else kind.value_type
+        item = self.of(writer["items"], reader["items"], inner)
+        self._check_solid(writer["items"])
+        return blocks(lambda cursor: [item(cursor)], [inner], kind)
+
+    def _map(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
+        inner = None if kind is None else kind.item_type
+        item = self.of(writer["values"], reader["values"], inner)
+        return blocks(lambda cursor: [text(cursor), item(cursor)], [pa.string(), inner], kind)
+
+    def _check_solid(self, schema: Any) -> None:
+        """Refuses items that may have no bytes, of which a record may claim any number."""
+        schema = resolved(schema, self._written)
+        if isinstance(schema, list) or schema["type"] in _SOLID:
+            return
+        if schema["type"] == "fixed" and schema["size"]:
+            return
+        if schema["type"] != "record":
+            raise OneByOne
+        # The first field that takes bytes would do.
+        self._check_solid(schema["fields"][0]["type"])
+
+
+def _refused(kind: pa.DataType | None) -> Read:
+    def read(cursor: Cursor) -> pa.Array:
+        cursor.refuse(np.ones(len(cursor), bool))
+        return pa.nulls(len(cursor), kind or pa.null())
+
+    return read
+
+
+def _union(reads: Sequence[Read | None], kind: pa.DataType | None, members: Any) -> Read:
+    """What reads a union; ``members``: if each has a column, None if all have the same."""
+
+    def read(cursor: Cursor) -> pa.Array:
+        indices = cursor.long()
+        cursor.refuse((indices < 0) | (indices >= len(reads)))
+        parts, places = [], []
+        for number, one in enumerate(reads):
+            chosen = np.flatnonzero(indices == number)
+            if one is None or not len(chosen):
+                continue
+            if len(chosen) == len(cursor):
+                part = one(cursor)
+            else:
+                some = cursor.some(chosen)
+                part = one(some)
+                cursor.at[chosen] = some.at
+            parts.append(_of_member(part, kind, number, members) if members else part)
+            places.append(chosen)
+        if kind is None:
+            return pa.nulls(len(cursor))
+        return placed(parts, places, len(cursor), kind)
+
+    return read
+
+
+def _of_member(part: pa.Array, kind: Any, number: int, members: Sequence[Any]) -> pa.Array:
+    """A column of a union, of which all rows are one member."""
+    own = number - [*members[:number]].count("null")
+    children = [
+        part if place == own else pa.nulls(len(part), field.type)
+        for place, field in enumerate(kind)
+    ]
+    return pa.StructArray.from_arrays(children, fields=[*kind])

@@ -1,0 +1,138 @@
+"""Columns of Avro types without others in them, as parts of records."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+
+from spark_eos.schemas.avro_kinds import UNITS
+from spark_eos.schemas.avro_parts import OneByOne, is_text
+from spark_eos.schemas.sheet import Sheet
+
+# Writes what a column holds where a mask is true; elsewhere it is null.
+Write = Callable[[Sheet, pa.Array, np.ndarray], None]
+
+_LONGEST: Final = 2**63 - 1
+
+
+def leaf(schema: Any, _column: T.DataType, kind: pa.DataType) -> Write:
+    """What writes a type that has no others in it."""
+    name, logical = schema["type"], str(schema.get("logicalType", ""))
+    if name in {"bytes", "fixed"}:
+        return _bytes(logical, schema.get("size"), kind)
+    makers: dict[str, Callable[[], Write]] = {
+        "boolean": lambda: _boolean,
+        "int": lambda: _integer(logical, kind),
+        "long": lambda: _integer(logical, kind),
+        "float": lambda: _floating(4, kind),
+        "double": lambda: _floating(8, kind),
+        "string": lambda: text,
+        "enum": lambda: _enum(schema["symbols"]),
+    }
+    return makers[name]()
+
+
+def _boolean(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+    filled = array.fill_null(False)  # noqa: FBT003 - a value
+    sheet.put(np.asarray(filled).astype(np.int64), present * 1)
+
+
+def _floating(size: int, kind: pa.DataType) -> Write:
+    return lambda sheet, array, present: sheet.put(
+        _values(array.cast(kind), f"<u{size}"), present * size
+    )
+
+
+def _values(array: pa.Array, code: str) -> np.ndarray:
+    """A column's numbers as they are in memory; of a null, any."""
+    found = np.frombuffer(array.buffers()[1] or b"", code)
+    return found[array.offset : array.offset + len(array)]
+
+
+def _integer(logical: str, kind: pa.DataType) -> Write:
+    divisor, factor = UNITS.get(logical.partition("timestamp-")[2], (1, 1))
+    code, plain = ("<i4", pa.int32()) if kind.bit_width == 32 else ("<i8", pa.int64())
+
+    def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        values = _values(array.cast(kind).cast(plain), code).astype(np.int64)
+        if factor != 1:
+            most = _LONGEST // factor
+            sheet.refuse(present & ((values > most) | (values < -most)))
+            values = values * factor
+        sheet.long(values if divisor == 1 else np.floor_divide(values, divisor), present)
+
+    return write
+
+
+def _decimal(kind: pa.DataType, size: int | None) -> Write:
+    if size is not None and size > 16:
+        raise OneByOne
+
+    def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        both = _values(array.cast(kind), "V16").view("<i8").reshape(-1, 2)
+        low, sign = both[:, 0], both[:, 0] >> 63
+        size_of = low ^ sign  # as many bits, or one more, as the number without its sign
+        magnitude = size_of - sign
+        sheet.refuse(present & ((both[:, 1] != sign) | (size_of == _LONGEST)))
+        if size is None:
+            sizes = sum(((magnitude >= 1 << 8 * n - 1) * 1 for n in range(1, 8)), np.array(1))
+            sizes = sizes + np.zeros(len(low), np.int64)
+            sheet.long(sizes, present)
+        else:
+            sizes = np.full(len(low), min(size, 8))
+            sheet.refuse(present & (size < 8) & (size_of >> (8 * min(size, 8) - 1) != 0))
+            if size > 8:
+                sheet.put(sign, present * (size - 8))
+        words = (low << (64 - 8 * sizes)).astype(">i8").view("<u8")
+        sheet.put(words, present * sizes)
+
+    return write
+
+
+def _enum(symbols: list[str]) -> Write:
+    known = pa.array(symbols, pa.string())
+
+    def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        found = pc.index_in(array, value_set=known)
+        sheet.refuse(present & np.asarray(found.is_null()))
+        sheet.long(np.asarray(found.fill_null(0)).astype(np.int64), present)
+
+    return write
+
+
+def _bytes(logical: str, size: int | None, kind: pa.DataType) -> Write:
+    if logical == "decimal":
+        return _decimal(kind, size)
+    if not pa.types.is_binary(kind):
+        raise OneByOne  # a UUID as text
+    return _raw if size is None else _fixed(size)
+
+
+def _fixed(size: int) -> Write:
+    def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        sheet.refuse(present & (_sizes(array) != size))
+        sheet.add(array)
+
+    return write
+
+
+def _raw(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+    sheet.long(_sizes(array), present)
+    sheet.add(array)
+
+
+def _sizes(array: pa.Array) -> np.ndarray:
+    return np.asarray(pc.binary_length(array).fill_null(0))
+
+
+def text(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+    """Writes texts."""
+    raw = array.cast(pa.binary())
+    try:
+        raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        sheet.refuse(np.array([one is not None and not is_text(one) for one in raw.to_pylist()]))
+    _raw(sheet, raw, present)

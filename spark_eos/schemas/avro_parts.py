@@ -1,0 +1,254 @@
+"""Avro types as columns, each value of all records of a batch at once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_eos.schemas.avro_kinds import UNITS
+from spark_eos.schemas.cursor import Cursor, placed
+from spark_eos.schemas.kinds import PRIMITIVES
+
+# A column of what is next in each record, whose type is that of the reader's schema.
+Read = Callable[[Cursor], pa.Array]
+
+# Digits that an integer of 64 bits holds.
+_LONG_DIGITS: Final = 18
+# An array's items are read one by one, each of all records: not for a few long ones.
+_FEW: Final = 8
+
+
+class OneByOne(Exception):  # noqa: N818 - no error: fastavro reads it
+    """A schema, or a part of it, that is not read here."""
+
+
+def resolved(schema: Any, named: Mapping[str, Any]) -> Any:
+    """A type by its definition: a union's members, or a dictionary."""
+    while not isinstance(schema, list):
+        if isinstance(schema, str):
+            schema = {"type": schema} if schema in PRIMITIVES else named[schema]
+        elif isinstance(schema["type"], list | dict):
+            schema = schema["type"]
+        else:
+            break
+    return schema
+
+
+def _of_values(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """A column without nulls whose values are in memory as Arrow has them."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def leaf(writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
+    """What reads a type that has no others in it."""
+    name = writer["type"]
+    if name in {"bytes", "fixed"}:
+        return _bytes(writer, reader, kind)
+    if name in {"int", "long"}:
+        return _integer(name, reader, kind)
+    makers: dict[str, Callable[[], Read]] = {
+        "null": lambda: lambda cursor: pa.nulls(len(cursor)),
+        "boolean": lambda: _boolean,
+        "float": lambda: _floating("<f4", pa.float32(), kind),
+        "double": lambda: _floating("<f8", pa.float64(), kind),
+        "string": lambda: text,
+        "enum": lambda: _enum(writer, reader),
+    }
+    return makers[name]()
+
+
+def _floating(code: str, own: pa.DataType, kind: pa.DataType | None) -> Read:
+    return lambda cursor: _of_values(cursor.number(code), own).cast(kind or own)
+
+
+def _boolean(cursor: Cursor) -> pa.Array:
+    found = cursor.byte()
+    cursor.refuse(found > 1)
+    return pa.array(found == 1)
+
+
+def _integer(name: str, reader: Any, kind: pa.DataType | None) -> Read:
+    unit = str(reader.get("logicalType", "")).partition("timestamp-")[2]
+    factor, divisor = UNITS.get(unit, (1, 1))
+    most = 2**31 - 1 if name == "int" else (2**63 - 1) // factor
+    is_checked = most < 2**63 - 1
+
+    def read(cursor: Cursor) -> pa.Array:
+        values = cursor.long()
+        if is_checked:
+            cursor.refuse((values > most) | (values < -most))
+        if kind is None:
+            return pa.nulls(len(cursor))
+        if pa.types.is_floating(kind):
+            return _of_values(values.astype(np.float64), kind)
+        if kind.bit_width == 32:
+            return _of_values(values.astype(np.int32), kind)
+        if factor != 1:
+            values = values * factor
+        return _of_values(values if divisor == 1 else np.floor_divide(values, divisor), kind)
+
+    return read
+
+
+def text(cursor: Cursor) -> pa.Array:
+    """A column of texts."""
+    found = cursor.text()
+    try:
+        return found.cast(pa.string())
+    except pa.ArrowInvalid:
+        pass
+    wrong = np.array([not is_text(one) for one in found.to_pylist()], bool)
+    cursor.refuse(wrong)
+    return pc.if_else(pa.array(wrong), pa.scalar(None, pa.binary()), found).cast(pa.string())
+
+
+def is_text(raw: bytes) -> bool:
+    """Whether bytes are UTF-8."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _enum(writer: Any, reader: Any) -> Read:
+    # Others have a default, or are errors.
+    kept = [one if one in reader["symbols"] else None for one in writer["symbols"]]
+    symbols, unknown = pa.array(kept, pa.string()), np.array([one is None for one in kept])
+
+    def read(cursor: Cursor) -> pa.Array:
+        indices = cursor.long()
+        wrong = (indices < 0) | (indices >= len(kept))
+        cursor.refuse(wrong)
+        indices = np.where(wrong, 0, indices)
+        cursor.refuse(unknown[indices])
+        return symbols.take(pa.array(indices))
+
+    return read
+
+
+def _bytes(writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
+    size = writer.get("size")
+    if size != reader.get("size"):
+        raise OneByOne
+    if reader.get("logicalType") == "decimal" and kind is not None:
+        return _decimal(reader["precision"], kind, size)
+    if kind is not None and not pa.types.is_binary(kind):
+        raise OneByOne  # a UUID as text
+    return lambda cursor: cursor.text() if size is None else cursor.slices(size)
+
+
+def _decimal(precision: int, kind: pa.DataType, size: int | None) -> Read:
+    most = 10 ** min(precision, _LONG_DIGITS) - 1
+
+    def read(cursor: Cursor) -> pa.Array:
+        sizes = cursor.long() if size is None else np.full(len(cursor), size)
+        # Longer ones begin with eight bytes that are all sign, or are read one by one.
+        cursor.refuse((sizes < 0) | (sizes > 16))
+        sizes = np.clip(sizes, 0, 16)
+        _, ends = cursor.span(sizes)
+        words = cursor.batch.words(">i8")
+        low, high = (words[ends - before].astype(np.int64) for before in (8, 16))
+        unused = 64 - 8 * np.minimum(sizes, 8)
+        # Of no bytes, it is 0; and no number is shifted by 64 bits.
+        low = np.where(sizes == 0, 0, (low << np.minimum(unused, 56)) >> np.minimum(unused, 56))
+        rest = 64 - 8 * np.clip(sizes - 8, 1, 8)
+        sign = low >> 63
+        cursor.refuse((sizes > 8) & ((high << rest) >> rest != sign))
+        cursor.refuse((low > most) | (low < -most))
+        both = np.stack([low, sign], axis=1)
+        return pa.Array.from_buffers(kind, len(low), [None, pa.py_buffer(both)])
+
+    return read
+
+
+def blocks(
+    items: Callable[[Cursor], list[pa.Array]],
+    kinds: list[pa.DataType],
+    kind: pa.DataType | None,
+) -> Read:
+    """What reads arrays, or maps, of one block; others are read one by one."""
+
+    def read(cursor: Cursor) -> pa.Array:
+        counts = _counts(cursor, is_passed=kind is None)
+        offsets = np.zeros(len(cursor) + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        parts: list[list[pa.Array]] = []
+        places: list[np.ndarray] = []
+        left, number = np.flatnonzero(counts), 0
+        filled = left
+        while len(left):
+            if len(left) < _FEW <= number:
+                # Their items stay null.
+                cursor.batch.refuse(cursor.rows[left])
+                break
+            some = cursor.some(left)
+            parts.append(items(some))
+            places.append(offsets[left] + number)
+            cursor.at[left] = some.at
+            number += 1
+            left = left[counts[left] > number]
+        if len(filled):
+            some = cursor.some(filled)
+            some.refuse(some.byte() != 0)
+            cursor.at[filled] = some.at
+        if kind is None:
+            return pa.nulls(len(cursor))
+        return _containers(cursor, offsets, kind, _columns(parts, places, int(offsets[-1]), kinds))
+
+    return read
+
+
+def _counts(cursor: Cursor, *, is_passed: bool) -> np.ndarray:
+    """How many items each record's first block has, at most as many as it has bytes."""
+    counts = cursor.long()
+    with_size = np.flatnonzero(counts < 0)
+    if len(with_size):
+        some = cursor.some(with_size)
+        some.long()
+        # fastavro passes over such a block by its size, which may be wrong.
+        some.refuse(np.full(len(some), is_passed))
+        cursor.at[with_size] = some.at
+        counts = np.abs(counts)
+    wrong = (counts < 0) | (counts > cursor.left())
+    cursor.refuse(wrong)
+    return np.where(wrong, 0, counts)
+
+
+def _columns(
+    parts: Sequence[list[pa.Array]],
+    places: Sequence[np.ndarray],
+    rows: int,
+    kinds: Sequence[pa.DataType],
+) -> list[pa.Array]:
+    return [
+        placed([part[number] for part in parts], places, rows, kind)
+        for number, kind in enumerate(kinds)
+    ]
+
+
+def _containers(
+    cursor: Cursor, offsets: np.ndarray, kind: pa.DataType, columns: list[pa.Array]
+) -> pa.Array:
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
+    if not pa.types.is_map(kind):
+        return pa.Array.from_buffers(kind, len(cursor), buffers, children=columns)
+    # Of keys that are equal, the last counts.
+    cursor.batch.refuse(cursor.rows[repeated_keys(columns[0], np.diff(offsets))])
+    # A map has no null as a key: only rows that are refused have them here.
+    columns[0] = columns[0].fill_null("")
+    entries = pa.StructArray.from_arrays(columns, fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(kind, len(cursor), buffers, children=[entries])
+
+
+def repeated_keys(keys: pa.Array, counts: np.ndarray) -> np.ndarray:
+    """The maps, by their numbers, that have a key more than once; ``counts``: of their keys."""
+    if not len(counts) or counts.max() < 2:
+        return np.zeros(0, np.int64)
+    found = keys.dictionary_encode()
+    codes = np.asarray(found.indices.fill_null(0)).astype(np.int64)
+    maps = np.repeat(np.arange(len(counts)), counts)
+    _, first = np.unique(maps * (len(found.dictionary) + 1) + codes, return_index=True)
+    return np.delete(maps, first)

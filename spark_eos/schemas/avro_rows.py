@@ -1,0 +1,229 @@
+"""Columns as Avro records, all of a batch at once: ordinary schemas and rows that fit.
+
+As in `avro_columns`, whatever is in doubt is left to be written one by one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+
+from spark_eos.schemas.avro_leaves import Write, leaf, text
+from spark_eos.schemas.avro_parts import OneByOne, repeated_keys, resolved
+from spark_eos.schemas.sheet import Sheet
+
+# So many members have an index of one byte.
+_MOST_MEMBERS: Final = 64
+_DEEPEST: Final = 50
+
+
+def rows_of(
+    schema: Any, named: Mapping[str, Any], column: T.DataType, kind: pa.DataType
+) -> Callable[[pa.Array], tuple[pa.Array, np.ndarray]] | None:
+    """What writes a column, and says which rows it leaves; None if it writes nothing."""
+    try:
+        write = _Plans(named).of(schema, column, kind)
+    except OneByOne:
+        return None
+
+    def rows(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
+        sheet = Sheet(np.arange(len(array)), np.zeros(len(array), bool))
+        valid = np.asarray(array.is_valid())
+        write(sheet, array, valid)
+        made = sheet.joined()
+        if not valid.all():
+            made = pc.if_else(pa.array(valid), made, pa.scalar(None, pa.binary()))
+        return made, np.flatnonzero(sheet.bad & valid)
+
+    return rows
+
+
+class _Plans:
+    """Makes what writes each type, of a schema as fastavro parses it."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._named = named
+        self._levels = 0
+
+    def of(self, schema: Any, column: Any, kind: pa.DataType) -> Write:
+        """What writes a column of a type; ``kind``: what Arrow has for the schema's."""
+        self._levels += 1
+        if self._levels > _DEEPEST:
+            raise OneByOne
+        schema = resolved(schema, self._named)
+        if isinstance(schema, list):
+            made = self._union(schema, column, kind)
+        elif schema["type"] == "null":
+            made = _nothing
+        else:
+            made = _required(self._one(schema, column, kind))
+        self._levels -= 1
+        return made
+
+    def _one(self, schema: Any, column: Any, kind: pa.DataType) -> Write:
+        makers: dict[str, Callable[..., Write]] = {
+            "record": self._record,
+            "array": self._array,
+            "map": self._map,
+        }
+        make: Callable[..., Write] = makers.get(schema["type"], leaf)
+        return make(schema, column, kind)
+
+    def _record(self, schema: Any, column: Any, kind: pa.DataType) -> Write:
+        parts: list[tuple[int, Write]] = []
+        for field in schema["fields"]:
+            if field["name"] in column.names:
+                place = column.names.index(field["name"])
+                own = kind.field(field["name"]).type
+                parts.append((place, self.of(field["type"], column[place].dataType, own)))
+            else:
+                parts.append((-1, self._absent(field)))
+
+        def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+            columns = array.flatten()
+            for place, one in parts:
+                one(sheet, columns[place] if place >= 0 else array, present)
+
+        return write
+
+    def _absent(self, field: Mapping[str, Any]) -> Write:
+        """A field that the column lacks: null, if that is its default."""
+        members = resolved(field["type"], self._named)
+        is_null = field.get("default") is None and isinstance(members, list) and "null" in members
+        if not is_null or len(members) > _MOST_MEMBERS:
+            raise OneByOne
+        index = 2 * members.index("null")
+        return lambda sheet, _, present: sheet.put(np.full(len(sheet), index), present * 1)
+
+    def _union(self, members: list[Any], column: Any, kind: pa.DataType) -> Write:
+        own = [(number, one) for number, one in enumerate(members) if one != "null"]
+        if len(members) > _MOST_MEMBERS or not own or isinstance(column, T.NullType):
+            raise OneByOne
+        null = members.index("null") if "null" in members else None
+        if len(own) == 1:
+            number, one = own[0]
+            return _nullable(number, null, self._inner(one, column, kind))
+        parts = []
+        for (number, one), field in zip(own, kind, strict=True):
+            if field.name in column.names:
+                place = column.names.index(field.name)
+                inner = self._inner(one, column[place].dataType, field.type)
+                parts.append(_Member(number, place, inner))
+        return _several(parts, null)
+
+    def _inner(self, schema: Any, column: Any, kind: pa.DataType) -> Write:
+        """What writes a member of a union where it is present."""
+        return self._one(resolved(schema, self._named), column, kind)
+
+    def _array(self, schema: Any, column: Any, kind: pa.DataType) -> Write:
+        item = self.of(schema["items"], column.elementType, kind.value_type)
+
+        def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+            items = array.flatten()
+            counts = np.asarray(pc.list_value_length(array).fill_null(0))
+            _block(sheet, counts, present, lambda inner: item(inner, items, _all(inner)))
+
+        return write
+
+    def _map(self, schema: Any, column: Any, kind: pa.DataType) -> Write:
+        item = self.of(schema["values"], column.valueType, kind.item_type)
+
+        def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+            offsets = np.asarray(array.offsets).astype(np.int64)
+            counts = np.diff(offsets)
+            # What is below a null.
+            sheet.refuse((counts > 0) & ~present)
+            keys, items = (one[offsets[0] : offsets[-1]] for one in (array.keys, array.items))
+            sheet.refuse_some(repeated_keys(keys, counts))
+
+            def entries(inner: Sheet) -> None:
+                text(inner, keys, _all(inner))
+                item(inner, items, _all(inner))
+
+            _block(sheet, counts, present, entries)
+
+        return write
+
+
+class _Member(NamedTuple):
+    """A member of a union: its number, its place in the column, and what writes it."""
+
+    number: int
+    place: int
+    write: Write
+
+
+def _nullable(number: int, null: int | None, inner: Write) -> Write:
+    """What writes a union of one type, with null or without."""
+
+    def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        valid = present & np.asarray(array.is_valid())
+        if null is None:
+            sheet.refuse(present & ~valid)
+        _index(sheet, np.where(valid, number, null or 0), present)
+        inner(sheet, array, valid)
+
+    return write
+
+
+def _several(members: Sequence[_Member], null: int | None) -> Write:
+    """What writes a union of several types, whose column has one for each."""
+
+    def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        columns = array.flatten()
+        masks = [present & np.asarray(columns[one.place].is_valid()) for one in members]
+        valid = present & np.asarray(array.is_valid())
+        indices = np.full(len(sheet), null or 0)
+        for one, mask in zip(members, masks, strict=True):
+            indices[mask] = one.number
+        count = sum((mask.astype(int) for mask in masks), np.zeros(len(sheet), int))
+        sheet.refuse(valid & (count != 1))
+        if null is None:
+            sheet.refuse(present & ~valid)
+        _index(sheet, indices, present)
+        for one, mask in zip(members, masks, strict=True):
+            one.write(sheet, columns[one.place], mask)
+
+    return write
+
+
+def _required(write: Write) -> Write:
+    """What writes a column that may have no nulls."""
+
+    def checked(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        if array.null_count:
+            valid = present & np.asarray(array.is_valid())
+            sheet.refuse(present & ~valid)
+            present = valid
+        write(sheet, array, present)
+
+    return checked
+
+
+def _nothing(_sheet: Sheet, _array: pa.Array, _present: np.ndarray) -> None:
+    """Writes a null, which has no bytes."""
+
+
+def _all(sheet: Sheet) -> np.ndarray:
+    return np.ones(len(sheet), bool)
+
+
+def _index(sheet: Sheet, indices: np.ndarray, present: np.ndarray) -> None:
+    """Which member a union's values are of."""
+    sheet.put(2 * indices, present * 1)
+
+
+def _block(
+    sheet: Sheet, counts: np.ndarray, present: np.ndarray, items: Callable[[Sheet], None]
+) -> None:
+    """Writes arrays, or maps, each as one block."""
+    inner = Sheet(np.repeat(sheet.rows, counts), sheet.bad)
+    items(inner)
+    sheet.long(counts, present & (counts > 0))
+    offsets = np.zeros(len(sheet) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    sheet.add(inner.joined_by(offsets))
+    sheet.put(np.zeros(len(sheet), np.int64), present * 1)

@@ -1,0 +1,183 @@
+"""Reads one Avro value of each record at a time, for all records of a batch: columns, not rows."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_eos.schemas.sheet import between
+
+# What is read beyond a record's end is refused later, but must be in memory.
+_BEFORE: Final = 16
+_AFTER: Final = 32
+# Bytes that a column's offsets can tell.
+_MOST: Final = 2**31 - 64
+_HIGH_BITS: Final = np.uint64(0x8080808080808080)
+# Pairs of 7 bits become 14, these 28, and these 56: masks of what stays and what moves, and by how
+# many bits.
+_PAIRS: Final = [
+    (np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), np.uint64(1)),
+    (np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
+    (np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000), np.uint64(4)),
+]
+
+
+class Batch:
+    """The payloads of a batch, in one buffer; and which rows are not read here."""
+
+    def __init__(self, payloads: pa.Array) -> None:
+        _, offsets, content = payloads.buffers()
+        width = np.int64 if pa.types.is_large_binary(payloads.type) else np.int32
+        bounds = np.frombuffer(offsets, width)[payloads.offset :][: len(payloads) + 1]
+        first, last = int(bounds[0]), int(bounds[-1])
+        if last - first > _MOST:
+            raise OverflowError
+        self.data = np.zeros(_BEFORE + last - first + _AFTER, np.uint8)
+        if last > first:
+            self.data[_BEFORE:-_AFTER] = np.frombuffer(content, np.uint8)[first:last]
+        self.bounds = bounds.astype(np.int64) + (_BEFORE - first)
+        self.bad = np.zeros(len(payloads), bool)
+
+    def words(self, kind: str) -> np.ndarray:
+        """What each byte of the buffer would begin, as a number of a type."""
+        size = np.dtype(kind).itemsize
+        found: np.ndarray = np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))
+        return found
+
+    def cursor(self) -> "Cursor":
+        """The beginning of each record."""
+        return Cursor(self, np.arange(len(self.bad)), self.bounds[:-1].copy())
+
+    def refuse(self, rows: np.ndarray) -> None:
+        """Leaves rows, by their numbers, to be read one by one."""
+        self.bad[rows] = True
+
+
+class Cursor:
+    """A place in each of some records, which moves as they are read."""
+
+    # What a row holds after a mistake does not matter: the row is bad. But no place is beyond its
+    # record by more than a byte, which tells at the end that it was too short.
+
+    def __init__(self, batch: Batch, rows: np.ndarray, at: np.ndarray) -> None:
+        self.batch = batch
+        self.rows = rows
+        self.at = at
+        self._ends = batch.bounds[1:][rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def some(self, chosen: np.ndarray) -> "Cursor":
+        """The same places in some of the records."""
+        return Cursor(self.batch, self.rows[chosen], self.at[chosen])
+
+    def refuse(self, bad: np.ndarray) -> None:
+        """Marks rows as bad."""
+        if bad.any():
+            self.batch.refuse(self.rows[bad])
+
+    def finish(self) -> None:
+        """Marks records that do not end here."""
+        self.refuse(self.at != self._ends)
+
+    def left(self) -> np.ndarray:
+        """How many bytes each record still has; -1 if it was too short."""
+        left: np.ndarray = self._ends - self.at
+        return left
+
+    def _move(self, sizes: Any) -> None:
+        self.at = np.minimum(self.at + sizes, self._ends + 1)
+
+    def byte(self) -> np.ndarray:
+        """The next byte."""
+        found: np.ndarray = self.batch.data[self.at]
+        self._move(1)
+        return found
+
+    def number(self, kind: str) -> np.ndarray:
+        """A number of fixed length, such as ``<f8``."""
+        found: np.ndarray = self.batch.words(kind)[self.at]
+        self._move(found.itemsize)
+        return found
+
+    def long(self) -> np.ndarray:
+        """A number of Avro's variable length."""
+        first = self.batch.data[self.at]
+        if not len(first) or first.max() < 0x80:
+            self._move(1)
+            raw = first.astype(np.uint64)
+        else:
+            raw = self._varint()
+        found: np.ndarray = (raw >> np.uint64(1)) ^ (~(raw & np.uint64(1)) + np.uint64(1))
+        return found.view(np.int64)
+
+    def _varint(self) -> np.ndarray:
+        word: np.ndarray = self.batch.words("<u8")[self.at]
+        # The high bit of the first byte that has none, which is the last one of the number.
+        stops = ~word & _HIGH_BITS
+        last = stops & (~stops + np.uint64(1))
+        raw: np.ndarray = word & (last | (last - np.uint64(1)))
+        for low, high, bits in _PAIRS:
+            raw = (raw & low) | ((raw & high) >> bits)
+        sizes = _exponent(last) + 1 >> 3
+        longer = np.flatnonzero(stops == 0)
+        if len(longer):
+            raw[longer], sizes[longer] = self._ends_of_long(longer, raw[longer])
+        self._move(sizes)
+        return raw
+
+    def _ends_of_long(self, chosen: np.ndarray, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of nine or ten bytes, of which eight were read."""
+        ninth, tenth = (self.batch.data[self.at[chosen] + place] for place in (8, 9))
+        more = ninth > 0x7F
+        self.batch.refuse(self.rows[chosen[more & (tenth > 1)]])
+        raw = raw | ((ninth & 0x7F).astype(np.uint64) << np.uint64(56))
+        raw = raw | np.where(more, (tenth & 1).astype(np.uint64) << np.uint64(63), np.uint64(0))
+        return raw, np.where(more, 10, 9)
+
+    def text(self) -> pa.Array:
+        """Bytes, after their number."""
+        sizes = self.long()
+        self.refuse(sizes < 0)
+        return self.slices(np.maximum(sizes, 0))
+
+    def slices(self, sizes: Any) -> pa.Array:
+        """So many of the next bytes, of each record."""
+        begins, ends = self.span(sizes)
+        # Records follow each other, and so do the parts of them.
+        return between(begins, ends, self.batch.data)
+
+    def rest(self) -> pa.Array:
+        """All that follows."""
+        return self.slices(self.left())
+
+    def span(self, sizes: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Where the next bytes begin and end."""
+        # One after the other: a sum of both may exceed what an integer holds.
+        begins = np.minimum(self.at, self._ends)
+        sizes = np.minimum(sizes, self._ends - begins + 1)
+        self._move(sizes)
+        return begins, np.minimum(begins + sizes, self._ends)
+
+
+def _exponent(powers: np.ndarray) -> np.ndarray:
+    """Of powers of two."""
+    return (powers.astype(np.float64).view(np.int64) >> 52) - 1023
+
+
+def placed(
+    parts: Sequence[pa.Array], places: Sequence[np.ndarray], rows: int, kind: pa.DataType
+) -> pa.Array:
+    """Puts the values of groups where their rows are; other rows are null."""
+    if len(parts) == 1 and len(parts[0]) == rows:
+        # Groups have their rows in order.
+        return parts[0]
+    whole = pa.concat_arrays([pa.nulls(1, kind), *parts])
+    # The null comes first.
+    indices = np.zeros(rows, np.int64)
+    if places:
+        together = np.concatenate(places)
+        indices[together] = np.arange(1, len(together) + 1)
+    return whole.take(pa.array(indices))

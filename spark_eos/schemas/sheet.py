@@ -1,0 +1,126 @@
+"""Writes a part of each record at a time, for all records of a batch."""
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_WORD: Final = 8
+# Bytes that a column's offsets can tell.
+_MOST: Final = 2**31 - 64
+_HIGH_BIT: Final = 0x80
+# By the size of a number of variable length: bits of its first eight bytes that say that others
+# follow.
+_FOLLOWED: Final = np.array(
+    [0, *(sum(_HIGH_BIT << 8 * place for place in range(min(n, _WORD))) for n in range(10))],
+    np.uint64,
+)
+# 56 bits become two times 28, these four times 14, and these eight times 7: masks of what stays and
+# what moves, and by how many bits.
+_HALVES: Final = [
+    (np.uint64(0x000000000FFFFFFF), np.uint64(0x00FFFFFFF0000000), np.uint64(4)),
+    (np.uint64(0x00003FFF00003FFF), np.uint64(0x0FFFC0000FFFC000), np.uint64(2)),
+    (np.uint64(0x007F007F007F007F), np.uint64(0x3F803F803F803F80), np.uint64(1)),
+]
+
+
+class Sheet:
+    """Parts of some rows' records, in order; and which rows are not written here."""
+
+    def __init__(self, rows: np.ndarray, bad: np.ndarray) -> None:
+        self.rows = rows
+        self.bad = bad
+        self._pieces: list[pa.Array] = []
+        # Words of which the first bytes count, and how many.
+        self._words: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def refuse(self, bad: np.ndarray) -> None:
+        """Leaves rows to be written one by one."""
+        if bad.any():
+            self.bad[self.rows[bad]] = True
+
+    def refuse_some(self, places: np.ndarray) -> None:
+        """Likewise, by their places."""
+        self.bad[self.rows[places]] = True
+
+    def put(self, words: np.ndarray, sizes: Any) -> None:
+        """Adds the first bytes of numbers, least significant first; ``sizes``: up to eight."""
+        self._words.append((words.astype(np.uint64), sizes))
+
+    def long(self, values: np.ndarray, present: np.ndarray) -> None:
+        """Adds numbers of Avro's variable length where they are present."""
+        values = values.astype(np.int64)
+        raw = ((values << 1) ^ (values >> 63)).view(np.uint64)
+        sizes = np.ones(len(raw), np.int64)
+        for bits in range(7, 64, 7):
+            longer = raw >= np.uint64(1 << bits)
+            if not longer.any():
+                break
+            sizes += longer
+        words = raw
+        if len(sizes) and (most := sizes.max()) > 1:
+            for low, high, moved in _HALVES:
+                words = (words & low) | ((words & high) << moved)
+            words = words | _FOLLOWED[sizes]
+            if most > _WORD:
+                self.put(words, np.minimum(sizes, _WORD) * present)
+                rest = raw >> np.uint64(56)
+                ninth = (rest & np.uint64(0x7F)) | np.where(sizes > 9, _HIGH_BIT, 0).astype("<u8")
+                words = ninth | ((rest >> np.uint64(7)) << np.uint64(8))
+                sizes = np.maximum(sizes - _WORD, 0)
+        self.put(words, sizes * present)
+
+    def add(self, texts: pa.Array) -> None:
+        """Adds bytes; none of a null."""
+        self._flush()
+        texts = texts.cast(pa.binary())
+        self._pieces.append(texts.fill_null(b"") if texts.null_count else texts)
+
+    def joined(self) -> pa.Array:
+        """The record of each row."""
+        self._flush()
+        if len(self._pieces) < 2:
+            return self._pieces[0] if self._pieces else pa.array([b""] * len(self), pa.binary())
+        return pc.binary_join_element_wise(*self._pieces, b"")
+
+    def joined_by(self, offsets: np.ndarray) -> pa.Array:
+        """The records of consecutive rows, one after the other; offsets of their first rows."""
+        array = self.joined()
+        if not len(array):
+            return pa.array([b""] * (len(offsets) - 1), pa.binary())
+        _, own, content = array.buffers()
+        bounds = np.frombuffer(own, np.int32)[array.offset :][: len(array) + 1]
+        buffers = [None, pa.py_buffer(bounds[offsets]), content]
+        return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+
+    def _flush(self) -> None:
+        if not self._words:
+            return
+        # Whole words, of which the next one overwrites what does not count.
+        width = _WORD * (len(self._words) + 1)
+        if width * len(self) > _MOST:
+            raise OverflowError
+        data = np.zeros(width * len(self) + _WORD, np.uint8)
+        places = np.ndarray((len(data) - _WORD + 1,), "<u8", data, 0, (1,))
+        begins = np.arange(len(self), dtype=np.int64) * width
+        at = begins
+        for words, sizes in self._words:
+            places[at] = words
+            at = at + sizes
+        self._words = []
+        self._pieces.append(between(begins, at, data))
+
+
+def between(begins: np.ndarray, ends: np.ndarray, data: np.ndarray) -> pa.Array:
+    """Parts of a buffer that follow each other, as a column."""
+    # These are the offsets of a column of them and what is between; every other value is taken.
+    offsets = np.empty(2 * len(begins) + 1, np.int32)
+    offsets[:-1:2], offsets[1::2] = begins, ends
+    offsets[-1] = ends[-1] if len(ends) else 0
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    both = pa.Array.from_buffers(pa.binary(), 2 * len(begins), buffers)
+    return both.take(pa.array(np.arange(0, 2 * len(begins), 2)))
