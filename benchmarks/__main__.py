@@ -16,6 +16,7 @@ from typing import Any
 import click
 import pyspark
 from bench import Bench
+from frames import frames, spark_avro
 from plots import plot
 from requests_per_batch import requests_per_batch
 from results import Measured, page, read_json, write_json
@@ -78,7 +79,7 @@ def main(
         # One broker, one replica: meant here.
         logging.getLogger("spark_eos._driver.replication").setLevel(logging.ERROR)
         # Spark keeps what a poll has brought for minutes, of each of 500 partitions and query.
-        spark = spark_session(config={"spark.driver.memory": "8g"})
+        spark = spark_session(config={"spark.driver.memory": "8g", "spark.jars": spark_avro()})
         # Queries are stopped in the middle of a batch, which Spark would log at length; failures
         # are raised here.
         spark.sparkContext.setLogLevel("OFF")
@@ -89,6 +90,7 @@ def main(
             *((s.name, partial(_one, bench.triggers, s)) for s in triggers(scale)),
             (latency.name, partial(_one, bench.latency, latency)),
             ("schemas", partial(schemas, rounds, scale)),
+            ("frames", partial(frames, spark, Path(checkpoints), rounds, scale)),
             ("starts", partial(starts, Path(checkpoints), rounds)),
             (GROWTH.name, partial(_one, bench.growth, GROWTH)),
             ("requests", partial(_one, requests_per_batch, spark, Path(checkpoints))),

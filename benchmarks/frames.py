@@ -1,0 +1,153 @@
+"""Records of a schema as Spark's columns, against Spark's own functions: from files to nowhere.
+
+Batch frames of 8 fields, from Parquet to Spark's noop source, with a real registry. Spark's own
+functions get the schema as a text, and neither check a record's id nor find most damaged records.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from bench import note
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.avro.functions import from_avro, to_avro
+from results import Measured
+from turns import turns
+
+from spark_eos._jars.jar_sets import locked_jars
+from spark_eos._jars.lockfile import parse_lock
+from spark_eos.schemas import SchemaRegistry
+from spark_eos.testing import EmbeddedSchemaRegistry
+
+_HERE: Final = Path(__file__).parent
+_ROWS: Final = 400_000
+_OWN: Final = "Spark's own function"
+_OURS: Final = "spark-eos"
+_PREFIX: Final = 5
+_AVRO: Final[dict[str, Any]] = {
+    "id": "string",
+    "amount": "double",
+    "number": "long",
+    "customer": ["null", "string"],
+    "at": {"type": "long", "logicalType": "timestamp-millis"},
+    "paid": "boolean",
+    "tags": {"type": "array", "items": "string"},
+    "quantity": "int",
+}
+_JSON: Final[dict[str, Any]] = {
+    "id": {"type": "string"},
+    "amount": {"type": "number"},
+    "number": {"type": "integer"},
+    "customer": {"type": ["string", "null"]},
+    "at": {"type": "string", "format": "date-time"},
+    "paid": {"type": "boolean"},
+    "tags": {"type": "array", "items": {"type": "string"}},
+    "quantity": {"type": "integer"},
+}
+
+
+def spark_avro() -> str:
+    """Return the path of Spark's Avro functions, which are downloaded once."""
+    text = (_HERE / "locks" / "spark-avro-4.2.0.json").read_text(encoding="utf-8")
+    (jar,) = locked_jars(parse_lock("spark-avro-4.2.0", text))
+    return str(jar)
+
+
+def _value(kinds: Mapping[str, T.DataType]) -> Column:
+    number = F.col("id")
+    columns = {
+        "id": F.concat(F.lit("order-"), number),
+        "amount": number * 0.25,
+        "number": number,
+        "customer": F.when(number % 5 != 0, F.concat(F.lit("customer "), number % 1000)),
+        "at": F.timestamp_millis(number + 1_700_000_000_000),
+        "paid": number % 2 == 0,
+        "tags": F.slice(F.array(F.lit("a"), F.lit("bc")), 1, (number % 3).cast("int")),
+        "quantity": number % 100,
+    }
+    return F.struct(*(columns[name].cast(kind).alias(name) for name, kind in kinds.items()))
+
+
+def frames(spark: SparkSession, directory: Path, rounds: int, scale: float) -> Iterator[Measured]:
+    """Measure Avro and JSON, read and written."""
+    avro = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": name, "type": kind} for name, kind in _AVRO.items()],
+    }
+    required = [name for name in _JSON if name != "customer"]
+    other = {"type": "object", "properties": _JSON, "required": required}
+    with EmbeddedSchemaRegistry() as server:
+        registry = SchemaRegistry({"url": server.url})
+        for kind, schema in (("AVRO", avro), ("JSON", other)):
+            text, subject = json.dumps(schema), f"orders-{kind.lower()}"
+            rows = spark.range(max(1_000, int(_ROWS * scale))).repartition(4)
+            columns = rows.select(_value(_columns(kind)).alias("value"))
+            written = registry.encode(
+                columns, subject=subject, schema=text, kind=kind, register=True
+            )
+            own, records = directory / f"{subject}-columns", directory / f"{subject}-records"
+            columns.write.parquet(str(own))
+            written.write.parquet(str(records))
+            encoded = spark.read.parquet(str(records))
+            decoded = registry.decode(encoded, subject=subject)
+            decoded.write.parquet(str(directory / f"{subject}-decoded"))
+            values = spark.read.parquet(str(directory / f"{subject}-decoded"))
+            kept = values.schema["value"].dataType
+            payload = F.substring("value", _PREFIX + 1, 1 << 30)
+            if kind == "AVRO":
+                read = from_avro(payload, text)
+                write = to_avro(F.col("value"), text)
+            else:
+                read = F.from_json(payload.cast("string"), kept.simpleString())
+                write = F.to_json("value").cast("binary")
+            prefix = F.unhex(F.lit("0000000001"))
+            yield _measured(
+                f"frames, {kind.lower()} read",
+                {_OWN: encoded.select(read.alias("value")), _OURS: decoded},
+                encoded.count(),
+                rounds,
+            )
+            yield _measured(
+                f"frames, {kind.lower()} written",
+                {
+                    _OWN: values.select(F.concat(prefix, write).alias("value")),
+                    _OURS: registry.encode(values, subject=subject),
+                },
+                encoded.count(),
+                rounds,
+            )
+
+
+def _columns(kind: str) -> dict[str, T.DataType]:
+    whole: dict[str, T.DataType] = {
+        "id": T.StringType(),
+        "amount": T.DoubleType(),
+        "number": T.LongType(),
+        "customer": T.StringType(),
+        "at": T.TimestampType() if kind == "AVRO" else T.StringType(),
+        "paid": T.BooleanType(),
+        "tags": T.ArrayType(T.StringType()),
+        "quantity": T.IntegerType() if kind == "AVRO" else T.LongType(),
+    }
+    return whole
+
+
+def _measured(name: str, contestants: Mapping[str, DataFrame], rows: int, rounds: int) -> Measured:
+    measured = Measured(name, "records/s", base=_OWN)
+    runs: dict[str, Callable[[], None]] = {
+        contestant: _save(frame) for contestant, frame in contestants.items()
+    }
+    for number, contestant in turns(list(runs), rounds):
+        began = time.monotonic()
+        runs[contestant]()
+        note(measured, contestant, rows / (time.monotonic() - began), counts=number > 0)
+    return measured
+
+
+def _save(frame: DataFrame) -> Callable[[], None]:
+    return lambda: frame.write.format("noop").mode("overwrite").save()
