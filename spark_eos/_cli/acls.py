@@ -110,10 +110,10 @@ def acls(
     wanted = [Purpose(purpose) for purpose in purposes]
     given = (group_id, ids, sources, targets, progress_topic, dead_letter_topic)
     target = Principal(principal, bootstrap_servers, command_config)
-    found = without_implied(
+    bindings = without_implied(
         acl for purpose in wanted for acl in acls_for(purpose, *given, mirrored=mirrored)
     )
-    granted = [(target, found)]
+    granted = [(target, bindings)]
     if source_bootstrap_servers is not None:
         there = Principal(source_principal or principal, source_bootstrap_servers, command_config)
         read = (acl for purpose in wanted for acl in source_acls(purpose, sources))

@@ -271,7 +271,7 @@ class Handle:
 
     def _taken(self, error: int) -> KafkaError:
         api = self._library
-        found = KafkaError(
+        fatal = KafkaError(
             api.error_code(error),
             api.error_string(error).decode(),
             bool(api.error_is_fatal(error)),
@@ -279,7 +279,7 @@ class Handle:
             bool(api.error_txn_requires_abort(error)),
         )
         api.error_destroy(error)
-        return found
+        return fatal
 
     # Events -----------------------------------------------------------------------------------
 

@@ -211,12 +211,12 @@ class StagedDelivery(Delivery):
         batch, files = planned.batch, self._files
         with batch.clock.step("stage"):
             files.take(batch.frame)
-            found = self._find(planned.range, batch.checkpoint)
+            of_batch = self._find(planned.range, batch.checkpoint)
             batch.checkpoint.markers.write(self._new_marker(planned))
             self._last = batch.id
-            if found is not None:
-                self._open(found)
-                planned = replace(planned, staged=found, repeated=True)
+            if of_batch is not None:
+                self._open(of_batch)
+                planned = replace(planned, staged=of_batch, repeated=True)
             else:
                 (name, rows), lost = self._sources.running(
                     batch, lambda: files.stage(batch.id, self._partitions - 1)

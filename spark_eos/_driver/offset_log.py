@@ -37,18 +37,18 @@ def parse_positions(lines: Iterable[str], where: str) -> Positions:
         if not text or text == _NO_OFFSET:
             continue
         try:
-            found = _positions(text)
+            by_source = _positions(text)
         except (ValueError, AttributeError, TypeError) as error:
             raise CheckpointError(
                 f"{where} holds a source whose offsets are not Kafka's: {text[:200]!r}. "
                 "All sources of the query must come from sink.read"
             ) from error
-        for partition in found.keys() & positions.keys():
+        for partition in by_source.keys() & positions.keys():
             raise CheckpointError(
                 f"{where}: two sources of the query read {partition}; a group has one "
                 "offset per partition, so read each topic only once"
             )
-        positions.update(found)
+        positions.update(by_source)
     return positions
 
 

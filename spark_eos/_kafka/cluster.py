@@ -220,11 +220,11 @@ def _address(text: str) -> _Address:
 
 
 def _resolved(addresses: Iterable[_Address]) -> set[_Address]:
-    found: set[_Address] = set()
+    known: set[_Address] = set()
     for host, port in addresses:
         try:
             answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             continue
-        found.update((str(answer[4][0]), port) for answer in answers)
-    return found
+        known.update((str(answer[4][0]), port) for answer in answers)
+    return known

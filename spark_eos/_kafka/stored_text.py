@@ -96,8 +96,8 @@ def check_text_format(fields: Mapping[str, Any], what: str, *, otherwise: str = 
 def ranges_of(numbers: Iterable[int]) -> str:
     """Format numbers as ranges: ``{0, 1, 2, 5}`` as ``0-2,5``."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    found = [[number for _, number in run] for _, run in runs]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in found)
+    groups = [[number for _, number in run] for _, run in runs]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in groups)
 
 
 def numbers_in(ranges: str) -> Iterable[int]:

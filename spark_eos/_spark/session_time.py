@@ -178,7 +178,7 @@ def _changed(change: Change | None, value: Any) -> Any:
 
 
 def _changed_list(item: Change | None, value: Any) -> list[Any]:
-    return [_changed(item, one) for one in value]
+    return [_changed(item, part) for part in value]
 
 
 def _changed_map(key: Change | None, item: Change | None, value: Any) -> list[tuple[Any, Any]]:

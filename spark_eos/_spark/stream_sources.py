@@ -159,13 +159,13 @@ def topics_read(
     sources: Iterable[StreamSource], here: Callable[[str], bool] = lambda _: True
 ) -> SourceTopics:
     """Return the topics that sources read in the target's cluster."""
-    found = SourceTopics()
+    topics = SourceTopics()
     for source in sources:
         if source.format in _KAFKA and here(source.options.get(_SERVERS, "")):
             pattern = source.options.get(_PATTERN)
             patterns = frozenset() if pattern is None else frozenset({pattern})
-            found |= SourceTopics(frozenset(_partitions(source.options)), patterns)
-    return found
+            topics |= SourceTopics(frozenset(_partitions(source.options)), patterns)
+    return topics
 
 
 def check_still_read(
@@ -199,7 +199,7 @@ def readers(
         own = topics_read([source]).among(spark, topics)
         return own | (topics - every.among(spark, topics)) if or_nobody else own
 
-    return [partial(reads, one) if one.format in _KAFKA else None for one in sources]
+    return [partial(reads, source) if source.format in _KAFKA else None for source in sources]
 
 
 def check_losses_seen(
@@ -207,7 +207,9 @@ def check_losses_seen(
 ) -> None:
     """Refuse staged sources whose deleted records Spark would skip and nobody would miss."""
     ours = topics_read(_selected(selections))
-    others = [one for one in sources if one.format in _KAFKA and READ_BY_US not in one.options]
+    others = [
+        source for source in sources if source.format in _KAFKA and READ_BY_US not in source.options
+    ]
     for source in sources:
         if not _loses_records(source):
             continue
@@ -226,20 +228,20 @@ def check_losses_seen(
 
 
 def _selected(selections: Iterable[Mapping[str, str]]) -> Iterator[StreamSource]:
-    for one in selections:
-        yield StreamSource("kafka", {name.lower(): text for name, text in one.items()})
+    for selection in selections:
+        yield StreamSource("kafka", {name.lower(): text for name, text in selection.items()})
 
 
 def read_by_others(sources: Iterable[StreamSource]) -> SourceTopics:
     """Return the topics that sources read which are not of ``sink.read``."""
-    return topics_read(one for one in sources if READ_BY_US not in one.options)
+    return topics_read(source for source in sources if READ_BY_US not in source.options)
 
 
-def _shared(one: StreamSource, other: StreamSource) -> str:
+def _shared(source: StreamSource, other: StreamSource) -> str:
     """Return what two sources both read, or may both read; "" if they share nothing."""
-    if _PATTERN in one.options or _PATTERN in other.options:
+    if _PATTERN in source.options or _PATTERN in other.options:
         return "what a subscribePattern matches"
-    mine, theirs = _partitions(one.options), _partitions(other.options)
+    mine, theirs = _partitions(source.options), _partitions(other.options)
     for topic in sorted(mine.keys() & theirs.keys()):
         indexes, others = mine[topic], theirs[topic]
         if indexes is None or others is None or indexes & others:

@@ -183,8 +183,10 @@ class RowTopics:
         rows = np.flatnonzero(left)
         if len(self.names) == 1:
             return dict(zip(self.names, rows[:1].tolist(), strict=False))
-        codes, found = np.unique(self.codes[left], return_index=True)
-        firsts = {self.names[code]: int(row) for code, row in zip(codes, rows[found], strict=True)}
+        codes, first_rows = np.unique(self.codes[left], return_index=True)
+        firsts = {
+            self.names[code]: int(row) for code, row in zip(codes, rows[first_rows], strict=True)
+        }
         return dict(sorted(firsts.items(), key=lambda pair: pair[1]))
 
 

@@ -248,10 +248,10 @@ class LivePlot:
                 before = self._batches.get(last.batchId - 1)
             # All of them only if some were missed: each costs a call to the JVM.
             missed = before is None or before.trigger_ms is None
-            found = query.recentProgress if missed else [last]
+            reports = query.recentProgress if missed else [last]
         except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
             return False
-        for progress in found:
+        for progress in reports:
             self._note(progress)
         return lives
 

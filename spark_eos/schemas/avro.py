@@ -158,23 +158,23 @@ def _loaded(text: str) -> Any:
     schema = json.loads(text, object_hook=without_invalid)
     level = [schema]
     for _ in range(_DEEPEST):
-        level = [inner for one in level if isinstance(one, dict | list) for inner in _parts(one)]
+        level = [inner for item in level if isinstance(item, dict | list) for inner in _parts(item)]
         if not level:
             return schema
     # fastavro parses it until its stack overflows.
     raise RecursionError
 
 
-def _parts(one: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return one.values() if isinstance(one, dict) else one
+def _parts(schema: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return schema.values() if isinstance(schema, dict) else schema
 
 
 def _unions(schema: Any) -> Iterator[list[Any]]:
     """The unions in a type."""
     if isinstance(schema, list):
         yield schema
-        for one in schema:
-            yield from _unions(one)
+        for part in schema:
+            yield from _unions(part)
     elif isinstance(schema, dict):
         for name in ("type", "items", "values"):
             yield from _unions(schema.get(name))
@@ -184,10 +184,12 @@ def _unions(schema: Any) -> Iterator[list[Any]]:
 
 def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:
     """Fields that a record's reader has beyond its writer; None if other parts differ, too."""
-    one, other = writer["__named_schemas"], reader["__named_schemas"]
+    written, other = writer["__named_schemas"], reader["__named_schemas"]
     if writer["name"] != reader["name"]:
         return None
-    if any(one[name] != other[name] for name in one.keys() & other.keys() - {writer["name"]}):
+    if any(
+        written[name] != other[name] for name in written.keys() & other.keys() - {writer["name"]}
+    ):
         return None
     types = {field["name"]: field["type"] for field in writer["fields"]}
     added = {}

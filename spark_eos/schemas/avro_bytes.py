@@ -93,7 +93,7 @@ class Checker:
     def _type_of(self, schema: Any) -> _Type:
         if isinstance(schema, list):
             self._members = max(self._members, len(schema))
-            return _union([self._type_of(one) for one in schema])
+            return _union([self._type_of(branch) for branch in schema])
         if isinstance(schema, str):
             self._booleans = self._booleans or schema == "boolean"
             return self._types.get(schema) or self._type_of(self._schemas[schema])
@@ -135,8 +135,8 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     if (byte := data[at]) < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
     end = _long(data, at, 0)
-    found = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[at:end]))
-    return (found >> 1) ^ -(found & 1), end
+    number = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[at:end]))
+    return (number >> 1) ^ -(number & 1), end
 
 
 def _less(levels: int) -> int:

@@ -23,9 +23,9 @@ _PROMOTED: Final = {
 def exact_first(members: list[Any]) -> list[Any]:
     """A reader's union, ordered so that a number is read as its own type, where there is one."""
     # fastavro takes the first member that a value may be read as.
-    own = [one for one in members if _kind(one) in _NUMBERS]
-    numbers = iter(sorted(own, key=lambda one: _NUMBERS.index(_kind(one))))
-    return [next(numbers) if _kind(one) in _NUMBERS else one for one in members]
+    own = [member for member in members if _kind(member) in _NUMBERS]
+    numbers = iter(sorted(own, key=lambda member: _NUMBERS.index(_kind(member))))
+    return [next(numbers) if _kind(member) in _NUMBERS else member for member in members]
 
 
 def check_changes(
@@ -48,7 +48,7 @@ class _Changes:
 
     def check(self, where: str, writer: Any, reader: Any) -> None:
         """Compares two types, with their fields, items and so on."""
-        possible = [_resolved(one, self._named) for one in exact_first(_members(reader))]
+        possible = [_resolved(member, self._named) for member in exact_first(_members(reader))]
         for one in _members(writer):
             member = _resolved(one, self._written)
             if len(possible) > 1 and _is_named(member) and not isinstance(writer, list):
@@ -86,7 +86,7 @@ class _Changes:
         types = {field["name"]: field["type"] for field in writer["fields"]}
         for field in reader["fields"]:
             names = [field["name"], *field.get("aliases", ())]
-            was = next((one for one in names if one in types), None)
+            was = next((name for name in names if name in types), None)
             if was is not None:
                 where = f"field {field['name']!r} of {reader['name']}"
                 self.check(where, types[was], field["type"])
@@ -98,8 +98,8 @@ def _resolved(schema: Any, named: Mapping[str, Any]) -> Any:
 
 
 def _kind(schema: Any) -> str:
-    found: Any = schema["type"] if isinstance(schema, dict) else schema
-    return str(found)
+    kind: Any = schema["type"] if isinstance(schema, dict) else schema
+    return str(kind)
 
 
 def _is_named(schema: Any) -> bool:
@@ -109,7 +109,9 @@ def _is_named(schema: Any) -> bool:
 
 def _members(schema: Any) -> list[Any]:
     """The members of a union beside null; else the type itself."""
-    return [one for one in schema if one != "null"] if isinstance(schema, list) else [schema]
+    return (
+        [member for member in schema if member != "null"] if isinstance(schema, list) else [schema]
+    )
 
 
 def _fits(writer: Any, reader: Any) -> bool:

@@ -46,9 +46,9 @@ def columns_of(
     def columns(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
         batch = Batch(payloads)
         cursor = batch.cursor()
-        found = read(cursor)
+        column = read(cursor)
         cursor.finish()
-        return found, np.flatnonzero(batch.bad)
+        return column, np.flatnonzero(batch.bad)
 
     return columns
 
@@ -81,7 +81,7 @@ class _Plans:
             return self._one(writer, writer, None)
         reader = resolved(reader, self._named)
         if isinstance(reader, list):
-            members = [one for one in reader if one != "null"]
+            members = [member for member in reader if member != "null"]
             if len(members) != 1:
                 raise OneByOne
             reader = resolved(members[0], self._named)
@@ -116,10 +116,10 @@ class _Plans:
             reads.append((name, self.of(field["type"], type_of_reader, kinds.get(name))))
         self._within.pop()
         written = {field["name"] for field in writer["fields"]}
-        added = {name: self._added(one) for name, one in own.items() if name not in written}
+        added = {name: self._added(field) for name, field in own.items() if name not in written}
 
         def read(cursor: Cursor) -> pa.Array:
-            columns = {name: one(cursor) for name, one in reads}
+            columns = {name: read(cursor) for name, read in reads}
             if kind is None:
                 return pa.nulls(len(cursor))
             same = pa.array(np.zeros(len(cursor), np.int64)) if added else None
@@ -146,12 +146,12 @@ class _Plans:
             raise OneByOne
         reads: list[Read | None] = []
         fields = iter(kind if several and kind is not None else ())
-        for one in writer:
-            if one == "null":
+        for branch in writer:
+            if branch == "null":
                 reads.append(None if kind is None or "null" in members else _refused(kind))
             else:
                 own = next(fields).type if several else kind
-                reads.append(self._member(one, one if several else reader, own))
+                reads.append(self._member(branch, branch if several else reader, own))
         return _union(reads, kind, writer if several else None)
 
     def _member(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
@@ -163,25 +163,25 @@ class _Plans:
             self._levels, self._within = levels, within
             return _refused(kind)
 
-    def _same(self, one: Any, other: Any) -> bool:
+    def _same(self, schema: Any, other: Any) -> bool:
         """Whether types of the writer and the reader are alike in all parts."""
-        one, other = resolved(one, self._written), resolved(other, self._named)
-        if isinstance(one, list) or isinstance(other, list):
+        schema, other = resolved(schema, self._written), resolved(other, self._named)
+        if isinstance(schema, list) or isinstance(other, list):
             return (
-                isinstance(one, list)
+                isinstance(schema, list)
                 and isinstance(other, list)
-                and len(one) == len(other)
-                and all(map(self._same, one, other))
+                and len(schema) == len(other)
+                and all(map(self._same, schema, other))
             )
         parts = ("type", "name", "size", "symbols", "logicalType", "precision", "scale")
-        if any(one.get(part) != other.get(part) for part in parts):
+        if any(schema.get(part) != other.get(part) for part in parts):
             return False
-        fields = [one.get("fields", ()), other.get("fields", ())]
+        fields = [schema.get("fields", ()), other.get("fields", ())]
         names = [[field["name"] for field in each] for each in fields]
-        inner = [part for part in ("items", "values") if part in one]
+        inner = [part for part in ("items", "values") if part in schema]
         return (
             names[0] == names[1]
-            and all(self._same(one[part], other[part]) for part in inner)
+            and all(self._same(schema[part], other[part]) for part in inner)
             and all(map(self._same, *([field["type"] for field in each] for each in fields)))
         )
 
@@ -224,15 +224,15 @@ def _union(reads: Sequence[Read | None], kind: pa.DataType | None, members: Any)
         indices = cursor.long()
         cursor.refuse((indices < 0) | (indices >= len(reads)))
         parts, places = [], []
-        for number, one in enumerate(reads):
+        for number, read in enumerate(reads):
             chosen = np.flatnonzero(indices == number)
-            if one is None or not len(chosen):
+            if read is None or not len(chosen):
                 continue
             if len(chosen) == len(cursor):
-                part = one(cursor)
+                part = read(cursor)
             else:
                 some = cursor.some(chosen)
-                part = one(some)
+                part = read(some)
                 cursor.at[chosen] = some.at
             parts.append(_of_member(part, kind, number, members) if members else part)
             places.append(chosen)

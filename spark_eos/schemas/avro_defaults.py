@@ -23,14 +23,14 @@ _MOST: Final = 100_000
 def make_plain(schema: Any, named: dict[str, Any]) -> None:
     """Takes logical types out of a parsed record and its named types, and makes defaults whole."""
     defaults = Defaults(named)
-    for one in (schema, *named.values(), *schema["__named_schemas"].values()):
-        _make_plain(one, defaults)
+    for named_type in (schema, *named.values(), *schema["__named_schemas"].values()):
+        _make_plain(named_type, defaults)
 
 
 def _make_plain(schema: Any, defaults: "Defaults") -> None:
     if isinstance(schema, list):
-        for one in schema:
-            _make_plain(one, defaults)
+        for part in schema:
+            _make_plain(part, defaults)
     elif isinstance(schema, dict):
         # fastavro makes a Python object of each value of a logical type: half as fast.
         schema.pop("logicalType", None)
@@ -62,9 +62,9 @@ class Defaults:
         if kind in {"bytes", "fixed"} and isinstance(value, str):
             return value.encode("iso-8859-1")
         if kind == "array":
-            return [self.whole(one, schema["items"]) for one in value]
+            return [self.whole(item, schema["items"]) for item in value]
         if kind == "map":
-            return {key: self.whole(one, schema["values"]) for key, one in value.items()}
+            return {key: self.whole(item, schema["values"]) for key, item in value.items()}
         if kind == "record":
             own = ((field["name"], field) for field in schema["fields"])
             return {
@@ -78,9 +78,9 @@ class Defaults:
         if isinstance(value, tuple):
             # Types that several share are met several times.
             return value
-        member = next((one for one in union if self._may_be(value, one)), union[0])
+        member = next((branch for branch in union if self._may_be(value, branch)), union[0])
         made = self.whole(value, member)
-        several = len([one for one in union if one != "null"]) > 1
+        several = len([branch for branch in union if branch != "null"]) > 1
         # As what is read, and written: fastavro itself would try which member it is.
         tagged = made is not None and (several or _holds_tags(made))
         return (tag_of(member, self._named), made) if tagged else made

@@ -37,8 +37,8 @@ def _times(array: pa.Array, factor: int, divisor: int) -> pa.Array:
     if divisor == 1:
         return array
     # Arrow's own division rounds towards zero.
-    found = np.floor_divide(np.asarray(array.fill_null(0)), divisor)
-    return pa.array(found, mask=np.asarray(array.is_null()))
+    quotients = np.floor_divide(np.asarray(array.fill_null(0)), divisor)
+    return pa.array(quotients, mask=np.asarray(array.is_null()))
 
 
 class Decimal(Kind):
@@ -71,7 +71,7 @@ class Decimal(Kind):
 
     def check(self, kind: T.DataType, path: str) -> None:
         super().check(kind, path)
-        given, own = (cast("T.DecimalType", one) for one in (kind, self.spark))
+        given, own = (cast("T.DecimalType", kind_) for kind_ in (kind, self.spark))
         more = given.precision - given.scale > own.precision - own.scale
         if more or given.scale > own.scale:
             raise SchemaError(
@@ -146,7 +146,7 @@ class Union(Record):
             kind.nullable, kind.tag = True, tag
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
-        return super()._array([None if one is None else self._member(one) for one in values])
+        return super()._array([None if value is None else self._member(value) for value in values])
 
     def _member(self, value: Any) -> dict[str, Any]:
         if isinstance(value, tuple):
@@ -154,10 +154,10 @@ class Union(Record):
         return {self._by_type[type(value)]: value}
 
     def _parts(self, records: Sequence[Any], name: str) -> list[Any]:
-        return [one.get(name) for one in records]
+        return [record.get(name) for record in records]
 
     def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:  # noqa: ARG002
-        return next(one for one in parts if one is not None)
+        return next(part for part in parts if part is not None)
 
     def _check_together(self, arrays: Mapping[str, pa.Array], path: str) -> None:
         text = f"{path} must have exactly one member that is not null"

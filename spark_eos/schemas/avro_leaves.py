@@ -48,8 +48,8 @@ def _floating(size: int, kind: pa.DataType) -> Write:
 
 def _values(array: pa.Array, code: str) -> np.ndarray:
     """A column's numbers as they are in memory; of a null, any."""
-    found = np.frombuffer(array.buffers()[1] or b"", code)
-    return found[array.offset : array.offset + len(array)]
+    numbers = np.frombuffer(array.buffers()[1] or b"", code)
+    return numbers[array.offset : array.offset + len(array)]
 
 
 def _integer(logical: str, kind: pa.DataType) -> Write:
@@ -96,9 +96,9 @@ def _enum(symbols: list[str]) -> Write:
     known = pa.array(symbols, pa.string())
 
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-        found = pc.index_in(array, value_set=known)
-        sheet.refuse(present & np.asarray(found.is_null()))
-        sheet.long(np.asarray(found.fill_null(0)).astype(np.int64), present)
+        places = pc.index_in(array, value_set=known)
+        sheet.refuse(present & np.asarray(places.is_null()))
+        sheet.long(np.asarray(places.fill_null(0)).astype(np.int64), present)
 
     return write
 
@@ -134,5 +134,7 @@ def text(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
     try:
         raw.cast(pa.string())
     except pa.ArrowInvalid:
-        sheet.refuse(np.array([one is not None and not is_text(one) for one in raw.to_pylist()]))
+        sheet.refuse(
+            np.array([content is not None and not is_text(content) for content in raw.to_pylist()])
+        )
     _raw(sheet, raw, present)

@@ -64,9 +64,9 @@ def _floating(code: str, own: pa.DataType, kind: pa.DataType | None) -> Read:
 
 
 def _boolean(cursor: Cursor) -> pa.Array:
-    found = cursor.byte()
-    cursor.refuse(found > 1)
-    return pa.array(found == 1)
+    bytes_ = cursor.byte()
+    cursor.refuse(bytes_ > 1)
+    return pa.array(bytes_ == 1)
 
 
 def _integer(name: str, reader: Any, kind: pa.DataType | None) -> Read:
@@ -94,14 +94,14 @@ def _integer(name: str, reader: Any, kind: pa.DataType | None) -> Read:
 
 def text(cursor: Cursor) -> pa.Array:
     """A column of texts."""
-    found = cursor.text()
+    texts = cursor.text()
     try:
-        return found.cast(pa.string())
+        return texts.cast(pa.string())
     except pa.ArrowInvalid:
         pass
-    wrong = np.array([not is_text(one) for one in found.to_pylist()], bool)
+    wrong = np.array([not is_text(content) for content in texts.to_pylist()], bool)
     cursor.refuse(wrong)
-    return pc.if_else(pa.array(wrong), pa.scalar(None, pa.binary()), found).cast(pa.string())
+    return pc.if_else(pa.array(wrong), pa.scalar(None, pa.binary()), texts).cast(pa.string())
 
 
 def is_text(raw: bytes) -> bool:
@@ -115,8 +115,8 @@ def is_text(raw: bytes) -> bool:
 
 def _enum(writer: Any, reader: Any) -> Read:
     # Others have a default, or are errors.
-    kept = [one if one in reader["symbols"] else None for one in writer["symbols"]]
-    symbols, unknown = pa.array(kept, pa.string()), np.array([one is None for one in kept])
+    kept = [symbol if symbol in reader["symbols"] else None for symbol in writer["symbols"]]
+    symbols, unknown = pa.array(kept, pa.string()), np.array([symbol is None for symbol in kept])
 
     def read(cursor: Cursor) -> pa.Array:
         indices = cursor.long()
@@ -247,8 +247,8 @@ def repeated_keys(keys: pa.Array, counts: np.ndarray) -> np.ndarray:
     """The maps, by their numbers, that have a key more than once; ``counts``: of their keys."""
     if not len(counts) or counts.max() < 2:
         return np.zeros(0, np.int64)
-    found = keys.dictionary_encode()
-    codes = np.asarray(found.indices.fill_null(0)).astype(np.int64)
+    encoded = keys.dictionary_encode()
+    codes = np.asarray(encoded.indices.fill_null(0)).astype(np.int64)
     maps = np.repeat(np.arange(len(counts)), counts)
-    _, first = np.unique(maps * (len(found.dictionary) + 1) + codes, return_index=True)
+    _, first = np.unique(maps * (len(encoded.dictionary) + 1) + codes, return_index=True)
     return np.delete(maps, first)

@@ -84,8 +84,8 @@ class _Plans:
 
         def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
             columns = array.flatten()
-            for place, one in parts:
-                one(sheet, columns[place] if place >= 0 else array, present)
+            for place, write in parts:
+                write(sheet, columns[place] if place >= 0 else array, present)
 
         return write
 
@@ -99,18 +99,18 @@ class _Plans:
         return lambda sheet, _, present: sheet.put(np.full(len(sheet), index), present * 1)
 
     def _union(self, members: list[Any], column: Any, kind: pa.DataType) -> Write:
-        own = [(number, one) for number, one in enumerate(members) if one != "null"]
+        own = [(number, member) for number, member in enumerate(members) if member != "null"]
         if len(members) > _MOST_MEMBERS or not own or isinstance(column, T.NullType):
             raise OneByOne
         null = members.index("null") if "null" in members else None
         if len(own) == 1:
-            number, one = own[0]
-            return _nullable(number, null, self._inner(one, column, kind))
+            number, branch = own[0]
+            return _nullable(number, null, self._inner(branch, column, kind))
         parts = []
-        for (number, one), field in zip(own, kind, strict=True):
+        for (number, branch), field in zip(own, kind, strict=True):
             if field.name in column.names:
                 place = column.names.index(field.name)
-                inner = self._inner(one, column[place].dataType, field.type)
+                inner = self._inner(branch, column[place].dataType, field.type)
                 parts.append(_Member(number, place, inner))
         return _several(parts, null)
 
@@ -136,7 +136,7 @@ class _Plans:
             counts = np.diff(offsets)
             # What is below a null.
             sheet.refuse((counts > 0) & ~present)
-            keys, items = (one[offsets[0] : offsets[-1]] for one in (array.keys, array.items))
+            keys, items = (part[offsets[0] : offsets[-1]] for part in (array.keys, array.items))
             sheet.refuse_some(repeated_keys(keys, counts))
 
             def entries(inner: Sheet) -> None:
@@ -174,18 +174,18 @@ def _several(members: Sequence[_Member], null: int | None) -> Write:
 
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         columns = array.flatten()
-        masks = [present & np.asarray(columns[one.place].is_valid()) for one in members]
+        masks = [present & np.asarray(columns[member.place].is_valid()) for member in members]
         valid = present & np.asarray(array.is_valid())
         indices = np.full(len(sheet), null or 0)
-        for one, mask in zip(members, masks, strict=True):
-            indices[mask] = one.number
+        for member, mask in zip(members, masks, strict=True):
+            indices[mask] = member.number
         count = sum((mask.astype(int) for mask in masks), np.zeros(len(sheet), int))
         sheet.refuse(valid & (count != 1))
         if null is None:
             sheet.refuse(present & ~valid)
         _index(sheet, indices, present)
-        for one, mask in zip(members, masks, strict=True):
-            one.write(sheet, columns[one.place], mask)
+        for member, mask in zip(members, masks, strict=True):
+            member.write(sheet, columns[member.place], mask)
 
     return write
 

@@ -40,14 +40,14 @@ def kind_of(schema: Any, named: dict[str, Any], place: Place) -> Kind:
     name = schema["type"]
     if isinstance(name, list | dict):
         return kind_of(name, named, place)
-    found = _logical(schema, place)
-    if found is None and name in PRIMITIVES:
+    kind = _logical(schema, place)
+    if kind is None and name in PRIMITIVES:
         return Kind(*PRIMITIVES[name])
-    if found is None:
-        found = _KINDS[name](schema, named, place)
+    if kind is None:
+        kind = _KINDS[name](schema, named, place)
     # A record, enum or fixed; or a default in a union's member.
-    found.untag = "name" in schema or name in {"array", "map"}
-    return found
+    kind.untag = "name" in schema or name in {"array", "map"}
+    return kind
 
 
 def _array(schema: Any, named: dict[str, Any], place: Place) -> Kind:
@@ -102,22 +102,22 @@ def _logical(schema: Any, place: Place) -> Kind | None:
 
 def _union(schema: list[Any], named: dict[str, Any], place: Place) -> Kind:
     nullable = "null" in schema
-    branches = [one for one in schema if one != "null"]
+    branches = [branch for branch in schema if branch != "null"]
     if len(branches) <= 1:
-        found = kind_of(branches[0] if branches else "null", named, place)
+        union = kind_of(branches[0] if branches else "null", named, place)
         # fastavro would try which member a value is, and can't try unions in it.
-        found.tag = tag_of(branches[0], named) if found.tagged and nullable else None
+        union.tag = tag_of(branches[0], named) if union.tagged and nullable else None
     else:
-        tags = [tag_of(one, named) for one in branches]
+        tags = [tag_of(branch, named) for branch in branches]
         for pair in ({"int", "long"}, {"float", "double"}):
             if pair <= {*tags}:
                 raise SchemaError(
                     f"{place}: in a union of {' and '.join(sorted(pair))} nothing "
                     "tells which one a value is. Give schema= a reader's schema with one of them"
                 )
-        found = Union(_members(tags, [kind_of(one, named, place) for one in branches]))
-    found.nullable = found.nullable or nullable
-    return found
+        union = Union(_members(tags, [kind_of(branch, named, place) for branch in branches]))
+    union.nullable = union.nullable or nullable
+    return union
 
 
 def tag_of(branch: Any, named: dict[str, Any]) -> str:

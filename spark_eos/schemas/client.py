@@ -95,28 +95,28 @@ class Client:
     ) -> dict[SchemaKey, Schema | None]:
         """The schemas of ids, in a subject's context, and of GUIDs; None for those unknown now."""
         places = {key: (self._identity, subject, key) for key in keys}
-        found = {key: _schemas.get(place) for key, place in places.items()}
-        asked = [key for key, known in found.items() if known is None and _may_be_known(key)]
-        found |= self._look_up(asked, subject)
-        fresh = {places[key]: True for key in asked if found[key] is None}
+        schemas = {key: _schemas.get(place) for key, place in places.items()}
+        asked = [key for key, known in schemas.items() if known is None and _may_be_known(key)]
+        schemas |= self._look_up(asked, subject)
+        fresh = {places[key]: True for key in asked if schemas[key] is None}
         if fresh.keys() - _asked_twice.keys():
             time.sleep(_AGAIN_SECONDS)
-            found |= self._look_up([key for *_, key in fresh], subject)
+            schemas |= self._look_up([key for *_, key in fresh], subject)
             _asked_twice.update(fresh)
-        return found
+        return schemas
 
     def _look_up(
         self, keys: Iterable[SchemaKey], subject: str | None
     ) -> dict[SchemaKey, Schema | None]:
         """Asks for schemas, one by one; each answer is kept if the next one does not come."""
-        found: dict[SchemaKey, Schema | None] = {}
+        schemas: dict[SchemaKey, Schema | None] = {}
         with closing(_Connection(self._settings)) as connection:
             for key in keys:
                 ask = partial(self._by_key, key=key, subject=subject)
-                found[key] = schema = self._asked(ask, f"schema id {key}", connection)
+                schemas[key] = schema = self._asked(ask, f"schema id {key}", connection)
                 if schema is not None:
                     _schemas[self._identity, subject, key] = schema
-        return found
+        return schemas
 
     def version(self, subject: str, version: int | None) -> Registered:
         """A version of a subject; the latest one if None."""
@@ -126,14 +126,14 @@ class Client:
                 return self._registered(client, subject, client.get_latest_version(subject))
             return self._registered(client, subject, client.get_version(subject, version))
 
-        found = self._asked_about(subject, ask)
-        if found is None:
+        schema = self._asked_about(subject, ask)
+        if schema is None:
             what = "" if version is None else f" with version {version}"
             raise SchemaError(
                 f"{self.url} has no subject {subject!r}{what}. Subjects are mostly called "
                 "<topic>-value or <topic>-key; encode(..., schema=text, register=True) makes one"
             )
-        return found
+        return schema
 
     def registered(self, subject: str, schema: Schema, *, register: bool) -> Registered:
         """A schema as a subject has it, or as it gets it now."""
@@ -144,18 +144,18 @@ class Client:
                 client.register_schema_full_response(subject, text)
             return self._registered(client, subject, client.lookup_schema(subject, text))
 
-        found = self._asked_about(subject, ask)
-        if found is None:
+        version = self._asked_about(subject, ask)
+        if version is None:
             raise SchemaError(
                 f"subject {subject!r} does not have the schema that is given; "
                 "register=True registers it"
             )
-        return found
+        return version
 
     def _by_key(self, client: Any, key: SchemaKey, subject: str | None) -> Schema | None:
         is_id = isinstance(key, int)
         try:
-            found = (
+            answer = (
                 client.get_schema(key, subject) if is_id else client.get_schema_by_guid(str(key))
             )
         except _registry_error() as failed:
@@ -167,11 +167,11 @@ class Client:
             # bytes that look like one. This shows that the registry is there.
             client.get_schema_types()
             return None
-        return _schema(client, found, subject)
+        return _schema(client, answer, subject)
 
-    def _registered(self, client: Any, subject: str, found: Any) -> Registered:
-        schema = _schema(client, found.schema, subject)
-        return Registered(self.url, subject, found.version, found.schema_id, found.guid, schema)
+    def _registered(self, client: Any, subject: str, answer: Any) -> Registered:
+        schema = _schema(client, answer.schema, subject)
+        return Registered(self.url, subject, answer.version, answer.schema_id, answer.guid, schema)
 
     def _asked_about(self, subject: str, ask: Callable[[Any], Answer]) -> Answer | None:
         """What a question about a subject yields; None if the registry has no such thing."""
@@ -266,19 +266,19 @@ def context_of(subject: str) -> str:
     return "" if context == "." else f":{context}:"
 
 
-def _schema(client: Any, found: Any, subject: str | None) -> Schema:
+def _schema(client: Any, answer: Any, subject: str | None) -> Schema:
     """A schema that the registry has, with those that it refers to."""
-    if not isinstance(found.schema_str, str):
+    if not isinstance(answer.schema_str, str):
         raise OSError("the registry's answer has no schema")
     references: dict[str, str] = {}
-    _resolve(client, found, context_of(subject or ""), references)
-    return Schema(found.schema_type or "AVRO", found.schema_str, (*references.items(),))
+    _resolve(client, answer, context_of(subject or ""), references)
+    return Schema(answer.schema_type or "AVRO", answer.schema_str, (*references.items(),))
 
 
-def _resolve(client: Any, schema: Any, context: str, found: dict[str, str]) -> None:
+def _resolve(client: Any, schema: Any, context: str, resolved: dict[str, str]) -> None:
     """Adds the schemas that a schema in a context refers to, the deepest ones first."""
     for reference in schema.references or ():
-        if reference.name not in found:
+        if reference.name not in resolved:
             own = context_of(reference.subject) or context
             subject = own + reference.subject.removeprefix(own)
             try:
@@ -290,8 +290,8 @@ def _resolve(client: Any, schema: Any, context: str, found: dict[str, str]) -> N
                     f"the schema refers to version {reference.version} of subject {subject!r}, "
                     "which the registry does not have"
                 ) from None
-            _resolve(client, other.schema, own, found)
-            found[reference.name] = other.schema.schema_str
+            _resolve(client, other.schema, own, resolved)
+            resolved[reference.name] = other.schema.schema_str
 
 
 def _may_be_known(key: SchemaKey) -> bool:

@@ -42,8 +42,8 @@ class Batch:
     def words(self, kind: str) -> np.ndarray:
         """What each byte of the buffer would begin, as a number of a type."""
         size = np.dtype(kind).itemsize
-        found: np.ndarray = np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))
-        return found
+        words: np.ndarray = np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))
+        return words
 
     def cursor(self) -> "Cursor":
         """The beginning of each record."""
@@ -92,15 +92,15 @@ class Cursor:
 
     def byte(self) -> np.ndarray:
         """The next byte."""
-        found: np.ndarray = self.batch.data[self.at]
+        bytes_: np.ndarray = self.batch.data[self.at]
         self._move(1)
-        return found
+        return bytes_
 
     def number(self, kind: str) -> np.ndarray:
         """A number of fixed length, such as ``<f8``."""
-        found: np.ndarray = self.batch.words(kind)[self.at]
-        self._move(found.itemsize)
-        return found
+        words: np.ndarray = self.batch.words(kind)[self.at]
+        self._move(words.itemsize)
+        return words
 
     def long(self) -> np.ndarray:
         """A number of Avro's variable length."""
@@ -110,8 +110,8 @@ class Cursor:
             raw = first.astype(np.uint64)
         else:
             raw = self._varint()
-        found: np.ndarray = (raw >> np.uint64(1)) ^ (~(raw & np.uint64(1)) + np.uint64(1))
-        return found.view(np.int64)
+        numbers: np.ndarray = (raw >> np.uint64(1)) ^ (~(raw & np.uint64(1)) + np.uint64(1))
+        return numbers.view(np.int64)
 
     def _varint(self) -> np.ndarray:
         word: np.ndarray = self.batch.words("<u8")[self.at]

@@ -113,17 +113,17 @@ def _headers_with_id(headers: pa.Array | None, name: str) -> dict[int, bytes]:
     if not pc.any(chosen).as_py():
         return {}
     rows = pc.list_parent_indices(headers).filter(chosen).to_pylist()
-    found: dict[int, bytes] = {}
+    prefixes: dict[int, bytes] = {}
     for row, value in zip(rows, contents.filter(chosen).to_pylist(), strict=True):
         if value is not None:
-            found.setdefault(row, value)
-    return found
+            prefixes.setdefault(row, value)
+    return prefixes
 
 
 def with_header(headers: pa.Array | None, name: str, values: list[bytes | None]) -> pa.Array:
     """Headers with one of a name for each row, or none where the value is None."""
     if headers is None:
-        entries = ([{"key": name, "value": one}] if one else None for one in values)
+        entries = ([{"key": name, "value": content}] if content else None for content in values)
         return pa.array(list(entries), HEADERS_TYPE)
     if not any(values) and not _headers_with_id(headers, name):
         return headers

@@ -35,9 +35,9 @@ class _Exact(float):
     text: str
 
     def __index__(self) -> int:
-        found = Decimal(self.text)
+        number = Decimal(self.text)
         # Arrow passes over errors here, but not over a number that it has no room for.
-        return int(found) if found == int(found) else 2**64
+        return int(number) if number == int(number) else 2**64
 
 
 # Faster parsers round whole numbers beyond 64 bits, or write other numbers than Confluent's
@@ -61,16 +61,16 @@ class JsonSchema(Format):
         own = self._top.get("$id", "") if isinstance(self._top, dict) else ""
         self._root = urljoin(_ROOT, own) if isinstance(own, str) else _ROOT
         # Names are relative to the schema's own id, if it has one.
-        found = {
+        errors = {
             urljoin(base, name): json.loads(text)
             for name, text in schema.references
             for base in (_ROOT, self._root)
         }
-        whole = jsonschema_rs.Registry([*found.items(), (self._root, self._top)])
-        self._resolver = Resolver(whole.resolver(self._root), {**found, self._root: self._top})
+        whole = jsonschema_rs.Registry([*errors.items(), (self._root, self._top)])
+        self._resolver = Resolver(whole.resolver(self._root), {**errors, self._root: self._top})
         self.validate = jsonschema_rs.validator_for(
             self._top,
-            registry=jsonschema_rs.Registry([*found.items()]),
+            registry=jsonschema_rs.Registry([*errors.items()]),
             base_uri=self._root,
             offline=True,
             validate_formats=False,  # as Confluent's serializer
@@ -117,6 +117,8 @@ class JsonSchema(Format):
     def _unwritten(self, error: Exception) -> str:
         if not isinstance(error, jsonschema_rs.ValidationError):
             return said(error)
-        steps = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path)
+        steps = (
+            f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path
+        )
         path = "".join(steps).removeprefix(".")
         return f"{path or 'the record'}: {error.message[:300]}"

@@ -39,17 +39,17 @@ class Resolver:
 
     def lookup(self, reference: str) -> tuple[Any, "Resolver", str]:
         """A schema, the place from where its own references count, and its address."""
-        found = self._resolver.lookup(reference)
-        address = urljoin(found.resolver.base_uri, reference)
+        target = self._resolver.lookup(reference)
+        address = urljoin(target.resolver.base_uri, reference)
         document, fragment = urldefrag(address)
-        contents = found.contents
+        contents = target.contents
         # What jsonschema-rs has at the place, it sorts by name.
         if document in self._documents and fragment[:1] in {"", "/"}:
             contents = self._documents[document]
             for step in fragment.split("/")[1:]:
                 name = unquote(step).replace("~1", "/").replace("~0", "~")
                 contents = contents[int(name) if isinstance(contents, list) else name]
-        return contents, Resolver(found.resolver, self._documents), address
+        return contents, Resolver(target.resolver, self._documents), address
 
 
 def column_of(schema: Any, resolver: Resolver, place: Place) -> Column:
@@ -94,13 +94,13 @@ def _nullable(column: Column) -> Column:
 
 def _referred(reference: str, resolver: Resolver, place: Place) -> Column:
     try:
-        found, own, address = resolver.lookup(reference)
+        schema, own, address = resolver.lookup(reference)
     except jsonschema_rs.ReferencingError:
         raise SchemaError(
             f"{place}: $ref {reference!r} is neither in the schema nor one of its "
             "references in the registry"
         ) from None
-    return column_of(found, own, place.inside(address, reference))
+    return column_of(schema, own, place.inside(address, reference))
 
 
 def _combined(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Column:
@@ -108,7 +108,11 @@ def _combined(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Co
     word, *more = (word for word in _COMBINING if word in schema)
     branches = schema[word]
     # Confluent's generator gives the null a title.
-    others = [one for one in branches if not (isinstance(one, dict) and one.get("type") == "null")]
+    others = [
+        branch
+        for branch in branches
+        if not (isinstance(branch, dict) and branch.get("type") == "null")
+    ]
     if more or word == "allOf" or len(others) != 1 or _NESTING & schema.keys():
         raise SchemaError(f"{place}: {word} is only read as one type or null. {REMEDY}")
     made = column_of(others[0], resolver, place)
@@ -159,7 +163,7 @@ def _object(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Colu
     properties = schema.get("properties")
     if properties:
         parts = properties.items()
-        made = {name: column_of(one, resolver, place.field(name)) for name, one in parts}
+        made = {name: column_of(part, resolver, place.field(name)) for name, part in parts}
         required = [name for name in schema.get("required", ()) if name in made]
         shape = {
             "type": "object",
@@ -189,7 +193,7 @@ class Object(Record):
         self._left_out = properties.keys() - names - {*required}
 
     def _parts(self, records: Sequence[Any], name: str) -> list[Any]:
-        return [one.get(name) for one in records]
+        return [record.get(name) for record in records]
 
     def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
         made = super()._record(names, parts)
@@ -198,7 +202,9 @@ class Object(Record):
         left_out = self._left_out
         if not left_out or None not in parts:
             return made
-        return {name: one for name, one in made.items() if one is not None or name not in left_out}
+        return {
+            name: value for name, value in made.items() if value is not None or name not in left_out
+        }
 
 
 class Date(Kind):

@@ -148,7 +148,7 @@ class Kind:
     def array(self, values: Sequence[Any]) -> pa.Array:
         """The column of values; raises any exception if one is none of the type."""
         if self.untag:
-            values = [one[1] if type(one) is tuple else one for one in values]
+            values = [value[1] if type(value) is tuple else value for value in values]
         return self._array(values)
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
@@ -187,7 +187,7 @@ class Kind:
         return [next(rest) if is_valid else None for is_valid in valid.tolist()]
 
     def _tagged(self, values: Iterable[Any]) -> Iterable[Any]:
-        return values if self.tag is None else ((self.tag, one) for one in values)
+        return values if self.tag is None else ((self.tag, value) for value in values)
 
     def making(self, array: pa.Array) -> tuple[Iterable[Any], Callable[[Any], Any]]:
         """As `values`, and what makes of each of them what is written; raises BadRows."""

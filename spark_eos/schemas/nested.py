@@ -43,7 +43,7 @@ class Map(Kind):
         self._value = value
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
-        pairs = [*chain.from_iterable(one.items() for one in filter(None, values))]
+        pairs = [*chain.from_iterable(mapping.items() for mapping in filter(None, values))]
         columns = [
             self._key.array([key for key, _ in pairs]),
             self._value.array([value for _, value in pairs]),
@@ -65,8 +65,8 @@ class Map(Kind):
 def _with_lengths(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> pa.Array:
     """A list, or a map, for each of some containers; ``items`` are those of all."""
     offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum([0 if one is None else len(one) for one in values], out=offsets[1:])
-    valid = pa.array([one is not None for one in values], pa.bool_()).buffers()[1]
+    np.cumsum([0 if value is None else len(value) for value in values], out=offsets[1:])
+    valid = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
     own = [valid, pa.py_buffer(offsets)]
     return pa.Array.from_buffers(kind, len(values), own, children=[items])
 
@@ -97,10 +97,10 @@ class Record(Kind):
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         if not self._fields:
-            return pa.array([None if one is None else {} for one in values], self.arrow)
-        records = [self._empty if one is None else one for one in values]
+            return pa.array([None if value is None else {} for value in values], self.arrow)
+        records = [self._empty if value is None else value for value in values]
         children = [kind.array(self._parts(records, n)) for n, kind in self._fields.items()]
-        is_null = pa.array([one is None for one in values], pa.bool_())
+        is_null = pa.array([value is None for value in values], pa.bool_())
         return pa.StructArray.from_arrays(children, fields=[*self.arrow], mask=is_null)
 
     def _parts(self, records: Sequence[Any], name: str) -> list[Any]:
@@ -133,7 +133,7 @@ class Record(Kind):
         dot = f"{path}." if path else ""
         arrays = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         self._check_together(arrays, path)
-        parts = [self._fields[n].inner_values(one, dot + n) for n, one in arrays.items()]
+        parts = [self._fields[n].inner_values(array, dot + n) for n, array in arrays.items()]
         return [*arrays], zip(*parts, strict=True) if parts else repeat((), len(array))
 
     def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
@@ -147,7 +147,7 @@ def check_filled(
     arrays: Iterable[pa.Array], fits: Callable[[np.ndarray], np.ndarray], text: str
 ) -> None:
     """Raises BadRows where the number of columns that are not null does not fit."""
-    count = sum((np.asarray(one.is_valid()).astype(int) for one in arrays), np.zeros(1, int))
+    count = sum((np.asarray(array.is_valid()).astype(int) for array in arrays), np.zeros(1, int))
     bad = np.flatnonzero(~fits(count)).tolist()
     if bad:
         raise BadRows(dict.fromkeys(bad, text))

@@ -28,9 +28,9 @@ class Pins:
 
     def read(self, subject: str) -> Registered | None:
         """The pinned version of a subject, None if there is none; raises CheckpointError."""
-        found = self._last(subject)
-        if found is not None:
-            return _parsed(*found, self._role, subject)
+        pin = self._last(subject)
+        if pin is not None:
+            return _parsed(*pin, self._role, subject)
         for name in self._files.names(_directory(subject)):
             if _NAME.fullmatch(name) is None:
                 where = f"{self._files.location}/{_directory(subject)}/{name}"
@@ -58,8 +58,8 @@ class Pins:
         return None
 
     def _number(self, name: str) -> int:
-        found = _NAME.fullmatch(name)
-        return int(found[2]) if found and found[1] == self._role else 0
+        match = _NAME.fullmatch(name)
+        return int(match[2]) if match and match[1] == self._role else 0
 
 
 def _directory(subject: str) -> str:
@@ -78,8 +78,8 @@ def _parsed(where: str, text: str, role: str, subject: str) -> Registered:
         own = fields.pop("role"), fields["subject"]
         schema = fields.pop("schema")
         references = tuple((name, other) for name, other in schema["references"])
-        found = Schema(schema["kind"], schema["text"], references)
-        pin = Registered(**fields, schema=found)
+        whole = Schema(schema["kind"], schema["text"], references)
+        pin = Registered(**fields, schema=whole)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise _unusable(f"{where} is no pinned schema, or not a whole one") from None
     if own != (role, subject):

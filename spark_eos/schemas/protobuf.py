@@ -97,8 +97,8 @@ class Protobuf(Format):
 
     def other(self, indexes: Indexes, name: str) -> str:
         """What is wrong with a message that is not the one of a name."""
-        found = self._messages.get(indexes)
-        which = "of no message of its schema" if found is None else f"a {found}"
+        message = self._messages.get(indexes)
+        which = "of no message of its schema" if message is None else f"a {message}"
         return f"it is {which}, by its message indexes {[*indexes]}, not a {name}"
 
     def _writer(self) -> Callable[[Any], bytes]:
@@ -122,14 +122,14 @@ def _messages(file: Any) -> Iterator[tuple[Indexes, str]]:
     whole = descriptor_pb2.FileDescriptorProto()
     file.CopyToProto(whole)
     level: list[tuple[Indexes, str, Any]] = [
-        ((place,), whole.package, one) for place, one in enumerate(whole.message_type)
+        ((place,), whole.package, message) for place, message in enumerate(whole.message_type)
     ]
     while level:
         inner: list[tuple[Indexes, str, Any]] = []
-        for place, prefix, one in level:
-            full = f"{prefix}.{one.name}" if prefix else one.name
+        for place, prefix, message in level:
+            full = f"{prefix}.{message.name}" if prefix else message.name
             yield place, full
-            nested = enumerate(one.nested_type)
+            nested = enumerate(message.nested_type)
             inner += [((*place, number), full, other) for number, other in nested]
         level = inner
 
@@ -141,12 +141,12 @@ def _prefix(indexes: Indexes) -> bytes:
 
 def _split(payload: bytes) -> tuple[Indexes, bytes]:
     """A payload's message indexes, and its message."""
-    found = SchemaId(_KIND)
+    schema_id = SchemaId(_KIND)
     try:
-        rest = found.from_bytes(BytesIO(_ID + payload)).read()
+        rest = schema_id.from_bytes(BytesIO(_ID + payload)).read()
     except (EOFError, SerializationError) as error:
         raise BadValueError(f"its message indexes can't be read: {error}") from None
-    return tuple(found.message_indexes or ()), rest
+    return tuple(schema_id.message_indexes or ()), rest
 
 
 def _requires(descriptor: Any) -> bool:

@@ -44,8 +44,8 @@ def check_known(messages: Sequence[Any]) -> None:
     """Raises ValueError for a field with what its type does not have, which Protobuf sets aside."""
     aside = map(len, map(UnknownFieldSet, filter(None, messages)))
     for message in filter(None, messages) if any(aside) else ():
-        for found in UnknownFieldSet(message):
-            field = type(message).DESCRIPTOR.fields_by_number.get(found.field_number)
+        for unknown in UnknownFieldSet(message):
+            field = type(message).DESCRIPTOR.fields_by_number.get(unknown.field_number)
             if field is not None:
                 raise BadValueError(
                     f"{field.name} (field {field.number}) has a value that is none of its type: "
@@ -72,19 +72,19 @@ class Enum(Kind):
     def __init__(self, descriptor: Any) -> None:
         super().__init__(T.StringType(), pa.int32())
         # The first of its aliases.
-        self._names = {one.number: one.name for one in reversed(descriptor.values)}
-        self._numbers = {one.name: one.number for one in descriptor.values}
+        self._names = {value.number: value.name for value in reversed(descriptor.values)}
+        self._numbers = {value.name: value.number for value in descriptor.values}
         self._closed = descriptor.is_closed
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         coded = pa.array(values, pa.int32()).dictionary_encode()
-        names = [self._names.get(one, str(one)) for one in coded.dictionary.to_pylist()]
+        names = [self._names.get(number, str(number)) for number in coded.dictionary.to_pylist()]
         return pa.array(names, self.arrow).take(coded.indices)
 
     def _values(self, array: pa.Array) -> list[Any]:
         coded = array.cast(pa.string()).dictionary_encode()
-        numbers = [self._number(one) for one in coded.dictionary.to_pylist()]
-        return [numbers[one] for one in coded.indices.to_pylist()]
+        numbers = [self._number(name) for name in coded.dictionary.to_pylist()]
+        return [numbers[place] for place in coded.indices.to_pylist()]
 
     def _number(self, name: str) -> int:
         if name not in self._numbers and (self._closed or not _NUMBER.fullmatch(name)):
@@ -102,9 +102,9 @@ class Time(Kind):
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         check_known(values)
-        is_null = np.array([one is None for one in values], bool)
-        seconds = np.array([0 if one is None else one.seconds for one in values], np.int64)
-        nanos = np.array([0 if one is None else one.nanos for one in values], np.int64)
+        is_null = np.array([value is None for value in values], bool)
+        seconds = np.array([0 if value is None else value.seconds for value in values], np.int64)
+        nanos = np.array([0 if value is None else value.nanos for value in values], np.int64)
         least, greatest = self._limits
         wrong = (seconds < least) | (seconds > greatest) | (np.abs(nanos) >= 1_000 * _MICROS)
         if wrong.any():
@@ -140,7 +140,7 @@ class Wrapper(Kind):
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         check_known(values)
-        return self._inner.array([None if one is None else one.value for one in values])
+        return self._inner.array([None if value is None else value.value for value in values])
 
     def _values(self, array: pa.Array) -> list[Any]:
         return [self._make(value=value) for value in self._inner._values(array)]  # noqa: SLF001
@@ -176,7 +176,7 @@ class Message(Record):
             return [*map(attrgetter(name), records)]
         # Of the class: a message's own attribute may be a field.
         has = self._make.HasField
-        return [getattr(one, name) if has(one, name) else None for one in records]
+        return [getattr(record, name) if has(record, name) else None for record in records]
 
     def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
         return self._make(**dict(zip(names, parts, strict=True)))

@@ -42,7 +42,7 @@ def message_kind(descriptor: Any, place: Place) -> Message:
     inner = place.inside(descriptor.full_name, f"message {descriptor.full_name}")
     make = message_factory.GetMessageClass(descriptor)
     fields = [(field, _field_kind(field, inner.field(field.name))) for field in descriptor.fields]
-    groups = [[field.name for field in one.fields] for one in descriptor.oneofs]
+    groups = [[field.name for field in oneof.fields] for oneof in descriptor.oneofs]
     return Message(make, fields, [group for group in groups if len(group) > 1])
 
 
@@ -103,11 +103,11 @@ def check_readable(
 
 def _check_oneof(writer: Any, oneof: Any, path: str) -> None:
     """Refuses fields that may both have values, and of which a oneof keeps the last."""
-    numbers = [one.number for one in oneof.fields if one.number in writer.fields_by_number]
-    found = [writer.fields_by_number[number] for number in numbers]
-    homes = {one.containing_oneof and one.containing_oneof.name for one in found}
-    if len(found) > 1 and (len(homes) > 1 or None in homes):
-        names = " and ".join(one.name for one in found)
+    numbers = [member.number for member in oneof.fields if member.number in writer.fields_by_number]
+    fields = [writer.fields_by_number[number] for number in numbers]
+    homes = {member.containing_oneof and member.containing_oneof.name for member in fields}
+    if len(fields) > 1 and (len(homes) > 1 or None in homes):
+        names = " and ".join(member.name for member in fields)
         raise SchemaError(
             f"{path}{oneof.name}: a message may have both {names}, and the reader's oneof keeps one"
         )
@@ -121,9 +121,9 @@ def _check_well_known(writer: str, reader: str, where: str) -> None:
 
 def _check_closed(writer: Any, reader: Any, where: str) -> None:
     """Refuses values that proto2's enums would drop."""
-    known = {one.number for one in reader.enum_type.values}
+    known = {value.number for value in reader.enum_type.values}
     given = () if writer.enum_type is None else writer.enum_type.values
-    lost = [one.name for one in given if one.number not in known]
+    lost = [value.name for value in given if value.number not in known]
     if writer.enum_type is None or not writer.enum_type.is_closed or lost:
         what = ", ".join(lost) or f"each value of {_told(writer)}"
         raise SchemaError(f"{where}: {what} is not in the reader's {reader.enum_type.full_name}")

@@ -149,12 +149,12 @@ class SchemaRegistry:
         scope = _scope({own for _, own, _ in named if own is not None})
         for name, own, given in named:
             if given is not None:
-                found = Schema(kind, given)
+                chosen = Schema(kind, given)
             elif own is not None:
-                found = self._chosen(frame, own, version, pinned, DECODE).schema
+                chosen = self._chosen(frame, own, version, pinned, DECODE).schema
             else:
                 raise ConfigurationError("decode needs subject=, or the reader's schema=")
-            members.append(_member(name, found, message))
+            members.append(_member(name, chosen, message))
         _check_told_apart(members)
         types = [format_of(member.schema).kind.spark for member in members]
         frame = with_own_topic_marked(frame)
@@ -227,19 +227,19 @@ class SchemaRegistry:
         for name, own, given in _named(subject, schema):
             if own is None:
                 raise ConfigurationError(f"encode needs a subject= for {name!r}")
-            found = (
+            chosen = (
                 self._chosen(frame, own, version, pinned, ENCODE)
                 if given is None
                 else self._client.registered(own, Schema(kind, given), register=register)
             )
-            member = _member(name, found.schema, message)
+            member = _member(name, chosen.schema, message)
             part, as_format = _part(frame.schema[column], name), format_of(member.schema)
             try:
                 as_format.encoder(part)
             except SchemaError as error:
-                what = f"subject {own!r}, version {found.version}"
+                what = f"subject {own!r}, version {chosen.version}"
                 raise SchemaError(f"`{column}`: {error.text} ({what})") from None
-            prefix = _header(found) if framing == "header" else prefix_of(found.number)
+            prefix = _header(chosen) if framing == "header" else prefix_of(chosen.number)
             targets.append(
                 Target(name, member.schema, part, prefix + as_format.prefix, framing == "header")
             )
@@ -270,9 +270,9 @@ class SchemaRegistry:
             self._check_here(before, pinned)
             self._tell_of_newer(before)
             return before
-        found = self._client.version(subject, number)
-        pins.write(found)
-        return found
+        registered = self._client.version(subject, number)
+        pins.write(registered)
+        return registered
 
     def _check_here(self, pin: Registered, location: str) -> None:
         """Refuses a pin of another registry, in which ids are of other schemas."""
@@ -367,12 +367,12 @@ def _check_told_apart(members: list[Member]) -> None:
             )
 
 
-def _header(found: Registered) -> bytes:
-    if found.guid is None:
+def _header(registered: Registered) -> bytes:
+    if registered.guid is None:
         raise ConfigurationError(
             "framing='header' needs schemas with GUIDs, and the registry has none: use 'prefix'"
         )
-    return header_of(found.guid)
+    return header_of(registered.guid)
 
 
 def _part(field: T.StructField, name: str | None) -> T.DataType:
@@ -394,5 +394,5 @@ def _column_type(members: list[Member], types: list[T.DataType]) -> T.DataType:
 
 def _with_fields(frame: DataFrame, *fields: T.StructField) -> T.StructType:
     """The frame's columns, some of them with another type, and new ones after them."""
-    own = {one.name: one for one in (*frame.schema, *fields)}
+    own = {field.name: field for field in (*frame.schema, *fields)}
     return T.StructType([*own.values()])

@@ -32,8 +32,8 @@ class RegistrySettings:
         self._secrets: set[str] = set()
         for name, value in values.items():
             if any(word in name for word in _SECRETS):
-                for one in value.values() if isinstance(value, Mapping) else [value]:
-                    self._keep_secret(str(one))
+                for item in value.values() if isinstance(value, Mapping) else [value]:
+                    self._keep_secret(str(item))
         # The client would pass it on, and others would show it.
         self.url = ""
         if isinstance(values.get("url"), str):
@@ -65,14 +65,14 @@ class RegistrySettings:
     def _addressed(self, urls: str, given: Any) -> dict[str, Any]:
         """The settings that the registry's addresses, parted by commas, come to."""
         parted = [without_user_info(url, "schema registry: url") for url in urls.split(",")]
-        found = {user_info for _, user_info in parted if user_info}
-        if (given and found) or len(found) > 1:
+        secrets = {user_info for _, user_info in parted if user_info}
+        if (given and secrets) or len(secrets) > 1:
             raise ConfigurationError(
                 "schema registry: url has a user name, and another one is in "
                 f"{_USER_INFO if given else 'another of its addresses'}: set {_USER_INFO} alone"
             )
         settings = {"url": ",".join(address for address, _ in parted)}
-        for user_info in found:
+        for user_info in secrets:
             self._keep_secret(user_info)
             settings[_USER_INFO] = user_info if ":" in user_info else f"{user_info}:"
         return settings
@@ -80,7 +80,7 @@ class RegistrySettings:
     def _keep_secret(self, secret: str) -> None:
         """Hides a secret, and its halves if it is of a user, wherever it is shown."""
         parts = {secret, *secret.split(":", 1)}
-        self._secrets |= {one for part in parts for one in (part, quote(part)) if len(one) > 2}
+        self._secrets |= {text for part in parts for text in (part, quote(part)) if len(text) > 2}
 
 
 def _value(name: str, value: Any) -> Any:

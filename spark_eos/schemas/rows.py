@@ -98,12 +98,12 @@ class Decoding(_Mapping):
     def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> CodecResult:
         values = columns[self._column]
         values = values if pa.types.is_large_binary(values.type) else values.cast(pa.binary())
-        found = framed(values, columns.get(HEADERS), self._column)
-        errors = dict(found.errors)
+        framed_values = framed(values, columns.get(HEADERS), self._column)
+        errors = dict(framed_values.errors)
         parts: list[pa.Array] = []
         places: list[np.ndarray] = []
-        schemas = self._client.schemas((group.key for group in found.groups), self._subject)
-        for group, record in self._by_record(found.groups, schemas):
+        schemas = self._client.schemas((group.key for group in framed_values.groups), self._subject)
+        for group, record in self._by_record(framed_values.groups, schemas):
             schema = schemas[group.key]
             if schema is None:
                 # Not kept: the next batch asks again.

@@ -103,8 +103,8 @@ class Leaders:
             yield f"controllers have the cluster's metadata to offsets {ends}"
 
     def _quorum(self) -> _Partition:
-        found = self._ask(lambda client: client.describe_metadata_quorum())
-        quorum: _Partition = found["topics"][0]["partitions"][0]
+        answer = self._ask(lambda client: client.describe_metadata_quorum())
+        quorum: _Partition = answer["topics"][0]["partitions"][0]
         return quorum
 
     def _partition(self, topic: str, partition: int) -> _Partition:

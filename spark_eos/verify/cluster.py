@@ -298,22 +298,22 @@ class Cluster:
         )
         offsets: dict[TopicPartition, int] = {}
         for topic in self.send(request, leader, seconds).topics:
-            for one in topic.partitions:
-                partition = TopicPartition(topic.name, one.partition_index)
-                if not one.error_code:
-                    offsets[partition] = one.offset
+            for offset in topic.partitions:
+                partition = TopicPartition(topic.name, offset.partition_index)
+                if not offset.error_code:
+                    offsets[partition] = offset.offset
                 elif partition == partitions[0]:
-                    check(one.error_code)
+                    check(offset.error_code)
         return offsets
 
     def leader(self, partition: TopicPartition, seconds: float) -> int:
         """Return the node id of the broker that leads a partition."""
         if partition not in self._leaders:
             self._leaders |= {
-                TopicPartition(topic.name, one.partition_index): one.leader_id
+                TopicPartition(topic.name, entry.partition_index): entry.leader_id
                 for topic in self._metadata([partition.topic], seconds).topics
-                for one in topic.partitions
-                if one.leader_id >= 0
+                for entry in topic.partitions
+                if entry.leader_id >= 0
             }
         if partition not in self._leaders:
             raise kafka_errors.LeaderNotAvailableError

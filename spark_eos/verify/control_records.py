@@ -111,13 +111,13 @@ def _fetch(
     """Records from an offset on; None if it does not exist."""
     leader = cluster.leader(partition, seconds)
     answer = cluster.send(_request(partition, offset), leader, seconds)
-    found = answer.responses[0].partitions[0]
-    if found.error_code == kafka_errors.OffsetOutOfRangeError.errno:
+    answer_part = answer.responses[0].partitions[0]
+    if answer_part.error_code == kafka_errors.OffsetOutOfRangeError.errno:
         return None
-    check(found.error_code)
-    if not found.records:
+    check(answer_part.error_code)
+    if not answer_part.records:
         raise kafka_errors.OffsetNotAvailableError
-    return found.records  # type: ignore[no-any-return]
+    return answer_part.records  # type: ignore[no-any-return]
 
 
 def _request(partition: TopicPartition, offset: int) -> FetchRequest:

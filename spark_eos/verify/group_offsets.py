@@ -67,14 +67,14 @@ class CommittedOffsets:
         offsets: Offsets = {}
         unstable: set[TopicPartition] = set()
         for topic in answer.topics:
-            for one in topic.partitions:
-                partition = TopicPartition(topic.name, one.partition_index)
-                if one.error_code == _UNSTABLE:
+            for entry in topic.partitions:
+                partition = TopicPartition(topic.name, entry.partition_index)
+                if entry.error_code == _UNSTABLE:
                     unstable.add(partition)
                     continue
-                check(one.error_code)
-                if one.committed_offset >= 0:
-                    offsets[partition] = Stored(one.committed_offset, one.metadata or "")
+                check(entry.error_code)
+                if entry.committed_offset >= 0:
+                    offsets[partition] = Stored(entry.committed_offset, entry.metadata or "")
         return offsets, unstable
 
     def _request(
