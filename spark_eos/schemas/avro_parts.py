@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_eos.errors import PrintableError
 from spark_eos.schemas.avro_kinds import UNITS
 from spark_eos.schemas.cursor import Cursor, placed
 from spark_eos.schemas.kinds import PRIMITIVES
@@ -20,7 +21,7 @@ _LONG_DIGITS: Final = 18
 _FEW: Final = 8
 
 
-class OneByOne(Exception):  # noqa: N818 - no error: fastavro reads it
+class OneByOne(PrintableError):  # noqa: N818 - no error: fastavro reads it
     """A schema, or a part of it, that is not read here."""
 
 
@@ -114,6 +115,8 @@ def is_text(raw: bytes) -> bool:
 
 
 def _enum(writer: Any, reader: Any) -> Read:
+    if not writer["symbols"]:
+        raise OneByOne
     # Others have a default, or are errors.
     kept = [symbol if symbol in reader["symbols"] else None for symbol in writer["symbols"]]
     symbols, unknown = pa.array(kept, pa.string()), np.array([symbol is None for symbol in kept])

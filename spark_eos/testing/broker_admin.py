@@ -111,7 +111,13 @@ def _end_offsets(
         isolation_level=isolation,
         request_timeout=_ATTEMPT,
     )
-    ends = {at.partition: future.result(TIMEOUT).offset for at, future in offsets.items()}
+    ends = {}
+    for at, future in offsets.items():
+        # An error that `result` raises would refer to this frame, and the frame, by way of the
+        # future, to the error: the client would live until it is found to be garbage.
+        if (error := future.exception(TIMEOUT)) is not None:
+            raise type(error)(*error.args)
+        ends[at.partition] = future.result().offset
     # So librdkafka has it if a node does not answer in time.
     if any(offset < 0 for offset in ends.values()):
         raise KafkaException(KafkaError(_TIMED_OUT, f"ends of {topic}: {ends}"))

@@ -41,8 +41,8 @@ def test_a_failing_on_batch_stops_neither_the_query_nor_the_others(
     ]
     assert len(warnings) == 2
     for number, warning in enumerate(warnings):
-        assert f"fails failed after batch {number} of group {flow.group_id}" in warning.message
-        assert "the batch is committed" in warning.message
+        assert f"fails failed after batch {number} of group {flow.group_id}" in warning.getMessage()
+        assert "the batch is committed" in warning.getMessage()
         assert warning.exc_info is not None
         assert f"no pager for batch {number}" in str(warning.exc_info[1])
 

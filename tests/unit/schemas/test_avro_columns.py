@@ -244,3 +244,10 @@ def test_a_text_that_is_no_utf8_is_not_written() -> None:
     found = own.encoder(own.kind.spark)(pa.StructArray.from_arrays([texts], ["s"]))
     assert found.errors == {0: "s: a text is no UTF-8"}
     assert found.array.to_pylist() == [None, b"\2x"]
+
+
+def test_an_enum_without_symbols_is_an_error_of_each_record() -> None:
+    of = format_of(schema(record(("e", enum()))))
+    decoded = of.decoder(of)(pa.array([b"\0", b"", None], pa.binary()))
+    assert decoded.array.to_pylist() == [None, None, None]
+    assert [*decoded.errors] == [0, 1]
