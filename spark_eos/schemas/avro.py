@@ -141,8 +141,8 @@ def _with_others(
     def code(rows: pa.Array) -> CodecResult:
         try:
             array, left = together(rows)
-        except OverflowError:
-            return one_by_one(rows)  # too much for one column
+        except Exception:  # noqa: BLE001 - too much for one column, or a schema that is none
+            return one_by_one(rows)
         if not len(left):
             return CodecResult(array, {})
         others = one_by_one(rows.take(pa.array(left)))

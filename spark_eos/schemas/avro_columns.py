@@ -40,7 +40,7 @@ def columns_of(
     """
     try:
         read = _Plans(schemas, default).of(schemas.writer, schemas.reader, kind)
-    except (OneByOne, RecursionError):
+    except Exception:  # noqa: BLE001 - OneByOne, or a schema that is none, which fastavro says
         return None
 
     def columns(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
@@ -48,6 +48,8 @@ def columns_of(
         cursor = batch.cursor()
         column = read(cursor)
         cursor.finish()
+        if column.type != kind:
+            raise TypeError
         return column, np.flatnonzero(batch.bad)
 
     return columns

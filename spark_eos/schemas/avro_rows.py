@@ -26,7 +26,7 @@ def rows_of(
     """What writes a column, and says which rows it leaves; None if it writes nothing."""
     try:
         write = _Plans(named).of(schema, column, kind)
-    except OneByOne:
+    except Exception:  # noqa: BLE001 - OneByOne, or a schema that is none, which fastavro says
         return None
 
     def rows(array: pa.Array) -> tuple[pa.Array, np.ndarray]:

@@ -151,7 +151,9 @@ class _Links:
     ) -> None:
         with suppress(OSError, asyncio.CancelledError), closing(writer):
             port = writer.get_extra_info("peername")[1]
-            source = await asyncio.to_thread(self._id_of, port)
+            # Not waited for while nothing is parted: on a busy machine it takes seconds, in which
+            # nodes would connect again and again.
+            source = asyncio.ensure_future(asyncio.to_thread(self._id_of, port))
             there, back = await asyncio.open_connection(_HOST, self._own(to, listener))
             ways = ((reader, back), (there, writer))
             with closing(back):
@@ -167,12 +169,12 @@ class _Links:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        source: int | None,
+        source: "asyncio.Future[int | None]",
         to: int,
     ) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(_CHUNK):
-                while self._are_parted(source, to):
+                while self.parted and self._are_parted(await asyncio.shield(source), to):
                     await self._changed.wait()
                 writer.write(data)
                 await writer.drain()

@@ -251,3 +251,11 @@ def test_an_enum_without_symbols_is_an_error_of_each_record() -> None:
     decoded = of.decoder(of)(pa.array([b"\0", b"", None], pa.binary()))
     assert decoded.array.to_pylist() == [None, None, None]
     assert [*decoded.errors] == [0, 1]
+
+
+def test_a_schema_that_is_none_is_read_one_by_one() -> None:
+    of = format_of(schema([{"type": "record", "name": "A"}]))
+    expected = Format.decoder(of, of)(pa.array([b"", b"\0", None], pa.binary()))
+    decoded = of.decoder(of)(pa.array([b"", b"\0", None], pa.binary()))
+    assert decoded.array.equals(expected.array)
+    assert decoded.errors == expected.errors
