@@ -1,6 +1,6 @@
 """Records of a schema as Spark's columns, against Spark's own functions: from files to nowhere.
 
-Batch frames of 8 fields, from Parquet to Spark's noop source, with a real registry. Spark's own
+Batch frames of 8 fields, from Parquet to Spark's noop sink, with a real registry. Spark's own
 functions get the schema as a text, and neither check a record's id nor find most damaged records.
 """
 
@@ -124,17 +124,16 @@ def frames(spark: SparkSession, directory: Path, rounds: int, scale: float) -> I
 
 
 def _columns(kind: str) -> dict[str, T.DataType]:
-    whole: dict[str, T.DataType] = {
+    return {
         "id": T.StringType(),
         "amount": T.DoubleType(),
         "number": T.LongType(),
         "customer": T.StringType(),
-        "at": T.TimestampType() if kind == "AVRO" else T.StringType(),
+        "at": T.TimestampType(),
         "paid": T.BooleanType(),
         "tags": T.ArrayType(T.StringType()),
         "quantity": T.IntegerType() if kind == "AVRO" else T.LongType(),
     }
-    return whole
 
 
 def _measured(name: str, contestants: Mapping[str, DataFrame], rows: int, rounds: int) -> Measured:
