@@ -40,11 +40,12 @@ def _not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
     except pa.ArrowInvalid:
         # Few columns have one.
         contents = [text.as_buffer() for text in texts]
-        return np.array([b is not None and not _is_utf8(b.to_pybytes()) for b in contents], bool)
+        return np.array([b is not None and not is_utf8(b.to_pybytes()) for b in contents], bool)
     return np.zeros(len(texts), bool)
 
 
-def _is_utf8(content: bytes) -> bool:
+def is_utf8(content: bytes) -> bool:
+    """Return True if bytes are a text in UTF-8."""
     try:
         content.decode()
     except UnicodeDecodeError:

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
+from spark_eos._worker.records import is_utf8
 from spark_eos.schemas.avro_kinds import UNITS
-from spark_eos.schemas.avro_parts import OneByOne, is_text
+from spark_eos.schemas.avro_parts import OneByOne
 from spark_eos.schemas.sheet import Sheet
 
 # Writes what a column holds where a mask is true; elsewhere it is null.
@@ -135,6 +136,6 @@ def text(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         raw.cast(pa.string())
     except pa.ArrowInvalid:
         sheet.refuse(
-            np.array([content is not None and not is_text(content) for content in raw.to_pylist()])
+            np.array([content is not None and not is_utf8(content) for content in raw.to_pylist()])
         )
     _raw(sheet, raw, present)

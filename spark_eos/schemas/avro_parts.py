@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_eos._worker.records import is_utf8
 from spark_eos.errors import PrintableError
 from spark_eos.schemas.avro_kinds import UNITS
 from spark_eos.schemas.cursor import Cursor, placed
@@ -100,18 +101,9 @@ def text(cursor: Cursor) -> pa.Array:
         return texts.cast(pa.string())
     except pa.ArrowInvalid:
         pass
-    wrong = np.array([not is_text(content) for content in texts.to_pylist()], bool)
+    wrong = np.array([not is_utf8(content) for content in texts.to_pylist()], bool)
     cursor.refuse(wrong)
     return pc.if_else(pa.array(wrong), pa.scalar(None, pa.binary()), texts).cast(pa.string())
-
-
-def is_text(raw: bytes) -> bool:
-    """Whether bytes are UTF-8."""
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _enum(writer: Any, reader: Any) -> Read:
