@@ -77,7 +77,7 @@ def main(
             )
     with tempfile.TemporaryDirectory() as checkpoints:
         # One broker, one replica: meant here.
-        logging.getLogger("spark_eos._driver.replication").setLevel(logging.ERROR)
+        logging.getLogger("spark_eos._checks.replication").setLevel(logging.ERROR)
         # Spark keeps what a poll has brought for minutes, of each of 500 partitions and query.
         spark = spark_session(config={"spark.driver.memory": "8g", "spark.jars": spark_avro()})
         # Queries are stopped in the middle of a batch, which Spark would log at length; failures

@@ -19,7 +19,7 @@ from rich.console import Console
 from demo.report import Report, table
 from demo.step import Step
 from demo.watching import Checkpoint, RunningBatch, TargetReader
-from spark_eos._host.python_module import python_module
+from spark_eos._python_module import python_module
 from spark_eos.errors import PrintableError
 from spark_eos.testing import EmbeddedKafka
 from spark_eos.verify import compare

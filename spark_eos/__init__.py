@@ -14,13 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_eos._admin.status import Status, UnknownGroupError
-    from spark_eos._batch.batch_report import BatchReport, LostRecords, PartitionReport
+    from spark_eos._batch_report import BatchReport, LostRecords, PartitionReport
     from spark_eos._sink.sink import ExactlyOnceSink
     from spark_eos._sink.writer import ExactlyOnceWriter
     from spark_eos._spark.dead_letter_functions import guarded
     from spark_eos._spark.original_records import original_records
     from spark_eos._spark.session import session_builder
+    from spark_eos._status.status import Status, UnknownGroupError
     from spark_eos.errors import (
         AuthenticationError,
         AuthorizationError,
@@ -92,13 +92,13 @@ _HOMES = {
     "Limits": "options",
     "ProgressTopic": "options",
     "Transactions": "options",
-    "BatchReport": "_batch.batch_report",
+    "BatchReport": "_batch_report",
     "ExactlyOnceSink": "_sink.sink",
     "ExactlyOnceWriter": "_sink.writer",
-    "LostRecords": "_batch.batch_report",
-    "PartitionReport": "_batch.batch_report",
-    "Status": "_admin.status",
-    "UnknownGroupError": "_admin.status",
+    "LostRecords": "_batch_report",
+    "PartitionReport": "_batch_report",
+    "Status": "_status.status",
+    "UnknownGroupError": "_status.status",
     "guarded": "_spark.dead_letter_functions",
     "original_records": "_spark.original_records",
     "print_batch": "observability.speaking",

@@ -36,7 +36,7 @@ _CLIENT: Final = (
     "tests/unit/client",
     "tests/integration/kafka",
     "tests/integration/security",
-    "tests/integration/driver/test_older_brokers.py",
+    "tests/integration/exactly_once/test_older_brokers.py",
 )
 
 

@@ -35,7 +35,8 @@ RESULTS: Final = ROOT / "evidence" / "mutants.jsonl"
 MODULES: Final = (
     "spark_eos/_exactly_once",
     "spark_eos/_delivery",
-    "spark_eos/_driver",
+    "spark_eos/_checkpoint",
+    "spark_eos/_checks",
     "spark_eos/_worker/producer.py",
     "spark_eos/_worker/record_sender.py",
     "spark_eos/_worker/record_arrays.py",

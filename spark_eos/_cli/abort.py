@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import click
 from rich.text import Text
 
-from spark_eos._admin.status_tables import host, transactions
 from spark_eos._cli.query import NotKnownError, Query, connected, query_options, terminal
 from spark_eos._client.printable import counted, printable
 from spark_eos._kafka.connection import Connections
@@ -16,6 +15,7 @@ from spark_eos._kafka.groups import UNKNOWN, DescribedMember, describe_if_known
 from spark_eos._kafka.open_transactions import OpenTransaction, lingering_transactions
 from spark_eos._kafka.silent_brokers import SilentBrokers, does_not_answer
 from spark_eos._kafka.transactions import fence_producer
+from spark_eos._status.tables import host, transactions
 from spark_eos.errors import SparkEosError
 
 

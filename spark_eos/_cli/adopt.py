@@ -2,11 +2,11 @@
 
 import click
 
-from spark_eos._admin import migration
+from spark_eos._checkpoint.files import ArrowFiles
+from spark_eos._checkpoint.offset_log import OffsetLog
+from spark_eos._cli import migration
 from spark_eos._cli.query import Query, connected, query_options
 from spark_eos._client.printable import counted
-from spark_eos._driver.checkpoint_files import ArrowFiles
-from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._kafka.offset_metadata import KnownPartitions
 
 

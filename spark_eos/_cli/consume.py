@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import click
 
-from spark_eos._admin.committed_records import CommittedRecords
 from spark_eos._cli.query import Cluster, check_reached, cluster_options, moment
 from spark_eos._client.checks import check_topic
 from spark_eos._client.confluent_traps import headers_of
+from spark_eos._kafka.committed_records import CommittedRecords
 
 # What JSON leaves as it is, and a terminal may obey: controls, and marks that turn text attempt.
 _CONTROLS: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")

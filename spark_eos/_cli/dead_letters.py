@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import click
 
-from spark_eos._admin.dead_letter_topic import DeadLetter, DeadLetterTopic
 from spark_eos._cli.query import Cluster, check_reached, cluster_options, moment, terminal
 from spark_eos._client.checks import check_topic
 from spark_eos._client.printable import counted, printable
 from spark_eos._client.tables import FittingTable
+from spark_eos._kafka.dead_letter_topic import DeadLetter, DeadLetterTopic
 
 _UNREADABLE: Final = "headers: can't be read, since a name is not UTF-8"
 # Commands are printed for so many source topics.

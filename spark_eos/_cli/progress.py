@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import click
 
-from spark_eos._admin.group_progress import mirrored_progress
-from spark_eos._admin.mirrored_progress import set_progress
-from spark_eos._admin.status_tables import progress_table
+from spark_eos._cli.mirrored_progress import set_progress
 from spark_eos._cli.query import Query, connected, query_options, terminal
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._status.group_progress import mirrored_progress
+from spark_eos._status.tables import progress_table
 from spark_eos.jobs.client_options import source_client_options
 
 _WANTED = re.compile(r"([A-Za-z0-9._-]+):(\d+)=(\d+)")

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from spark_eos._admin.status import Status, ask_status
-from spark_eos._admin.status_tables import host
 from spark_eos._cli.query import Query, end_at, json_option, query_options, terminal, topics_option
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._status.status import Status, ask_status
+from spark_eos._status.tables import host
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import source_client_options
 

@@ -11,10 +11,10 @@ from typing import ClassVar, Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from spark_eos._batch.batch_report import LostRecords
-from spark_eos._batch.plan import BatchPlan, Partitions, Positions
-from spark_eos._batch.task_report import JobOutcome
-from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._batch_report import LostRecords
+from spark_eos._checkpoint.marker import DIRECT, STAGED, Marker
+from spark_eos._checkpoint.offset_log import CONTINUE_EMPTY
+from spark_eos._checks.start import Start
 from spark_eos._delivery.gaps import log_lags
 from spark_eos._delivery.missing_offsets import Evidence
 from spark_eos._delivery.ownership import (
@@ -24,19 +24,19 @@ from spark_eos._delivery.ownership import (
     may_become_direct,
     nothing_staged,
 )
-from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
-from spark_eos._driver.offset_log import CONTINUE_EMPTY
-from spark_eos._driver.progress_topic import COMMIT_PARTITION, ensure_progress_topic
-from spark_eos._driver.start import Start
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch
 from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._kafka.cluster import TopicInfo, same_cluster
 from spark_eos._kafka.offset_metadata import CommittedOffset
+from spark_eos._kafka.progress_topic import COMMIT_PARTITION, ensure_progress_topic
 from spark_eos._kafka.stored_text import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._worker.plan import BatchPlan, Partitions, Positions
+from spark_eos._worker.task_report import JobOutcome
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import read_topic
 from spark_eos.errors import CheckpointError, ConfigurationError
 from spark_eos.options import ProgressTopic

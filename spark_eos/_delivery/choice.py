@@ -5,16 +5,16 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._checkpoint.marker import Marker
+from spark_eos._checks.start import Start
 from spark_eos._delivery.base import Delivery, SinkQuery
 from spark_eos._delivery.direct import DirectDelivery
 from spark_eos._delivery.mirrored import MirroredDelivery
 from spark_eos._delivery.ownership import may_become_direct, nothing_staged
 from spark_eos._delivery.staged import StagedDelivery
-from spark_eos._driver.checkpoint_marker import Marker
-from spark_eos._driver.start import Start
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._pyspark_internals import StreamSource
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 from spark_eos.observability.speaking import say
 from spark_eos.options import ProgressTopic

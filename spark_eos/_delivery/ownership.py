@@ -5,14 +5,14 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from spark_eos._batch.plan import Partitions
-from spark_eos._batch.sources import Sources
+from spark_eos._checkpoint.marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._client.printable import listed
-from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
-from spark_eos._driver.progress_topic import COMMIT_PARTITION, first_position
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.progress_topic import COMMIT_PARTITION, first_position
 from spark_eos._kafka.stored_text import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.plan import Partitions
+from spark_eos._worker.sources import Sources
 from spark_eos.errors import CheckpointError, ConfigurationError
 
 

@@ -13,25 +13,22 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from spark_eos._batch.batch_report import LostRecords
-from spark_eos._batch.plan import BatchRange, Partitions, Positions
-from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch_report import LostRecords
+from spark_eos._checkpoint.marker import STAGED, Marker
+from spark_eos._checkpoint.offset_log import OffsetLog
+from spark_eos._checks.start import Start
 from spark_eos._delivery.base import Delivery, Offsets, RunParts, SinkQuery
 from spark_eos._delivery.staged_checks import StagedChecks
 from spark_eos._delivery.staged_files import ParquetFiles, StagedJobs
 from spark_eos._delivery.staged_sources import SourcePositions, StagedSources
-from spark_eos._driver.checkpoint_marker import STAGED, Marker
-from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._driver.progress_topic import (
-    COMMIT_PARTITION,
-    ensure_progress_topic,
-    first_position,
-    progress_range,
-)
-from spark_eos._driver.start import Start
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch
 from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._kafka.offset_metadata import is_position
+from spark_eos._kafka.progress_topic import (
+    COMMIT_PARTITION,
+    ensure_progress_topic,
+    first_position,
+)
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._pyspark_internals import StreamSource, is_connect
@@ -44,6 +41,8 @@ from spark_eos._spark.stream_sources import (
     read_by_others,
     sources_of,
 )
+from spark_eos._worker.plan import BatchRange, Partitions, Positions
+from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import OffsetsLostError, UnsupportedPipelineError, warn
 
 logger = logging.getLogger(__name__)
@@ -192,8 +191,11 @@ class StagedDelivery(Delivery):
         return PlannedBatch(batch, held, settings)
 
     def _held(self, batch: Batch) -> BatchRange:
-        known = self._used_before(batch)
-        return progress_range(self._topic.name, self._partitions, batch.id, known=known)
+        # All progress partitions, from this batch to the next.
+        start, end = first_position(batch.id), first_position(batch.id + 1)
+        known = min(self._used_before(batch), self._partitions)
+        names = [TopicPartition(self._topic.name, index) for index in range(self._partitions)]
+        return BatchRange(batch.id, dict.fromkeys(names[:known], start), dict.fromkeys(names, end))
 
     def _used_before(self, batch: Batch) -> int:
         """Return how many progress partitions earlier batches have used; the others are new."""

@@ -2,15 +2,15 @@
 
 from collections.abc import Collection
 
-from spark_eos._batch.plan import BatchRange, Positions
+from spark_eos._checkpoint.marker import DIRECT, STAGED
+from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._client.commands import Group
 from spark_eos._delivery.ownership import changed_delivery
-from spark_eos._driver.checkpoint_marker import DIRECT, STAGED
-from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._driver.progress_topic import COMMIT_PARTITION, first_position
 from spark_eos._kafka.offset_metadata import KnownPartitions
+from spark_eos._kafka.progress_topic import COMMIT_PARTITION, first_position
 from spark_eos._kafka.stored_text import Owner, StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.plan import BatchRange, Positions
 from spark_eos.errors import CheckpointError, FencedByNewerRunError, OffsetsLostError
 
 

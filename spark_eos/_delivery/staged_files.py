@@ -13,12 +13,10 @@ from pyspark.sql import DataFrame, DataFrameWriter, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_eos._batch.plan import BatchPlan, Partitions, task_count
-from spark_eos._batch.task_report import JobOutcome
 from spark_eos._delivery.base import SinkQuery
-from spark_eos._driver.progress_topic import first_position
 from spark_eos._exactly_once.delivery import PlannedBatch
 from spark_eos._exactly_once.task import Arrange, write_task
+from spark_eos._kafka.progress_topic import first_position
 from spark_eos._kafka.stored_text import StagedBatch, batch_of_copy, new_copy_name
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.columns import check_columns, payload
@@ -27,6 +25,8 @@ from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.spark_files import literal_path
 from spark_eos._spark.topic_patterns import topic_is_source
 from spark_eos._worker.arrow_columns import FILE_NUMBER, ROW, staged_batches
+from spark_eos._worker.plan import BatchPlan, Partitions, task_count
+from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import CheckpointError, warn
 
 logger = logging.getLogger(__name__)

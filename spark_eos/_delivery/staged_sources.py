@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from spark_eos._batch.batch_report import LostRecords
-from spark_eos._batch.plan import BatchRange, Positions
-from spark_eos._batch.sources import Sources
-from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.data_loss_check import DataLossCheck, deleted_meanwhile
+from spark_eos._batch_report import LostRecords
+from spark_eos._delivery.data_loss_check import DataLossCheck, deleted_meanwhile
 from spark_eos._exactly_once import offsets
 from spark_eos._exactly_once.delivery import Batch
 from spark_eos._exactly_once.offsets import GroupRequests
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import CommittedOffset, position_metadata
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
+from spark_eos._worker.plan import BatchRange, Positions
+from spark_eos._worker.sources import Sources
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import query_acls
 from spark_eos.errors import AuthorizationError, SparkEosError
 

@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from spark_eos._batch.batch_report import BatchReport, batch_report
-from spark_eos._batch.plan import Partitions
-from spark_eos._batch.task_report import JobOutcome
-from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver import preflight
-from spark_eos._driver.dead_letter_limit import DeadLetterLimit
-from spark_eos._driver.open_transactions import OpenTransactions
-from spark_eos._driver.replication import warn_of_replication
-from spark_eos._driver.retention import RetentionWarning
-from spark_eos._driver.start import Start
+from spark_eos._batch_report import BatchReport, batch_report
+from spark_eos._checks import preflight
+from spark_eos._checks.dead_letter_limit import DeadLetterLimit
+from spark_eos._checks.open_transactions import OpenTransactions
+from spark_eos._checks.replication import warn_of_replication
+from spark_eos._checks.retention import RetentionWarning
+from spark_eos._checks.start import Start
 from spark_eos._exactly_once.delivery import Batch, Delivery, PlannedBatch
 from spark_eos._exactly_once.members import GroupMembership
 from spark_eos._exactly_once.offsets import GroupOffsets, Members
 from spark_eos._kafka.transactions import BY_ID
+from spark_eos._worker.plan import Partitions
+from spark_eos._worker.task_report import JobOutcome
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import (
     FencedByNewerRunError,
     SparkEosError,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from spark_eos._batch.batch_report import LostRecords
-from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions, Positions
-from spark_eos._batch.sources import Sources
-from spark_eos._batch.task_report import JobOutcome
-from spark_eos._batch.writer_settings import WriterSettings
-from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._batch_report import LostRecords
+from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._kafka.stored_text import Owner, StagedBatch
+from spark_eos._worker.plan import BatchPlan, BatchRange, Partitions, Positions
+from spark_eos._worker.sources import Sources
+from spark_eos._worker.task_report import JobOutcome
+from spark_eos._worker.writer_settings import WriterSettings
 
 
 class StepClock:

@@ -7,18 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from spark_eos._batch.plan import (
-    BatchPlan,
-    BatchRange,
-    Partitions,
-    Positions,
-    batch_plan,
-)
-from spark_eos._batch.sources import Sources
-from spark_eos._batch.task_report import JobOutcome
-from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._checks.open_transactions import ABORT_INTERVAL, OpenTransactions
 from spark_eos._client.error_codes import Code, Verdict, code_names, verdict
-from spark_eos._driver.open_transactions import ABORT_INTERVAL, OpenTransactions
 from spark_eos._exactly_once.checks import (
     check_no_suspects,
     check_not_moved_back,
@@ -38,6 +28,16 @@ from spark_eos._kafka.stored_text import Owner, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
+from spark_eos._worker.plan import (
+    BatchPlan,
+    BatchRange,
+    Partitions,
+    Positions,
+    batch_plan,
+)
+from spark_eos._worker.sources import Sources
+from spark_eos._worker.task_report import JobOutcome
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import query_acls
 from spark_eos.errors import DeadlineExceededError, KafkaResponseError
 

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_eos._batch import task_report
-from spark_eos._batch.dead_letters import DeadLetterTally
-from spark_eos._batch.plan import BatchPlan, Shared
-from spark_eos._batch.sources import Sources
-from spark_eos._batch.task_report import Counters, PartitionOutcome, report_batch
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker import task_report
 from spark_eos._worker.arrivals import arrivals
 from spark_eos._worker.arrow_columns import writable_batches
+from spark_eos._worker.dead_letter_settings import DeadLetterTally
 from spark_eos._worker.dead_letters import rows_with_error
 from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.plan import BatchPlan, Shared
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.records import SourceRows, source_rows
+from spark_eos._worker.sources import Sources
 from spark_eos._worker.spark_connection import SparkConnection
+from spark_eos._worker.task_report import Counters, PartitionOutcome, report_batch
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import text_of
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from spark_eos._batch import dead_letters as reasons
-from spark_eos._batch.plan import BatchPlan
-from spark_eos._batch.task_report import Counters
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Verdict, remedy
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offsets import in_requests
@@ -25,9 +21,11 @@ from spark_eos._kafka.transactions import (
     OffsetCommitAnswer,
     txn_offset_commit,
 )
+from spark_eos._worker import dead_letter_settings as reasons
 from spark_eos._worker.dead_letter_builder import DeadLetterBuilder
 from spark_eos._worker.dead_letters import rows_for_unknown_partition
 from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
+from spark_eos._worker.plan import BatchPlan
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.record_sender import RefusedRecordError
 from spark_eos._worker.records import (
@@ -38,6 +36,8 @@ from spark_eos._worker.records import (
     target_topics,
 )
 from spark_eos._worker.target_topics import TargetTopics
+from spark_eos._worker.task_report import Counters
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import describe_configs, query_acls
 from spark_eos.errors import SparkEosError
 

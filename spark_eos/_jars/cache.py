@@ -9,7 +9,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from spark_eos._host.private_paths import check_way
+from spark_eos._private_paths import check_way
 from spark_eos.errors import PrintableError
 
 CACHE_VARIABLE = "SPARK_EOS_CACHE"

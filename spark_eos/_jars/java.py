@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_eos._host.python_module import finished
+from spark_eos._python_module import finished
 from spark_eos.errors import PrintableError
 
 MINIMUM_MAJOR = 17

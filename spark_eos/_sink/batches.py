@@ -12,12 +12,11 @@ from weakref import WeakValueDictionary
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos._batch.batch_report import BatchReport
-from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._batch_report import BatchReport
+from spark_eos._checks.start import Start
 from spark_eos._delivery.base import Delivery, SinkQuery
 from spark_eos._delivery.choice import delivery_of_run, may_change
 from spark_eos._delivery.renewal import end_renewal, renew_hourly
-from spark_eos._driver.start import Start
 from spark_eos._exactly_once.batch import Run
 from spark_eos._exactly_once.delivery import Batch
 from spark_eos._exactly_once.offsets import GroupOffsets
@@ -29,6 +28,7 @@ from spark_eos._spark.connect import ConnectRuntime
 from spark_eos._spark.failed_expression import expressions_judged
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.runtime import QueryRuntime
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import CheckpointError, SparkEosError, UnsupportedPipelineError
 from spark_eos.observability.on_batch import OnBatch, announce, announce_query
 

@@ -8,11 +8,10 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._checks import preflight
+from spark_eos._checks.start import Start
 from spark_eos._client.printable import listed
 from spark_eos._delivery.renewal import renew_hourly, renew_unattended
-from spark_eos._driver import preflight
-from spark_eos._driver.start import Start
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
@@ -25,6 +24,7 @@ from spark_eos._spark.session import check_session
 from spark_eos._spark.source_options import check_source_options
 from spark_eos._spark.stream_sources import READ_BY_US
 from spark_eos._spark.topic_patterns import matching, whole_names
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import Operation
 from spark_eos.errors import ConfigurationError, TopicNotFoundError, warn
 

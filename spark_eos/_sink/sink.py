@@ -6,9 +6,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_eos._admin.status import Status, ask_status
-from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._checks import preflight
+from spark_eos._checks.start import Start
 from spark_eos._client.argument_types import typed
 from spark_eos._client.checks import check_text
 from spark_eos._client.settings import ClientSettings
@@ -19,8 +18,6 @@ from spark_eos._delivery.choice import (
     check_delivery,
     query_of_stream,
 )
-from spark_eos._driver import preflight
-from spark_eos._driver.start import Start
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.groups import own_group
 from spark_eos._pyspark_internals import is_connect
@@ -32,6 +29,9 @@ from spark_eos._spark.names import with_known_names
 from spark_eos._spark.narrow_plan import explained, with_own_topic_marked
 from spark_eos._spark.source_options import selection_of
 from spark_eos._spark.stream_sources import check_read_for, sources_of, topics_read
+from spark_eos._status.status import Status, ask_status
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.observability.on_batch import OnBatch, as_observers
 from spark_eos.options import DeadLetters, Limits, ProgressTopic, Transactions

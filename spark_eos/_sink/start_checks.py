@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from spark_eos._checkpoint.check import CheckpointCheck
+from spark_eos._checkpoint.marker import Files
+from spark_eos._checkpoint.offset_log import OffsetLog
+from spark_eos._checks.start import Start
 from spark_eos._delivery.base import SinkQuery
 from spark_eos._delivery.choice import DELIVERIES
-from spark_eos._driver.checkpoint_check import CheckpointCheck
-from spark_eos._driver.checkpoint_marker import Files
-from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._driver.start import Start
 from spark_eos._kafka.topic_cache import recreated
 from spark_eos._sink.reader import source_partitions
 from spark_eos._spark.stream_sources import check_still_read, readers

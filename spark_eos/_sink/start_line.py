@@ -7,12 +7,11 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from spark_eos._batch.plan import Positions
+from spark_eos._checkpoint.offset_log import OffsetLog
+from spark_eos._checks.start import Start
 from spark_eos._client.printable import counted
 from spark_eos._delivery.base import Delivery, SinkQuery
 from spark_eos._delivery.choice import delivery_of_run, may_change
-from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._driver.start import Start
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
@@ -20,6 +19,7 @@ from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._sink.reader import source_partitions
+from spark_eos._worker.plan import Positions
 from spark_eos.observability.speaking import say
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_eos._checkpoint.offset_log import LogFiles, OffsetLog, complete_logs
 from spark_eos._client.argument_types import typed
 from spark_eos._delivery.base import SinkQuery
-from spark_eos._driver.offset_log import LogFiles, OffsetLog, complete_logs
 from spark_eos._pyspark_internals import (
     ANY_SINK_ASYNCHRONOUS,
     in_connect_worker,

@@ -9,15 +9,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_eos._batch.plan import (
-    BatchPlan,
-    Partitions,
-    records_of,
-    task_count,
-    wait_per_record,
-)
-from spark_eos._batch.task_report import REPORT, JobOutcome, job_outcome
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._exactly_once.delivery import PlannedBatch
 from spark_eos._exactly_once.task import Arrange, write_task
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -38,6 +29,15 @@ from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.topic_patterns import topic_is_source
 from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.dead_letters import ERROR
+from spark_eos._worker.plan import (
+    BatchPlan,
+    Partitions,
+    records_of,
+    task_count,
+    wait_per_record,
+)
+from spark_eos._worker.task_report import REPORT, JobOutcome, job_outcome
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import WriteError
 
 # The number of consumers an executor keeps (spark.kafka.consumer.cache.capacity).

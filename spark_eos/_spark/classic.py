@@ -9,15 +9,15 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
 from spark_eos import _pyspark_internals as internals
-from spark_eos._batch.plan import BatchRange
-from spark_eos._driver.checkpoint_marker import Files
-from spark_eos._driver.offset_log import OffsetLog, fingerprint_of, parse_positions
+from spark_eos._checkpoint.marker import Files
+from spark_eos._checkpoint.offset_log import OffsetLog, fingerprint_of, parse_positions
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._spark.narrow_plan import check_batch_plan, check_lineage, operators_of_tree
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.signed_errors import ERRORS_CARRIED, tag_of
 from spark_eos._spark.spark_files import HadoopFiles
 from spark_eos._spark.stream_sources import sources_of_query
+from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 
 # Seconds to wait for an observation; Spark drops events that its listeners are too slow for.

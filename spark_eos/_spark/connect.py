@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
-from spark_eos._batch.plan import BatchRange
-from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._exactly_once.batch import Run
 from spark_eos._pyspark_internals import (
     connect_plan,
@@ -27,6 +26,7 @@ from spark_eos._spark.narrow_plan import check_batch_plan, check_joins, explaine
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.signed_errors import ERRORS_CARRIED, tag_of
 from spark_eos._spark.spark_files import own_checkpoint
+from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 
 logger = logging.getLogger(__name__)

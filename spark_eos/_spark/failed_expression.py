@@ -9,9 +9,9 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 
-from spark_eos._batch.plan import BatchRange
 from spark_eos._client.printable import listed, printable
 from spark_eos._exactly_once.delivery import Batch
+from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import SparkEosError, WriteError
 
 # SQL's class of errors for values that an expression can't take.

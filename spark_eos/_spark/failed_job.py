@@ -5,9 +5,9 @@ from typing import Final
 
 from pyspark.errors import PythonException
 
-from spark_eos._batch.plan import BatchPlan, Partitions
-from spark_eos._batch.sources import Sources
 from spark_eos._exactly_once.delivery import PlannedBatch
+from spark_eos._worker.plan import BatchPlan, Partitions
+from spark_eos._worker.sources import Sources
 from spark_eos.errors import WriteError
 
 _NAMED: Final = 8

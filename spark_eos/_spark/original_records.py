@@ -5,8 +5,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_eos._admin.dead_letter_topic import letter_of
 from spark_eos._client.header_values import MAX_OFFSET, header_number
+from spark_eos._kafka.dead_letter_topic import letter_of
 from spark_eos._spark.columns import SOURCE
 from spark_eos.errors import UnsupportedPipelineError
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 
-from spark_eos._batch.plan import BatchRange
-from spark_eos._driver.checkpoint_marker import Files
-from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._checkpoint.marker import Files
+from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._exactly_once.batch import Run
 from spark_eos._spark.executor_python import executor_fault
 from spark_eos._spark.signed_errors import signed_error
+from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import QueryStoppedError, SparkEosError
 
 # Consecutive failures to ask Spark whether the query is active, before it counts as ended.

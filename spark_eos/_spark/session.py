@@ -14,7 +14,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark_eos._client.argument_types import typed
-from spark_eos._host.python_module import finished
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos._jars.java import find_java
 from spark_eos._jars.spark_image import driver_options
@@ -24,6 +23,7 @@ from spark_eos._pyspark_internals import (
     started_by_submit,
     threads_are_pinned,
 )
+from spark_eos._python_module import finished
 from spark_eos.errors import ConfigurationError, warn
 
 logger = logging.getLogger(__name__)

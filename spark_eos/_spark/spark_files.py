@@ -12,8 +12,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import _pyspark_internals as internals
-from spark_eos._driver.checkpoint_files import ArrowFiles, local_directory
-from spark_eos._driver.checkpoint_marker import Files
+from spark_eos._checkpoint.files import ArrowFiles, local_directory
+from spark_eos._checkpoint.marker import Files
 from spark_eos.errors import CheckpointError
 
 # Hadoop's wildcards in the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).

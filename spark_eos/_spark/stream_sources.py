@@ -8,8 +8,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._client.printable import listed
-from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._pyspark_internals import Execution, StreamSource, stream_relations
 from spark_eos._spark.source_options import NUMERIC, check_numbers
 from spark_eos._spark.topic_patterns import SourceTopics

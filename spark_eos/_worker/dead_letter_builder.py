@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-from spark_eos._batch import dead_letters as reasons
-from spark_eos._batch.dead_letters import DeadLetterSettings, DeadLetterTally
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.confluent_traps import UNREADABLE
 from spark_eos._client.librdkafka_api import ANY_PARTITION
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker import dead_letter_settings as reasons
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings, DeadLetterTally
 from spark_eos._worker.dead_letters import (
     Fault,
     carried_record,
@@ -29,6 +28,7 @@ from spark_eos._worker.records import (
 from spark_eos._worker.source_records import SourceRecords
 from spark_eos._worker.target_topics import TargetTopics
 from spark_eos._worker.topic_rules import TopicRules
+from spark_eos._worker.writer_settings import WriterSettings
 
 
 class DeadLetterBuilder:

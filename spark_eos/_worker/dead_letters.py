@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos._batch import dead_letters as reasons
-from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.letter_headers import REPLACED, Header, write_letter_headers
+from spark_eos._worker import dead_letter_settings as reasons
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.records import RecordContent, RowTopics, SourceRows, column_of, text_in
 
 ERROR: Final = "error"
@@ -31,7 +31,7 @@ _MOST_PARTITIONS: Final = 1 << 31
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a row is a dead letter; its reason is one of `spark_eos._batch.dead_letters`."""
+    """Why a row is a dead letter; its reason is one of `spark_eos._worker.dead_letter_settings`."""
 
     reason: str
     message: str

@@ -6,8 +6,8 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import DENIED, remedy
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.errors import PrintableError, SparkEosError, text_of
 

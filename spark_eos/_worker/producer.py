@@ -13,7 +13,6 @@ from typing import Final
 from cachetools import LRUCache
 from confluent_kafka import KafkaError, KafkaException
 
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.error_codes import Code
 from spark_eos._client.librdkafka import FailedRecord, Handle
 from spark_eos._kafka.connection import Connections, CoordinatorType
@@ -35,6 +34,7 @@ from spark_eos._worker.record_sender import RecordSender
 from spark_eos._worker.slot import Slot
 from spark_eos._worker.target_topics import MOST_NAMES
 from spark_eos._worker.topic_rules import TopicRules
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import KafkaResponseError, SparkEosError, warn
 
 logger = logging.getLogger(__name__)

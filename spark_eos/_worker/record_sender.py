@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.librdkafka import FailedRecord, Handle
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._worker.dead_letters import letter_rows
@@ -23,6 +22,7 @@ from spark_eos._worker.librdkafka_errors import (
 )
 from spark_eos._worker.record_arrays import Integers, arguments, messages, one_by_one
 from spark_eos._worker.records import RecordContent, RowTopics, SourceRows
+from spark_eos._worker.writer_settings import WriterSettings
 
 # Seconds between two checks of the target topics during a wait: librdkafka retries records for a
 # deleted topic until the transaction times out.

@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos._batch.sources import Sources
 from spark_eos._client.letter_headers import Header
 from spark_eos._client.librdkafka_api import ANY_PARTITION
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.sources import Sources
 
 SOURCE_TOPIC = "source_topic"
 SOURCE_PARTITION = "source_partition"

@@ -20,14 +20,14 @@ from urllib.parse import quote
 
 import filelock
 
-from spark_eos._host.private_paths import (
+from spark_eos._kafka.transactional_ids import id_stem
+from spark_eos._private_paths import (
     default_directory,
     open_private,
     private_directory,
     private_text,
     write_private_text,
 )
-from spark_eos._kafka.transactional_ids import id_stem
 from spark_eos.errors import ConfigurationError
 
 _MOST_SLOTS: Final = 10_000

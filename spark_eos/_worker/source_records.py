@@ -8,12 +8,12 @@ from typing import Any, Final
 import confluent_kafka
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
 
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.error_codes import DENIED
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
 from spark_eos._worker.records import RecordContent
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import text_of
 
 _SETTINGS: Final = {

@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cachetools import TTLCache
 
-from spark_eos._batch import dead_letters as reasons
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.topic_configs import BROKERS_DEFAULT, TopicConfig, topic_configs
+from spark_eos._worker import dead_letter_settings as reasons
 from spark_eos._worker.dead_letters import Fault
 from spark_eos._worker.librdkafka_errors import asking_cluster
 from spark_eos._worker.records import (
@@ -32,6 +31,7 @@ from spark_eos._worker.records import (
     producer_timestamp,
     record_content,
 )
+from spark_eos._worker.writer_settings import WriterSettings
 
 # Bytes of a record batch's header (message format 2).
 _BATCH_HEADER: Final = 61

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos._batch.batch_report import BatchReport
+from spark_eos._batch_report import BatchReport
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._sink.sink import ExactlyOnceSink
 from spark_eos._spark.session import session_builder

@@ -17,9 +17,9 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos._batch.batch_report import BatchReport
-from spark_eos._batch.plan import Positions
-from spark_eos._driver.offset_log import parse_positions
+from spark_eos._batch_report import BatchReport
+from spark_eos._checkpoint.offset_log import parse_positions
+from spark_eos._worker.plan import Positions
 from spark_eos.errors import ConfigurationError
 
 # Spark's progress follows right after the batch, or never if the listener was not added to Spark.

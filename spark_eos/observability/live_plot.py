@@ -14,7 +14,7 @@ from typing import Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos._batch.batch_report import BatchReport
+from spark_eos._batch_report import BatchReport
 from spark_eos.errors import SparkEosError, warn
 from spark_eos.observability.listener import source_lag
 

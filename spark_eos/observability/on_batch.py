@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_eos._batch.batch_report import BatchReport
+from spark_eos._batch_report import BatchReport
 from spark_eos.errors import warn
 
 logger = logging.getLogger("spark_eos")

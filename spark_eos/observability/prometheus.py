@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from spark_eos._batch.batch_report import TASK_STEPS, BatchReport
+from spark_eos._batch_report import TASK_STEPS, BatchReport
 from spark_eos.errors import ConfigurationError
 from spark_eos.observability.listener import BatchProgress
 

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 
-from spark_eos._batch.batch_report import BatchReport
+from spark_eos._batch_report import BatchReport
 from spark_eos._client.printable import counted
 
 logger = logging.getLogger("spark_eos")

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Final
 from urllib.parse import quote
 
+from spark_eos._checkpoint.marker import Files
 from spark_eos._client.persisted import check_format
-from spark_eos._driver.checkpoint_marker import Files
 from spark_eos.errors import CheckpointError
 from spark_eos.schemas.client import Registered
 from spark_eos.schemas.formats import Schema

@@ -19,7 +19,7 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from spark_eos._host.python_module import finished
+from spark_eos._python_module import finished
 from spark_eos.errors import ConfigurationError, SchemaError
 from spark_eos.schemas.formats import Schema
 

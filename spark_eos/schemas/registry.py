@@ -8,8 +8,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from spark_eos._checkpoint.marker import Files
 from spark_eos._client.argument_types import typed
-from spark_eos._driver.checkpoint_marker import Files
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.columns import SOURCE, header_type_fits
 from spark_eos._spark.names import known_name, with_known_names

@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from spark_eos._host.python_module import finished, python_module
 from spark_eos._jars.class_archive import JVM_FLAGS
+from spark_eos._python_module import finished, python_module
 
 _PATIENCE: Final = 300
 _PROGRAM: Final = f"{__package__}.spark_training"

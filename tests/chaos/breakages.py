@@ -77,22 +77,22 @@ FOUND_BY_TESTS = {
     ),
     # Session expiry seldom aborts a transaction that has dead letters.
     "dead-letters-of-aborted-transactions-counted": (
-        "tests/integration/driver/test_group_changes.py"
+        "tests/integration/exactly_once/test_group_changes.py"
         "::test_dead_letters_of_a_transaction_that_was_aborted_are_counted_once"
     ),
     # The trial gets stuck: no further start is accepted.
     "staged-commit-as-nobody": (
-        "tests/integration/driver/test_staging.py"
+        "tests/integration/exactly_once/test_staging.py"
         "::test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy"
     ),
     # The trial gets stuck: nothing is committed any more.
     "pair-taken-twice": (
-        "tests/integration/driver/test_mirroring.py"
+        "tests/integration/exactly_once/test_mirroring.py"
         "::test_partitions_are_added_and_so_are_progress_partitions"
     ),
     # The attempt that a trial kills has kept its state already.
     "state-not-run-when-repeated": (
-        "tests/integration/driver/test_staging.py"
+        "tests/integration/exactly_once/test_staging.py"
         "::test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state"
     ),
 }

@@ -8,31 +8,31 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from spark_eos._batch.batch_report import batch_report
-from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.plan import BatchPlan, BatchRange, Shared, batch_plan
-from spark_eos._batch.sources import Sources
-from spark_eos._batch.task_report import (
-    Counters,
-    JobOutcome,
-    PartitionOutcome,
-    job_outcome,
-    report_batch,
-)
-from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._batch_report import batch_report
+from spark_eos._checkpoint.marker import Marker
+from spark_eos._checkpoint.offset_log import parse_positions
+from spark_eos._checks.dead_letter_limit import DeadLetterLimit
 from spark_eos._client.commands import Group
 from spark_eos._client.settings import ClientSettings
+from spark_eos._delivery.data_loss_check import lost_records, unreadable
 from spark_eos._delivery.missing_offsets import Evidence
-from spark_eos._driver.checkpoint_marker import Marker
-from spark_eos._driver.data_loss_check import lost_records, unreadable
-from spark_eos._driver.dead_letter_limit import DeadLetterLimit
-from spark_eos._driver.offset_log import parse_positions
 from spark_eos._exactly_once.members import Member, by_member, owners
 from spark_eos._kafka.heartbeats import heartbeat_request
 from spark_eos._kafka.list_offsets import led_by
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.stored_text import Owner, SourcePartition
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
+from spark_eos._worker.plan import BatchPlan, BatchRange, Shared, batch_plan
+from spark_eos._worker.sources import Sources
+from spark_eos._worker.task_report import (
+    Counters,
+    JobOutcome,
+    PartitionOutcome,
+    job_outcome,
+    report_batch,
+)
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import Principal
 
 _SETTINGS = WriterSettings(

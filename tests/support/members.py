@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once.members import GroupMembership
 from spark_eos._kafka import cluster
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.options import Limits, Transactions
 from support.flow import Flow
 

@@ -9,18 +9,18 @@ from typing import Any, Final
 
 import pytest
 
-from spark_eos._batch.batch_report import BatchReport
-from spark_eos._batch.plan import BatchPlan, Partitions
-from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch_report import BatchReport
+from spark_eos._checkpoint.offset_log import OffsetLog
+from spark_eos._checks.start import Start
 from spark_eos._delivery.base import RunParts
 from spark_eos._delivery.direct import DirectDelivery
-from spark_eos._driver.offset_log import OffsetLog
-from spark_eos._driver.start import Start
 from spark_eos._exactly_once import task
 from spark_eos._exactly_once.batch import Run
 from spark_eos._exactly_once.delivery import Batch, Delivery, PlannedBatch
 from spark_eos._exactly_once.offsets import GroupOffsets
+from spark_eos._worker.plan import BatchPlan, Partitions
 from spark_eos._worker.producer import TransactionalProducer
+from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import OffsetsLostError
 from spark_eos.options import ProgressTopic
 from support.checkpoint_texts import CheckpointTexts

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.writer_settings import WriterSettings
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.options import FLAT, GROUPS, grouped
 
 

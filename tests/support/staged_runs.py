@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from spark_eos._batch.batch_report import BatchReport
-from spark_eos._batch.plan import BatchPlan, BatchRange, Partitions
-from spark_eos._batch.task_report import JobOutcome
+from spark_eos._batch_report import BatchReport
 from spark_eos._delivery.staged import StagedDelivery
-from spark_eos._driver.progress_topic import first_position
 from spark_eos._exactly_once import task
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch
+from spark_eos._kafka.progress_topic import first_position
 from spark_eos._kafka.stored_text import StagedBatch
+from spark_eos._worker.plan import BatchPlan, BatchRange, Partitions
+from spark_eos._worker.task_report import JobOutcome
 from spark_eos.options import ProgressTopic
 from support.flow import Flow
 from support.runs import Checkpoint, Disturbance, Runs, nothing, positions, running

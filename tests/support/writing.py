@@ -12,9 +12,6 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.parser import KafkaProtocol
 
-from spark_eos._batch.plan import BatchRange, batch_plan
-from spark_eos._batch.task_report import JobOutcome, job_outcome
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._exactly_once import task
 from spark_eos._exactly_once.members import GroupMembership
 from spark_eos._exactly_once.transaction import Transactions
@@ -24,8 +21,11 @@ from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.plan import BatchRange, batch_plan
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.records import SourceRows, source_rows
+from spark_eos._worker.task_report import JobOutcome, job_outcome
+from spark_eos._worker.writer_settings import WriterSettings
 from support.flow import Flow
 from support.members import deadline, writer_settings
 from support.proxy_faults import Request

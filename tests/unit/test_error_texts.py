@@ -5,7 +5,7 @@ import copy
 import click
 import pytest
 
-from spark_eos._batch.dead_letters import DeadLetterTally
+from spark_eos._worker.dead_letter_settings import DeadLetterTally
 from spark_eos.errors import KafkaResponseError, PrintableError, WriteError
 from support.error_classes import own_errors
 

@@ -14,8 +14,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport
-from spark_eos._driver.checkpoint_files import ArrowFiles
-from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._checkpoint.files import ArrowFiles
+from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._spark.spark_files import HadoopFiles
 from spark_eos.testing import spark_session
 from support import staging

@@ -5,9 +5,9 @@ from contextlib import closing
 import pytest
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._driver.progress_topic import ensure_progress_topic
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.progress_topic import ensure_progress_topic
 from spark_eos.errors import AuthorizationError
 from spark_eos.options import ProgressTopic
 from support.granting import Guarded

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos._driver.checkpoint_files import ArrowFiles
-from spark_eos._driver.offset_log import OffsetLog
+from spark_eos._checkpoint.files import ArrowFiles
+from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import (
     CheckpointError,

@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
-from spark_eos._batch.plan import task_count, wait_per_record
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.failed_query import cause_of
+from spark_eos._worker.plan import task_count, wait_per_record
 from spark_eos.errors import QueryStoppedError, SparkEosError
 from support import groups
 from support.apis import Queries, started

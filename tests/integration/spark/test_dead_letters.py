@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import guarded
-from spark_eos._admin.dead_letter_topic import DeadLetterTopic
 from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.dead_letter_topic import DeadLetterTopic
 from support.dead_letters import headers_of, letter_topic, replay
 from support.flow import Flow
 from support.mirroring import MirroredFlow

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_eos._batch.batch_report import BatchReport
+from spark_eos._batch_report import BatchReport
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow
 from support.queries import run_available

@@ -9,11 +9,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
+from spark_eos._checkpoint.files import ArrowFiles
+from spark_eos._checkpoint.marker import DIRECT, STAGED, Marker
+from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._client.persisted import FORMAT
 from spark_eos._delivery.choice import DELIVERIES
-from spark_eos._driver.checkpoint_files import ArrowFiles
-from spark_eos._driver.checkpoint_marker import DIRECT, STAGED, Marker
-from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._sink import batches as sink_run
 from spark_eos.errors import UnsupportedPipelineError

@@ -8,11 +8,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport
-from spark_eos._batch.task_report import JobOutcome
+from spark_eos._checkpoint.marker import Marker
 from spark_eos._delivery.choice import DELIVERIES
 from spark_eos._delivery.direct import DirectDelivery
-from spark_eos._driver.checkpoint_marker import Marker
 from spark_eos._exactly_once.delivery import PlannedBatch
+from spark_eos._worker.task_report import JobOutcome
 from support.flow import Flow
 from support.queries import run_available
 

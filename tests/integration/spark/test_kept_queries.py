@@ -12,12 +12,12 @@ import pytest
 from packaging.version import Version
 from pyspark.sql import SparkSession
 
-from spark_eos._admin.dead_letter_topic import DeadLetterTopic
+from spark_eos._checkpoint.files import ArrowFiles
+from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._client.persisted import FORMAT
 from spark_eos._client.settings import ClientSettings
-from spark_eos._driver.checkpoint_files import ArrowFiles
-from spark_eos._driver.offset_log import OffsetLog
 from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.dead_letter_topic import DeadLetterTopic
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition

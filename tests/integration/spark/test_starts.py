@@ -15,9 +15,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
+from spark_eos._checks import preflight, start
+from spark_eos._checks.start import Start
 from spark_eos._client.kafka_python import EventLoop
-from spark_eos._driver import preflight, start
-from spark_eos._driver.start import Start
 from spark_eos._kafka.cluster import cluster_id
 from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos._spark.classic import ClassicRuntime

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.task_report import JobOutcome
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
+from spark_eos._worker.task_report import JobOutcome
 from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.members import started, writer_settings

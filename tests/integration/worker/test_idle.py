@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from spark_eos._checks import preflight
 from spark_eos._client.error_codes import Code
-from spark_eos._driver import preflight
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.open_transactions import describe_transaction
 from spark_eos._kafka.transactional_ids import driver_id

@@ -10,10 +10,10 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from spark_eos import BatchReport, LostRecords
-from spark_eos._batch.plan import BatchRange
-from spark_eos._batch.sources import Sources
-from spark_eos._driver.data_loss_check import DataLossCheck
+from spark_eos._delivery.data_loss_check import DataLossCheck
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.plan import BatchRange
+from spark_eos._worker.sources import Sources
 from spark_eos.errors import DeadlineExceededError
 from spark_eos.testing import EmbeddedKafka, KafkaNode
 from spark_eos.testing.broker_admin import TIMEOUT, admin_client

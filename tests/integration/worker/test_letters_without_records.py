@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_eos._admin.dead_letter_topic import DeadLetterTopic
-from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._kafka.dead_letter_topic import DeadLetterTopic
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.dead_letters import LETTER
 from spark_eos._worker.librdkafka_errors import TransactionError
 from support.dead_letters import headers_of, letter_topic, write_not_utf8

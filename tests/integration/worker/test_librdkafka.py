@@ -15,7 +15,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.producer import ProduceRequest
 
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client import librdkafka, librdkafka_api
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._client.librdkafka import FailedRecord, Handle
@@ -25,6 +24,7 @@ from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.record_arrays import messages
 from spark_eos._worker.record_sender import RecordSender
 from spark_eos._worker.records import SourceRows, target_topics
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import ConfigurationError
 from support.flow import Flow
 from support.members import deadline, writer_settings

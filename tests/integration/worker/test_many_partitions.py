@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from spark_eos._batch.dead_letters import DeadLetterSettings
-from spark_eos._batch.plan import BatchRange, PartitionPlan, Shared, batch_plan
 from spark_eos._exactly_once import task
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker import topic_rules
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
+from spark_eos._worker.plan import BatchRange, PartitionPlan, Shared, batch_plan
 from support.dead_letters import letter_topic
 from support.flow import Flow
 from support.members import started, writer_settings

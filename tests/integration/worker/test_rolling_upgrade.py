@@ -7,8 +7,8 @@ from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from spark_eos._batch.task_report import Counters
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
+from spark_eos._worker.task_report import Counters
 from support import proxy_faults as faults
 from support.flow import Flow
 from support.members import started

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
-from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos._worker.arrivals import arrivals
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.records import SourceRows
 from spark_eos.errors import WriteError

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaProducer
 
-from spark_eos._batch.dead_letters import DeadLetterSettings
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.records import SourceRows
 from support.dead_letters import headers_of, letter_topic
 from support.flow import Flow

@@ -16,10 +16,10 @@ from kafka import KafkaProducer
 from kafka.protocol.admin import DescribeConfigsRequest
 
 import support.writing
-from spark_eos._batch.dead_letters import DeadLetterSettings
 from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.records import SourceRows
 from spark_eos._worker.topic_rules import batch_size

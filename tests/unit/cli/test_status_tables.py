@@ -5,10 +5,10 @@ import socket
 import pytest
 from click.testing import CliRunner
 
-from spark_eos._admin.status_tables import duration, ranges
 from spark_eos._cli import main
 from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._status.tables import duration, ranges
 
 
 def test_unusable_clusters_and_settings_are_one_line() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import spark_eos
-from spark_eos._batch.sources import Sources
 from spark_eos._client.commands import Group
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.sources import Sources
 from spark_eos.acls import Principal
 
 _CLUSTER = Principal(None, "a:1,b:2")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client import oauth
 from spark_eos._client.oauth import ClientCredentials, TokenError, TokenProvider
 from spark_eos._client.settings import ClientSettings
@@ -16,6 +15,7 @@ from spark_eos._kafka.connection import Connections
 from spark_eos._worker import producer as producer_module
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
+from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import Limits
 from support.client_settings import SERVERS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from spark_eos._checkpoint.marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._client.letter_headers import read_letter_headers
-from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, is_position
 from spark_eos._kafka.stored_text import Owner, SourcePartition, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_partition import TopicPartition

@@ -13,8 +13,8 @@ import pytest
 
 import spark_eos
 from spark_eos._client.kafka_python import closed_by_peer
-from spark_eos._host.private_paths import private_directory
 from spark_eos._jars.java import JavaError, find_java
+from spark_eos._private_paths import private_directory
 from spark_eos._worker import spark_connection
 from spark_eos._worker.spark_connection import SparkConnection
 from support import killable_process as process

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos._host.private_paths import check_owner, private_directory
+from spark_eos._private_paths import check_owner, private_directory
 from support.intruding import needs_root
 
 

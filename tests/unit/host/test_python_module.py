@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_eos._host.python_module import finished, python_module
+from spark_eos._python_module import finished, python_module
 
 
 @pytest.fixture

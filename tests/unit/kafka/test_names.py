@@ -7,13 +7,13 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from spark_eos import ExactlyOnceSink, errors
-from spark_eos._admin.status_tables import transactions
 from spark_eos._cli import main
 from spark_eos._kafka.cluster import _split
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_prefix
+from spark_eos._status.tables import transactions
 from support.sinks import arguments
 
 OPTIONS: dict[str, Any] = {

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from spark_eos import BatchReport, ExactlyOnceSink, PartitionReport, Status
-from spark_eos._admin.cluster_status import BrokerStatus, ClusterStatus
-from spark_eos._admin.group_progress import PartitionStatus
 from spark_eos._kafka.groups import DescribedGroup, DescribedMember
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._status.cluster import BrokerStatus, ClusterStatus
+from spark_eos._status.group_progress import PartitionStatus
 from support.reports import REPORT
 from support.sinks import arguments
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_eos._driver.checkpoint_files import ArrowFiles
+from spark_eos._checkpoint.files import ArrowFiles
 from spark_eos.errors import CheckpointError, FormatVersionError
 from spark_eos.schemas.client import Registered
 from spark_eos.schemas.formats import Schema

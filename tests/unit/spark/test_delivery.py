@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from spark_eos._checkpoint.marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._delivery.choice import AUTO, DELIVERIES, delivery_of_run
-from spark_eos._driver.checkpoint_marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos.errors import UnsupportedPipelineError
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from spark_eos._batch.writer_settings import WriterSettings
 from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once.task import worker_producer
 from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.writer_settings import WriterSettings
 from support.writing import close_producers
 
 _SETTINGS = WriterSettings(

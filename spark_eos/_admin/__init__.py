@@ -1,1 +1,0 @@
-"""Operators' tasks: show a query's state, migrate a query from Spark's own sink."""

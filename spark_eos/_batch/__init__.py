@@ -1,1 +1,0 @@
-"""Values that the driver and tasks exchange about one batch; pure."""

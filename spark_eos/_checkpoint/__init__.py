@@ -1,0 +1,1 @@
+"""Spark's checkpoint: its offset log, the query's marker, checks."""

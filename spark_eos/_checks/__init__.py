@@ -1,0 +1,1 @@
+"""Checks of the cluster and of batches, before and during a run."""

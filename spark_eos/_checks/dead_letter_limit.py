@@ -1,0 +1,156 @@
+"""Whether a batch may have its dead letters, judged for tasks that do not know of each other."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from spark_eos._client.printable import counted
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.plan import BatchPlan, BatchRange, Partitions, Positions
+from spark_eos._worker.task_report import OVER_LIMIT, JobOutcome, dead_letters_of
+from spark_eos._worker.writer_settings import WriterSettings
+from spark_eos.errors import WriteError, warn
+
+logger = logging.getLogger(__name__)
+
+
+class DeadLetterLimit:
+    """The limit of one batch: ``dead_letters.limit``."""
+
+    # Each attempt divides what is left of it among the source partitions, so that never more are
+    # written, in however many tasks. A task that needs more than its part stops, and its partitions
+    # get what others have not used in a further attempt.
+    #
+    # A batch that is nothing but dead letters of one error is a broken deployment, or an outage
+    # that looks like none. A task that sees nothing else holds its letters back, and gets to write
+    # them in a further attempt if the batch turns out to have anything else.
+
+    def __init__(
+        self, settings: WriterSettings, batch: BatchRange, committed: Positions, rows: int | None
+    ) -> None:
+        self._settings = settings
+        self._batch = batch
+        starts = {p: batch.starts.get(p, committed.get(p, 0)) for p in batch.ends}
+        if rows is None:
+            # The whole batch: of a repeated one, most bad records may be in what is left.
+            self._total = sum(max(0, end - starts[p]) for p, end in batch.ends.items())
+            self._left = {
+                p: max(0, end - max(starts[p], committed.get(p, 0)))
+                for p, end in batch.ends.items()
+            }
+        else:
+            self._total = rows
+            # How the rows are spread over the files is not known.
+            self._left = dict.fromkeys(batch.ends, 1)
+        letters = settings.dead_letters
+        self._limit = 0 if letters is None else letters.most(self._total)
+        # What an earlier attempt has written may be anything.
+        self._begun = any(committed.get(p, 0) > start for p, start in starts.items())
+
+    def plan(
+        self, planned: BatchPlan, only: Partitions | None, outcomes: Sequence[JobOutcome]
+    ) -> BatchPlan:
+        """Return the plan with each source partition's part of what is left."""
+        if self._settings.dead_letters is None:
+            return planned
+        left = self._limit - dead_letters_of(outcomes).total
+        chosen = planned.keys() if only is None else planned.keys() & set(only)
+        # What is left goes to those that need it: so each attempt ends with more letters written,
+        # another partition that needs them, or more than the limit.
+        stopped = {
+            partition
+            for partition, part in (outcomes[-1].partitions.items() if outcomes else ())
+            if part.status == OVER_LIMIT and partition in chosen
+        }
+        wanting = stopped or chosen
+        parts = allowances(left, {p: self._left[p] for p in sorted(wanting)})
+        errors = {
+            error
+            for outcome in outcomes
+            for error in (*outcome.dead.errors, *outcome.dead_over_limit.errors)
+        }
+        others = len(errors) > 1 or any(outcome.left_out_others for outcome in outcomes)
+        defer_dead_letters = not others and self._may_be_all_dead(outcomes)
+        return {
+            p: replace(
+                plan, max_dead_letters=parts.get(p, 0), defer_dead_letters=defer_dead_letters
+            )
+            for p, plan in planned.items()
+        }
+
+    def check(self, outcomes: Sequence[JobOutcome]) -> None:
+        """Check the dead letters after an attempt."""
+        letters = self._settings.dead_letters
+        if letters is None or not outcomes:
+            return
+        last, dead = outcomes[-1], dead_letters_of(outcomes)
+        written = dead.total
+        dead.include(last.dead_over_limit)
+        batch = f"batch {self._batch.batch_id} of group {self._settings.group_id!r}"
+        if dead.total > self._limit:
+            raise WriteError(
+                f"{batch}: at least {dead.total} of {self._total} records are dead letters, and "
+                f"dead_letters.limit={letters.limit} allows {self._limit} in this batch. "
+                f"The first is {next(iter(dead.first.values()))}. Most frequent: "
+                f"{dead.most_frequent()}. {written} of them are in the dead-letter topic "
+                f"{letters.topic!r}; the rest is not written, nor what follows it. Fix the query, "
+                "or raise dead_letters.limit, and start again: the query continues where it stopped"
+            )
+        all_known = not last.unwritten or (last.over_limit and not last.left_out_others)
+        if all_known and dead.is_one_error and self._may_be_all_dead(outcomes):
+            raise WriteError(
+                f"{batch}: all {dead.total} rows of the batch are dead letters with one error: "
+                f"{dead.most_frequent()}. The first is {next(iter(dead.first.values()))}. "
+                f"{written or 'None'} of them are in the dead-letter topic {letters.topic!r}. "
+                "That is seldom bad data: a service is away, or the query is broken. Fix it and "
+                "start again: the query continues where it stopped. If such rows are to become "
+                "dead letters, set dead_letters.limit=1.0"
+            )
+
+    def _may_be_all_dead(self, outcomes: Sequence[JobOutcome]) -> bool:
+        """Return True if all rows are dead letters as far as is known, and must not be."""
+        letters = self._settings.dead_letters
+        if letters is None or letters.allows_all or self._begun:
+            return False
+        reported: Counter[TopicPartition] = Counter()
+        for outcome in outcomes:
+            for partition, part in outcome.partitions.items():
+                # A task that was lost may have committed other rows, which it did not report.
+                if part.rows or part.skipped > reported[partition]:
+                    return False
+                reported[partition] += part.dead_letters
+        return True
+
+    def log(self, outcomes: Sequence[JobOutcome]) -> None:
+        """Log the batch's dead letters, without any values."""
+        letters = self._settings.dead_letters
+        dead = dead_letters_of(outcomes)
+        if letters is None or not dead.total:
+            return
+        kinds = ", ".join(
+            f"{number} {reason} (first: {dead.first[reason]})"
+            for reason, number in dead.reasons.items()
+        )
+        warn(
+            logger,
+            "EOS55",
+            "batch %d of group %s: %s in topic %s: %s",
+            self._batch.batch_id,
+            self._settings.group_id,
+            counted(dead.total, "dead letter"),
+            letters.topic,
+            kinds,
+        )
+
+
+def allowances(limit: int, records: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Divide a batch's limit among source partitions, in proportion to their records."""
+    total = sum(records.values())
+    weights = records if total else dict.fromkeys(records, 1)
+    whole = total or len(records)
+    shares = {partition: limit * weight // whole for partition, weight in weights.items()}
+    left = max(0, limit - sum(shares.values()))
+    for partition in sorted(weights, key=weights.__getitem__, reverse=True)[:left]:
+        shares[partition] += 1
+    return shares

@@ -1,1 +1,0 @@
-"""The driver's side of one query: group membership, committed offsets, batches."""

@@ -1,1 +1,0 @@
-"""The host: private directories and other processes."""

@@ -1,0 +1,148 @@
+"""A query's progress: its group's offsets, read once, and what their texts tell of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text, is_position
+from spark_eos._kafka.offsets import all_group_offsets
+from spark_eos._kafka.progress_topic import COMMIT_PARTITION, first_position
+from spark_eos._kafka.stored_text import SourcePartition, StagedBatch
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class PartitionStatus:
+    """The group's position in one source partition; None means unknown."""
+
+    topic: str
+    partition: int
+    committed: int | None  # the next offset to process
+    last_stable: int | None  # the first that a read_committed consumer can't reach yet
+    high_watermark: int | None  # the next to be written
+    member: str | None  # id of the member that it is assigned to
+    log_start: int | None = None  # the first that is not deleted
+
+    @property
+    def lag(self) -> int | None:
+        """Number of offsets from the committed one to the last stable one."""
+        if self.committed is None or self.last_stable is None:
+            return None
+        return max(0, self.last_stable - self.committed)
+
+    @property
+    def deleted(self) -> int | None:
+        """Number of offsets from the committed one on that are deleted, so nobody can read them."""
+        if self.committed is None or self.log_start is None:
+            return None
+        return max(0, self.log_start - self.committed)
+
+
+@dataclass(frozen=True)
+class MirroredPartition:
+    """A mirrored query's progress in one source partition."""
+
+    source: SourcePartition
+    offset: int  # the next to read
+    progress: TopicPartition  # the progress partition whose group offset this is
+
+
+@dataclass(frozen=True)
+class StagedStatus:
+    """The last staged batch of a query."""
+
+    topic: str  # the progress topic
+    batch: StagedBatch
+    # Of which all rows are written and committed; all of them if the batch has no rows.
+    files_written: int
+
+    @property
+    def written(self) -> bool:
+        """True if all rows of the batch are written and committed."""
+        return self.files_written >= self.batch.files
+
+
+@dataclass(frozen=True)
+class GroupProgress:
+    """All committed offsets of a group."""
+
+    committed: Mapping[TopicPartition, CommittedOffset]
+
+    @classmethod
+    def read(cls, connections: Connections, group_id: str, deadline: Deadline) -> "GroupProgress":
+        """Ask for the offsets, published positions of a staged query included."""
+        return cls(all_group_offsets(connections, group_id, deadline, positions=True))
+
+    @cached_property
+    def known(self) -> KnownPartitions:
+        """What the texts tell; positions, which are for monitoring only, tell nothing."""
+        return KnownPartitions.of(
+            {p: offset for p, offset in self.committed.items() if not is_position(offset.metadata)}
+        )
+
+    @cached_property
+    def mirrored(self) -> tuple[MirroredPartition, ...]:
+        """The source partitions that the offsets stand for; empty unless the query mirrors."""
+        pairs = (
+            MirroredPartition(source, self.committed[partition].offset, partition)
+            for partition, source in self.known.sources.items()
+        )
+        return tuple(sorted(pairs, key=lambda pair: pair.source.topic_partition))
+
+    @cached_property
+    def staged(self) -> StagedStatus | None:
+        """The last staged batch; None if none is named by a staged commit."""
+        if not self._staged_commits:
+            return None
+        (topic, _), batch = max(
+            self._staged_commits.items(), key=lambda item: (item[1].batch, item[0])
+        )
+        if batch.directory is None:
+            # No transaction moves the offsets of its files.
+            return StagedStatus(topic, batch, batch.files)
+        end = first_position(batch.batch + 1)
+        written = sum(
+            name == topic and COMMIT_PARTITION < partition <= batch.files and offset.offset >= end
+            for (name, partition), offset in self.committed.items()
+        )
+        return StagedStatus(topic, batch, written)
+
+    @property
+    def progress_topics(self) -> set[str]:
+        """Topics whose offsets are no positions in their logs."""
+        return {topic for topic, _ in self._staged_commits} | {
+            pair.progress.topic for pair in self.mirrored
+        }
+
+    @property
+    def foreign(self) -> tuple[TopicPartition, ...]:
+        """Partitions whose offsets have a text of another client."""
+        others = self.known.set_by_others
+        return tuple(sorted(p for p in others if has_text(self.committed[p])))
+
+    @property
+    def _staged_commits(self) -> dict[TopicPartition, StagedBatch]:
+        return {
+            p: staged for p, staged in self.known.staged.items() if p.partition == COMMIT_PARTITION
+        }
+
+
+def mirrored_progress(
+    connections: Connections, group_id: str, deadline: Deadline
+) -> tuple[MirroredPartition, ...]:
+    """Return a mirrored query's progress; `ConfigurationError` if the group has none."""
+    pairs = GroupProgress.read(connections, group_id, deadline).mirrored
+    if not pairs:
+        raise no_progress(group_id)
+    return pairs
+
+
+def no_progress(group_id: str, more: str = "") -> ConfigurationError:
+    """Return the error for a group without an offset of a mirrored query."""
+    return ConfigurationError(
+        f"group {group_id!r} has no offset of a mirrored query: check --group-id, and that "
+        f"--bootstrap-servers leads to the target's cluster{more}"
+    )

@@ -1,0 +1,76 @@
+"""The settings a task needs to write; they are pickled and sent to Spark's workers."""
+
+import math
+from dataclasses import dataclass
+
+from spark_eos._client.checks import check_text, check_topic
+from spark_eos._client.commands import Group
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.deadline import Deadline, group_deadline
+from spark_eos._kafka.transactional_ids import id_prefix
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
+from spark_eos.errors import ConfigurationError
+from spark_eos.options import Limits, Transactions
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriterSettings:
+    """Settings of the writing side, the same for every task of a query."""
+
+    client: ClientSettings
+    group_id: str
+    # None if every row names its own.
+    topic: str | None
+    transactions: Transactions = Transactions()
+    limits: Limits = Limits()
+    fail_on_data_loss: bool = True
+    # None if the source is in the same cluster.
+    source_client: ClientSettings | None = None
+    dead_letters: DeadLetterSettings | None = None
+    # Topics of the cluster it writes to that the query reads by name, or keeps its progress in.
+    source_topics: frozenset[str] = frozenset()
+    moved_from: str | None = None
+
+    def __post_init__(self) -> None:
+        check_text("group_id", self.group_id)
+        if self.topic is not None:
+            check_topic("topic", self.topic)
+        if self.moved_from is not None:
+            check_text("moved_from", self.moved_from)
+        if self.dead_letters is not None and self.dead_letters.topic == self.topic:
+            raise ConfigurationError(
+                f"dead_letters.topic={self.topic!r} is the target topic: dead letters need a topic "
+                "of their own"
+            )
+
+    @property
+    def target_topics(self) -> tuple[str, ...]:
+        """The topics that the query writes to, as far as they are known before its rows."""
+        letters = None if self.dead_letters is None else self.dead_letters.topic
+        return tuple(topic for topic in (self.topic, letters) if topic is not None)
+
+    def refuses_target(self, topic: str, matched: bool) -> str:  # noqa: FBT001
+        """Why rows may not be for a topic; ``matched``: by a pattern that chooses what is read."""
+        if self.dead_letters is not None and topic == self.dead_letters.topic:
+            return "the query's dead-letter topic, which holds its dead letters only"
+        if matched or topic in self.source_topics:
+            return "a topic that the query reads or keeps its progress in, so it would feed itself"
+        return ""
+
+    @property
+    def group(self) -> Group:
+        """The query's group, for texts."""
+        return Group(self.group_id, self.client.principal)
+
+    @property
+    def id_prefix(self) -> str:
+        """What the query's own transactional ids begin with."""
+        return id_prefix(self.transactions.id_prefix, self.group_id)
+
+    def group_deadline(self, at_most: float = math.inf) -> Deadline:
+        """Return the time limit of a call to the group, from now on; ``at_most``: seconds."""
+        return group_deadline(self.limits.group_timeout_ms, at_most)
+
+    def connect_deadline(self) -> Deadline:
+        """Return the time limit of a call that the group has no part in, from now on."""
+        return Deadline(self.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
