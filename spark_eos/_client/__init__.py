@@ -1,9 +1,9 @@
-"""Client settings, security, connections and error codes; imports kafka-python quietly."""
+"""Client settings, security, connections and error codes; hides kafka-python's import warnings."""
 
 import warnings
 
 with warnings.catch_warnings():
-    # Of importlib.resources on Python 3.11 and 3.12, which has kept what it deprecated. A user's
-    # tests may run with -W error, or show every warning.
+    # On Python 3.11 and 3.12, kafka-python uses functions of importlib.resources that were
+    # deprecated there, and later kept. A user's tests may run with -W error or show every warning.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka  # noqa: F401

@@ -1,4 +1,4 @@
-"""Checks the arguments of public functions against their annotations, before anything is done."""
+"""Checks arguments of public functions against their annotations before the function runs."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ _WORDS: Final[Mapping[Any, tuple[str, str]]] = {
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a public function refuse arguments that are not what its annotations say."""
+    """Decorate a public function to refuse arguments that don't match its annotations."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -36,11 +36,11 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
                 continue
             kind = signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_KEYWORD:
-                for each, own in value.items():
-                    check_type(each, own, hints[name])
+                for keyword, item in value.items():
+                    check_type(keyword, item, hints[name])
             elif kind is inspect.Parameter.VAR_POSITIONAL:
-                for own in value:
-                    check_type(name, own, hints[name])
+                for item in value:
+                    check_type(name, item, hints[name])
             else:
                 check_type(name, value, hints[name])
         return function(*arguments, **named)
@@ -54,10 +54,10 @@ def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def check_type(name: str, value: object, wanted: Any) -> None:
-    """Check one argument; the error shows no value, which may hold a secret.
+    """Check one argument. The error doesn't show the value, which may contain a secret.
 
     Raises:
-        ConfigurationError: The value is not of the type.
+        ConfigurationError: The value doesn't have the wanted type.
     """
     if not _fits(value, wanted):
         raise ConfigurationError(f"{name} must be {_shown(wanted)}, not {_kind_of(value)}")
@@ -65,7 +65,7 @@ def check_type(name: str, value: object, wanted: Any) -> None:
 
 def _kind_of(value: object) -> str:
     if isinstance(value, list | tuple | set | frozenset) and value:
-        held = sorted({type(each).__name__ for each in value})
+        held = sorted({type(item).__name__ for item in value})
         return f"a {type(value).__name__} that holds {' and '.join(held)}"
     return "None" if value is None else type(value).__name__
 
@@ -76,7 +76,7 @@ def _alternatives(wanted: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: object, wanted: Any) -> bool:
-    return any(_fits_one(value, each) for each in _alternatives(wanted))
+    return any(_fits_one(value, kind) for kind in _alternatives(wanted))
 
 
 def _fits_one(value: object, wanted: Any) -> bool:
@@ -88,34 +88,34 @@ def _fits_one(value: object, wanted: Any) -> bool:
         return isinstance(value, numbers) and not isinstance(value, bool)
     if items:
         return isinstance(value, kind) and _hold(value, kind, items)
-    # Spark Connect's classes have the names of classic Spark's, and no common base.
+    # Spark Connect's classes have the same names as classic Spark's, but no common base class.
     return isinstance(value, kind) or (
         kind.__module__.startswith("pyspark.")
-        and kind.__name__ in {each.__name__ for each in type(value).__mro__}
+        and kind.__name__ in {base.__name__ for base in type(value).__mro__}
     )
 
 
 def _hold(value: Any, kind: type, items: tuple[Any, ...]) -> bool:
     if issubclass(kind, Mapping):
-        return all(_fits(key, items[0]) and _fits(each, items[1]) for key, each in value.items())
+        return all(_fits(key, items[0]) and _fits(item, items[1]) for key, item in value.items())
     if isinstance(value, str | bytes | Mapping):
         return False
-    # What can be read only once is left for the function.
+    # Iterators can be read only once, so their items are left for the function.
     is_list = isinstance(value, list | tuple | set | frozenset)
-    return not is_list or all(_fits(each, items[0]) for each in value)
+    return not is_list or all(_fits(item, items[0]) for item in value)
 
 
 def _shown(wanted: Any) -> str:
-    *others, last = (_word(each, 0) for each in _alternatives(wanted))
+    *others, last = (_word(kind, 0) for kind in _alternatives(wanted))
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def _word(wanted: Any, number: int) -> str:
-    """Return a type in words: 0 in the singular, 1 in the plural."""
+    """Describe a type in words; ``number`` is 0 for the singular, 1 for the plural."""
     kind, items = typing.get_origin(wanted) or wanted, typing.get_args(wanted)
     if kind in _WORDS:
         return _WORDS[kind][number]
     if isinstance(kind, type) and issubclass(kind, Iterable) and items:
-        return f"a list of {' or '.join(_word(each, 1) for each in _alternatives(items[0]))}"
+        return f"a list of {' or '.join(_word(item, 1) for item in _alternatives(items[0]))}"
     name = f"{'spark_eos.' if kind.__module__.startswith('spark_eos.') else ''}{kind.__name__}"
     return f"{name}s" if number else f"a {name}"

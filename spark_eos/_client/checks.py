@@ -1,4 +1,4 @@
-"""Checks of the sink's options, whose errors name the option and its valid values; and of hosts."""
+"""Checks of option values; each error names the option and its valid values."""
 
 import ipaddress
 from typing import Any, Final
@@ -6,14 +6,14 @@ from typing import Any, Final
 from spark_eos._client.header_values import topic_name
 from spark_eos.errors import ConfigurationError
 
-# Kafka has no limit; a group's name is repeated in each of its transactional ids.
+# Kafka sets no limit, but each of a group's transactional ids repeats the group's name.
 _MAX_LENGTH: Final = 1_000
-# Options that are not names in Kafka.
+# Options whose values aren't names in Kafka, so ACLs don't apply to them.
 _NOT_IN_ACLS: Final = ("checkpoint_location",)
 
 
 def check_text(name: str, text: object) -> None:
-    """Check an option that is a text, most often a group's name or a prefix."""
+    """Check a text option, usually a group's name or a prefix."""
     if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"{name} must be a non-empty string, not {text!r}")
     if len(text) > _MAX_LENGTH and name != "checkpoint_location":
@@ -25,24 +25,24 @@ def check_text(name: str, text: object) -> None:
 
 
 def check_topic(name: str, text: Any) -> None:
-    """Check the name of a topic by Kafka's own rule."""
+    """Check a topic's name against Kafka's own rule."""
     check_text(name, text)
     if topic_name(text) is None:
         raise ConfigurationError(
-            f"{name}={text!r} can't be the name of a topic: it may have up to 249 letters, digits, "
-            "'.', '_' and '-'"
+            f"{name}={text!r} is not a valid topic name: use at most 249 letters, digits, '.', '_' "
+            "and '-'"
         )
 
 
 def check_prefix(name: str, text: Any) -> None:
-    """Check a prefix of transactional ids."""
+    """Check a prefix for transactional ids."""
     check_text(name, text)
     if "/" in text:
         raise ConfigurationError(
             f"{name}={text!r} contains a /, which separates prefix, group, host and slot in "
             "transactional ids: the ACLs and the fencing of two queries could overlap"
         )
-    # Open transactions are found by a regular expression; ASCII keeps that expression simple.
+    # Open transactions are found with a regular expression, which ASCII keeps simple.
     if not (text.isascii() and text.isprintable()):
         raise ConfigurationError(f"{name}={text!r} must be printable ASCII")
 
@@ -61,7 +61,7 @@ def check_count(name: str, value: int, least: int, most: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host can only be this machine."""
+    """Return True if a host is always this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""A group's name in texts, and commands about it that can be pasted into a shell."""
+"""Shell commands about a consumer group, for users to paste."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""kafka-python's connections, made to say why a listener refuses them and not to retry forever."""
+"""Connections of kafka-python that explain why a listener refuses them, and don't retry forever."""
 
 import ssl
 import time
@@ -18,24 +18,25 @@ from spark_eos._client.security import Security
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import AuthenticationError
 
-# Seconds between two attempts to connect, and of an attempt.
+# Seconds between two attempts to connect, and the time limit of an attempt.
 _PAUSE: Final = 0.05
 _ATTEMPT: Final = 1.0
-# Errors name at most so many addresses.
+# The most addresses that an error names.
 _NAMED: Final = 5
-# Seconds. A listener of another protocol closes each connection silently. So does a load balancer
-# while its brokers restart, but not for long.
+# Seconds. A listener for another protocol closes each connection silently. A load balancer does
+# the same while its brokers restart, but not for long.
 _SILENCE: Final = 5.0
 _TLS_WANTED: Final = "set security.protocol to SSL or SASL_SSL"
-# OpenSSL's codes of a failed verification.
+# OpenSSL's codes for a failed verification.
 _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
 
 
 class ConnectionManager(NodeConnections):
     """The connections to one cluster; a listener that refuses the client is not retried forever."""
 
-    # Raises `AuthenticationError` at once if TLS or SASL fails, and, until the cluster is reached,
-    # after a few seconds if the listener only closes connections. kafka-python would retry.
+    # If TLS or SASL fails, `AuthenticationError` is raised at once. Until the cluster is reached,
+    # it is also raised after a few seconds in which the listener closes every connection.
+    # kafka-python would retry in both cases.
 
     def __init__(
         self, selector: Any, settings: ClientSettings, configuration: dict[str, Any]
@@ -43,13 +44,13 @@ class ConnectionManager(NodeConnections):
         self._security = settings.security
         self._refusal: AuthenticationError | None = None
         self._closing_since: float | None = None
-        # The last one of each address.
+        # The last failure of each address.
         self._failures: dict[str, str] = {}
         with our_connections():
             super().__init__(selector, configuration)
 
     def reach(self, seconds: float) -> None:
-        """Wait until a broker answers at the address that it advertises."""
+        """Wait until a broker answers at its advertised address."""
         until = time.monotonic() + seconds
         super().reach(seconds)
         while True:
@@ -65,15 +66,15 @@ class ConnectionManager(NodeConnections):
                 return
 
     def unreached(self, node: int | None = None) -> str:
-        """Return why no broker can be asked, or a certain one, as far as is known."""
+        """Return why the given node, or any node at all, can't be reached, as far as is known."""
         advertised = [a for n, a in self.addresses().items() if node in {None, n}]
         asked = advertised if self.bootstrapped else [*self._failures]
         if failed := [self._failures[address] for address in asked if address in self._failures]:
             return failed[-1]
         if not advertised:
-            return "none answers so far"
+            return "no broker has answered yet"
         names = ", ".join(map(printable, advertised[:_NAMED]))
-        return f"no answer of {names}, which brokers have in their advertised.listeners"
+        return f"no answer from {names}, which the brokers have in their advertised.listeners"
 
     def check(self) -> None:
         """Raise `AuthenticationError` if a connection was refused permanently."""
@@ -82,12 +83,12 @@ class ConnectionManager(NodeConnections):
             raise refused
 
     def refused(self) -> AuthenticationError | None:
-        """Why a connection was refused permanently; told once, so that a later one may succeed."""
+        """Return why a connection was refused permanently, only once: a later one may succeed."""
         refusal, self._refusal = self._refusal, None
         return refusal
 
     def failed(self, address: str, error: BaseException, *, reached: bool) -> None:
-        """Keep why a connection failed, for the errors of those who need it."""
+        """Remember why a connection failed, for the errors of callers that need the connection."""
         listener = f"{printable(address)} ({self._security})"
         reason = refusal(error, self._security)
         if reason is not None:
@@ -112,7 +113,7 @@ class ConnectionManager(NodeConnections):
 
 
 def refusal(error: BaseException, security: Security) -> str | None:
-    """Explain why a connection is refused permanently, and name the setting to change."""
+    """Explain a permanent refusal and name the setting to change; None for any other error."""
     for cause in causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"{cause.verify_message or cause.reason}: {_certificate_advice(cause)}"

@@ -1,4 +1,4 @@
-"""What Kafka's error codes mean to spark-eos."""
+"""How spark-eos interprets Kafka's error codes."""
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from spark_eos.errors import AuthenticationError, AuthorizationError, KafkaRespo
 
 
 class Code(enum.IntEnum):
-    """Kafka error codes that spark-eos handles, by their names in Kafka's protocol."""
+    """Kafka error codes that spark-eos handles, with their names in Kafka's protocol."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -48,7 +48,7 @@ class Code(enum.IntEnum):
 
 
 class Verdict(enum.IntEnum):
-    """What to do about a TxnOffsetCommit error code; the greatest of several decides."""
+    """How to react to a TxnOffsetCommit error code; of several verdicts, the greatest counts."""
 
     ACCEPTED = 0
     RETRY = 1
@@ -79,7 +79,7 @@ _VERDICTS = {
 }
 
 
-# The authorization error codes, with the resource type each is about.
+# Authorization error codes, with the type of resource that each refers to.
 DENIED: Final[Mapping[int, ResourceType]] = {
     Code.TOPIC_AUTHORIZATION_FAILED: ResourceType.TOPIC,
     Code.GROUP_AUTHORIZATION_FAILED: ResourceType.GROUP,
@@ -87,13 +87,13 @@ DENIED: Final[Mapping[int, ResourceType]] = {
     Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ResourceType.TRANSACTIONAL_ID,
 }
 
-# The codes to retry with the same coordinator.
+# Codes to retry with the same coordinator.
 RETRIED: Final = frozenset(code for code, verdict in _VERDICTS.items() if verdict is Verdict.RETRY)
 
 
 def verdict(codes: Iterable[int]) -> Verdict:
     """Judge all codes of one answer together: a partial failure must abort the transaction."""
-    # An unforeseen answer never counts as success.
+    # An unknown code, or no code at all, never counts as success.
     return max((_VERDICTS.get(code, Verdict.REFUSED) for code in codes), default=Verdict.REFUSED)  # type: ignore[call-overload]
 
 
@@ -104,12 +104,12 @@ def code_name(code: int) -> str:
 
 
 def code_names(codes: Iterable[int]) -> str:
-    """Return the distinct error codes except 0 with their names, in numerical order."""
+    """List the distinct error codes other than 0 with their names, in numerical order."""
     return ", ".join(code_name(code) for code in sorted(set(codes)) if code != Code.NONE)
 
 
 TRANSACTION_VERSION: Final = 2
-"""The least level of the feature ``transaction.version``: KIP-890."""
+"""The lowest level of the feature ``transaction.version`` that is supported (KIP-890)."""
 
 _REMEDIES: Final[Mapping[int, str]] = {
     Code.OFFSET_METADATA_TOO_LARGE: "raise the brokers' offset.metadata.max.bytes",
@@ -119,7 +119,7 @@ _REMEDIES: Final[Mapping[int, str]] = {
 
 
 def remedy(code: int, needed: Iterable[Acl], principal: Principal) -> str:
-    """Return what the operator can do about an error code; "" if unknown."""
+    """Return advice for the operator about an error code; "" if there is none."""
     if missing := _missing(code, needed):
         return principal.lacks(missing)
     if code == Code.UNSUPPORTED_VERSION:
@@ -140,7 +140,7 @@ def transactions_upgrade(cluster: Principal) -> str:
 def refusal(
     what: str, code: int, needed: Iterable[Acl], principal: Principal
 ) -> KafkaResponseError:
-    """Make the error for a final error code: an `AuthorizationError` if ACLs are missing."""
+    """Build the error for a final error code: an `AuthorizationError` if ACLs are missing."""
     missing = _missing(code, needed)
     text = f"{what}: {code_name(code)}"
     if code in DENIED:
@@ -150,7 +150,7 @@ def refusal(
 
 
 def is_final(error: Exception) -> bool:
-    """Return True if repeating the request can't succeed."""
+    """Return True if retrying the request can't succeed."""
     if isinstance(error, KafkaResponseError):
         known = kafka_errors.for_code(error.code)
         # UNKNOWN_SERVER_ERROR has no particular cause.

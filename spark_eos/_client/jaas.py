@@ -1,6 +1,6 @@
 """JAAS configuration lines, as Kafka's Java clients and brokers read them (KIP-85)."""
 
-# Kafka splits a line with Java's StreamTokenizer; the rules for quoted text here are the same.
+# Kafka splits a line with Java's StreamTokenizer. Quoted text follows the same rules here.
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[0-7]{1,2}|.)")
 
 
 class JaasError(PrintableError, ValueError):
-    """A line is not a JAAS configuration; the text says where it fails and quotes none of it."""
+    """A line is not a JAAS configuration; the message says where, without quoting the line."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def parse_jaas(line: str) -> JaasLine:
         at = option.end()
     if line[at:].strip() != ";":
         raise JaasError(
-            f'after character {at} there must be a further option, of the form name="value", or '
-            "one semicolon at the end; Kafka allows one login module"
+            f'after character {at}, expected another option (name="value") or a semicolon at the '
+            "end; Kafka allows only one login module"
         )
     return JaasLine(head[1], options)
 

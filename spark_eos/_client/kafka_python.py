@@ -1,7 +1,8 @@
-"""What spark-eos uses of kafka-python within: its event loop, connections and messages."""
+"""The internals of kafka-python that spark-eos uses: event loop, connections and messages."""
 
-# Everything else uses this module and the public `kafka.errors` alone. Any release of kafka-python
-# may change what is used here: MAINTAINING.md says what an upgrade takes.
+# Apart from the verifier and the test brokers, all other modules use only this one and the public
+# `kafka.errors`. Any kafka-python release may change these internals: MAINTAINING.md describes how
+# to upgrade.
 
 import copy
 import errno
@@ -71,15 +72,15 @@ __all__ = [
     "ensure_valid_topic_name",
 ]
 
-# Seconds to wait for a broker before trying another one, if any broker can answer.
+# Seconds to wait for a broker before trying another, if any broker can answer the request.
 _SILENT: Final = 1.0
-# Limit for connecting to one of several bootstrap servers.
+# Time limit for connecting to one of several bootstrap servers.
 _FIRST_MS: Final = 3_000
 _STOP_MS: Final = 5_000
 
 
 class _Answer:
-    """A `threading.Event` whose lock an interrupted caller can't leave held: it has none."""
+    """Like `threading.Event`, but without a lock that an interrupted caller could leave held."""
 
     def __init__(self) -> None:
         self._sets: SimpleQueue[None] = SimpleQueue()
@@ -103,7 +104,7 @@ class _Selector(NetworkSelector):  # type: ignore[misc]
             super().run_forever()
 
     def run(self, coro: Any, *args: Any) -> Any:
-        """As kafka-python's, whose event Ctrl-C may leave so that the loop never ends."""
+        """Like kafka-python's `run`, but Ctrl-C can't leave an event locked and hang the loop."""
         ours = self._io_thread not in (None, threading.current_thread())
         if self._closed or self._exception or not ours:
             return super().run(coro, *args)
@@ -129,7 +130,7 @@ class _Selector(NetworkSelector):  # type: ignore[misc]
 
 
 class EventLoop:
-    """kafka-python's event loop in a thread of its own, which runs within ``around``."""
+    """kafka-python's event loop in its own thread, which runs inside the context ``around``."""
 
     def __init__(
         self,
@@ -140,11 +141,11 @@ class EventLoop:
         self.selector.start()
 
     def run(self, coroutine: Any, *arguments: Any) -> Any:
-        """Run a coroutine function in the loop and return or raise what it does."""
+        """Run a coroutine function in the loop; return its result or raise its error."""
         return self.selector.run(coroutine, *arguments)
 
     def close(self, manager: "NodeConnections") -> None:
-        """Close the connections, whatever they have not sent yet, and end the thread."""
+        """Close the connections without sending what is pending, and end the thread."""
 
         async def close_all() -> None:
             manager.abort()
@@ -155,7 +156,7 @@ class EventLoop:
 
 
 class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
-    """kafka-python's connections; a subclass's `check` and `failed` say what failures mean."""
+    """kafka-python's connections; subclasses interpret failures in `check` and `failed`."""
 
     def __init__(self, selector: Any, configuration: dict[str, Any]) -> None:
         self._met: dict[Any, float] = {}
@@ -165,17 +166,17 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         """Called before each use of a connection; may raise."""
 
     def failed(self, address: str, error: BaseException, *, reached: bool) -> None:
-        """Called when a connection ends by an error; ``reached``: the cluster was, before."""
+        """Called when a connection fails; ``reached`` is True if the cluster was reached before."""
 
     def reach(self, seconds: float) -> None:
-        """Ask any bootstrap server for the cluster's brokers, until one answers."""
+        """Ask the bootstrap servers for the cluster's brokers until one of them answers."""
         self.bootstrap(timeout_ms=max(1, int(seconds * 1000)))
         # Otherwise later connections would be limited to the API versions of this first broker,
-        # which may be one that has not been upgraded yet.
+        # which may not have been upgraded yet.
         self.broker_version_data = None
 
     async def meet(self, timeout_ms: float) -> None:
-        """Connect to any broker, at the address that it advertises."""
+        """Connect to any broker at its advertised address."""
         connection = self.get_connection(self.least_loaded_node())
         if not connection.connected:
             await self.wait_for(connection.init_future, timeout_ms)
@@ -185,26 +186,26 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         return connection is not None and bool(connection.connected)
 
     def addresses(self) -> dict[int, str]:
-        """``host:port`` by node id, from the metadata."""
+        """Return each broker's ``host:port`` by node id, from the metadata."""
         return {b.node_id: f"{b.host}:{b.port}" for b in self.cluster.brokers()}
 
     def abort(self) -> None:
-        """Close all connections at once; kafka-python's `close` first waits to send the rest."""
+        """Close all connections at once; kafka-python's `close` would first send pending data."""
         for connection in list(self._conns.values()):
             if connection.transport is not None:
                 connection.transport._write_buffer.clear()
         self.close()
 
     def expire_metadata(self) -> None:
-        """Has the metadata read again soon."""
+        """Request new metadata, which is read soon after."""
         self.cluster.request_update()
 
     def get_connection(self, node_id: Any, *arguments: Any, **named: Any) -> Any:
-        """Return the connection to a broker, which may still be connecting."""
+        """Return the connection to a broker; it may not be established yet."""
         self.check()
         known = self._conns.get(node_id)
         if "timeout_ms" in named and len(self.cluster.bootstrap_brokers()) > 1:
-            # While it seeks the first broker, kafka-python would wait for a silent one to the end.
+            # Looking for the first broker, kafka-python would spend all its time on a silent one.
             named["timeout_ms"] = min(named["timeout_ms"], _FIRST_MS)
         connection = super().get_connection(node_id, *arguments, **named)
         if connection is not known:
@@ -219,15 +220,15 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         return connection
 
     def least_loaded_node(self, avoided: int | None = None) -> Any:
-        """Choose a broker for a request that any can answer, preferably one that is connected."""
-        # kafka-python prefers a new connection to a busy one, but a broker that is down and still
-        # named in the metadata makes the client wait for many seconds.
+        """Choose a broker for a request that any broker can answer, preferably a connected one."""
+        # kafka-python prefers a new connection to a busy one. But with a broker that is down and
+        # still in the metadata, the client would wait for many seconds.
         known = [broker.node_id for broker in self.cluster.brokers()]
         nodes = [node for node in known if node != avoided] or known
         connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
         if connected:
             return min(connected, key=lambda conn: len(conn.in_flight_requests)).node_id
-        # Skip brokers that failed, and those that have been connecting for too long.
+        # Skip brokers that failed, and brokers that have been connecting for too long.
         since = time.monotonic() - _SILENT
         likely = [n for n in nodes if n not in self._backoff and self._met.get(n, since) >= since]
         return random.choice(likely) if likely else super().least_loaded_node()  # noqa: S311
@@ -240,7 +241,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         any_connect_ms: int,
         avoided: int | None = None,
     ) -> Any:
-        """Send a request to a node or to any, preferably not ``avoided``; return the answer."""
+        """Send a request to a node, or to any but preferably not ``avoided``; return the answer."""
         chosen = self.least_loaded_node(avoided) if node is None else node
         # A message keeps the version it was first sent with, but the next attempt may go to a
         # broker that speaks another version.
@@ -248,7 +249,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         connection = self._conns.get(chosen)
         if connection is not None and connection.connected:
             return await sent
-        # The request's timeout does not cover connecting, so the wait is limited here.
+        # The request's timeout doesn't cover connecting, so limit the wait here.
         return await self.wait_for(
             sent, timeout_ms if node is not None else min(timeout_ms, any_connect_ms)
         )
@@ -256,7 +257,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
     async def answers(
         self, requests: Iterable[tuple[int, Any]], timeout_ms: int
     ) -> list[Any | None]:
-        """Send requests to nodes at once; None for each answer that did not come in time."""
+        """Send requests to nodes in parallel; return None for each answer that is late or fails."""
         under_way = [self._sent(node, request, timeout_ms) for node, request in requests]
         until = time.monotonic() + timeout_ms / 1000
         return [await self._or_none(sent, until) for sent in under_way]
@@ -289,13 +290,13 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
 
 
 def api_name(request: Any) -> str:
-    """Kafka's name of a request's API, such as ``ListOffsets``."""
+    """Return Kafka's name for a request's API, such as ``ListOffsets``."""
     return str(request.name).removesuffix("Request")
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Return an error of a connection and all that have led to it."""
-    # kafka-python passes the cause as an argument, or raises while handling it.
+    """Yield a connection's error and all errors that led to it."""
+    # kafka-python passes the cause to the error as an argument, or raises while handling the cause.
     seen: list[BaseException] = []
     queue: list[BaseException | None] = [error]
     while queue:
@@ -311,7 +312,7 @@ def closed_by_peer(error: BaseException) -> bool:
     """Return True if a connection ended because the listener closed it without an answer."""
     return "socket disconnected" in str(error) or any(
         isinstance(cause, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError)
-        # macOS, of a connection that is just being closed.
+        # macOS reports this for a connection that is being closed.
         or (isinstance(cause, OSError) and cause.errno == errno.EPROTOTYPE)
         for cause in causes(error)
     )

@@ -1,4 +1,4 @@
-"""Connects to a broker, over TLS if there is a context, in kafka-python's event loop."""
+"""Connections to brokers in kafka-python's event loop, over TLS if there is a context."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ _Received = tuple[bytes, Exception | None]
 
 
 def _data_first(received: _Received) -> _Received:
-    # kafka-python drops data received right before the end, such as why it is refused.
+    # kafka-python drops data received right before the connection ends, such as why it was refused.
     data, error = received
     return (data, None) if data else (data, error)
 
@@ -27,7 +27,7 @@ class _TcpTransport(KafkaTCPTransport):  # type: ignore[misc]
 
 
 class _TlsTransport(KafkaSSLTransport):  # type: ignore[misc]
-    """Gives up on a listener that says nothing; kafka-python waits for it forever."""
+    """Gives up on a silent listener; kafka-python would wait forever."""
 
     def __init__(
         self, net: Any, connected: Any, context: Any, host: str, timeout_at: float | None
@@ -60,7 +60,7 @@ async def open_transport(
     socket_options: Iterable[Any],
     timeout_at: float | None,
 ) -> Any:
-    """Return a transport to a host; close each socket that does not connect or fails in TLS."""
+    """Return a transport to a host; close each socket that can't connect or fails in TLS."""
     connected = await _connect(net, host, port, socket_options, timeout_at)
     transport = (
         _TcpTransport(net, connected, host=host)

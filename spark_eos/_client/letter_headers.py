@@ -1,7 +1,8 @@
-"""The headers that explain a dead letter: names, writing and reading."""
+"""The headers that explain a dead letter: their names, and how to write and read them."""
 
-# A source record may bring headers of the same kinds along: it may be another query's dead letter,
-# or be made up. So a letter's own explanation comes last, in one piece, and only that is believed.
+# A source record may already have such headers: it may be another query's dead letter, or be
+# forged. So a dead letter's own explanation comes last, in one block, and only that block is
+# trusted.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from spark_eos._client.persisted import FORMAT
 Header = tuple[str, bytes | None]
 
 REPLACED: Final = "\ufffd"
-"""What Java reads for bytes that are not UTF-8, so what Spark has of such a header name."""
+"""Java's replacement for bytes that are not UTF-8, which Spark shows in such header names."""
 
 _FORMAT: Final = str(FORMAT).encode()
 
@@ -48,11 +49,11 @@ STYLES: Final[Mapping[str, Mapping[str, str]]] = {
         stacktrace="exception.stacktrace",
     ),
 }
-"""Names of headers by style: those of share groups (Kafka 4.4, KIP-1191), of Kafka Streams
-(KIP-1034) and of Kafka Connect (KIP-298)."""
+"""Names of headers by style: share groups (Kafka 4.4, KIP-1191), Kafka Streams (KIP-1034) and
+Kafka Connect (KIP-298)."""
 
 OTHER_FORMAT: Final = "written in another format, by another version of spark-eos"
-"""What is told as the reason of a letter that this version can't read."""
+"""The reason shown for a dead letter that this version can't read."""
 
 _BY_REASON: Final = {
     names["reason"]: {header: name for name, header in names.items()} for names in STYLES.values()
@@ -61,7 +62,7 @@ _BY_REASON: Final = {
 
 @dataclass(frozen=True)
 class LetterHeaders:
-    """A letter's headers: the record's own, and what explains it, by its names in `STYLES`."""
+    """A dead letter's headers: the record's own, and the explanation by its keys in `STYLES`."""
 
     own: list[Header]
     error_headers: dict[str, bytes]
@@ -70,7 +71,7 @@ class LetterHeaders:
 def write_letter_headers(
     style: str, own: Iterable[Header], error_headers: Mapping[str, bytes]
 ) -> list[Header]:
-    """The record's own headers but those with a name of the style, then those that explain it."""
+    """Return the record's own headers, without names of the style, followed by the explanation."""
     names = STYLES[style]
     known = set(names.values())
     kept = [header for header in own if header[0] not in known]
@@ -79,10 +80,10 @@ def write_letter_headers(
 
 
 def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
-    """Take a letter's headers apart: the inverse of `write_letter_headers`."""
-    # The last `reason` tells the style. The headers of that style around it, without a gap and each
-    # name once, explain the letter; all others are the record's own. Without a `reason` they tell
-    # nothing, and those of another format tell only that.
+    """Split a dead letter's headers: the inverse of `write_letter_headers`."""
+    # The last `reason` determines the style. Headers of that style next to it, without a gap and
+    # each name once, explain the dead letter; all other headers are the record's own. Without a
+    # `reason` there is no explanation. If it has another version's format, it says only that.
     given = list(headers)
     last = max((at for at, (name, _) in enumerate(given) if name in _BY_REASON), default=None)
     if last is None:

@@ -1,8 +1,8 @@
-"""One transactional producer of librdkafka, by its C API, for whole columns of rows."""
+"""A transactional producer that hands whole columns of rows to librdkafka's C API."""
 
-# What librdkafka has to say comes as events instead of callbacks, so that no Python code runs
-# within it. Calls leave other threads of Python running. Values are not copied: a handle keeps
-# their memory until no record of it is on its way any more.
+# librdkafka reports through events instead of callbacks, so that no Python code runs inside it.
+# Calls don't block other Python threads. Values are not copied: a handle keeps their memory until
+# none of its records is in flight.
 
 import contextlib
 import ctypes as c
@@ -35,11 +35,11 @@ from spark_eos.errors import ConfigurationError
 _INSTALL: Final = "install confluent-kafka>=2.16,<3 from PyPI"
 _MAJOR: Final = 2
 _TEXT: Final = 512
-# A topic's name for records that go nowhere.
+# Topic name for records that are never sent.
 _OWN: Final = "spark-eos"
-# The principal and extensions of a token that comes without.
+# Principal and extensions for a token that comes without them.
 _OF_TOKENS: Final[tuple[Any, ...]] = ("", {})
-# Seconds of one call, during which no event is served and no signal is.
+# The longest call in seconds: neither events nor signals are handled during a call.
 _PIECE: Final = 0.15
 
 # rdkafka.h: rd_kafka_type_t, RD_KAFKA_MSG_F_*, RD_KAFKA_PURGE_F_*, RD_KAFKA_PARTITION_UA.
@@ -47,7 +47,7 @@ _PRODUCER: Final = 0
 _PURGE_ALL: Final = 0x1 | 0x2
 # RD_KAFKA_EVENT_*.
 _DELIVERY, _LOG, _ERROR, _TOKEN = 0x1, 0x4, 0x8, 0x100
-# syslog's levels as those of `logging`.
+# Levels of `logging`, by syslog's level.
 _LEVELS: Final = (
     *[logging.CRITICAL] * 3,
     logging.ERROR,
@@ -60,31 +60,31 @@ _LEVELS: Final = (
 class FailedRecord(NamedTuple):
     code: int
     topic: str
-    # What the record was handed over with.
+    # The number that was passed along with the record.
     number: int
-    # Bytes of key and value.
+    # Size of key and value in bytes.
     size: int
 
 
 @functools.cache
 def library() -> Any:
-    """Return the functions, once they have been found to be what this file takes them for."""
+    """Return librdkafka's functions, after checking that they work as expected here."""
     try:
         library: Any = Library()
     except (AttributeError, OSError) as error:
-        raise ConfigurationError(f"librdkafka's C API is not there: {error}; {_INSTALL}") from error
+        raise ConfigurationError(f"librdkafka's C API is missing: {error}; {_INSTALL}") from error
     version = library.version()
     if version >> 24 != _MAJOR:
-        raise ConfigurationError(f"librdkafka is of version {version:#010x}; {_INSTALL}")
+        raise ConfigurationError(f"librdkafka has version {version:#010x}; {_INSTALL}")
     if (wrong := _misread(library)) is not None:
         raise ConfigurationError(
-            f"librdkafka's structures are not those of 2.x: {wrong}; {_INSTALL}"
+            f"librdkafka's structures differ from those of 2.x: {wrong}; {_INSTALL}"
         )
     return library
 
 
 def _misread(library: Any) -> str | None:
-    """Return what a handle without brokers gives back otherwise than it was handed over."""
+    """Return how a handle without brokers misreads records; None if it reports them correctly."""
     number, text = (1 << 40) + 1, b"spark-eos"
     content = c.create_string_buffer(text)
     at = c.addressof(content)
@@ -92,8 +92,8 @@ def _misread(library: Any) -> str | None:
     sent["value"], sent["value_size"] = at, (5, 0)
     sent["key"], sent["key_size"] = (0, at), (0, len(text))
     sent["number"] = (number, number + 1)
-    told: list[FailedRecord] = []
-    with contextlib.closing(Handle({"log_level": 0}, told.append, functions=library)) as handle:
+    failed: list[FailedRecord] = []
+    with contextlib.closing(Handle({"log_level": 0}, failed.append, functions=library)) as handle:
         alone = np.zeros(6, ARGUMENT)
         alone["kind"] = [kind for kind in Kind if kind is not Kind.PARTITION]
         alone["first"] = (handle.topic(_OWN), at, at, number + 2, 7_000, at)
@@ -107,33 +107,33 @@ def _misread(library: Any) -> str | None:
         FailedRecord(KafkaError._PURGE_QUEUE, _OWN, number + index, size)
         for index, size in enumerate((5, len(text), 5 + len(text)))
     ]
-    return None if told == wanted else f"{taken}, {error}, {told} and not {wanted}"
+    return None if failed == wanted else f"{taken}, {error}, {failed} instead of {wanted}"
 
 
 class _Closed:
-    """Stands for librdkafka's functions where there is nothing left to call them with."""
+    """Replaces librdkafka's functions once the producer is closed."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise KafkaException(KafkaError(KafkaError._STATE, f"{name}: the producer is closed"))
 
 
 class Handle:
-    """One producer of librdkafka, for one thread; raises ``KafkaException``."""
+    """A librdkafka producer for use by one thread; its methods raise ``KafkaException``."""
 
     def __init__(
         self,
         settings: Mapping[str, Any],
-        # These are called within `poll`; the second for fatal errors too, the third with a level of
-        # `logging`.
+        # `poll` calls these three. `on_error` is called for fatal errors too, and `on_log` gets a
+        # level of `logging`.
         on_failed: Callable[[FailedRecord], None],
         on_error: Callable[[KafkaError], None] = lambda _error: None,
         on_log: Callable[[int, str], None] = lambda _level, _line: None,
-        # librdkafka's, while they are being checked.
+        # librdkafka's functions, while they are being checked.
         functions: Any = None,
     ) -> None:
         self._library: Any = functions or library()
         self._token: Any = settings.get("oauth_cb")
-        # Of no error that is for good: librdkafka asks again in ten seconds.
+        # True after a temporary failure to get a token: librdkafka asks again in ten seconds.
         self.awaits_token = False
         self._on_failed = on_failed
         self._on_error = on_error
@@ -149,7 +149,7 @@ class Handle:
     def _new(self, settings: Mapping[str, Any]) -> int:
         api, why = self._library, c.create_string_buffer(_TEXT)
         conf = api.conf_new()
-        # Whatever the user sets, lines of the log are events: some tell of lost connections.
+        # Log lines become events whatever the user sets: some report lost connections.
         named = {"client.software.name": "spark-eos", **settings, "log.queue": True}
         for name, value in named.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -165,17 +165,17 @@ class Handle:
         return int(handle)
 
     def close(self) -> None:
-        """Close it, and wait until its threads have ended; records on their way are lost."""
+        """Close the producer and wait for its threads to end; records in flight are lost."""
         self._close()
-        # What is freed must be used no more: librdkafka would end the process.
+        # The handle is freed, and using it would crash the process.
         self._library = _Closed()
 
     def abandon(self) -> None:
-        """Give up the open transaction, if there is one, so that the handle can close."""
-        # While librdkafka 2.16 closes, it may begin to add a partition to the transaction, and then
-        # an assertion ends the process (txn_req_cnt in rdkafka_txnmgr.c). After an abort has begun,
-        # which takes librdkafka's thread a moment, it adds none.
-        # Before the abort, which waits until reports of purged records are served.
+        """Begin to abort the open transaction, if there is one, so that the handle can close."""
+        # While librdkafka 2.16 closes, it may start adding a partition to the transaction, and then
+        # an assertion crashes the process (txn_req_cnt in rdkafka_txnmgr.c). Once an abort has
+        # begun, which takes librdkafka's thread a moment, it adds none.
+        # Purge and poll first: the abort waits until the reports of purged records are served.
         self.purge()
         with contextlib.suppress(KafkaException):
             self.poll(0)
@@ -197,11 +197,11 @@ class Handle:
     def produce_batch(
         self, topic: str, messages: Array, memory: object
     ) -> tuple[int, KafkaError | None]:
-        """Hand messages over; return how many are taken, and why the next one is not."""
-        # The partitioner chooses: of messages with partitions of their own
-        # (RD_KAFKA_MSG_F_PARTITION), librdkafka 2.16 adds partition -1 to the transaction while it
-        # does not know the topic, and loses those for partitions that do not exist. Behind one that
-        # finds the queue full none is taken.
+        """Pass messages to librdkafka; return how many it accepts, and why it refuses the next."""
+        # Let the partitioner choose. With a partition in each message (RD_KAFKA_MSG_F_PARTITION),
+        # librdkafka 2.16 adds partition -1 to the transaction while it does not know the topic, and
+        # loses messages for partitions that don't exist. After a message that finds the queue full,
+        # no further message is accepted.
         self._memory.append(memory)
         call, at = self._library.produce_batch, messages.ctypes.data
         if call(self.topic(topic), ANY_PARTITION, 0, at, len(messages)) == len(messages):
@@ -213,23 +213,23 @@ class Handle:
     def produce_each(
         self, array: Array, counts: Sequence[int], memory: object
     ) -> tuple[int, KafkaError | None]:
-        """Hand over records one by one, each made of so many arguments (`ARGUMENT`)."""
+        """Pass records one by one; ``counts`` has the number of arguments (`ARGUMENT`) of each."""
         self._memory.append(memory)
         call, handle, at = self._library.produceva, self._handle, array.ctypes.data
         for taken, count in enumerate(counts):
             error = call(handle, at, count)
             if error is not None:
-                return taken, self._taken(error)
+                return taken, self._as_exception(error)
             at += count * ARGUMENT.itemsize
         return len(counts), None
 
     @property
     def unacknowledged(self) -> int:
-        """Number of records that are not acknowledged, and of events that are not served."""
+        """The number of unacknowledged records, plus the number of unserved events."""
         return int(self._library.outq_len(self._handle))
 
     def flush(self, seconds: float) -> int:
-        """Serve events until no record is on its way; return how many are if time is up."""
+        """Serve events until no record is in flight; return how many are left if time runs out."""
         end = time.monotonic() + seconds
         while True:
             left = min(_PIECE, end - time.monotonic())
@@ -241,13 +241,13 @@ class Handle:
                 return max(1, self.unacknowledged)
 
     def purge(self) -> None:
-        """Has all records fail that no broker has acknowledged."""
+        """Make all records fail that no broker has acknowledged."""
         self._library.purge(self._handle, _PURGE_ALL)
 
     # Transactions -----------------------------------------------------------------------------
 
     def connect(self, topic: str, seconds: float) -> None:
-        """Look a topic up, which connects the handle; raise nothing."""
+        """Look up a topic to connect the handle; ignore errors."""
         pointer = POINTER()
         until = int(seconds * 1000)
         if not self._library.metadata(self._handle, 0, self.topic(topic), c.byref(pointer), until):
@@ -267,11 +267,11 @@ class Handle:
 
     def _check(self, error: int | None) -> None:
         if error is not None:
-            raise KafkaException(self._taken(error))
+            raise KafkaException(self._as_exception(error))
 
-    def _taken(self, error: int) -> KafkaError:
+    def _as_exception(self, error: int) -> KafkaError:
         api = self._library
-        fatal = KafkaError(
+        exception = KafkaError(
             api.error_code(error),
             api.error_string(error).decode(),
             bool(api.error_is_fatal(error)),
@@ -279,12 +279,12 @@ class Handle:
             bool(api.error_txn_requires_abort(error)),
         )
         api.error_destroy(error)
-        return fatal
+        return exception
 
     # Events -----------------------------------------------------------------------------------
 
     def poll(self, seconds: float) -> None:
-        """Serve all events, and wait for the first; raise a fatal error, also an earlier one."""
+        """Wait for the first event and serve all; raise the fatal error, even an earlier one."""
         wait = int(seconds * 1000)
         while event := self._library.queue_poll(self._queue, wait):
             wait = 0
@@ -298,7 +298,7 @@ class Handle:
             raise KafkaException(fatal)
 
     def _fatal(self) -> KafkaError | None:
-        """Return what has ended the producer for good."""
+        """Return the fatal error that ended the producer, if there is one."""
         why = c.create_string_buffer(_TEXT)
         code = self._library.fatal_error(self._handle, why, _TEXT)
         return KafkaError(code, why.value.decode(errors="replace"), fatal=True) if code else None
@@ -337,8 +337,8 @@ class Handle:
             token, expiry, principal, extensions = (*made, *_OF_TOKENS[len(made) - 2 :])
             pairs = [part.encode() for pair in dict(extensions).items() for part in pair]
             given = (TEXT * len(pairs))(*pairs)
-            told = (token.encode(), int(expiry * 1000), str(principal).encode())
-            refused = api.oauthbearer_set_token(self._handle, *told, given, len(pairs), why, _TEXT)
+            args = (token.encode(), int(expiry * 1000), str(principal).encode())
+            refused = api.oauthbearer_set_token(self._handle, *args, given, len(pairs), why, _TEXT)
             failure = why.value if refused else None
         except Exception as error:  # noqa: BLE001 - librdkafka reports it, and asks again
             failure = f"oauth_cb failed: {error!r}".encode()
@@ -350,7 +350,7 @@ class Handle:
 def _destroy(
     api: Any, handle: int, queue: int, topics: dict[str, int], memory: list[object], process: int
 ) -> None:
-    # A fork has no threads of librdkafka that could be waited for.
+    # A forked process doesn't have librdkafka's threads, so waiting for them would never end.
     if os.getpid() == process:
         for topic in topics.values():
             api.topic_destroy(topic)

@@ -1,7 +1,7 @@
 """librdkafka's public C API (rdkafka.h), from the library that confluent-kafka has loaded."""
 
-# confluent-kafka's own Producer takes a call and three Python objects for each row; here rows are
-# handed over as arrays of C structures.
+# confluent-kafka's own Producer needs a call and three Python objects for each row. Here, rows are
+# passed as arrays of C structures.
 
 import ctypes as c
 import enum
@@ -32,7 +32,7 @@ class Message(c.Structure):
 
 
 class Argument(c.Structure):
-    """rd_kafka_vu_t: what kind of argument it is, and a union of at least 64 bytes."""
+    """rd_kafka_vu_t: the kind of argument, and a union of at least 64 bytes."""
 
     _fields_ = (
         ("kind", c.c_int),
@@ -44,14 +44,14 @@ class Argument(c.Structure):
 
 
 MESSAGE: Final = np.dtype(Message)
-"""An element of what `Handle.produce_batch` takes."""
+"""The element type of the arrays for `Handle.produce_batch`."""
 ARGUMENT: Final = np.dtype(Argument)
-"""An element of what `Handle.produce_each` takes."""
+"""The element type of the arrays for `Handle.produce_each`."""
 Array = npt.NDArray[np.void]
 
 
 class Kind(enum.IntEnum):
-    """What an argument of `Handle.produce_each` is (rd_kafka_vtype_t)."""
+    """The kind of an argument for `Handle.produce_each` (rd_kafka_vtype_t)."""
 
     TOPIC = 2
     PARTITION = 3
@@ -111,10 +111,10 @@ FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 class Library:
-    """librdkafka's functions, without their prefix."""
+    """librdkafka's functions, named without their prefix."""
 
     def __init__(self) -> None:
-        # dlopen finds the symbols of the libraries that it is linked with, too.
+        # dlopen also finds symbols in the libraries that this one is linked with.
         loaded = c.CDLL(confluent_kafka.cimpl.__file__)
         for name, (result, *arguments) in FUNCTIONS.items():
             function = getattr(loaded, f"rd_kafka_{name}")

@@ -31,9 +31,9 @@ since 1970, optionally followed by the principal and a dict of SASL extensions."
 _RENEW_AFTER: Final = 0.8
 _TIMEOUT: Final = 10.0
 _PATIENCE: Final = 5.0
-# Of an answer.
+# The longest answer to accept.
 _MAX_BYTES: Final = 1 << 20
-# Longest lifetime in seconds to believe: asking the endpoint once a day costs nothing.
+# The longest lifetime to trust, in seconds: asking the endpoint once a day costs nothing.
 _MAX_LIFETIME: Final = 86_400.0
 _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 
@@ -54,7 +54,7 @@ class ClientCredentials:
     client_id: str
     client_secret: str = field(repr=False)
     scope: str | None = None
-    # As PEM; None for the system's.
+    # Trusted authorities as PEM; None for the system's own.
     authorities: str | None = field(default=None, repr=False)
     extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -91,15 +91,15 @@ class ClientCredentials:
         except (http.client.HTTPException, ValueError, KeyError, TypeError):
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} did not answer with a "
-                "JSON document that has access_token, a string, and expires_in, a number of "
-                "seconds above 0",
+                "JSON document that contains access_token (a string) and expires_in (a number of "
+                "seconds above 0)",
                 permanent=True,
             ) from None
         return token, expiry, "", dict(self.extensions)
 
 
 def patiently(function: ClientCredentials, config: str) -> tuple[str, float, str, dict[str, str]]:
-    """Ask again for some seconds: librdkafka does so after ten, when confluent-kafka gives up."""
+    """Retry for a few seconds: librdkafka waits ten, and confluent-kafka has given up by then."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -115,16 +115,16 @@ def _hint(code: int) -> str:
         return ""
     if code >= 400:
         return ": check sasl.oauthbearer.client.id, .client.secret and .scope"
-    return ": the client secret is not sent to another URL; set the URL that it redirects to"
+    return ": the client secret is not sent to another URL; set the URL that this one redirects to"
 
 
 def _token(body: bytes) -> tuple[str, float]:
-    """Read the token and its expiry; raise ValueError, KeyError or TypeError."""
+    """Return the token and its expiry; raise ValueError, KeyError or TypeError if invalid."""
     document = json.loads(body)
     token, life = document["access_token"], document["expires_in"]
     if not isinstance(token, str) or not token or isinstance(life, bool):
         raise TypeError
-    # Some endpoints send a string.
+    # Some endpoints send the number as a string.
     seconds = float(life)
     if not 0 < seconds < math.inf:
         raise ValueError
@@ -135,10 +135,10 @@ def _token(body: bytes) -> tuple[str, float]:
 class MskIam:
     """Tokens for Amazon MSK, signed with this machine's AWS credentials."""
 
-    # None is the environment's.
+    # None for the environment's region.
     region: str | None
     profile: str | None = None
-    # The ARN of one to assume.
+    # The ARN of the role to assume.
     role: str | None = None
     session: str | None = None
 
@@ -171,7 +171,7 @@ def msk_signer() -> Any:
 
 
 def msk_region(bootstrap_servers: str) -> str | None:
-    """Return the AWS region in the names of MSK's brokers; None if there is none."""
+    """Return the AWS region that the names of MSK's brokers contain; None if there is none."""
     match = _REGION.search(bootstrap_servers)
     return match[1] if match else None
 
@@ -227,7 +227,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes redirects errors, since Python would send the Authorization header to any host."""
+    """Turns redirects into errors: Python would send the Authorization header to any host."""
 
     def redirect_request(self, *_arguments: Any, **_named: Any) -> None:
         return None
@@ -236,14 +236,14 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def _body(request: urllib.request.Request, context: ssl.SSLContext) -> bytes:
     handlers = [_NoRedirects(), urllib.request.HTTPSHandler(context=context)]
     if request.type == "http":
-        # A proxy would read the client secret; through one, https is a tunnel.
+        # Use no proxy, which could read the client secret. An https request is tunneled instead.
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=_TIMEOUT) as answer:
             body: bytes = answer.read(_MAX_BYTES + 1)
     except urllib.error.HTTPError as error:
-        error.close()  # It holds the connection.
+        error.close()  # It holds the connection open.
         raise
     if len(body) > _MAX_BYTES:
         raise ValueError(f"the answer is longer than {_MAX_BYTES} bytes")

@@ -1,4 +1,4 @@
-"""Texts for terminals and logs: from other machines, made safe; and numbers of things."""
+"""Text for terminals and logs: escaped texts from other machines, lists and counts."""
 
 from collections.abc import Iterable
 
@@ -11,11 +11,11 @@ def printable(text: str) -> str:
 
 
 def listed(names: Iterable[object], most: int = 5) -> str:
-    """Name for a text, at most so many."""
+    """List names for a message, but at most ``most`` of them."""
     every = [*map(str, names)]
     return ", ".join(every[:most]) + (", ..." if len(every) > most else "")
 
 
 def counted(number: int, noun: str, after: str = "") -> str:
-    """Return a number of things in words."""
+    """Return a number with its noun, in the singular or plural."""
     return f"{number:,} {noun}{'' if number == 1 else 's'} {after}".rstrip()

@@ -1,4 +1,4 @@
-"""SASL: who a client says it is, in the settings of librdkafka, kafka-python and Java."""
+"""SASL credentials, as settings of librdkafka, kafka-python and Java."""
 
 import functools
 import os
@@ -71,13 +71,13 @@ class Password:
 
 @dataclass(frozen=True)
 class TokenCallback:
-    """OAUTHBEARER by a function, called with ``config``; in Java by the user's own handler."""
+    """OAUTHBEARER by a function that gets ``config``; Java needs a handler from the user."""
 
     module: str
     function: TokenFunction = field(repr=False)
     config: str = field(default="", repr=False)
     mechanism: ClassVar[str] = OAUTHBEARER
-    # Only the brokers know it.
+    # Only the brokers know the user.
     user: ClassVar[None] = None
     advice: ClassVar[str] = "it does not accept the token that oauth_cb returned"
     needs_java_handler: ClassVar[bool] = True
@@ -100,10 +100,10 @@ class TokenCallback:
 
 @dataclass(frozen=True)
 class Grant(TokenCallback):
-    """OAUTHBEARER by client credentials, which Java's own handler knows."""
+    """OAUTHBEARER by client credentials, which Kafka's own Java handler supports."""
 
     function: ClientCredentials
-    advice: ClassVar[str] = "it does not accept the token of sasl.oauthbearer.token.endpoint.url"
+    advice: ClassVar[str] = "it does not accept the token from sasl.oauthbearer.token.endpoint.url"
     needs_java_handler: ClassVar[bool] = False
 
     def for_librdkafka(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Grant(TokenCallback):
 
 @dataclass(frozen=True)
 class Msk(TokenCallback):
-    """Amazon MSK: to Java a mechanism of its own, to the others OAUTHBEARER."""
+    """Amazon MSK: a mechanism of its own in Java, and OAUTHBEARER in the other clients."""
 
     function: MskIam
     mechanism: ClassVar[str] = MSK_IAM
@@ -154,5 +154,5 @@ Sasl: TypeAlias = Password | TokenCallback
 
 
 def shaded(name: str) -> str:
-    """The name of a class of Kafka's Java client; Databricks renames the client's packages."""
+    """Return the name of a class in Kafka's Java client, whose packages Databricks renames."""
     return f"kafkashaded.{name}" if "DATABRICKS_RUNTIME_VERSION" in os.environ else name

@@ -1,4 +1,4 @@
-"""SASL settings in librdkafka's names, or as a JAAS line, checked and read into a `Sasl`."""
+"""Checks SASL settings, by librdkafka's names or as a JAAS line, and builds a `Sasl`."""
 
 import urllib.parse
 from collections.abc import Mapping

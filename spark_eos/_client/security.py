@@ -1,7 +1,7 @@
 """Security settings, by librdkafka's names, for librdkafka, kafka-python and Java."""
 
-# The names are those of librdkafka's CONFIGURATION.md. Spark's style, `kafka.` before a name and a
-# JAAS line, works too. Settings that not all three clients support are refused by name.
+# Settings have librdkafka's names, from its CONFIGURATION.md. Spark's style, with `kafka.` before a
+# name and a JAAS line, works too. Settings that one of the three clients lacks are refused by name.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PREFIXES: Final = ("sasl.", "ssl.", "ssl_", "https.", "enable.ssl.", "enable.sasl.", "oauth")
 _AS_PEM: Final = "set PEM files as ssl.ca.location, ssl.certificate.location and ssl.key.location"
 _NOT_IN_ALL: Final = "not all Kafka clients of a query support it"
-# What to do instead, by the beginning of a name; the first match counts.
+# What to do instead, by the prefix of a name; the first match counts.
 _INSTEAD: Final = {
     "ssl.truststore.": f"{_AS_PEM} instead",
     "ssl.keystore.": f"{_AS_PEM} instead",
     "ssl.crl.": _NOT_IN_ALL,
     "ssl.": f"{_NOT_IN_ALL}; change OpenSSL's and Java's own configuration instead",
     "sasl.kerberos.": "Kerberos is not supported; use SCRAM, OAUTHBEARER or a client certificate",
-    "sasl.login.": "set it in options= of sink.read, beside oauth_cb",
+    "sasl.login.": "set it in options= of sink.read, in addition to oauth_cb",
     "sasl.client.callback.": "for Amazon MSK set sasl.mechanism=AWS_MSK_IAM",
     "sasl.oauthbearer.": "use the client-credentials grant, or a token function as oauth_cb",
     "enable.sasl.oauthbearer.unsecure.jwt": "unsigned tokens are not secure; use oauth_cb",
@@ -54,7 +54,7 @@ class Security:
 
     @property
     def principal(self) -> str | None:
-        """The client's principal, unless brokers map names; None if only the brokers know it."""
+        """The client's principal unless brokers map names; None if only the brokers know it."""
         if self.sasl is not None:
             return f"User:{self.sasl.user}" if self.sasl.user else None
         shown = self.tls is not None and self.tls.certificate is not None
@@ -68,7 +68,7 @@ class Security:
         }
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Settings for kafka-python; made on each call, since they can't be pickled."""
+        """Return settings for kafka-python, built on each call because they can't be pickled."""
         return {
             "security_protocol": self.protocol,
             **({} if self.tls is None else {"ssl_context": self.tls.context()}),

@@ -1,7 +1,7 @@
 """Client settings, by librdkafka's names, for librdkafka, kafka-python and Spark."""
 
-# Every client setting of spark-eos passes through here; `spark_eos._client.security` reads those
-# about security.
+# All client settings pass through this module; `spark_eos._client.security` handles the security
+# settings.
 
 import os
 import socket
@@ -16,8 +16,8 @@ from spark_eos.errors import ConfigurationError
 
 _COMMITTED: Final = "offsets are committed in the transactions that hold their rows"
 _MEMBERSHIP: Final = "spark-eos itself is the group's member"
-# Those of consumers would have no effect: Spark's source joins no group, and starts where it is
-# told to.
+# Settings of consumers would have no effect: Spark's source joins no group, and starts at the
+# offsets that it is given.
 _OWNED: Final = {
     "transactional.id": "set transactions.id_prefix instead",
     "transaction.timeout.ms": "set transactions.timeout_ms instead",
@@ -58,7 +58,7 @@ _OWNED: Final = {
         _MEMBERSHIP,
     ),
 }
-# Values of these that are what is used anyway.
+# Values that are used anyway, and may therefore be set.
 _USED: Final = {
     "acks": ("all", "-1"),
     "request.required.acks": ("all", "-1"),
@@ -68,7 +68,7 @@ _USED: Final = {
     "enable.auto.offset.store": ("false",),
     "group.protocol": ("consumer",),
 }
-# Names of Java's producer that librdkafka doesn't have.
+# Settings of Java's clients, with librdkafka's names for them.
 _JAVAS: Final = {
     "buffer.memory": "'queue.buffering.max.kbytes', in units of 1,024 bytes",
     "compression.gzip.level": "'compression.level'",
@@ -83,7 +83,7 @@ _JAVAS: Final = {
 }
 _SPARKS_PREFIX: Final = "kafka."
 _CONSUMER_ONLY: Final = ("isolation.level",)
-# What Spark's source takes, by the names of Java's consumers; the values are the same.
+# Settings that Spark's source accepts: librdkafka's name, then Java's. The values are the same.
 _OF_CONSUMERS: Final = {
     **{
         name: name
@@ -112,15 +112,15 @@ _OF_CONSUMERS: Final = {
     "socket.send.buffer.bytes": "send.buffer.bytes",
 }
 JAVAS_CONSUMER: Final = {javas: ours for ours, javas in _OF_CONSUMERS.items() if ours != javas}
-"""Names of Java's consumers, with librdkafka's."""
+"""Settings of Java's consumers that librdkafka names differently, with librdkafka's names."""
 
-# After each poll Spark asks for the partition's first and last offset, on the same connection on
-# which the next fetch waits at the end of the topic. With Kafka's defaults this takes a second in
-# each task that reads up to the end, and otherwise two requests per 500 records.
+# After each poll, Spark asks for the partition's first and last offsets on the same connection
+# where, at the end of the topic, the next fetch is waiting. With Kafka's defaults this takes a
+# second in each task that reads to the end, and two requests per 500 records in the other tasks.
 QUICK_SOURCE: Final = ("kafka.fetch.max.wait.ms", "kafka.max.poll.records")
-# Spark keeps the records of each partition's last poll for minutes: about 230 bytes more than its
-# key and value for each record. With as many partitions as this limit divided by Kafka's default,
-# a poll has Kafka's default of records.
+# Spark keeps the records of each partition's last poll for minutes. Each record takes about 230
+# bytes in addition to its key and value. From 500 partitions on, this limit leaves each poll
+# Kafka's default of 500 records.
 _KEPT_RECORDS: Final = 250_000
 _FEWEST_POLLED, _MOST_POLLED = 500, 5_000
 
@@ -141,7 +141,7 @@ def default_client_id() -> str:
 class ClientSettings:
     """Kafka client settings as the user wrote them; ``repr`` hides secrets."""
 
-    # Certificate and key files are read when it is made, on the driver, and nowhere else.
+    # Certificate and key files are read only in `__init__`, on the driver.
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         named = _without_prefix(_mapping(settings))
@@ -155,7 +155,7 @@ class ClientSettings:
                 raise ConfigurationError(f"kafka[{name!r}] can't be set: {_OWNED[name]}")
             if name in _JAVAS:
                 raise ConfigurationError(
-                    f"kafka[{name!r}] is a name of Java's clients; in librdkafka it is "
+                    f"kafka[{name!r}] is a setting of Java's clients; librdkafka calls it "
                     f"{_JAVAS[name]}"
                 )
             wanted = name == "oauth_cb" and callable(value)
@@ -170,11 +170,11 @@ class ClientSettings:
         self._settings = {
             name: value for name, value in named.items() if not is_security_setting(name)
         }
-        self.security.for_kafka_python()  # OpenSSL reads certificates and keys
+        self.security.for_kafka_python()  # makes OpenSSL check the certificates and keys
 
     @classmethod
     def of_source(cls, settings: Mapping[str, Any] | None) -> "ClientSettings | None":
-        """Those of the source's cluster; None if it is the target's."""
+        """Return the settings of the source's cluster; None if it is the target's cluster."""
         try:
             return None if settings is None else cls(settings).checked_by_librdkafka()
         except ConfigurationError as error:
@@ -199,7 +199,7 @@ class ClientSettings:
 
     @property
     def principal(self) -> Principal:
-        """The principal that needs ACLs, as far as the settings tell, and its cluster."""
+        """The principal that needs ACLs, as far as the settings show, and its cluster."""
         return Principal(self.security.principal, self.bootstrap_servers)
 
     def for_producer(self, transactional_id: str, transaction_timeout_ms: int) -> dict[str, Any]:
@@ -216,14 +216,14 @@ class ClientSettings:
     def checked_by_librdkafka(self) -> "ClientSettings":
         """Let librdkafka check the settings that the workers will use, and return ``self``."""
         settings = self.for_producer("spark-eos", 60_000)
-        # confluent-kafka waits for the first token.
+        # confluent-kafka would wait for the first token.
         settings.pop("oauth_cb", None)
         _try_producer(settings, "kafka settings")
         return self
 
     def for_consumer(self) -> dict[str, Any]:
         return {
-            # It warns of each setting that only producers have; errors come as exceptions.
+            # librdkafka would warn about each producer setting; errors are raised as exceptions.
             "log_level": 0,
             "client.id": default_client_id(),
             **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
@@ -231,7 +231,7 @@ class ClientSettings:
         }
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Settings for kafka-python, which `spark_eos._kafka.connection` uses."""
+        """Return settings for kafka-python, which `spark_eos._kafka.connection` uses."""
         return {
             "bootstrap_servers": [s.strip() for s in self.bootstrap_servers.split(",")],
             "client_id": str(self._settings.get("client.id", default_client_id())),
@@ -244,7 +244,7 @@ class ClientSettings:
         }
 
     def for_spark_source(self, partitions: int = 1) -> dict[str, str]:
-        """Options for Spark's Kafka source; of many partitions it takes fewer records at once."""
+        """Return options for Spark's Kafka source; many partitions mean smaller polls."""
         polled = min(_MOST_POLLED, max(_FEWEST_POLLED, _KEPT_RECORDS // max(1, partitions)))
         options = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
@@ -253,8 +253,8 @@ class ClientSettings:
             **{_SPARKS_PREFIX + k: text for k, text in self.security.for_java().items()},
         }
         if "socket.timeout.ms" in self._settings:
-            # As Java's clients call it. Spark's driver asks the same node until a call, which is
-            # several requests, is over; only then Spark tries another one.
+            # Java's clients have two timeouts instead. Spark's driver keeps asking the same node
+            # until a call of several requests times out, and only then tries another node.
             wait = int(self._settings["socket.timeout.ms"])
             options["kafka.request.timeout.ms"] = str(wait)
             options["kafka.default.api.timeout.ms"] = str(2 * wait)
@@ -287,9 +287,9 @@ def _try_producer(settings: dict[str, Any], what: str) -> None:
         Producer({**settings, "log_level": 0}).close()
     except KafkaException as error:
         if len(settings) > 1:
-            # librdkafka names a setting by its oldest name, so find the one it means.
+            # librdkafka reports a setting by its oldest name, so find the setting that it means.
             for name, value in settings.items():
-                # A security setting may fail only because the others are missing.
+                # A security setting may fail here just because the others are missing.
                 if not is_security_setting(name):
                     _try_producer({name: value}, f"kafka[{name!r}]")
         raise ConfigurationError(f"{what}: {error.args[0].str()}") from error

@@ -1,4 +1,4 @@
-"""Tables for a terminal or notebook: numbers are never cut, names are folded into long pieces."""
+"""Tables for terminals and notebooks, in which numbers are never cut and long names wrap."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -20,18 +20,18 @@ from rich.text import Text
 
 from spark_eos._client.printable import printable
 
-# Between two columns: a space on each side, and the box's own.
+# Between two columns: a space on each side, and the box's own space.
 _GAP: Final = 3
-# Names are folded into lines of this many characters at least.
+# Lines of wrapped names have at least this many characters.
 _SHORTEST: Final = 24
-# As wide as a cell of a notebook mostly is; wider ones have more room than a table needs.
+# The usual width of a notebook's cell; tables need no more, even in wider cells.
 _NOTEBOOK: Final = 115
 
 Value: TypeAlias = str | int | None
 
 
 class FittingTable:
-    """A table, or lists of values if it has no room; ``name>`` is a column of numbers."""
+    """A table, or a list for each row if the table doesn't fit; ``name>`` has numbers."""
 
     def __init__(self, *columns: str, rows: Iterable[Sequence[Value]] = ()) -> None:
         self._names = [name.removesuffix(">") for name in columns]
@@ -57,13 +57,13 @@ class FittingTable:
     def _table(self, least: Sequence[int]) -> Table:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
         for name, numeric, width in zip(self._names, self._numeric, least, strict=True):
-            # Folded, not cut, so that names can be copied into other commands.
+            # Wrap names instead of cutting them, so that they can be copied into other commands.
             justify: JustifyMethod = "right" if numeric else "left"
             table.add_column(
                 name, justify=justify, overflow="fold", no_wrap=numeric, min_width=width
             )
         for row in self._rows:
-            # As Text, because rich would take brackets in a str for markup.
+            # Use Text, because rich would interpret brackets in a str as markup.
             table.add_row(*map(Text, row))
         return table
 
@@ -84,13 +84,13 @@ class FittingTable:
 def _text(value: Value) -> str:
     if value is None:
         return "-"
-    # Clients choose their own ids, which may hold control characters.
+    # Clients choose their own ids, which may contain control characters.
     return f"{value:,}" if isinstance(value, int) else printable(value)
 
 
 def as_html(shown: RenderableType) -> str:
-    r"""Return what a terminal shows, as a notebook shows it; texts can't become markup."""
+    r"""Render for notebooks what a terminal would show; texts can't become markup."""
     console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK, force_jupyter=False)
     console.print(shown)
-    # The colors of this theme can be read in light notebooks and in dark ones.
+    # The colors of this theme are readable in both light and dark notebooks.
     return console.export_html(theme=MONOKAI, code_format=JUPYTER_HTML_FORMAT, inline_styles=True)

@@ -1,4 +1,4 @@
-"""A time limit for a whole call: that of a socket begins anew with each byte that arrives."""
+"""A time limit for a whole call; a socket's timeout restarts with each byte that arrives."""
 
 import concurrent.futures
 import threading
@@ -9,13 +9,13 @@ Answer = TypeVar("Answer")
 
 
 def within(seconds: float, call: Callable[[], Answer], name: str) -> Answer:
-    """Returns what a call returns in a thread of that name; raises TimeoutError after a time."""
+    """Run a call in a thread and return its result; raise TimeoutError when time is up."""
     answer: concurrent.futures.Future[Answer] = concurrent.futures.Future()
 
     def run() -> None:
         try:
             answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             answer.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()
@@ -23,5 +23,5 @@ def within(seconds: float, call: Callable[[], Answer], name: str) -> Answer:
         return answer.result(seconds)
     except concurrent.futures.TimeoutError:
         if answer.done():
-            return answer.result()  # Or it is the call's own error.
+            return answer.result()  # It is the call's own error, or the result came just in time.
         raise TimeoutError(f"no complete answer within {seconds:.3g} s") from None

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from spark_eos.errors import ConfigurationError
 
-# By the stem of settings: ``.location`` is the name of a file, ``.pem`` the text itself.
+# PEM labels by the stem of settings: ``.location`` names a file, ``.pem`` is the text itself.
 _PEM_LABELS: Final = {
     "ssl.ca": "CERTIFICATE",
     "ssl.certificate": "CERTIFICATE",
@@ -23,8 +23,8 @@ NAMES: Final = frozenset(
         "enable.ssl.certificate.verification",
     }
 )
-# Spark redacts options whose name or value has such a word (spark.redaction.regex), but does not
-# recognize private keys. Text before a PEM is ignored (RFC 7468, section 2).
+# Spark redacts options whose name or value contains such a word (spark.redaction.regex), but does
+# not recognize private keys. Text before a PEM is ignored (RFC 7468, section 2).
 _REDACTED_BY_SPARK: Final = "secret\n"
 _TO_PKCS8: Final = "openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW converts it"
 # Object identifier of PBES2 (RFC 8018), which Kafka's Java client can't decrypt on Java 17.
@@ -33,7 +33,7 @@ _PBES2: Final = bytes.fromhex("06092a864886f70d01050d")
 
 @dataclass(frozen=True)
 class Tls:
-    """Whom a client trusts, and its own certificate and key (PKCS#8), all as PEM or None."""
+    """Trusted authorities, and the client's certificate and key (PKCS#8), each as PEM or None."""
 
     authorities: str | None = field(default=None, repr=False)
     certificate: str | None = field(default=None, repr=False)
@@ -69,7 +69,8 @@ class Tls:
         return context
 
     def _load_own(self, context: ssl.SSLContext, certificate: str, key: str) -> None:
-        # Python loads these only from a file. This one is private to the user and soon deleted.
+        # Python loads a certificate and key only from a file. Only the user can read this one, and
+        # it is deleted right afterwards.
         with tempfile.NamedTemporaryFile("w", prefix="spark-eos-", suffix=".pem") as file:
             file.write(f"{certificate}\n{key}")
             file.flush()
@@ -84,7 +85,7 @@ class Tls:
                 raise _unreadable("ssl.certificate.location, ssl.key.location", error) from None
 
     def for_java(self) -> dict[str, str]:
-        """Settings for Kafka's Java clients (KIP-651)."""
+        """Return settings for Kafka's Java clients (KIP-651)."""
         options = {"ssl.endpoint.identification.algorithm": "https" if self.check_hostname else ""}
         if self.authorities is not None:
             options |= java_trust(self.authorities)
@@ -107,7 +108,7 @@ def _unreadable(what: str, error: Exception) -> ConfigurationError:
 
 
 def tls(settings: Mapping[str, Any]) -> Tls:
-    """Read TLS from the client settings, and its files from the driver's disk."""
+    """Read the TLS settings, and the files that they name on the driver's disk."""
     verification = "enable.ssl.certificate.verification"
     verify = str(settings.get(verification, "true")).lower()
     if verify not in {"true", "false"}:
@@ -119,7 +120,7 @@ def tls(settings: Mapping[str, Any]) -> Tls:
         )
     algorithm = str(settings.get("ssl.endpoint.identification.algorithm", "https")).lower()
     if algorithm not in {"https", "none"}:
-        # Empty, Java checks no host names; librdkafka refuses it.
+        # With an empty value, Java doesn't check host names; librdkafka refuses empty values.
         raise ConfigurationError(
             "kafka['ssl.endpoint.identification.algorithm'] must be 'https', which checks the "
             f"brokers' host names, or 'none', which does not, not {algorithm!r}"
@@ -170,7 +171,7 @@ def pem(settings: Mapping[str, Any], stem: str) -> str | None:
 
 
 def _check_key(key: str, *, encrypted: bool) -> None:
-    """Check that Spark's Kafka source can read a private key too."""
+    """Check that Spark's Kafka source can also read the private key."""
     if "-----BEGIN ENCRYPTED PRIVATE KEY-----" in key:
         if not encrypted:
             raise ConfigurationError("kafka: the key is encrypted; set ssl.key.password")

@@ -27,7 +27,7 @@ from support.jobs import GIVEN, job
             "--max-transaction-ms=60000 must be below --transaction-timeout-ms=60000",
         ),
         (["--transactional-id-prefix", "a/b"], "--transactional-id-prefix='a/b' contains a /"),
-        (["--progress-topic", "a b"], "--progress-topic='a b' can't be the name of a topic"),
+        (["--progress-topic", "a b"], "--progress-topic='a b' is not a valid topic name"),
         (["--max-dead-letters", "-1"], "--max-dead-letters is -1; it must be a whole number"),
     ],
 )
