@@ -1,11 +1,12 @@
-"""An independent verifier: it judges a query by its topics alone.
+"""An independent verifier that judges a query from its topics alone.
 
-`verify` judges the output by the input, record by record; `compare` by what the user expects.
-It reads headers, offsets and transactions by code of its own, so it can't repeat a mistake of the
-code that writes them. Both sides share client settings, connections and checks of arguments.
+`verify` checks the output against the input, record by record; `compare` checks it against rows
+that the user provides. The verifier has its own code for reading headers, offsets and transactions,
+so it can't repeat a mistake made by the code that writes them. It shares only client settings,
+connections and argument checks with the rest of the package.
 """
 
-import spark_eos._client  # noqa: F401 - before kafka-python, which it imports quietly
+import spark_eos._client  # noqa: F401 - first, to import kafka-python without warnings
 from spark_eos.errors import VerificationError
 from spark_eos.verify.comparing import compare
 from spark_eos.verify.findings import (

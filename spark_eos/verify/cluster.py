@@ -1,4 +1,4 @@
-"""Questions to one cluster, by kafka-python's connections and messages: topics, offsets, more."""
+"""Queries one cluster for topics, offsets and more, with kafka-python's messages."""
 
 import functools
 import time
@@ -27,12 +27,12 @@ from spark_eos.errors import (
 from spark_eos.verify.partitions import by_topic, name_of
 
 _PAUSE: Final = 0.05
-# Seconds to wait for one broker, before asking another which one is to be asked, and at least.
+# Maximum and minimum number of seconds for one attempt, after which leaders are looked up again.
 _ATTEMPT: Final = 5.0
 _SHORTEST: Final = 0.1
 # Seconds after which a broker that does not answer counts as down.
 _PATIENCE: Final = 3.0
-# Limit for connecting to a broker when any other broker can answer instead.
+# Time limit for connecting to a broker when any other broker can answer instead.
 _CONNECT_MS: Final = 3_000
 _LOST: Final = (
     kafka_errors.NodeNotReadyError,
@@ -50,10 +50,10 @@ _DENIED: Final = (
 )
 _TOPIC: Final = 2  # the type of a resource
 _POLICY: Final = "cleanup.policy"
-_Found = TypeVar("_Found")
+_Answer = TypeVar("_Answer")
 
 NO_ID: Final = uuid.UUID(int=0)
-"""The id of topics in clusters whose topics have none (KIP-516)."""
+"""The topic id in clusters whose topics have no ids (KIP-516)."""
 
 
 def error_name(code: int) -> str:
@@ -62,28 +62,29 @@ def error_name(code: int) -> str:
 
 
 def check(code: int) -> None:
-    """Raise kafka-python's error of a code that is not 0."""
+    """Raise kafka-python's exception for an error code other than 0."""
     if code:
         raise kafka_errors.for_code(code)
 
 
 class Identity(NamedTuple):
-    """What tells a cluster and its topics from others of the same names: its id, and theirs."""
+    """The ids of a cluster and its topics, which tell them apart from others of the same names."""
 
     cluster: str
     topics: Mapping[str, uuid.UUID]
 
 
-# Not an admin client: kafka-python's does not wait for stable offsets, keeps a coordinator that has
-# moved, gives up at the first partition's error, and can't fetch control records. librdkafka's
-# aborts the process if a coordinator's connection is lost at the wrong moment (its issue 4605).
+# An admin client won't do. kafka-python's doesn't wait for stable offsets, keeps using a
+# coordinator that has moved, gives up on the first partition's error, and can't fetch control
+# records. librdkafka's aborts the process if the connection to a coordinator is lost at the wrong
+# moment (librdkafka issue 4605).
 class Cluster:
-    """The connections to one cluster; it says at once why a listener refuses the client."""
+    """Connections to one cluster; if a listener refuses the client, raises the reason at once."""
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
         self.settings = settings
         self.timeout = timeout
-        # By node id, the names of those that do not answer.
+        # Names of the brokers that don't answer, by node id.
         self._silent: dict[int, str] = {}
         self._leaders: dict[TopicPartition, int] = {}
         configuration = settings.for_kafka_python()
@@ -105,15 +106,15 @@ class Cluster:
         """Close all connections and stop their thread."""
         self._loop.close(self._manager)
 
-    # Asking -------------------------------------------------------------------------------------
+    # Requests -----------------------------------------------------------------------------------
 
     def ask(
-        self, what: str, attempt: Callable[[float], _Found], seconds: float = _ATTEMPT
-    ) -> _Found:
-        """Attempts for so many seconds; again if an answer is lost or whoever is asked moved."""
+        self, what: str, attempt: Callable[[float], _Answer], seconds: float = _ATTEMPT
+    ) -> _Answer:
+        """Call ``attempt`` with a time limit in seconds; retry it until the cluster's timeout."""
         until = time.monotonic() + self.timeout
 
-        def once() -> _Found:
+        def once() -> _Answer:
             try:
                 return attempt(max(_SHORTEST, min(seconds, until - time.monotonic())))
             except kafka_errors.KafkaError:
@@ -137,18 +138,18 @@ class Cluster:
             raise VerificationError(reason) from error
 
     def send(self, request: Any, broker: int | None, seconds: float) -> Any:
-        """Send a request that only reads; without a broker, any may answer."""
+        """Send a read-only request to a broker; if ``broker`` is None, any broker may answer."""
         milliseconds = max(1, int(seconds * 1000))
         try:
             return self._loop.run(self._manager.answer, request, broker, milliseconds, _CONNECT_MS)
         except _LOST as error:
             self._manager.expire_metadata()
             which = "any broker" if broker is None else f"broker {self._name(broker)}"
-            raise kafka_errors.KafkaConnectionError(f"no answer of {which}: {error!r}") from error
+            raise kafka_errors.KafkaConnectionError(f"no answer from {which}: {error!r}") from error
 
     def ask_each(self, request: Any) -> dict[int, Any]:
-        """The answers of all brokers; those that give none, ``silent``, are not asked again."""
-        # Metadata may name a broker long after it died.
+        """Return the answers of all brokers; don't ask ``silent`` brokers again."""
+        # Metadata may list a broker long after it has died.
         until = time.monotonic() + _PATIENCE
         answered: dict[int, Any] = {}
         while left := [
@@ -172,21 +173,21 @@ class Cluster:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Those that do not answer, such as ``2 (host:9092)``."""
+        """Brokers that don't answer, such as ``2 (host:9092)``."""
         return tuple(self._silent.values())
 
     def _name(self, broker: int) -> str:
         return f"{broker} ({self._manager.addresses().get(broker, 'unknown')})"
 
     def coordinator(self, kind: CoordinatorType, key: str, seconds: float) -> Any:
-        """Return what any broker answers of a coordinator: an error code, or its node id."""
+        """Ask any broker for a coordinator; the answer has an error code or the node id."""
         request = FindCoordinatorRequest(key_type=kind.value, coordinator_keys=[key], min_version=4)
         return self.send(request, None, seconds).coordinators[0]
 
     # Topics -------------------------------------------------------------------------------------
 
     def partition_counts(self, topics: Collection[str] | None) -> dict[str, int]:
-        """The number of partitions of topics; of all that may be described if None is given."""
+        """Return each topic's number of partitions; None means all topics we may describe."""
         topics_found = self.ask("topics", functools.partial(self._metadata, topics))
         counts = {topic.name: len(topic.partitions) for topic in topics_found.topics}
         return counts if topics is None else {topic: counts[topic] for topic in topics}
@@ -213,7 +214,7 @@ class Cluster:
         return answer
 
     def not_compacted(self, topics: Collection[str]) -> list[str]:
-        """Raise VerificationError for a compacted topic; note on those that do not tell."""
+        """Raise VerificationError if a topic is compacted; return notes on those it can't check."""
         notes = []
         for topic in topics:
             policy = self.ask(
@@ -221,14 +222,12 @@ class Cluster:
             )
             if policy is None:
                 acl = describe_configs(topic)
-                notes.append(
-                    f"whether topic {topic!r} is compacted is not known, for lack of {acl}"
-                )
+                notes.append(f"can't tell whether topic {topic!r} is compacted, for lack of {acl}")
             elif "compact" in policy:
                 raise VerificationError(
-                    f"topic {topic!r} is compacted ({_POLICY}={policy}): what its cleaner removes "
-                    "would look lost. Compare the output's last value of each key with your own "
-                    "(--expect with --key)"
+                    f"topic {topic!r} is compacted ({_POLICY}={policy}): records that its cleaner "
+                    "removes would look lost. Compare the last value of each key in the output "
+                    "with the one you expect (--expect with --key)"
                 )
         return notes
 
@@ -254,7 +253,7 @@ class Cluster:
         return self._offsets(partitions, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def stable_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offsets: what lies below them is committed or aborted."""
+        """Return the last stable offsets; all transactions below them have ended."""
         return self._offsets(partitions, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
 
     def _offsets(
@@ -273,7 +272,7 @@ class Cluster:
         isolation: IsolationLevel,
         seconds: float,
     ) -> dict[TopicPartition, int]:
-        """Return the offset of the first partition, and what else its leader knows."""
+        """Return the offsets of the first partition and of others with the same leader."""
         leader = self.leader(partitions[0], seconds)
         topic_class = ListOffsetsRequest.ListOffsetsTopic
         led = by_topic(
@@ -294,7 +293,7 @@ class Cluster:
                 for topic, numbers in led.items()
             ],
             timeout_ms=int(seconds * 1000),
-            min_version=2,  # the first one that has isolation levels
+            min_version=2,  # the first version with isolation levels
         )
         offsets: dict[TopicPartition, int] = {}
         for topic in self.send(request, leader, seconds).topics:

@@ -1,4 +1,4 @@
-"""The comparison of outputs with what the user expects, in numbered steps."""
+"""Compares outputs with the rows that the user expects, in numbered steps."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from spark_eos.verify.rows import ParquetRows, Row, TopicRows, shown
 from spark_eos.verify.verifier import check_arguments
 
 _TOPIC: Final = "topic:"
-# Keys of the JSON document's ``unjudged``, so a public interface.
+# Keys of ``unjudged`` in the JSON document, and so part of the public interface.
 _OUTPUTS_REMOVED: Final = "missing rows, where retention has removed outputs"
 _EXPECTED_REMOVED: Final = "surplus outputs, where retention has removed what was expected"
 _ELSEWHERE: Final = "keys in several partitions, of which no order says which value is the last"
@@ -44,39 +44,39 @@ def compare(
     examples: int = 5,
     watch: Watch | None = None,
 ) -> Comparison:
-    """Compare what read_committed consumers see in topics with what the user expects there.
+    """Compare the rows that read_committed consumers see in topics with the rows you expect.
 
-    For queries whose outputs have no single source record, such as aggregations and joins. What
-    is expected comes from a plain batch query over all input. Rows are compared as multisets of
-    key and value; by topic too if the expectation has the column. Outputs must not be compacted,
-    unless they are compared by key.
+    Use it for queries whose outputs have no single source record, such as aggregations and joins.
+    Compute the expected rows with a plain batch query over all input. Rows are compared as
+    multisets of keys and values, and of topics if the expected rows have that column. Output
+    topics must not be compacted unless rows are compared by key.
 
     Args:
         kafka: Client settings by their librdkafka names; ``bootstrap.servers`` is required.
         outputs: Output topics.
-        expect: What the outputs should hold: ``topic:NAME`` for a topic of the same cluster; else
-            a Parquet file or directory, as a path or as a URI of a file system that pyarrow
-            knows, with a column ``value`` and optionally ``key`` and ``topic``, binary or string.
-            Keys are compared only if there is a column of keys.
-        key: Whether to compare only the last value of each key, which is what consumers keep of
-            output in update or complete mode. A null value is as good as no value.
-        group_id: The query's consumer group: also wait for what open transactions are about to
-            change in its offsets, and report what stays open.
-        prefix: Also report open transactions of transactional ids that begin with this.
+        expect: The expected rows: ``topic:NAME`` for a topic in the same cluster, or a Parquet
+            file or directory, as a path or as a URI of a file system that pyarrow knows. Files
+            have a column ``value`` and optionally ``key`` and ``topic``, binary or string. Keys
+            are compared only if there is a ``key`` column.
+        key: Whether to compare only the last value of each key, which is all that consumers keep
+            of output in update or complete mode. A null value counts as no value.
+        group_id: The query's consumer group. If given, also wait for open transactions that are
+            about to change its offsets, and report those that stay open.
+        prefix: Also report open transactions whose transactional ids begin with this prefix.
         timeout: Seconds to wait for open transactions to end, and for each answer.
         examples: Maximum number of examples of each difference.
-        watch: Called often with the current step, how much of it is done and how much there is.
+        watch: Called often with the current step, the amount done and the total amount.
 
     Returns:
         The comparison; see `Comparison.verdict`.
 
     Raises:
-        ConfigurationError: An argument can't be used as given, or the expectation's files or
-            columns can't; raised before anything is read.
+        ConfigurationError: An argument, or a file or column of the expected rows, can't be used;
+            raised before anything is read.
         TopicNotFoundError: A topic does not exist.
         DeadlineExceededError: The cluster does not answer in time.
-        VerificationError: The topics or files can't be read, a topic is compacted and ``key`` not
-            given, or expected rows lack a key or topic.
+        VerificationError: The topics or files can't be read, a topic is compacted and ``key`` is
+            not given, or expected rows lack a key or topic.
 
     Examples:
         ::
@@ -107,7 +107,7 @@ def compare(
     with RowCounts() as counts, closing(Cluster(settings, timeout)) as cluster:
         expected = Partitions(cluster.partition_counts(topics))
         written = Partitions(cluster.partition_counts(outputs))
-        # Of a compacted topic, the last value of a key remains.
+        # A compacted topic still has the last value of each key.
         notes = [] if key else cluster.not_compacted([*outputs, *topics])
         work = _Comparing(cluster, expected, written, counts, key, watch or silent)
         work.settle(group_id, prefix)
@@ -117,7 +117,7 @@ def compare(
 
 @dataclass
 class _Comparing:
-    """What the steps share; each sets what the later ones need."""
+    """State shared by the steps; each step sets the fields that later steps need."""
 
     cluster: Cluster
     expected_partitions: Partitions
@@ -132,7 +132,7 @@ class _Comparing:
     lows: Mapping[TopicPartition, int] = field(init=False)
 
     def settle(self, group_id: str | None, prefix: str | None) -> None:
-        """1. Takes the ends, and waits until what is below them is committed or aborted."""
+        """1. Take the ends, and wait until every transaction below them has ended."""
         self.watch("Waiting for open transactions", 0, 1)
         everything = [*self.expected_partitions, *self.outputs]
         self.settled = settle(self.cluster, everything, prefix)
@@ -141,8 +141,8 @@ class _Comparing:
             offsets, unstable = CommittedOffsets(self.cluster, group_id).read(stable=True)
             if not offsets and not unstable:
                 raise VerificationError(
-                    f"group {group_id!r} has no committed offset in any topic that may be "
-                    "described: check --group-id, or leave it out"
+                    f"group {group_id!r} has no committed offset in any topic that you may "
+                    "describe: check --group-id, or leave it out"
                 )
         names = sorted(map(name_of, unstable))
         self.held_up = [
@@ -151,12 +151,12 @@ class _Comparing:
         ]
 
     def compare(self, files: ParquetRows | None) -> None:
-        """2. Reads both sides, and compares them."""
+        """2. Read both sides and compare them."""
         counts = self.counts
         self.expected = files or self._topic_rows(self.expected_partitions)
         self.visible = self._topic_rows(self.outputs)
-        # First the expectation, which may turn out to be unfit.
-        advance = meter(self.watch, "Reading what is expected", self.expected.total)
+        # Read the expected rows first, since they may turn out to be unusable.
+        advance = meter(self.watch, "Reading expected rows", self.expected.total)
         for batch in self.expected.read(advance):
             counts.add(EXPECTED, map(self._hashed, self._fit(batch)))
         for batch in self.visible.read(meter(self.watch, "Reading outputs", self.visible.total)):
@@ -165,7 +165,7 @@ class _Comparing:
                 counts.add_keyless(row.number for row in batch if row.key is None)
                 rows = [row for row in batch if row.key is not None]
             counts.add(VISIBLE, map(self._hashed, rows))
-        # Only now, because retention may have removed more in the meantime.
+        # Look up the lows only now: retention may have removed records in the meantime.
         self.lows = self.cluster.lows([*self.expected_partitions, *self.outputs])
         self.watch("Comparing", 0, 1)
         if self.by_key:
@@ -187,7 +187,7 @@ class _Comparing:
                 what = "has no topic" if row.topic is None else f"is for topic {row.topic!r}"
                 raise VerificationError(
                     f"the expected row {self.expected.name(row.number)} {what}: each must be for "
-                    "a topic of --output"
+                    "one of the --output topics"
                 )
             if self.by_key and row.key is None:
                 raise VerificationError(
@@ -210,11 +210,11 @@ class _Comparing:
             names = f"{self.expected.name(first)} and {self.expected.name(last)}"
             raise VerificationError(
                 f"the expected rows {names} have the same key {key!r} and different values: "
-                "nothing says which is the last"
+                "it is unclear which is the last"
             )
 
     def comparison(self, most: int, notes: Iterable[str]) -> Comparison:
-        """3. Counts each kind of difference, and reads examples again: SQL has only hashes."""
+        """3. Count each kind of difference, and reread examples, since SQL has only hashes."""
         ask, lows = self.counts.number, self.lows
         other = Difference.VALUE if self.by_key else Difference.DUPLICATE
         kinds = (Difference.MISSING, other, Difference.UNEXPECTED)
@@ -259,14 +259,14 @@ class _Comparing:
     def _examples(
         self, cases: Mapping[Difference, Sequence[_Case]]
     ) -> dict[Difference, list[RowExample]]:
-        """Read keys and values of cases; those that are gone since have neither."""
-        every = [case for some in cases.values() for case in some]
-        wanted = _picked(self.expected, {source for source, *_ in every if source is not None})
-        seen = _picked(self.visible, {first for _, first, *_ in every if first is not None})
+        """Read the keys and values of cases; rows removed in the meantime have neither."""
+        all_cases = [case for kind_cases in cases.values() for case in kind_cases]
+        wanted = _picked(self.expected, {source for source, *_ in all_cases if source is not None})
+        seen = _picked(self.visible, {first for _, first, *_ in all_cases if first is not None})
         examples: dict[Difference, list[RowExample]] = {}
-        for kind, some in cases.items():
+        for kind, kind_cases in cases.items():
             examples[kind] = []
-            for source, first, last, detail in some:
+            for source, first, last, detail in kind_cases:
                 key, expected = wanted.get(source, (None, None))
                 value = expected
                 if kind is not Difference.MISSING:
@@ -286,11 +286,11 @@ class _Comparing:
     def _notes(self) -> Iterator[str]:
         yield from self.settled.notes()
         if not self.expected.has_key:
-            yield "keys were not compared, as the expectation has no column 'key'"
+            yield "keys were not compared, since the expected rows have no column 'key'"
         if self.settled.short:
-            yield "what is behind an open transaction can't be seen: differences may be due to that"
+            yield "records behind open transactions can't be seen, which may explain differences"
 
 
 def _picked(rows: _Rows, numbers: set[int]) -> dict[int | None, tuple[str | None, str | None]]:
-    """Key and value of some rows, to be shown."""
+    """Return the keys and values of some rows, shortened for display."""
     return {row.number: (shown(row.key), shown(row.value)) for row in rows.pick(numbers)}

@@ -1,4 +1,4 @@
-"""Finds output records outside of committed transactions, by the control records in the log."""
+"""Finds output records outside committed transactions, from the control records in the log."""
 
 import enum
 import functools
@@ -17,16 +17,16 @@ from spark_eos.verify.partitions import name_of
 
 _AT_ONCE: Final = 16 << 20
 _BY_NAME: Final = 12  # the last version of Fetch that identifies topics by name
-_ENDS_TRANSACTION: Final = (0, 1)  # other control records, such as KRaft's, do not
-_NOBODY: Final = -1  # the producer id of records without one
+_ENDS_TRANSACTION: Final = (0, 1)  # abort and commit; KRaft's control records, for one, don't
+_NOBODY: Final = -1  # the producer id in records written without one
 
 
 class Fate(enum.IntEnum):
-    """What became of a transaction that was not committed."""
+    """The fate of a transaction that was not committed."""
 
     ABORTED = 1
     OPEN = 2  # there is no control record
-    # Retention has removed its records or its control record before they were read.
+    # Retention removed its records or its control record before they were read.
     UNKNOWN = 3
 
 
@@ -42,7 +42,7 @@ class Uncommitted(NamedTuple):
 def uncommitted(
     cluster: Cluster, partition: TopicPartition, low: int, end: int, advance: Callable[[int], None]
 ) -> Iterator[Uncommitted]:
-    """A partition's records below an end whose transactions were not committed, or may not be."""
+    """Yield the records below ``end`` whose transactions were not committed, or may not be."""
     pending: dict[int, list[list[int]]] = {}
     for first, last, batch in _batches(cluster, partition, low, end, advance):
         if batch is None:
@@ -73,7 +73,7 @@ def uncommitted(
 def _batches(
     cluster: Cluster, partition: TopicPartition, low: int, end: int, advance: Callable[[int], None]
 ) -> Iterator[tuple[int, int, Any]]:
-    """First and last offset of each batch; None for a batch where retention removed them."""
+    """Yield first offset, last offset and batch; the batch is None where retention removed it."""
     offset = low
     while offset < end:
         before = offset
@@ -86,8 +86,8 @@ def _batches(
             offset = cluster.lows([partition])[partition]
             if offset > before:
                 yield before, offset - 1, None
-        # Only their headers and control records are decoded, by kafka-python: the outputs are read
-        # by librdkafka, which shares no code with it.
+        # Only batch headers and control records are decoded here, by kafka-python. The outputs are
+        # read by librdkafka, which shares no code with kafka-python.
         for batch in MemoryRecords(records or b""):
             if not isinstance(batch, DefaultRecordBatch):
                 raise VerificationError(
@@ -97,7 +97,7 @@ def _batches(
             if batch.base_offset >= end:
                 advance(end - before)
                 return
-            if batch.next_offset > offset:  # else it lies before the requested offset
+            if batch.next_offset > offset:  # otherwise it lies before the requested offset
                 yield max(offset, batch.base_offset), batch.last_offset, batch
                 offset = batch.next_offset
         if offset == before:
@@ -108,7 +108,7 @@ def _batches(
 def _fetch(
     cluster: Cluster, partition: TopicPartition, offset: int, seconds: float
 ) -> bytes | None:
-    """Records from an offset on; None if it does not exist."""
+    """Return records from an offset on, or None if that offset does not exist."""
     leader = cluster.leader(partition, seconds)
     answer = cluster.send(_request(partition, offset), leader, seconds)
     answer_part = answer.responses[0].partitions[0]

@@ -1,4 +1,4 @@
-"""A temporary SQLite database: memory use does not grow with the number of records."""
+"""A temporary SQLite database, which keeps memory use independent of the number of records."""
 
 import sqlite3
 import tempfile
@@ -24,11 +24,11 @@ class Database:
         self._directory = tempfile.TemporaryDirectory(prefix="spark-eos-verify-")
         file = Path(self._directory.name) / "records.sqlite"
         self._database = sqlite3.connect(file, isolation_level=None)
-        # Signal handlers run only in Python code, so the long sort has to call Python now and then.
+        # Signal handlers run only in Python code, so a long sort has to call Python now and then.
         self._database.set_progress_handler(lambda: 0, _STEPS)
         for name, function in functions.items():
             self._database.create_function(name, 1, function)
-        # Tables have no index: one sort of all records answers the questions about them.
+        # The tables have no index: a single sort of all records answers every question.
         self._database.executescript(_PRAGMAS + schema)
 
     def __enter__(self: _Self) -> _Self:
@@ -40,7 +40,7 @@ class Database:
         self._directory.cleanup()
 
     def insert(self, what: str, rows: Iterable[tuple[Any, ...] | dict[str, Any]]) -> None:
-        """Executes INSERT INTO with the values of each row."""
+        """Execute INSERT INTO with the values of each row."""
         self._database.executemany(f"INSERT INTO {what}", rows)
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -48,11 +48,11 @@ class Database:
         return self._database.execute(query, values).fetchall()
 
     def number(self, query: str) -> int:
-        """Return the one number that answers a query; 0 for null, such as the sum of no rows."""
+        """Return the single number that a query yields; 0 for null, such as the sum of no rows."""
         return int(self.ask(query)[0][0] or 0)
 
     def run(self, statements: Iterable[str]) -> None:
-        """Executes statements that may take long; raises KeyboardInterrupt at Ctrl-C."""
+        """Execute statements that may take long; raise KeyboardInterrupt on Ctrl-C."""
         try:
             for statement in statements:
                 self._database.execute(statement)

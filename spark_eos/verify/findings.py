@@ -1,4 +1,4 @@
-"""The results of `verify` and `compare`: plain values and the verdict on them."""
+"""The results of `verify` and `compare`: plain values and a verdict."""
 
 import enum
 from collections.abc import Mapping
@@ -102,9 +102,9 @@ class RowExample:
 
     Attributes:
         key: The key; None if it is null.
-        value: The value that is there, or that is missing; None if it is null.
-        expected: The value that is expected in its place, for `Difference.VALUE`.
-        source: Where the expected row is: ``file:row``, counted from 0, or
+        value: The value that was found or is missing; None if it is null.
+        expected: The value expected instead, for `Difference.VALUE`.
+        source: Location of the expected row: ``file:row``, with rows counted from 0, or
             ``topic:partition:offset``. None if there is no such row.
         outputs: The output records concerned.
         detail: Further explanation; may be empty.
@@ -128,8 +128,8 @@ class Finding(Generic[_Example]):
     """How often one kind of anomaly or difference was found.
 
     Attributes:
-        count: Number of missing or surplus records; of keys if compared by key; of partitions and
-            transactions for kinds that concern those.
+        count: Number of missing or surplus records, or of keys if compared by key. For kinds that
+            concern partitions or transactions, the number of those.
         examples: Some cases, lowest positions first.
         parts: The count by cause, where known: lost writes by the fate of the attempts to write
             them (``aborted``, ``open``, ``none``).
@@ -168,13 +168,13 @@ class GroupOffset:
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Generic[_Kind, _Example]):
-    """What `verify` and `compare` find.
+    """The common part of the results of `verify` and `compare`.
 
     Attributes:
         records_out: Number of output records visible at the isolation level.
         found: A finding for each kind that was checked; its count is 0 if all is well.
         unjudged: Number of records, rows or keys that can't be judged, by reason.
-        notes: Further remarks for the reader.
+        notes: Further remarks for the user.
     """
 
     records_out: int
@@ -202,13 +202,13 @@ class Result(Generic[_Kind, _Example]):
 
 @dataclass(frozen=True, kw_only=True)
 class Findings(Result[Kind, Example]):
-    """The result of `verify`: a `Result` with these attributes, too.
+    """The result of `verify`: a `Result` with additional attributes.
 
     Attributes:
         records_in: Number of input records read.
         isolation_level: ``read_committed`` or ``read_uncommitted``.
         complete: Whether input that is not yet processed counts as an anomaly.
-        input_gone: Number of outputs whose input retention has removed; they count neither as
+        input_gone: Number of outputs whose input was removed by retention. They count neither as
             sound nor as outputs of no input.
         group: The group's offsets, if a group was given.
 
@@ -247,10 +247,10 @@ class Findings(Result[Kind, Example]):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Result[Difference, RowExample]):
-    """The result of `compare`: a `Result` with these attributes, too.
+    """The result of `compare`: a `Result` with additional attributes.
 
     Attributes:
-        rows_expected: Number of rows of the expectation.
+        rows_expected: Number of expected rows.
         by_key: Whether only the last value of each key was compared.
 
     Examples:
@@ -271,5 +271,5 @@ class Comparison(Result[Difference, RowExample]):
 
     @property
     def unchecked(self) -> tuple[Difference, ...]:
-        """Kinds that do not apply: with keys duplicates, without keys different values."""
+        """Kinds that don't apply: duplicates when comparing by key, otherwise different values."""
         return tuple(kind for kind in Difference if kind not in self.found)

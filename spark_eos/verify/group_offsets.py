@@ -19,7 +19,7 @@ _UNSTABLE: Final = kafka_errors.UnstableOffsetCommitError.errno
 
 
 class Stored(NamedTuple):
-    """A committed offset, and the text that the client has stored with it."""
+    """A committed offset and the metadata text that the client stored with it."""
 
     offset: int
     text: str
@@ -38,9 +38,9 @@ class CommittedOffsets:
     def read(
         self, partitions: Iterable[TopicPartition] | None = None, *, stable: bool
     ) -> tuple[Offsets, set[TopicPartition]]:
-        """Offsets, by default all that may be described; and partitions that stayed unstable."""
-        # Until no open transaction is about to change an offset: of each partition by itself, since
-        # a running query always has some pending.
+        """Return offsets, by default all we may describe, and partitions that stayed unstable."""
+        # Wait until no open transaction is about to change an offset. Each partition is awaited
+        # separately, since a running query always has pending offsets in some partition.
         until = time.monotonic() + self._cluster.timeout
         offsets, unstable = self._asked(partitions, stable=stable)
         while unstable and time.monotonic() <= until:

@@ -1,4 +1,4 @@
-"""How far a query has come in its inputs, by its group's offsets."""
+"""Reads a query's progress in its inputs from its group's offsets."""
 
 import json
 import re
@@ -14,12 +14,12 @@ from spark_eos.verify.cluster import NO_ID, Cluster, Identity
 from spark_eos.verify.group_offsets import CommittedOffsets, Offsets
 from spark_eos.verify.partitions import Partitions, name_of
 
-# The text of an offset of a progress topic tells its source partition, by the source cluster's id,
-# topic, topic id in hexadecimal digits and partition: {"spark-eos": 2, ..., "source": [...]}.
-# That of a staged query tells the batch that was staged last: "staged": {...}.
-# What is read here is that text, not the code that writes it.
+# The metadata text of an offset in a progress topic names the source partition by the source
+# cluster's id, topic, topic id in hexadecimal digits, and partition:
+# {"spark-eos": 2, ..., "source": [...]}. In a staged query, the text describes the batch that was
+# staged last: "staged": {...}. This module parses the text without the code that writes it.
 _FORMAT: Final = "spark-eos"
-# What a staged query publishes for monitoring is no progress.
+# Offsets that a staged query publishes for monitoring are not its progress.
 _PUBLISHED: Final = '{"spark-eos":2,"position":'
 _MOST_CHARS: Final = 4_096
 _UUID: Final = re.compile(r"[0-9a-f]{32}")
@@ -28,36 +28,36 @@ _MOST_PARTITIONS: Final = 1 << 31
 
 @dataclass(frozen=True)
 class InputOffsets:
-    """The next offset to read, if any is committed; and what stayed unstable, by name."""
+    """Each partition's next offset, if committed, and names of partitions that stayed unstable."""
 
     committed: Mapping[TopicPartition, int]
     unstable: tuple[str, ...] = ()
 
 
 def check_not_staged(group: CommittedOffsets) -> None:
-    """Raise VerificationError for a staged query's group, which has no offsets of its inputs."""
+    """Raise VerificationError for the group of a staged query, which has no input offsets."""
     offsets, _ = group.read(stable=False)
     if any(
         text.startswith(_PUBLISHED) or isinstance(_fields(text).get("staged"), dict)
         for _, text in offsets.values()
     ):
         raise VerificationError(
-            f"group {group.group_id!r} is that of a staged query: its offsets do not tell how far "
-            "it has come in its inputs. Compare its output with what it should be (--expect). Only "
-            "if each input has its own output, leave --group-id out: all input then counts as "
-            "processed"
+            f"group {group.group_id!r} belongs to a staged query, whose offsets do not show its "
+            "progress in the inputs. Compare its output with rows that you compute (--expect). "
+            "Leave out --group-id only if each input has an output of its own: all input then "
+            "counts as processed"
         )
 
 
 class DirectDelivery:
-    """By the group's offsets of the inputs themselves."""
+    """Reads progress from the group's offsets in the inputs themselves."""
 
     def __init__(self, group: CommittedOffsets, inputs: Partitions) -> None:
         self._group = group
         self._inputs = inputs
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Read the offsets; as `CommittedOffsets.read`. Once stable, there must be any."""
+        """Read offsets, as `CommittedOffsets.read` does; if ``stable``, raise if there are none."""
         offsets, unstable = self._group.read(self._inputs, stable=stable)
         committed = {partition: stored.offset for partition, stored in _progress(offsets).items()}
         if stable and not committed:
@@ -72,7 +72,7 @@ class DirectDelivery:
 
 
 class MirroredDelivery:
-    """By the group's offsets of a progress topic, of which each stands for a source partition."""
+    """Reads progress from the group's offsets in a progress topic, one per source partition."""
 
     def __init__(
         self, group: CommittedOffsets, inputs: Partitions, target: Cluster, source: Cluster
@@ -84,7 +84,7 @@ class MirroredDelivery:
         self._source = source
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Read the offsets; as `CommittedOffsets.read`. Once stable, there must be any."""
+        """Read offsets, as `CommittedOffsets.read` does; if ``stable``, raise if there are none."""
         offsets, _ = self._group.read(stable=False)
         stored = _progress(offsets)
         unstable: set[TopicPartition] = set()
@@ -101,49 +101,50 @@ class MirroredDelivery:
         return InputOffsets(committed, tuple(map(name_of, sorted(unstable))))
 
     def _awaited(self, stored: Offsets) -> set[TopicPartition]:
-        """The partitions whose offset may be about to tell of an input; also those without one."""
+        """Return the partitions whose next offset may stand for an input, even a first one."""
         sources = {
             partition: source
             for partition, source in _sources(stored).items()
             if source is not None
         }
-        # A group without any progress, in its first transaction, may have it anywhere.
+        # A group in its first transaction has no progress yet, and may get it in any topic.
         topics = sorted({topic for topic, _ in sources})
         counts = self._target.partition_counts(topics or None)
-        # A progress partition keeps its source partition for good.
+        # A progress partition never changes its source partition.
         others = {
             partition for partition, source in sources.items() if source.topic not in self._topics
         }
-        # Only if asked for a partition, the broker tells that it is about to get its first offset.
+        # The broker reports a pending first offset only for partitions named in the request.
         return {*Partitions(counts)} - others
 
     def _committed(self, stored: Offsets) -> dict[TopicPartition, int]:
         sources = _sources(stored)
         progress = {topic for (topic, _), source in sources.items() if source is not None}
         read = self._source.identity(self._topics)
-        told: dict[TopicPartition, TopicPartition] = {}
+        holders: dict[TopicPartition, TopicPartition] = {}
         for partition, source in sorted(sources.items()):
             if source is None:
                 if partition.topic in progress:
-                    raise self._untold(partition)
+                    raise self._without_source(partition)
                 continue
             self._check(partition, source, read)
             at = TopicPartition(source.topic, source.partition)
-            if at in told:
+            if at in holders:
                 raise VerificationError(
-                    f"{name_of(told[at])} and {name_of(partition)} both hold the progress of group "
-                    f"{self._group.group_id!r} in {name_of(at)}: which of them counts is not known"
+                    f"{name_of(holders[at])} and {name_of(partition)} both hold the progress of "
+                    f"group {self._group.group_id!r} in {name_of(at)}: it is not known which of "
+                    "them counts"
                 )
-            told[at] = partition
+            holders[at] = partition
         return {
-            at: stored[partition].offset for at, partition in told.items() if at in self._inputs
+            at: stored[partition].offset for at, partition in holders.items() if at in self._inputs
         }
 
-    def _untold(self, partition: TopicPartition) -> VerificationError:
+    def _without_source(self, partition: TopicPartition) -> VerificationError:
         return VerificationError(
             f"the offset of group {self._group.group_id!r} in {name_of(partition)} does not tell "
-            "which source partition it stands for: another tool has set it; a run of the query "
-            "with its checkpoint mends it"
+            "which source partition it stands for: another tool has set it. To repair it, run the "
+            "query once with its checkpoint"
         )
 
     def _check(self, partition: TopicPartition, source: "Source", read: Identity) -> None:
@@ -153,15 +154,15 @@ class MirroredDelivery:
         )
         if source.cluster != read.cluster:
             raise VerificationError(
-                f"{what} cluster {source.cluster!r}, and --source-bootstrap-servers leads to "
+                f"{what} cluster {source.cluster!r}, but --source-bootstrap-servers leads to "
                 f"cluster {read.cluster!r}: give the cluster that the query reads"
             )
         topic_id = read.topics.get(source.topic, NO_ID)
         if NO_ID not in (source.topic_id, topic_id) and source.topic_id != topic_id:
             raise VerificationError(
-                f"{what} topic id {source.topic_id}, and the topic that "
+                f"{what} topic id {source.topic_id}, but the topic that "
                 f"--source-bootstrap-servers leads to has topic id {topic_id}: it was deleted and "
-                "recreated, or it is another cluster's"
+                "recreated, or it belongs to another cluster"
             )
 
 
@@ -191,11 +192,11 @@ def source_of(text: str) -> Source | None:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """Return what a text holds; nothing if it is not ours."""
+    """Parse an offset's metadata text; return nothing unless spark-eos wrote it."""
     if len(text) > _MOST_CHARS:
         return {}
     try:
-        # An offset that is set with confluent-kafka has a text that ends with a NUL.
+        # confluent-kafka appends a NUL to the metadata text of offsets.
         fields = json.loads(text.rstrip("\0"))
     except (ValueError, RecursionError):
         return {}

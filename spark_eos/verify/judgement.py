@@ -1,4 +1,4 @@
-"""Makes the findings of what SQL and the offsets answer."""
+"""Derives the findings from the records in SQL and the group's offsets."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from spark_eos.verify.open_transactions import Settled
 from spark_eos.verify.partitions import Partitions, position_in
 from spark_eos.verify.questions import Records
 
-# Keys of the JSON document's ``unjudged``, so a public interface.
+# Keys of ``unjudged`` in the JSON document, and so part of the public interface.
 _OUTPUTS_REMOVED: Final = "missing outputs, where retention has removed outputs"
 _INPUTS_REMOVED: Final = "outputs without an input, where retention has removed inputs"
 _MARKERS_REMOVED: Final = (
@@ -26,7 +26,7 @@ _FATES: Final = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"
 
 @dataclass
 class Judgement:
-    """What a verification knows; what it learns is judged once all records are matched."""
+    """The state of a verification, which is judged once all records are matched."""
 
     matching: Matching
     inputs: Partitions
@@ -34,7 +34,7 @@ class Judgement:
     records: Records
     isolation_level: str
     group_id: str | None
-    # Those of the end.
+    # Set by the steps of the verification.
     offsets: InputOffsets = field(init=False)
     input_lows: Mapping[TopicPartition, int] = field(init=False)
     input_ends: Mapping[TopicPartition, int] = field(init=False)
@@ -42,7 +42,7 @@ class Judgement:
     rows: Outputs = field(init=False)
 
     def findings(self, notes: Iterable[str], *, examples: int, complete: bool) -> Findings:
-        """Count each kind of anomaly, and pick examples; add its notes to those given."""
+        """Count each kind of anomaly and pick examples; append further notes to ``notes``."""
         records = self.records
         by_sql = [Kind.LOST, Kind.DUPLICATE, Kind.PHANTOM, Kind.ABORTED_READ, Kind.DIRTY_READ]
         if self.matching.by_position:
@@ -59,7 +59,7 @@ class Judgement:
         if self.group_id is not None:
             listed[Kind.BEYOND_END] = [*self._beyond_end()]
         findings |= {
-            kind: Finding(len(each), tuple(each[:examples])) for kind, each in listed.items()
+            kind: Finding(len(cases), tuple(cases[:examples])) for kind, cases in listed.items()
         }
         return Findings(
             records_in=records.number("SELECT COUNT(*) FROM inputs"),
@@ -76,7 +76,7 @@ class Judgement:
         )
 
     def _asked(self, kind: Kind, most: int) -> Finding[Example]:
-        """Return the answer to the question that the kind's view asks."""
+        """Return the count and examples from the kind's view."""
         view = kind.value
         rows = self.records.ask(f"SELECT id, source, first, last, detail FROM {view} LIMIT ?", most)
         parts: dict[str, int] = {}
@@ -103,18 +103,18 @@ class Judgement:
 
     def _unjudged(self) -> dict[str, int]:
         number, matching = self.records.number, self.matching
-        # By position it is known whether retention removed the input, but not what it had expected.
+        # A position shows whether retention removed the input, but not its number of outputs.
         known = matching.by_position and matching.expect_header is None
         removed = not known and any(self.input_lows.values())
         missing = "SELECT SUM(number) FROM missing WHERE unsure"
         if matching.at_most_once_each:
             missing += " AND NOT visible AND id IN (SELECT id FROM attempts)"
         unmatched = "SELECT SUM(visible) FROM unmatched WHERE gone OR typeof(id) <> 'integer'"
-        letters = self.rows.letters
-        several = self.group_id is None and len(letters) > 1
+        dead_letters = self.rows.letters
+        several = self.group_id is None and len(dead_letters) > 1
         return {
             **self.settled.unjudged(),
-            _SEVERAL: sum(letters.values()) if several else 0,
+            _SEVERAL: sum(dead_letters.values()) if several else 0,
             _OUTPUTS_REMOVED: number(missing),
             _INPUTS_REMOVED: number(unmatched) if removed else 0,
             _MARKERS_REMOVED: number(f"SELECT COUNT(*) FROM exposed WHERE fate = {Fate.UNKNOWN:d}"),
@@ -144,15 +144,15 @@ class Judgement:
         if others := self.rows.others:
             group_id = self.group_id
             what = (
-                "dead letters of topics that are no inputs"
+                "dead letters of topics that are not inputs"
                 if group_id is None
-                else f"records of dead-letter topics that are no letters of group {group_id!r}"
+                else f"records in dead-letter topics that are not from group {group_id!r}"
             )
-            yield f"{what} are another query's, and left out: {others:,}"
+            yield f"{what} belong to other queries and are left out: {others:,}"
         yield from self._notes_on_numbers()
 
     def _notes_on_numbers(self) -> Iterator[str]:
-        """Return what a query that filters or explodes has done, and how to say that it may."""
+        """Yield what a query that filters or explodes has done, and which options allow it."""
         ask, matching = self.records.number, self.matching
         if matching.at_most_once_each:
             missing = ask("SELECT COUNT(*) FROM missing WHERE NOT visible")
@@ -166,14 +166,14 @@ class Judgement:
             never := ask("SELECT COUNT(*) FROM lost_writes WHERE NOT fate AND NOT visible")
         ):
             yield (
-                f"{never:,} processed inputs were never written, in no transaction. If the query "
-                "has dead letters, name their topic (--dead-letter-topic). If it "
-                "filters, they may have been left out on purpose: --at-most-once-each lets inputs "
-                "be missing, but none be written twice; --expect-header says how many outputs each "
-                "has"
+                f"{never:,} processed inputs were never written in any transaction. If the query "
+                "has dead letters, name their topic (--dead-letter-topic). If it filters, it may "
+                "have left them out on purpose: --at-most-once-each allows inputs without output, "
+                "but not duplicates; --expect-header names a header with each input's number of "
+                "outputs"
             )
         if matching.expect_header is None and ask("SELECT COUNT(*) FROM duplicates"):
             yield (
-                "inputs have several outputs. If the query makes more than one of a record, let a "
-                "header of the input say how many (--expect-header)"
+                "some inputs have several outputs. If the query makes several outputs of a record, "
+                "put their number into a header of the input (--expect-header)"
             )

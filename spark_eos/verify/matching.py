@@ -1,4 +1,4 @@
-"""How output records are matched with input records, and the rows of both for SQL."""
+"""Matches output records with input records, and turns both into rows for SQL."""
 
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -15,9 +15,9 @@ from spark_eos.verify.partitions import OFFSETS, SHIFT, Partitions, name_of
 from spark_eos.verify.questions import AHEAD, DONE, DUE, Id, InputRow, OutputRow
 from spark_eos.verify.records import Batch
 
-# The largest number of outputs of one record; their sum must fit into 64 bits.
+# Maximum number of outputs of one record; the sum over all records must fit into 64 bits.
 _MAX_EXPECTED: Final = (1 << 31) - 1
-# Errors and findings show at most so many bytes of a header.
+# Maximum number of bytes of a header that errors and findings show.
 _SHOWN: Final = 100
 
 NoSourceRow = tuple[int, bytes | None]
@@ -26,7 +26,7 @@ NoSourceRow = tuple[int, bytes | None]
 
 @dataclass(frozen=True)
 class Matching:
-    """What records are matched by: exactly one of the first three; see `verify`."""
+    """How records are matched: by exactly one of the first three fields; see `verify`."""
 
     position_header: str | None = None
     header: str | None = None
@@ -46,11 +46,11 @@ class Matching:
 
     @property
     def by_position(self) -> bool:
-        """True if a record's id is its position."""
+        """True if the id of a record is its position."""
         return self.position_header is not None
 
     def missing(self, records: int, topics: Collection[str]) -> VerificationError:
-        """Return the error for outputs of which none has what they are to be matched by."""
+        """Return the error for outputs none of which has the header or key to match by."""
         if self.by_position:
             what = f"a header {self.position_header!r} (--position-header)"
             remedy = (
@@ -68,7 +68,8 @@ class Matching:
             )
         return VerificationError(
             f"none of the {records:,} records of {', '.join(topics)} has {what} to match it by. "
-            f"{remedy}. Output that no single input makes is compared with your own (--expect)"
+            f"{remedy}. If outputs have no single input, compare them with rows that you compute "
+            "(--expect)"
         )
 
     def name(self) -> Callable[[Message], Id | None]:
@@ -91,12 +92,17 @@ class Inputs:
     ) -> None:
         self._matching = matching
         self._partitions = partitions
-        # From before and after the outputs were read; without a group, None, all input is due.
+        # Bounds from before and after the outputs were read. Without a group (None), all input is
+        # due.
         self._due = _bounds(partitions, before)
         self._done = _bounds(partitions, after)
 
     def rows(self, batch: Batch) -> list[InputRow]:
-        """Raise VerificationError for a record that can't be matched, or has no number."""
+        """Return the rows of a batch.
+
+        Raises:
+            VerificationError: A record can't be matched, or its number of outputs is unknown.
+        """
         due, done = self._due, self._done
         standings = [
             DUE if at < due[at >> SHIFT] else DONE if at < done[at >> SHIFT] else AHEAD
@@ -125,7 +131,7 @@ class Inputs:
         value = header(message, name)
         if value is None and headers_of(message) is None:
             raise VerificationError(
-                f"input {self._partitions.position(at)}: how many outputs are expected is not "
+                f"input {self._partitions.position(at)}: the number of expected outputs is not "
                 "known, since the name of a header is not UTF-8"
             )
         if value is None:
@@ -140,7 +146,7 @@ class Inputs:
 
 
 def _bounds(partitions: Partitions, offsets: InputOffsets | None) -> list[int]:
-    """By a partition's number, the first position that the group has not committed."""
+    """Return, by partition number, the first position that the group has not committed."""
     return [
         base + (OFFSETS + 1 if offsets is None else offsets.committed.get(partition, 0))
         for partition, base in partitions.bases.items()
@@ -148,7 +154,7 @@ def _bounds(partitions: Partitions, offsets: InputOffsets | None) -> list[int]:
 
 
 class Outputs:
-    """Turns output records into rows; keeps the order of sources in each output partition."""
+    """Turns output records into rows, and tracks source order within each output partition."""
 
     def __init__(
         self, matching: Matching, inputs: Partitions, outputs: Partitions, group_id: str | None
@@ -157,67 +163,69 @@ class Outputs:
         self._name = matching.name()
         self._inputs = inputs
         self._outputs = outputs
-        # Dead letters say their source's position in headers of their own.
-        self._letters = {
+        # Dead letters have their source's position in headers of their own.
+        self._dead_letter_partitions = {
             base >> SHIFT
             for partition, base in outputs.bases.items()
             if partition.topic in matching.dead_letter_topics
         }
         self._group = None if group_id is None else group_id.encode()
-        # What names no topic is no letter, so it is judged.
+        # A record whose headers name no topic is not a dead letter, so it is judged.
         self._topics = {b"", *(partition.topic.encode() for partition in inputs)}
-        # How many dead letters count, by group; and how many records of their topics do not.
+        # Number of dead letters that count, by group; and of records in their topics that don't.
         self.letters: Counter[bytes] = Counter()
         self.others = 0
         self._bases = {
             name_of(partition).encode(): base for partition, base in inputs.bases.items()
         }
         self._matching = matching
-        # Outputs that are no dead letters, and whether one has what it is to be matched by.
+        # Number of outputs in other topics, and whether any of them has the header or key to match
+        # by.
         self._plain = 0
         self._named = False
-        # By number of the output partition and of the input partition.
+        # Highest source position so far, by output partition number and input partition number.
         self._highest: list[dict[int, int]] = [{} for _ in outputs]
 
     def rows(self, batch: Batch) -> tuple[list[OutputRow], list[NoSourceRow]]:
         """Return the rows of records that refer to an input, and of those that don't."""
-        if self._letters:
-            batch = [record for record in batch if not self._is_anothers(*record)]
+        if self._dead_letter_partitions:
+            batch = [record for record in batch if not self._is_from_other_query(*record)]
         if self._header is not None:
             rows, without = self._by_position(batch, self._header)
         else:
             rows, without = self._by_name(batch)
         if not self._named:
-            self._plain += sum(at >> SHIFT not in self._letters for at, _ in batch)
+            self._plain += sum(at >> SHIFT not in self._dead_letter_partitions for at, _ in batch)
             named = [
                 *(at for _, at, _ in rows),
                 *(at for at, value in without if value is not None),
             ]
-            self._named = any(at >> SHIFT not in self._letters for at in named)
+            self._named = any(at >> SHIFT not in self._dead_letter_partitions for at in named)
         return rows, without
 
     def check_named(self) -> None:
-        """Raise VerificationError if no record has what it is to be matched by."""
+        """Raise VerificationError if no record has the header or key to match by."""
         if self._plain and not self._named:
-            letters = self._matching.dead_letter_topics
-            topics = {partition.topic for partition in self._outputs} - {*letters}
+            dead_letter_topics = self._matching.dead_letter_topics
+            topics = {partition.topic for partition in self._outputs} - {*dead_letter_topics}
             raise self._matching.missing(self._plain, sorted(topics))
 
-    def _is_anothers(self, at: int, message: Message) -> bool:
-        """Whether a record of a dead-letter topic is not the query's; counts it either way."""
-        if at >> SHIFT not in self._letters:
+    def _is_from_other_query(self, at: int, message: Message) -> bool:
+        """Return True for another query's record in a dead-letter topic; count it either way."""
+        if at >> SHIFT not in self._dead_letter_partitions:
             return False
-        letter = dead_letter(headers_of(message) or ())
-        # Without a group, only letters of topics that are no inputs are known to be others'.
+        parsed = dead_letter(headers_of(message) or ())
+        # Without a group, dead letters are known to come from another query only if their topic is
+        # not an input.
         if self._group is None:
-            anothers = letter.topic not in self._topics
+            other = parsed.topic not in self._topics
         else:
-            anothers = letter.group != self._group
-        if anothers:
+            other = parsed.group != self._group
+        if other:
             self.others += 1
-        elif letter.topic:
-            self.letters[letter.group] += 1
-        return anothers
+        elif parsed.topic:
+            self.letters[parsed.group] += 1
+        return other
 
     def _by_name(self, batch: Batch) -> tuple[list[OutputRow], list[NoSourceRow]]:
         rows: list[OutputRow] = []
@@ -238,7 +246,7 @@ class Outputs:
             output = at >> SHIFT
             value = (
                 dead_letter(headers_of(message) or ()).position
-                if output in self._letters
+                if output in self._dead_letter_partitions
                 else header(message, name)
             )
             partition, _, offset = (value or b"").rpartition(b":")

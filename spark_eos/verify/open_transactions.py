@@ -1,4 +1,4 @@
-"""Transactions that have not ended: found, waited for, and described."""
+"""Finds open transactions, waits for them to end, and describes those that don't."""
 
 import functools
 import time
@@ -19,7 +19,7 @@ from spark_eos.verify.partitions import position_in
 
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _PAUSE: Final = 0.1
-# A key of the JSON document's ``unjudged``, so a public interface.
+# A key of ``unjudged`` in the JSON document, and so part of the public interface.
 _SILENT: Final = "brokers that do not answer, whose open transactions are unknown"
 _DENIED: Final = kafka_errors.TransactionalIdAuthorizationFailedError.errno
 _ENDED: Final = kafka_errors.TransactionalIdNotFoundError.errno
@@ -38,17 +38,17 @@ class OpenTransaction:
 class Settled:
     """How far partitions are settled, that is, committed or aborted."""
 
-    ends: Mapping[TopicPartition, int]  # those waited for
+    ends: Mapping[TopicPartition, int]  # the ends that were waited for
     short: Mapping[TopicPartition, int]  # last stable offsets that stayed below the end
-    still_open: Collection[OpenTransaction]  # those of the prefix, open since the beginning
-    silent: Collection[str] = ()  # brokers that do not tell, by name
+    still_open: Collection[OpenTransaction]  # open since the wait began; only those of the prefix
+    silent: Collection[str] = ()  # names of brokers that don't answer
 
     def unjudged(self) -> dict[str, int]:
-        """Return how many brokers do not tell of their open transactions, by a text."""
+        """Return the number of brokers whose open transactions are unknown, by reason."""
         return {_SILENT: len(self.silent)} if self.silent else {}
 
     def notes(self) -> Iterator[str]:
-        """Return what is not known, for people."""
+        """Yield a note for the user on brokers that don't answer."""
         if self.silent:
             yield (
                 f"broker {', '.join(self.silent)} does not answer: the open transactions that it "
@@ -58,7 +58,7 @@ class Settled:
     def held_up(
         self, group_id: str | None, unstable: Iterable[str]
     ) -> list[tuple[tuple[Position, ...], str]]:
-        """Output positions and a text for each thing that an open transaction holds up."""
+        """Return output positions and a text for everything that open transactions hold up."""
         return [
             *(
                 (
@@ -79,7 +79,7 @@ class Settled:
 
 
 def settle(cluster: Cluster, partitions: Collection[TopicPartition], prefix: str | None) -> Settled:
-    """Wait until everything below the current ends, and each open transaction, has ended."""
+    """Wait for the prefix's open transactions, and for all transactions below the current ends."""
     ends = cluster.ends(partitions)
     still_open = _open_transactions(cluster, prefix)
     until = time.monotonic() + cluster.timeout
@@ -115,7 +115,7 @@ def _listed(cluster: Cluster, prefix: str, seconds: float) -> set[OpenTransactio
             if state.transactional_id.startswith(prefix)
         ]
         if ids:
-            # The broker that lists a transaction coordinates it.
+            # A broker lists the transactions that it coordinates.
             describe = DescribeTransactionsRequest(transactional_ids=ids)
             for state in cluster.send(describe, broker, seconds).transaction_states:
                 if state.error_code == _ENDED:
@@ -130,7 +130,7 @@ def _listed(cluster: Cluster, prefix: str, seconds: float) -> set[OpenTransactio
 
 
 def _check_may_describe(cluster: Cluster, prefix: str) -> None:
-    # FindCoordinator needs the same permission, and answers with an error if it is missing.
+    # FindCoordinator needs the same permission, and reports an error if it is missing.
     find = functools.partial(cluster.coordinator, CoordinatorType.TRANSACTION, prefix)
     code = cluster.ask("open transactions", find).error_code
     if code == _DENIED:

@@ -1,4 +1,4 @@
-"""Partitions by number, so that SQL holds the position of a record as one integer."""
+"""Numbers partitions, so that SQL can hold the position of a record as one integer."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
@@ -18,7 +18,7 @@ Spans = Mapping[TopicPartition, tuple[int, int]]
 
 
 def name_of(partition: TopicPartition) -> str:
-    """``topic:partition``."""
+    """Return ``topic:partition``."""
     return f"{partition[0]}:{partition[1]}"
 
 
@@ -36,7 +36,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def size(spans: Spans) -> int:
-    """Number of offsets in spans."""
+    """Return the number of offsets in spans."""
     return sum(max(0, end - low) for low, end in spans.values())
 
 

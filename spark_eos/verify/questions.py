@@ -1,4 +1,4 @@
-"""All records of a verification in SQL, and the questions about them."""
+"""Keeps all records of a verification in SQL and answers questions about them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
@@ -13,14 +13,14 @@ Id = int | bytes
 InputRow = tuple[Id, int, int, int]
 """Id, position, number of outputs expected, and DUE, DONE or AHEAD."""
 OutputRow = tuple[Id, int, int]
-"""Id, position, and 0, or if the source offset goes back here: 1 + the offset that precedes it."""
+"""Id, position, and 0, or where the source offset goes back: 1 + the preceding source offset."""
 
 DUE: Final = 0
-"""Input below the group's offset from before the outputs were read: its output must exist."""
+"""Input below the offset that the group had before outputs were read: its output must exist."""
 DONE: Final = 1
-"""Input below the group's offset from after the outputs were read: its output may exist."""
+"""Input below the offset that the group had after outputs were read: its output may exist."""
 AHEAD: Final = 2
-"""Input at or above that offset: its output must not exist."""
+"""Input at or above the later of the two offsets: its output must not exist."""
 
 _OUTPUT: Final = 3
 
@@ -63,7 +63,8 @@ CREATE TABLE exposed AS
     WHERE o.position <= u.last AND EXISTS (SELECT 1 FROM uncommitted)
 """
 
-# Removal by retention is neither a loss, nor does it turn outputs into outputs of no input.
+# Outputs that retention has removed aren't lost. Outputs whose input retention has removed aren't
+# outputs of no input.
 _MISSING: Final = f"""
 CREATE VIEW missing AS SELECT *, due - visible AS number, EXISTS (
     SELECT 1 FROM limits WHERE partition = source >> {SHIFT} AND source & {OFFSETS} < unsure
@@ -76,8 +77,8 @@ CREATE VIEW unmatched AS SELECT *, typeof(id) = 'integer' AND EXISTS (
 ) AS gone
 FROM odd WHERE sources = 0
 """
-# Each question is a view with one row for each case: `number` (of records missing or surplus),
-# `id`, `source` (an input's position), `first` and `last` (outputs' positions) and `detail`.
+# Each question is a view with one row per case: `number` (of missing or surplus records), `id`,
+# `source` (an input's position), `first` and `last` (outputs' positions) and `detail`.
 _LOST: Final = f"""
 CREATE VIEW lost_writes AS SELECT
     m.number, m.id, m.source, a.position AS first, NULL AS last, CASE a.fate
@@ -90,7 +91,7 @@ FROM missing AS m LEFT JOIN (
 ) AS a USING (id)
 WHERE NOT m.unsure
 """
-# Where inputs may have no output: only those whose outputs the query has tried to write.
+# If inputs may have no output, only those count whose output the query has tried to write.
 _TRIED: Final = "AND a.fate IS NOT NULL AND NOT m.visible"
 
 _EXPOSED_TO: Final = """
@@ -105,7 +106,7 @@ CREATE VIEW {Kind.DUPLICATE.value} AS SELECT
     printf('%d visible, %d expected', visible, expected) AS detail
 FROM odd WHERE sources AND visible > expected
 """
-# How many an input was to have is gone with it, unless all have one.
+# The expected number of outputs is gone with the input, unless every input has one output.
 _DUPLICATES_OF_GONE: Final = """
 UNION ALL
 SELECT visible - 1, id, id, first, last, printf('%d visible, 1 expected', visible)
@@ -153,7 +154,7 @@ FROM inputs WHERE standing = {AHEAD} AND expected > 0
 
 
 class Records(Database):
-    """All records of a verification."""
+    """The records of a verification."""
 
     def __init__(self, inputs: Partitions) -> None:
         def input_position(at: int) -> str:
@@ -168,7 +169,7 @@ class Records(Database):
     def add_outputs(
         self, rows: Iterable[OutputRow], without_source: Iterable[tuple[int, bytes | None]]
     ) -> None:
-        """Add visible output records; those that refer to no input as position, header or key."""
+        """Add visible output records; those ``without_source`` as position, and header or key."""
         self.insert("outputs VALUES (?, ?, ?)", rows)
         self.insert("without_source VALUES (?, ?)", without_source)
 
@@ -178,20 +179,20 @@ class Records(Database):
         self.insert("uncommitted VALUES (?, ?, ?, ?)", rows)
 
     def add_attempts(self, rows: Iterable[OutputRow]) -> None:
-        """Adds, of records read with read_uncommitted, those that were not committed."""
+        """Add the uncommitted ones among records that were read with read_uncommitted."""
         self.insert(
-            # By name: Python 3.12 warns of numbered ones.
+            # Named parameters, since Python 3.12 warns about numbered ones.
             "attempts SELECT :id, :at, fate FROM uncommitted WHERE last >= :at AND "
             "first = (SELECT MAX(first) FROM uncommitted WHERE first <= :at)",
             ({"id": id_, "at": at} for id_, at, _ in rows),
         )
 
     def first_sources(self, starts: Collection[int]) -> list[dict[int, int]]:
-        """By number of the input partition, the first source offset from each of some starts on."""
-        # Each start is of an output partition of its own.
+        """Return the first source offset of each input partition, from each start on."""
+        # Each start is in a different output partition.
         self.insert("starts VALUES (?, ?)", ((at >> SHIFT, at) for at in starts))
         places: dict[int, dict[int, int]] = {at >> SHIFT: {} for at in starts}
-        # Of the smallest position, as MIN() decides which row the other columns are of.
+        # In SQLite, MIN() also selects the row that the other columns come from.
         for output, source, _ in self.ask(
             "SELECT partition, id, MIN(position) FROM outputs JOIN starts "
             f"ON partition = position >> {SHIFT} AND position >= start "
@@ -201,20 +202,20 @@ class Records(Database):
         return [*places.values()]
 
     def uncommitted_spans(self) -> list[tuple[int, int]]:
-        """First and last position of uncommitted records in each output partition."""
+        """Return the first and last uncommitted position in each output partition."""
         query = f"SELECT MIN(first), MAX(last) FROM uncommitted GROUP BY first >> {SHIFT}"
         return [(first, last) for first, last in self.ask(query)]
 
     def match(
         self,
-        # By number of the input partition, its first existing offset, and the one below which
-        # retention may have removed outputs.
+        # By input partition number: the first existing offset, and the offset below which retention
+        # may have removed outputs.
         limits: Mapping[int, tuple[int, int]],
         *,
         at_most_once_each: bool = False,  # inputs may have fewer outputs than expected
-        one_each: bool = True,  # none may have several, not even one that is gone
+        one_each: bool = True,  # no input, removed or not, may have several outputs
     ) -> None:
-        """Match all records, and create the questions' views."""
+        """Match all records and create the views that answer the questions."""
         rows = ((number, *offsets) for number, offsets in limits.items())
         self.insert("limits VALUES (?, ?, ?)", rows)
         lost = f"{_LOST} {_TRIED}" if at_most_once_each else _LOST

@@ -1,4 +1,4 @@
-"""Reads partitions with librdkafka, as consumers of an isolation level see them; tells how far."""
+"""Reads partitions with librdkafka at an isolation level, and reports progress."""
 
 import time
 import uuid
@@ -22,7 +22,7 @@ READ_UNCOMMITTED: Final = "read_uncommitted"
 _MAX_RECORDS: Final = 1_000
 _BYTES: Final = 32 << 20
 _SAMPLE: Final = 20
-# Seconds after which a call returns with fewer records than asked for; also the delay of Ctrl-C.
+# Seconds after which a call returns fewer records than requested; also the delay of Ctrl-C.
 _WAIT: Final = 0.02
 
 Batch = list[tuple[int, Message]]
@@ -30,15 +30,15 @@ Batch = list[tuple[int, Message]]
 
 
 Watch = Callable[[str, int, int], None]
-"""Called with the current step, how much of it is done, and how much there is to do."""
+"""Called with the current step, the amount done and the total amount."""
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 def meter(watch: Watch, what: str, total: int) -> Callable[[int], None]:
-    """Begin a step; return the function to call with how much was done since the last call."""
+    """Begin a step; return the function to call with the amount done since the last call."""
     done = 0
 
     def advance(count: int) -> None:
@@ -51,7 +51,7 @@ def meter(watch: Watch, what: str, total: int) -> Callable[[int], None]:
 
 
 class Reader:
-    """Reads partitions with one isolation level; gives up after the timeout without progress."""
+    """Reads partitions at one isolation level; gives up after the timeout without progress."""
 
     def __init__(self, cluster: Cluster, partitions: Partitions, isolation_level: str) -> None:
         self._settings = {
@@ -85,7 +85,7 @@ class Reader:
     def _read(
         self, consumer: Consumer, spans: Spans, advance: Callable[[int], None]
     ) -> Iterator[Batch]:
-        # Where each partition is that has not been read to its end.
+        # The next offset of each partition that has not been read to its end.
         at = {partition: low for partition, (low, end) in spans.items() if low < end}
         consumer.assign(_offsets(at.items()))
         size = _SAMPLE
@@ -130,7 +130,7 @@ class Reader:
                     # librdkafka looks up the group's coordinator even though nobody joins it.
                     continue
                 raise VerificationError(f"reading: {error.str()}")
-            # A plain tuple, equal to a TopicPartition, takes less time for each record.
+            # A plain tuple equals a TopicPartition, and costs less time per record.
             partition: TopicPartition = (message.topic(), message.partition())
             if error is None:
                 offset: int = message.offset()  # type: ignore[assignment]
@@ -156,7 +156,7 @@ def _offsets(
 
 
 def _next_size(messages: list[Message], size: int) -> int:
-    """Return how many records make up about 32 MiB, estimated from a sample of the last ones."""
+    """Return how many records make up about 32 MiB, estimated from a sample of the latest."""
     sample = messages[:: max(1, len(messages) // _SAMPLE)]
     if not sample:
         return size

@@ -1,4 +1,4 @@
-"""Expected and visible rows in SQL, by their hashes, and the questions about them."""
+"""Keeps hashes of expected and visible rows in SQL and answers questions about them."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -9,7 +9,7 @@ from spark_eos.verify.findings import Difference
 from spark_eos.verify.partitions import SHIFT
 
 HashedRow = tuple[bytes, bytes | None, int]
-"""Hash of what identifies the row; hash of its value if compared by key, None if null; number."""
+"""Hash that identifies the row; hash of its value if compared by key, None if null; number."""
 
 EXPECTED: Final = 0
 VISIBLE: Final = 1
@@ -19,8 +19,8 @@ CREATE TABLE rows (side INTEGER, id BLOB, value BLOB, number INTEGER);
 CREATE TABLE keyless (position INTEGER);
 """
 
-# Each question is a view with one row for each case: `number` (of rows, or 1 for a key), `source`
-# (an expected row), `first` and `last` (positions of outputs) and `detail`.
+# Each question is a view with one row per case: `number` (of rows, or 1 for a key), `source` (an
+# expected row), `first` and `last` (positions of outputs) and `detail`.
 _COUNTS: Final = (
     f"""
 CREATE TABLE odd AS SELECT
@@ -48,7 +48,8 @@ CREATE VIEW {Difference.UNEXPECTED.value} AS
     SELECT visible AS number, * FROM counted WHERE NOT expected ORDER BY first""",
 )
 
-# Only within a partition is one record the last. MAX() also decides which row's value it is.
+# Only within a partition is it known which record is the last. In SQLite, MAX() also selects the
+# row that the value comes from.
 _LASTS: Final = f"""
 CREATE TABLE lasts AS
     SELECT side, id, value, MAX(number) AS number
@@ -57,9 +58,9 @@ CREATE TABLE lasts AS
     SELECT side, id, value, MAX(number)
     FROM rows WHERE side = {VISIBLE} GROUP BY id, number >> {SHIFT}
 """
-# A null value deletes its key, so it equals a key that is not there: x'' is either.
+# A null value deletes its key, so it equals an absent key: x'' stands for both.
 _KEYS: Final = (
-    # Keys whose expected value is not known.
+    # Keys with several expected values.
     f"""
 CREATE VIEW ambiguous AS
     SELECT MIN(number) AS first, MAX(number) AS last
@@ -82,7 +83,7 @@ FROM (
 GROUP BY id
 HAVING variants > 1 OR NOT agrees
 """,
-    # What is visible of a missing key are its deletions.
+    # Visible records of a missing key are deletions.
     f"""
 CREATE VIEW {Difference.MISSING.value} AS
     SELECT 1 AS number, *, CASE WHEN first IS NULL THEN '' ELSE 'deleted' END AS detail FROM odd
@@ -95,8 +96,8 @@ CREATE VIEW {Difference.UNEXPECTED.value} AS
 CREATE VIEW {Difference.VALUE.value} AS
     SELECT 1 AS number, *, '' AS detail FROM odd
     WHERE NOT agrees AND wanted <> x'' AND seen <> x'' ORDER BY first""",
-    # Keys in several partitions whose last values differ while one is right: no order says which is
-    # the last.
+    # Keys in several partitions whose last values differ, one of which is right: it is not known
+    # which value is the last.
     """
 CREATE VIEW unsure AS
     SELECT 1 AS number, * FROM odd WHERE agrees""",
@@ -104,8 +105,8 @@ CREATE VIEW unsure AS
 
 
 def digest(parts: Sequence[bytes | None]) -> bytes:
-    """16 bytes that differ if any part does; null and empty differ too."""
-    # The lengths first, else the border between two parts could move.
+    """Return 16 bytes that differ if any part differs; null differs from empty."""
+    # Lengths come first: otherwise bytes could move from one part to the next unnoticed.
     lengths = b",".join(b"-" if part is None else b"%d" % len(part) for part in parts)
     return blake2b(
         b"".join([lengths, b":", *(part for part in parts if part)]), digest_size=16
@@ -127,11 +128,11 @@ class RowCounts(Database):
         self.insert("keyless VALUES (?)", ((number,) for number in numbers))
 
     def compare(self) -> None:
-        """Compare the sides as multisets; raise KeyboardInterrupt at Ctrl-C."""
+        """Compare the sides as multisets; raise KeyboardInterrupt on Ctrl-C."""
         self.run(_COUNTS)
 
     def compare_keys(self, *, by_partition: bool) -> None:
-        """Compare the last value of each key, that with the highest number."""
-        # Within a partition, where numbers are positions; otherwise all expected rows of a key must
-        # be the same.
+        """Compare the last value of each key, which has the highest number."""
+        # Numbers give an order only if they are positions within a partition. Otherwise, all
+        # expected rows of a key must be the same.
         self.run([_LASTS.format(f"number >> {SHIFT}" if by_partition else "value"), *_KEYS])

@@ -1,4 +1,4 @@
-"""What a comparison reads: rows of topics, and of Parquet files."""
+"""Reads the rows for a comparison from topics and Parquet files."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
@@ -12,10 +12,10 @@ from spark_eos.verify.partitions import OFFSETS, Partitions, Spans, size
 from spark_eos.verify.records import Reader
 
 _SHIFT: Final = 40
-"""Number of low bits that hold the row's number in its file; the bits above hold the file's."""
+"""Number of low bits for the row's number in its file; the bits above hold the file's number."""
 _ROWS: Final = (1 << _SHIFT) - 1
 _AT_ONCE: Final = 4_096
-# By default all row groups of a file are read ahead, and kept until its end.
+# By default, all row groups of a file are read ahead and kept until the end of the file.
 _FORMAT: Final = dataset.ParquetFileFormat(
     default_fragment_scan_options=dataset.ParquetFragmentScanOptions(pre_buffer=False)
 )
@@ -28,7 +28,7 @@ _TYPES: Final = {
 
 
 class Row(NamedTuple):
-    """A row or record; its number is one of its file, or its position as an integer."""
+    """A row or record; ``number`` encodes its file and row there, or its position."""
 
     number: int
     topic: str | None
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 class TopicRows:
-    """The records of spans of partitions, which can be read again; ``total`` counts offsets."""
+    """The records in spans of partitions; can be read repeatedly. ``total`` counts offsets."""
 
     has_key = True
     has_topic = False
@@ -53,7 +53,7 @@ class TopicRows:
         return self._read(self._spans, advance)
 
     def pick(self, numbers: Collection[int]) -> Iterator[Row]:
-        """Yield some records; read from the first to the last of each partition."""
+        """Yield some records; read each partition from the first of them to the last."""
         wanted = frozenset(numbers)
         spans: dict[TopicPartition, tuple[int, int]] = {}
         for number in sorted(wanted):
@@ -64,7 +64,7 @@ class TopicRows:
                 yield from (row for row in batch if row.number in wanted)
 
     def name(self, number: int) -> str:
-        """``topic:partition:offset``, for people."""
+        """Return the row's ``topic:partition:offset``."""
         return str(self._partitions.position(number))
 
     def _read(self, spans: Spans, advance: Callable[[int], None]) -> Iterator[list[Row]]:
@@ -80,22 +80,22 @@ def _bytes(content: str | bytes | None) -> bytes | None:
 
 
 def shown(data: bytes | None, most: int = 60) -> str | None:
-    """Bytes as text that is safe to print, cut to a number of characters."""
+    """Return bytes as text that is safe to print, cut to ``most`` characters."""
     if data is None:
         return None
-    # No character has more than four bytes.
+    # A character has at most four bytes.
     text = escaped(data[: 4 * most + 4].decode("utf-8", "backslashreplace"), keep="")
     return text if len(text) <= most else f"{text[:most]}..."
 
 
 class ParquetRows:
-    """The rows of a Parquet file, or of all those below a directory; at first only footers."""
+    """The rows of a Parquet file, or of all files below a directory; opening reads only footers."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            # Leaves out names that begin with _ or ., such as Spark's _SUCCESS; and takes columns
-            # from directories' names, as Spark's partitionBy writes them.
+            # Skips names that begin with _ or ., such as Spark's _SUCCESS, and takes columns from
+            # directory names, as Spark's partitionBy writes them.
             files = dataset.dataset(path, format=_FORMAT, partitioning="hive")
             schemas = [
                 (fragment.path, fragment.physical_schema) for fragment in files.get_fragments()
@@ -103,14 +103,14 @@ class ParquetRows:
             if not schemas:
                 raise ConfigurationError(f"--expect {path!r} holds no Parquet file")
             inside = {name for _, schema in schemas for name in schema.names}
-            # The dataset's schema is that of its first file, and of the directories' names.
+            # The dataset's schema comes from its first file and the directory names.
             names = [name for name in ("key", "topic") if name in {*inside, *files.schema.names}]
             for file, schema in schemas:
                 _check(file, schema, [_VALUE, *(name for name in names if name in inside)])
             self._columns = [_VALUE, *names]
             self.has_key = "key" in names
             self.has_topic = "topic" in names
-            # Topics in directories' names may look like numbers.
+            # Topics in directory names may look like numbers.
             self._schema = pa.schema(
                 [(name, pa.large_binary()) for name in self._columns if name != "topic"]
                 + [("topic", pa.string())] * ("topic" in names)
@@ -132,7 +132,7 @@ class ParquetRows:
                 advance(len(batch))
 
     def pick(self, numbers: Collection[int]) -> Iterator[Row]:
-        """Yield some rows; read each of their files from the beginning to the last of them."""
+        """Yield some rows; read each of their files up to the last of them."""
         for index in sorted({number >> _SHIFT for number in numbers}):
             wanted = {number for number in numbers if number >> _SHIFT == index}
             for batch in self._read(index):
@@ -143,7 +143,7 @@ class ParquetRows:
                     break
 
     def name(self, number: int) -> str:
-        """``file:row``, counted from 0."""
+        """Return ``file:row``, with rows counted from 0."""
         return f"{self._files[number >> _SHIFT].path.rpartition('/')[2]}:{number & _ROWS}"
 
     def _read(self, index: int) -> Iterator[list[Row]]:
@@ -153,7 +153,7 @@ class ParquetRows:
                 schema=self._schema,
                 columns=self._columns,
                 batch_size=_AT_ONCE,
-                # Nor with threads, which read ahead too.
+                # Threads read ahead as well.
                 use_threads=False,
             ):
                 columns = [self._column(batch, name) for name in ("topic", "key", _VALUE)]

@@ -52,36 +52,37 @@ def verify(
 ) -> Findings:
     """Judge from input and output topics alone whether each record was written exactly once.
 
-    It only reads, and a query may run at the same time. Records are matched by exactly one of
-    ``position_header``, ``header`` and ``key``. Compacted topics can't be judged.
+    Verifying only reads, so the query may run at the same time. Records are matched by exactly one
+    of ``position_header``, ``header`` and ``key``. Compacted topics can't be judged.
 
     Args:
         kafka: Client settings by their librdkafka names; ``bootstrap.servers`` is required.
-        source_kafka: Client settings of the cluster that has the input topics, if it is another
-            one; the outputs and the group are in the cluster of ``kafka``.
+        source_kafka: Client settings for the cluster of the input topics, if it is a different
+            one. The outputs and the group are in the cluster of ``kafka``.
         inputs: Input topics.
         outputs: Output topics.
         position_header: Output header that holds the position of the source record, as
-            ``topic:partition:offset``. Order is checked only with it.
+            ``topic:partition:offset``. Order is checked only if records are matched by it.
         header: Header with the same value in input and output.
-        key: Whether to match by the key, the same in input and output.
-        expect_header: Input header that holds the number of outputs expected of the record, for
-            queries that filter (0) or explode (n). Without it, one output of each is expected.
-        dead_letter_topics: Further outputs, which hold dead letters: each input record is to be
-            output or dead letter. By position, their own headers tell it. Other queries may write
-            there too: only letters of ``group_id`` count; without it, those of input topics.
+        key: Whether to match by the key, which is the same in input and output.
+        expect_header: Input header that holds the number of outputs expected for the record, for
+            queries that filter (0) or explode (n). Without it, each record should have one output.
+        dead_letter_topics: Further output topics, which hold dead letters: each input record must
+            become output or a dead letter. When matching by position, dead letters are matched by
+            their own headers. Other queries may write to these topics too: only dead letters of
+            ``group_id`` count or, without a group, those from input topics.
         group_id: Consumer group to which the query commits its offsets. Without it, all input is
             expected to be processed.
-        prefix: Also report open transactions of transactional ids that begin with this.
+        prefix: Also report open transactions whose transactional ids begin with this prefix.
         isolation_level: Isolation level at which to read the outputs; ``read_uncommitted`` shows
-            what such a consumer is exposed to. Inputs are always read with ``read_committed``.
+            what a consumer at that level sees. Inputs are always read with ``read_committed``.
         complete: Whether input that the group has not yet processed counts as an anomaly.
         at_most_once_each: Whether input records may have no output, for queries that filter; with
-            ``expect_header``, fewer than it says. Lost is then only what an aborted or open
-            transaction held and no other one wrote.
+            ``expect_header``, fewer outputs than it says. An output then counts as lost only if an
+            aborted or open transaction held it and no other transaction wrote it.
         timeout: Seconds to wait for open transactions to end, and for each answer.
         examples: Maximum number of examples of each anomaly.
-        watch: Called often with the current step, how much of it is done and how much there is.
+        watch: Called often with the current step, the amount done and the total amount.
 
     Returns:
         The findings; see `Findings.verdict`.
@@ -90,8 +91,8 @@ def verify(
         ConfigurationError: An argument can't be used as given.
         TopicNotFoundError: A topic does not exist.
         DeadlineExceededError: The cluster does not answer in time.
-        VerificationError: A topic is compacted or can't be read, or its records can't be matched;
-            or the group's offsets are of another source cluster or a topic that was recreated.
+        VerificationError: A topic is compacted or can't be read, its records can't be matched, or
+            the group's offsets belong to another source cluster or to a topic since recreated.
 
     Examples:
         ::
@@ -128,7 +129,7 @@ def verify(
             f"isolation_level={isolation_level!r} must be one of {', '.join(ISOLATION_LEVELS)}"
         )
     with ExitStack() as stack:
-        # First, because librdkafka is slow to report that a listener refuses it.
+        # Connect first, because librdkafka is slow to report that a listener refuses it.
         source = target = stack.enter_context(closing(Cluster(settings, timeout)))
         if source_settings is not None:
             source = stack.enter_context(closing(Cluster(source_settings, timeout)))
@@ -143,7 +144,7 @@ def verify(
 
 
 def check_arguments(outputs: Sequence[str], group_id: str | None, timeout: float) -> None:
-    """Check what `verify` and `compare` both take."""
+    """Check the arguments that `verify` and `compare` have in common."""
     _check_topics(outputs, "outputs")
     if group_id is not None:
         check_text("group_id", group_id)
@@ -162,16 +163,16 @@ def _check_topics(topics: Sequence[str], what: str) -> None:
 
 @dataclass(kw_only=True)
 class _Verification(Judgement):
-    """The steps, which set what is judged."""
+    """The steps of a verification, which set the fields to be judged."""
 
     source: Cluster
     target: Cluster
     watch: Watch
 
     def reconcile(self, prefix: str | None) -> None:
-        """Read and matches everything, in an order that is safe while a query runs."""
-        # Input committed before the outputs' ends are taken has its output below those ends; and
-        # the source offset of every visible output is committed once the outputs have been read.
+        """Read and match everything, in an order that is safe while the query runs."""
+        # Input committed before the outputs' ends are taken has its output below those ends. Once
+        # the outputs have been read, the source offset of every visible output is committed.
         source, target, records = self.source, self.target, self.records
         # 1. The group's committed offsets: all input below them is due.
         progress = None if self.group_id is None else self._progress(self.group_id)
@@ -187,15 +188,15 @@ class _Verification(Judgement):
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
             records.add_outputs(*self.rows.rows(batch))
         self.rows.check_named()
-        # Again, because retention may have removed more in the meantime, unread.
+        # Look up the lows again: retention may have removed further records before they were read.
         unsure = self._unsure(target.lows(self.outputs))
-        # 4. The offsets again: visible output of input at or above them lacks its offset.
+        # 4. The offsets again: visible output whose input is at or above them lacks its offset.
         after = None if progress is None else progress.read(stable=True)
         self.offsets = after or InputOffsets({})
-        # 5. The control records in the log. After the outputs, so that a transaction without one
-        #    had none when its records were read.
+        # 5. The control records in the log, after the outputs: a transaction that has none now had
+        #    none when its records were read.
         self._read_control_records(lows)
-        # 6. The inputs. After the outputs, so that they include the source of every output.
+        # 6. The inputs, after the outputs, so that they include the source of every output.
         self.input_ends = source.stable_ends(self.inputs)
         self._read_inputs(Inputs(self.matching, self.inputs, before, after))
         self.input_lows = source.lows(self.inputs)
@@ -221,7 +222,7 @@ class _Verification(Judgement):
         return MirroredDelivery(group, self.inputs, self.target, self.source)
 
     def _unsure(self, lows: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """By input partition, the offset below which retention may have removed outputs."""
+        """Return, by input partition, the offset below which outputs may have been removed."""
         # In an output partition that retention has shortened, the removed outputs of an input
         # partition come before the first remaining one.
         shortened = {
@@ -235,7 +236,7 @@ class _Verification(Judgement):
 
     def _read_control_records(self, lows: Mapping[TopicPartition, int]) -> None:
         target, outputs = self.target, self.outputs
-        # The current high watermarks: one may lie beyond the end of the records read.
+        # Read to the current high watermarks: a control record may lie beyond the records' end.
         spans = {
             partition: (lows[partition], end) for partition, end in target.ends(outputs).items()
         }

@@ -104,7 +104,9 @@ def test_without_a_column_of_keys_only_values_count(flow: Flow, tmp_path: Path) 
     pq.write_table(pq.read_table(file).drop_columns(["key"]), file)
     comparison = compared_with(flow, file)
     assert comparison.verdict is Verdict.SOUND
-    assert comparison.notes == ("keys were not compared, as the expectation has no column 'key'",)
+    assert comparison.notes == (
+        "keys were not compared, since the expected rows have no column 'key'",
+    )
 
 
 def test_rows_of_several_topics(flow: Flow, tmp_path: Path) -> None:
@@ -299,7 +301,7 @@ def test_many_rows_in_several_files_and_batches(flow: Flow, tmp_path: Path) -> N
     assert told(comparison, Difference.DUPLICATE) == [
         ("k0", "77", None, "part-2.parquet:25", ["0:77", "0:9999"], "2 visible, 1 expected")
     ]
-    expected = [step for step in progress if step[0] == "Reading what is expected"]
+    expected = [step for step in progress if step[0] == "Reading expected rows"]
     assert len(expected) > 3
     assert expected[-1][1:] == (20_000, 20_000)
     (end,) = {total for what, _, total in progress if what == "Reading outputs"}

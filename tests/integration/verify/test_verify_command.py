@@ -193,7 +193,7 @@ def test_the_group_of_a_staged_query_has_exit_status_2_and_names_expect(
     run_available(spark_eos_session, flow, staging.repartitioned)
     result = run(flow)
     assert result.exit_code == 2
-    assert f"group '{flow.group_id}' is that of a staged query" in result.stderr
+    assert f"group '{flow.group_id}' belongs to a staged query" in result.stderr
     assert "--expect" in result.stderr
 
 

@@ -77,8 +77,8 @@ def test_another_query_shares_source_and_dead_letter_topic(
     write_letter("another", 0)
     lost = look(flow, **judged)
     assert {kind: one.count for kind, one in lost.anomalies.items()} == {Kind.LOST: 1}
-    (note,) = [note for note in lost.notes if "another query" in note]
-    assert f"no letters of group '{flow.group_id}'" in note
+    (note,) = [note for note in lost.notes if "other queries" in note]
+    assert f"not from group '{flow.group_id}'" in note
     assert note.endswith(": 2")
     # The query's own, of what it has not written.
     write_letter(flow.group_id, 4)
@@ -99,7 +99,7 @@ def test_letters_of_topics_that_are_no_inputs(flow: Flow) -> None:
         found = look(flow, dead_letter_topics=[topic], group_id=None, **matching)
         assert (found.verdict, counts(found)) == (Verdict.SOUND, {})
         (note,) = found.notes
-        assert "dead letters of topics that are no inputs" in note
+        assert "dead letters of topics that are not inputs" in note
         assert note.endswith(": 1")
 
 
