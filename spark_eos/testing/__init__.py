@@ -1,14 +1,14 @@
 """A real broker, a real schema registry and a real Spark for tests.
 
 - `EmbeddedKafka`: a Kafka broker, or a cluster of several, that starts in a second and leaves
-  nothing behind; with `BrokerSecurity`, it has listeners with TLS and SASL, and ACLs.
+  nothing behind. With `BrokerSecurity`, it has ACLs and listeners with TLS and SASL.
 - `EmbeddedSchemaRegistry`: a schema registry that starts in a few seconds.
 - `spark_session`: a local Spark session that can read from Kafka.
 - `produce` and `consume_committed`: write and read records as DataFrames.
 - `process_available`: runs a query until it has processed everything available.
 
-With pytest, the fixtures ``embedded_kafka``, ``schema_registry`` and ``spark_eos_session`` provide
-one of each.
+In pytest, the fixtures ``embedded_kafka``, ``schema_registry`` and ``spark_eos_session`` provide a
+broker, a registry and a session.
 """
 
 from importlib import import_module
@@ -55,8 +55,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # Imported on first use, because the pytest plugin in this package must load quickly, and the
-    # broker needs no pyspark.
+    # Import names on first use: the pytest plugin in this package must load quickly, and the
+    # broker doesn't need pyspark.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

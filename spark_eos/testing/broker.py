@@ -1,4 +1,4 @@
-"""A real Kafka for tests: ready in about a second, gone when it is closed."""
+"""A real Kafka for tests, which starts in about a second and leaves nothing behind."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,47 +19,48 @@ _LAST_PORT = 65_535
 
 
 def kafka_version() -> str:
-    """Return the default version of brokers: ``$SPARK_EOS_KAFKA``, or 4.4.0."""
+    """Return the default broker version: ``$SPARK_EOS_KAFKA``, or 4.4.0."""
     return os.environ.get(KAFKA_VARIABLE) or _NEWEST
 
 
 class EmbeddedKafka:
-    """A Kafka on 127.0.0.1, of one node or several, with its data in a temporary directory.
+    """A Kafka cluster of one or more nodes on 127.0.0.1, with its data in a temporary directory.
 
     Use it as a context manager, or call `start` and `close`. JVMs and data are removed when the
-    Python process ends, even by SIGKILL. It is not thread-safe.
+    Python process ends, even by SIGKILL. The class is not thread-safe.
 
     The first start on a machine downloads the broker (43 MB) and prepares it for quick starts,
-    which takes half a minute; later ones take about a second.
+    which takes half a minute; later starts take about a second.
 
-    With three nodes it does what a cluster in production does when nodes fail: topics, groups'
-    offsets and transactions' states have three replicas, of which two must be in sync, and another
-    node takes over. Methods of this class concern all nodes, and `nodes` has each.
+    With three nodes, failures have the same effects as in a production cluster: topics, group
+    offsets and transaction states have three replicas, of which two must be in sync, and another
+    node takes over. The methods of this class act on all nodes; `nodes` gives access to each.
 
     Args:
-        nodes: Number of nodes, each a broker and a controller in a JVM of its own. With fewer than
-            three there are as many replicas as nodes, and one must be in sync.
+        nodes: Number of nodes, each a broker and a controller in its own JVM. With fewer than
+            three nodes, there are as many replicas as nodes, and one must be in sync.
         properties: Broker settings that override the defaults (see `broker_properties.BASE`).
         security: Secured listeners besides the plaintext one for clients, their users, and
             whether there is an authorizer.
         features: Levels of Kafka features to format the data with, such as
             ``{"transaction.version": 1}``; by default the newest.
-        jar_set: The broker's jars, by the name of their lock file; by default those of
+        jar_set: The broker's jars, by the name of their lock file; by default the jars of
             `kafka_version`.
-        heap: Maximum heap of each JVM, as in ``-Xmx``. With few records, a node has
-            about 200 MB of memory.
-        port: Port for clients, of the first node: those of the others follow it. By default free
-            ones.
+        heap: Maximum heap of each JVM, as in ``-Xmx``. With few records, a node uses about 200 MB
+            of memory.
+        port: Client port of the first node; the other nodes use the ports that follow it. By
+            default, all ports are chosen freely.
         advertised_port: Port to which clients are redirected once connected, such as that of a
-            proxy in front of the broker, or one for each node; by default the port for clients.
+            proxy in front of the broker; or a list with a port for each node. By default the
+            client port.
         start_timeout: Seconds within which a start must succeed.
 
     Attributes:
         nodes: The nodes; ``nodes[0]`` has the id 1.
 
     Raises:
-        ValueError: `nodes` is less than 1, there is another number of advertised ports, or there
-            are not as many ports from `port` on.
+        ValueError: `nodes` is less than 1, the number of advertised ports is not that of the
+            nodes, or there are too few ports from `port` on.
         BrokerStartError: From `start`: Kafka does not start; the message ends with its log, or
             says that `port` is in use.
         spark_eos._jars.jar_sets.JarError: From `start`: a jar's checksum differs from the lock's.
@@ -93,9 +94,9 @@ class EmbeddedKafka:
         start_timeout: float = 60,
     ) -> None:
         if nodes < 1:
-            raise ValueError(f"nodes is {nodes}, and must be at least 1")
+            raise ValueError(f"nodes must be at least 1, not {nodes}")
         if port is not None and port + nodes - 1 > _LAST_PORT:
-            raise ValueError(f"port is {port}, from which there are no {nodes} ports")
+            raise ValueError(f"port is {port}, which leaves too few ports for {nodes} nodes")
         if isinstance(advertised_port, int):
             advertised_port = [advertised_port]
         self._advertised = [None] * nodes if advertised_port is None else list(advertised_port)
@@ -114,12 +115,12 @@ class EmbeddedKafka:
         self._admin: AdminClient | None = None
 
     def __enter__(self) -> "EmbeddedKafka":
-        """Start it."""
+        """Start the cluster."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it and remove its data."""
+        """Stop the cluster and remove its data."""
         self.close()
 
     @property
@@ -147,13 +148,13 @@ class EmbeddedKafka:
         return all(node.is_running for node in self.nodes)
 
     def start(self) -> None:
-        """Start all nodes that do not run, and wait until they are ready; with data and ports kept.
+        """Start all stopped nodes, with their data and ports, and wait until they are ready.
 
         Raises:
-            RuntimeError: All run already.
+            RuntimeError: All nodes are already running.
         """
         if self.is_running:
-            raise RuntimeError("The broker is running already")
+            raise RuntimeError("The broker is already running")
         stopped = [node for node in self.nodes if not node.is_running]
         first = not any(node.has_run for node in self.nodes)
 
@@ -163,7 +164,7 @@ class EmbeddedKafka:
                 ports = cluster_ports(self._clients, self._advertised, secured)
                 for node in self.nodes:
                     node.settle(ports)
-                self._admin = None  # of earlier ports
+                self._admin = None  # it has the earlier ports
             start_together(stopped, self._create_credentials)
 
         # Another process may take a port between our choice and Kafka's start.
@@ -171,7 +172,7 @@ class EmbeddedKafka:
         on_free_ports(attempts=5 if chosen else 1)(start)
 
     def prepare(self) -> None:
-        """Download its jars and archive its classes, as the first start would do."""
+        """Download the jars and archive their classes, as the first start would do."""
         self.nodes[0].prepare()
 
     def stop(self, grace: float = 10) -> None:
@@ -187,12 +188,12 @@ class EmbeddedKafka:
         self._admin = None
 
     def pause(self) -> None:
-        """Freeze all nodes that run with SIGSTOP: connections stay open, but nobody answers."""
+        """Freeze all running nodes with SIGSTOP: connections stay open, but nobody answers."""
         for node in self._running():
             node.pause()
 
     def resume(self) -> None:
-        """Resume all nodes that run with SIGCONT after `pause`."""
+        """Resume all running nodes with SIGCONT after `pause`."""
         for node in self._running():
             node.resume()
 
@@ -203,7 +204,7 @@ class EmbeddedKafka:
             node.close()
 
     def log(self) -> str:
-        """Return what the nodes have logged since the first start, one after the other."""
+        """Return the nodes' logs since the first start, one after the other."""
         return "".join(node.log() for node in self.nodes)
 
     def create_topic(
@@ -233,22 +234,25 @@ class EmbeddedKafka:
         broker_admin.delete_topic(self._administration(), name)
 
     def leader(self, topic: str, partition: int = 0) -> KafkaNode:
-        """Return the node that leads a partition, as soon as there is one.
+        """Return the node that leads a partition, as soon as it has a leader.
 
         Raises:
             LookupError: There is no such partition.
-            TimeoutError: It has no leader for 30 s.
+            TimeoutError: The partition has no leader after 30 s.
         """
         return self._node(self._leaders().leader(topic, partition))
 
     def group_coordinator(self, group_id: str) -> KafkaNode:
-        """Return the node that coordinates a group; raises like `leader`, before any group too."""
+        """Return the node that coordinates a group.
+
+        Raises the errors of `leader`: LookupError as long as there has been no group.
+        """
         return self.leader(*self.group_partition(group_id))
 
     def transaction_coordinator(self, transactional_id: str) -> KafkaNode:
-        """Return the node that coordinates a transactional id; raises like `leader`.
+        """Return the node that coordinates a transactional id.
 
-        So it does as long as there has been no transaction in this cluster.
+        Raises the errors of `leader`: LookupError as long as there has been no transaction.
         """
         return self.leader(*self.transaction_partition(transactional_id))
 
@@ -283,27 +287,27 @@ class EmbeddedKafka:
         return self._node(self._leaders().controller())
 
     def move_leader(self, topic: str, partition: int, to: KafkaNode) -> None:
-        """Make a node a partition's leader: it is made the preferred replica, and elected.
+        """Make a node the preferred replica of a partition, and have it elected as the leader.
 
         Raises:
             LookupError: There is no such partition.
-            TimeoutError: It does not lead it after 30 s.
+            TimeoutError: The node does not lead the partition after 30 s.
         """
         self._leaders().move(topic, partition, to.id)
 
     def wait_until_in_sync(self, timeout: float = 60) -> None:
-        """Wait until all replicas are in sync, as before the next node is restarted.
+        """Wait until all replicas are in sync, for example before restarting the next node.
 
         Args:
-            timeout: Seconds.
+            timeout: Seconds to wait.
 
         Raises:
-            RuntimeError: A node does not run.
-            TimeoutError: Some are not in sync by then; the message says which.
+            RuntimeError: A node is not running.
+            TimeoutError: Replicas are out of sync after the timeout; the message says which.
         """
         for node in self.nodes:
             if not node.is_running:
-                raise RuntimeError(f"Node {node.id} does not run: call its start()")
+                raise RuntimeError(f"Node {node.id} is not running: call its start()")
         self._leaders(timeout).await_in_sync()
 
     def _leaders(self, timeout: float = broker_admin.TIMEOUT) -> Leaders:

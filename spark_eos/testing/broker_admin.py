@@ -22,10 +22,11 @@ from tenacity import (
 
 TIMEOUT = 30.0
 """Timeout of one administrative call, in seconds."""
-# A node that is paused answers nobody; meanwhile another one may have become the leader.
+# Seconds before leaders are looked up again: a paused node doesn't answer, and another node may
+# have become the leader.
 _ATTEMPT: Final = 3.0
 Ends = dict[int, int]
-"""Offset by partition number."""
+"""Offsets by partition number."""
 _TIMED_OUT: Final = KafkaError._TIMED_OUT  # noqa: SLF001 - it has no other name
 _NOT_YET: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -38,12 +39,12 @@ _NOT_YET: Final = (
 
 
 def admin_client(address: str) -> AdminClient:
-    """Return a client for administration that logs nothing when the broker goes away."""
+    """Return an admin client that logs nothing when the broker goes away."""
     settings: dict[str, Any] = {
         "bootstrap.servers": address,
         "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 100,
-        # Brokers are killed and paused on purpose here, which librdkafka would report on stderr.
+        # Tests kill and pause brokers on purpose, which librdkafka would report on stderr.
         "log_level": 0,
         "error_cb": lambda _: None,
     }
@@ -51,7 +52,7 @@ def admin_client(address: str) -> AdminClient:
 
 
 def answers(admin: AdminClient, node: int) -> bool:
-    """Return whether a node serves requests, within a second."""
+    """Return True if a node serves requests; wait up to a second for its answer."""
     try:
         # The metadata lists a broker only once it can host partitions.
         return node in admin.list_topics(timeout=1).brokers
@@ -84,7 +85,7 @@ def end_offsets(
     partitions: Collection[int],
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Ends:
-    """Return high watermarks by partition, or with read_committed last stable offsets."""
+    """Return high watermarks by partition; with read_committed, last stable offsets."""
     return Retrying(
         retry=retry_if_exception(_is_not_yet),
         before_sleep=_refresh,
@@ -95,8 +96,8 @@ def end_offsets(
 
 
 def _refresh(state: RetryCallState) -> None:
-    """Ask for leaders, which may have changed: an attempt asks those that the client knows."""
-    # Not a closure: with it, the client would live until it is found to be garbage.
+    """Look up the leaders again before the next attempt, which asks the leaders it knows."""
+    # A closure would keep the client alive until the garbage collector runs.
     admin, topic, *_ = state.args
     with suppress(KafkaException):
         admin.list_topics(topic, _ATTEMPT)
@@ -113,12 +114,12 @@ def _end_offsets(
     )
     ends = {}
     for at, future in offsets.items():
-        # An error that `result` raises would refer to this frame, and the frame, by way of the
-        # future, to the error: the client would live until it is found to be garbage.
+        # An error raised by `result` would refer to this frame, and the frame, through the future,
+        # to the error. The client would then live until the garbage collector runs.
         if (error := future.exception(TIMEOUT)) is not None:
             raise type(error)(*error.args)
         ends[at.partition] = future.result().offset
-    # So librdkafka has it if a node does not answer in time.
+    # librdkafka returns negative offsets if a node does not answer in time.
     if any(offset < 0 for offset in ends.values()):
         raise KafkaException(KafkaError(_TIMED_OUT, f"ends of {topic}: {ends}"))
     return ends
@@ -135,13 +136,13 @@ def await_partitions(admin: AdminClient, topic: str, count: int) -> None:
     """Wait until a topic has `count` usable partitions; 0 waits until the topic is gone."""
 
     def usable() -> bool:
-        # Not of all topics: a broker of many tests has thousands.
+        # Ask for this topic only: a broker used by many tests has thousands.
         partitions = admin.list_topics(topic, _ATTEMPT).topics[topic].partitions
         if len(partitions) != count or any(p.leader < 0 for p in partitions.values()):
             return False
-        # Leaders may answer seconds after metadata names them. An idempotent producer must not
-        # come earlier: if the first of two batches on their way is refused and the second
-        # accepted, the first is out of order for ever.
+        # Leaders may start to answer seconds after metadata names them. An idempotent producer
+        # must not start earlier: if the first of two batches in flight is refused and the second
+        # accepted, the first is out of order forever.
         if partitions:
             _end_offsets(admin, topic, partitions, IsolationLevel.READ_UNCOMMITTED)
         return True

@@ -1,4 +1,4 @@
-"""The files that let a broker start in a second: prepared once, kept in the cache directory."""
+"""Files that let a broker start in a second, prepared once and kept in the cache directory."""
 
 import base64
 import shutil
@@ -56,8 +56,8 @@ def create_data(
     features: Mapping[str, int],
     properties: Mapping[str, str],
 ) -> None:
-    """Create a formatted data directory for a node with these features and own settings."""
-    # Formatting depends on the settings only in which features exist.
+    """Create a formatted data directory for a node with the given features and settings."""
+    # The only settings that formatting depends on are those that enable unstable features.
     relevant = {key: properties[key] for key in properties if key.startswith("unstable.")}
     key = digest(*map(str, sorted(features.items())), *map(str, sorted(relevant.items())))
     template = image.archive.directory / f"data-{key}"
@@ -65,9 +65,9 @@ def create_data(
         with locked(template.with_suffix(".lock")):
             if not template.exists():
                 _format(image, template, features, relevant)
-    # Kafka's storage tool would need another JVM.
+    # Copy a template, since Kafka's storage tool would need another JVM.
     shutil.copytree(template, target)
-    # Nodes differ in their names only.
+    # Nodes differ only in their ids.
     names = {
         "version": "1",
         "cluster.id": CLUSTER_ID,

@@ -1,4 +1,4 @@
-"""Who leads and coordinates what in an embedded Kafka, and how that is moved."""
+"""Finds and moves leaders and coordinators in an embedded Kafka."""
 
 import struct
 from collections import deque
@@ -29,14 +29,14 @@ _Partition = Mapping[str, Any]
 
 
 class Leaders:
-    """Asks a cluster at these addresses, each time by a new connection."""
+    """Asks a cluster at the given addresses, over a new connection each time."""
 
     def __init__(self, servers: str, timeout: float) -> None:
         self._addresses = deque(servers.split(","))
         self._timeout = timeout
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the id of the node that leads a partition, as soon as there is one."""
+        """Return the id of the node that leads a partition, as soon as it has a leader."""
         leader = -1
 
         def known() -> bool:
@@ -49,7 +49,7 @@ class Leaders:
 
     def coordinating(self, topic: str, key: str) -> int:
         """Return the partition whose leader coordinates a group or transactional id."""
-        # The absolute value of Java's hash of the text, a signed number of 32 bits.
+        # The absolute value of Java's String.hashCode(), a signed 32-bit number.
         units = (unit for (unit,) in struct.iter_unpack("<H", key.encode("utf-16-le")))
         hashed = reduce(lambda value, unit: (31 * value + unit) & 0xFFFFFFFF, units, 0)
         return min(hashed, 2**32 - hashed) % 2**31 % len(self._partitions(topic))
@@ -59,7 +59,7 @@ class Leaders:
         return int(self._quorum()["leader_id"])
 
     def move(self, topic: str, partition: int, node: int) -> None:
-        """Make a node a replica of a partition, and its leader."""
+        """Make a node a replica of a partition and then its leader."""
         replicas = self._partition(topic, partition)["replica_nodes"]
         chosen = [node, *(other for other in replicas if other != node)][: len(replicas)]
         where = TopicPartition(topic, partition)
@@ -83,7 +83,7 @@ class Leaders:
         self._until(moved, lambda: f"{topic}-{partition} is not led by node {node}")
 
     def await_in_sync(self) -> None:
-        """Wait until all replicas of all partitions are in sync, and all controllers."""
+        """Wait until the replicas of all partitions, and all controllers, are in sync."""
         self._until(lambda: not any(self._out_of_sync()), lambda: "; ".join(self._out_of_sync()))
 
     def _out_of_sync(self) -> Iterator[str]:
@@ -92,7 +92,7 @@ class Leaders:
                 wanted, there = sorted(partition["replica_nodes"]), sorted(partition["isr_nodes"])
                 if wanted != there:
                     name = f"{topic['name']}-{partition['partition_index']}"
-                    yield f"{name} has replicas {wanted}, in sync are {there}"
+                    yield f"{name} has replicas {wanted}, but only {there} are in sync"
         try:
             voters = self._quorum()["current_voters"]
         except _AWAY as error:
@@ -100,7 +100,7 @@ class Leaders:
             return
         ends = {voter["replica_id"]: voter["log_end_offset"] for voter in voters}
         if len(set(ends.values())) > 1:
-            yield f"controllers have the cluster's metadata to offsets {ends}"
+            yield f"controllers have the cluster's metadata up to different offsets: {ends}"
 
     def _quorum(self) -> _Partition:
         answer = self._ask(lambda client: client.describe_metadata_quorum())
@@ -117,25 +117,27 @@ class Leaders:
         (description,) = self._ask(lambda client: client.describe_topics([topic]))
         partitions: list[_Partition] = description["partitions"]
         if not partitions:
-            raise LookupError(f"There is no topic {topic}; Kafka makes its own at their first use")
+            raise LookupError(
+                f"There is no topic {topic}; Kafka creates its internal topics on first use"
+            )
         return partitions
 
     def _ask(self, question: Callable[[KafkaAdminClient], _Answer]) -> _Answer:
-        """Return the answer, of another node if the one that is asked is away."""
+        """Return a node's answer; ask the next node if one is away."""
 
         def ask() -> _Answer:
             try:
                 with closing(
                     KafkaAdminClient(
                         bootstrap_servers=self._addresses[0],
-                        # A paused node takes the connection and answers nothing.
+                        # A paused node accepts the connection but never answers.
                         bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
                         request_timeout_ms=_REQUEST_TIMEOUT_MS,
                     )
                 ) as client:
                     return question(client)
             except _AWAY:
-                # A client that is given them all may try the same one again and again.
+                # A client with all addresses may try the same address again and again.
                 self._addresses.rotate(-1)
                 raise
 

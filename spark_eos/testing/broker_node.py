@@ -1,4 +1,4 @@
-"""One node of an embedded Kafka: a broker and a controller in a JVM of their own."""
+"""One node of an embedded Kafka: a broker and a controller in their own JVM."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _STARTED: Final = "Kafka Server started"
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What the nodes of a cluster have in common; see `EmbeddedKafka`."""
+    """Settings that all nodes of a cluster share; see `EmbeddedKafka`."""
 
     properties: Mapping[str, str]
     security: BrokerSecurity | None
@@ -34,15 +34,15 @@ class NodeSettings:
 
 
 class KafkaNode(EmbeddedServer):
-    """A node of an `EmbeddedKafka`, which makes them; each is a broker and a controller.
+    """A node of an `EmbeddedKafka`, which creates its nodes; each is a broker and a controller.
 
-    `kill`, `stop` and `pause` take it away, `start` and `resume` bring it back, with its data and
-    addresses. As long as more than half of the nodes run, the others lead what it has led.
+    `kill`, `stop` and `pause` take the node away; `start` and `resume` bring it back with its data
+    and addresses. As long as more than half of the nodes run, they lead its partitions meanwhile.
 
     Attributes:
-        id: Its ``node.id``: 1 for the first.
-        jar_set: Its jars, by the name of their lock file. Another one, assigned while it does not
-            run, is its next start's: an upgrade.
+        id: The ``node.id``: 1 for the first node.
+        jar_set: The node's jars, by the name of their lock file. To upgrade a stopped node, assign
+            another jar set before its next start.
 
     Examples:
         ::
@@ -65,10 +65,10 @@ class KafkaNode(EmbeddedServer):
         self.jar_set = jar_set
         self._settings = settings
         self._cluster: tuple[Ports, ...] = ()
-        self._ready: AdminClient | None = None  # who asks whether it is ready
+        self._ready: AdminClient | None = None  # asks whether the node is ready
 
     def __repr__(self) -> str:
-        """Return its id and its process's."""
+        """Return the node's id and process id."""
         return f"KafkaNode({self.id}, pid={self.pid if self.is_running else None})"
 
     @property
@@ -78,7 +78,7 @@ class KafkaNode(EmbeddedServer):
 
     @property
     def direct_servers(self) -> str:
-        """Address of its internal listener: always plaintext, never behind a proxy."""
+        """Address of the internal listener: always plaintext, never behind a proxy."""
         return f"{HOST}:{self.ports.internal}"
 
     def servers_of(self, listener: str) -> str:
@@ -87,18 +87,18 @@ class KafkaNode(EmbeddedServer):
 
     @property
     def has_run(self) -> bool:
-        """True if it has data of an earlier start."""
+        """True if the node has data from an earlier start."""
         return self._has_run
 
     @property
     def ports(self) -> Ports:
-        """Its ports."""
+        """The node's ports."""
         if not self._cluster:
             raise RuntimeError("The broker has no address before its cluster's first start()")
         return self._cluster[self.id - 1]
 
     def settle(self, cluster: tuple[Ports, ...]) -> None:
-        """Set the ports of all nodes, in order: from the next start on."""
+        """Set the ports of all nodes, in order, for the next start and later ones."""
         self._cluster = cluster
 
     def _image(self) -> ServerImage:

@@ -1,4 +1,4 @@
-"""The settings of the embedded broker: small, quick to start, quick to react."""
+"""Settings that keep the embedded broker small, quick to start and quick to react."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ INTERNAL_TOPICS: Final = (
     "transaction.state.log",
     "share.coordinator.state.topic",
 )
-"""Prefixes of the settings of topics that coordinators keep their state in."""
+"""Prefixes of the settings for topics in which coordinators keep their state."""
 _PLAIN_LISTENERS = "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
 BASE: Mapping[str, str] = {
@@ -24,7 +24,7 @@ BASE: Mapping[str, str] = {
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "INTERNAL",
     "auto.create.topics.enable": "false",
-    # Groups react at once, and tests may ask for short timeouts.
+    # Groups react at once, and tests may use short timeouts.
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
     "group.consumer.assignment.interval.ms": "0",
@@ -35,15 +35,15 @@ BASE: Mapping[str, str] = {
     "broker.heartbeat.interval.ms": "200",
     "controller.quorum.election.timeout.ms": "200",
     "controller.quorum.fetch.timeout.ms": "2000",
-    # Few threads, no background work.
+    # Few threads and no background work.
     "num.network.threads": "1",
     "num.io.threads": "2",
     "background.threads": "2",
     "group.coordinator.threads": "1",
     "log.cleaner.enable": "false",
-    # Else the controller writes a record every 500 ms that does nothing.
+    # Otherwise, the controller writes a no-op record every 500 ms.
     "metadata.max.idle.interval.ms": "0",
-    # A test's records may have any timestamp, and must not be deleted because of it.
+    # Test records may have any timestamp and must not be deleted because of it.
     "log.retention.ms": "-1",
 }
 
@@ -53,7 +53,7 @@ class Ports:
     """The TCP ports of one broker on 127.0.0.1."""
 
     client: int
-    advertised: int  # to which connected clients are redirected: the same, or a proxy's
+    advertised: int  # where connected clients are redirected: the client port, or a proxy's
     internal: int  # plaintext, for the broker itself and for administration
     controller: int
     secured: Mapping[str, int]  # by listener
@@ -61,7 +61,7 @@ class Ports:
 
 def free_numbers(count: int) -> list[int]:
     """Return the numbers of ports that were free a moment ago."""
-    # All sockets stay open until the last one has a port, so that these differ.
+    # All sockets stay open until the last one has a port, so that all ports differ.
     with ExitStack() as stack:
         listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
         for listener in listeners:
@@ -79,7 +79,7 @@ def cluster_ports(
     advertised: Sequence[int | None],
     secured: Collection[str] = (),
 ) -> tuple[Ports, ...]:
-    """Return free ports of each node, and those for clients and the advertised ones if given."""
+    """Return the ports of each node: free ones, unless client or advertised ports are given."""
     free = iter(free_numbers(len(clients) * (3 + len(secured))))
     chosen = [next(free) if client is None else client for client in clients]
     return tuple(
@@ -101,11 +101,11 @@ def broker_properties(
     overrides: Mapping[str, str],
     security: BrokerSecurity | None = None,
 ) -> dict[str, str]:
-    """Return the complete settings of a node, from 1; `overrides` take precedence.
+    """Return the complete settings of a node; `overrides` take precedence.
 
     Args:
-        node: The node's id.
-        ports: Those of all nodes, in order.
+        node: The node's id, counted from 1.
+        ports: The ports of all nodes, in order.
         data: The node's data directory.
         overrides: Further settings.
         security: Secured listeners.
@@ -132,18 +132,18 @@ def broker_properties(
 
 
 def _replication(nodes: int) -> dict[str, str]:
-    """As in production, as far as there are nodes."""
+    """Return production settings for replication, limited by the number of nodes."""
     replicas = min(nodes, 3)
     in_sync = str(max(1, replicas - 1))
     properties = {"default.replication.factor": str(replicas), "min.insync.replicas": in_sync}
     for topic in INTERNAL_TOPICS:
         properties[f"{topic}.replication.factor"] = str(replicas)
-        # Each partition costs time at its first use and at every start.
+        # Each partition costs time on first use and at every start.
         properties[f"{topic}.num.partitions"] = str(nodes)
     for topic in INTERNAL_TOPICS[1:]:
         properties[f"{topic}.min.isr"] = in_sync
     if nodes > 1:
-        # For so long brokers wait for a controller that is paused, before they ask the next one.
+        # The time that brokers wait for a paused controller before they ask the next one.
         properties["controller.socket.timeout.ms"] = "3000"
     return properties
 
@@ -155,6 +155,6 @@ def write_properties(path: Path, properties: Mapping[str, str]) -> None:
 
 
 def _escape(text: str) -> str:
-    # JSON escapes as Java's properties do: backslash, line ends, tab, and \uXXXX in UTF-16.
+    # JSON has the same escapes as Java's properties: backslash, line ends, tab, and UTF-16 \uXXXX.
     escaped = json.dumps(text)[1:-1]
     return f"\\{escaped}" if escaped.startswith(" ") else escaped

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from spark_eos._client.jaas import JaasLine
 from spark_eos.testing.broker_admin import TIMEOUT
 
-# The principal of plaintext listeners, which tests use for administration.
+# The principal on plaintext listeners, which tests use for administration.
 _ADMINISTRATION: Final = "User:ANONYMOUS"
 _SCRAM: Final = {
     "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
@@ -77,9 +77,9 @@ class BrokerSecurity:
         jwks_url: URL of the keys that sign OAUTHBEARER tokens; ``file:`` is possible.
         issuer: Required ``iss`` of tokens; None for any.
         audience: Required ``aud`` of tokens; None for any.
-        super_users: Principals such as ``User:admin`` that may do everything, besides that of
-            plaintext listeners (``User:ANONYMOUS``). All others may do only what ACLs allow, by
-            StandardAuthorizer. None means that there is no authorizer.
+        super_users: Principals such as ``User:admin`` that may do everything, in addition to the
+            principal of plaintext listeners (``User:ANONYMOUS``). All other principals may do only
+            what ACLs allow (StandardAuthorizer). None means that there is no authorizer.
 
     Examples:
         >>> security = BrokerSecurity(
@@ -90,7 +90,7 @@ class BrokerSecurity:
         >>> security.properties()["super.users"]
         'User:ANONYMOUS;User:admin'
 
-        Start a broker with it:
+        Start a broker with these settings:
 
             with EmbeddedKafka(security=security) as kafka:
                 print(kafka.servers_of("SASL"))

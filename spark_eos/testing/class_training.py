@@ -1,4 +1,4 @@
-"""Runs the training of Spark's class archive in a process of its own."""
+"""Runs the training of Spark's class archive in a separate process."""
 
 import subprocess
 from pathlib import Path
@@ -12,13 +12,13 @@ _PROGRAM: Final = f"{__package__}.spark_training"
 
 
 def train(options: list[str]) -> None:
-    """Run streaming queries on a broker, in a JVM that archives their classes when it ends.
+    """Run streaming queries on a broker, in a JVM that archives their classes on exit.
 
     Args:
         options: JVM options; the first one names the archive.
 
     Raises:
-        RuntimeError: The program has failed, takes over 5 minutes, or the JVM wrote no archive.
+        RuntimeError: The program fails or takes over 5 minutes, or the JVM writes no archive.
     """
     try:
         ended = finished(python_module(_PROGRAM, *JVM_FLAGS, *options), _PATIENCE)
@@ -28,6 +28,6 @@ def train(options: list[str]) -> None:
         raise RuntimeError((ended.stdout + ended.stderr).strip()[-2_000:])
     if not Path(options[0].partition("=")[2]).exists():
         raise RuntimeError(
-            "the JVM has written none, which it does if a directory on its class path is not "
+            "the JVM has written none, which happens if a directory on its class path is not "
             "empty: unset SPARK_CONF_DIR, HADOOP_CONF_DIR and YARN_CONF_DIR"
         )

@@ -1,4 +1,4 @@
-"""A server for tests, in a JVM of its own: started, stopped, paused, and gone when it is closed."""
+"""A server for tests in its own JVM, which can be started, stopped and paused."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ _LOG: Final = "server.log"
 
 @dataclass(frozen=True)
 class ServerImage:
-    """A server's program: Java, its jars, and the archive that lets it start sooner."""
+    """A server's program: Java, the jars, and a class archive for quick starts."""
 
     java: Java
     jars: tuple[Path, ...]
@@ -42,14 +42,14 @@ class ServerImage:
 
 
 def server_image(place: str, jars: Iterable[Path], of: str) -> ServerImage:
-    """Return the image of a server, whose archive is kept in a directory below `place`."""
+    """Return the image of a server; its archive is kept in a directory named after `place`."""
     java, files = find_java(), tuple(jars)
     directory = cached(f"{place}-{fingerprint(java, files)}")
     return ServerImage(java, files, ClassArchive(directory, of))
 
 
 class _Remains:
-    """Removes process and data of a server that is closed or garbage-collected."""
+    """Removes the process and data of a server that is closed or garbage-collected."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -72,7 +72,7 @@ class _Remains:
         if os.getpid() != self._owner:
             return  # in a fork of the owner, which must not touch the owner's server
         if self.process is not None:
-            self.process.kill()  # nothing of it is needed any more
+            self.process.kill()  # a clean stop isn't needed, as the data is removed
             self.process = None
         if self.directory is not None:
             self._final_log = self.log()
@@ -94,19 +94,19 @@ class EmbeddedServer(ABC):
         self._port = port
         self._start_timeout = start_timeout
         self._has_run = False
-        self._logged_before = 0  # how much it had logged before its last start
-        # It must not refer to this object, which that would keep alive.
+        self._logged_before = 0  # length of the log before the latest start
+        # It must not refer to this object: the finalizer would keep the object alive.
         self._remains = _Remains()
-        # Also runs when the interpreter exits.
+        # The finalizer also runs when the interpreter exits.
         self._finalizer = weakref.finalize(self, self._remains.discard)
 
     def __enter__(self: _Server) -> _Server:
-        """Start it."""
+        """Start the server."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it and remove its data."""
+        """Stop the server and remove its data."""
         self.close()
 
     @property
@@ -121,19 +121,20 @@ class EmbeddedServer(ABC):
         return process is not None and process.exit_code() is None
 
     def start(self) -> None:
-        """Start it and wait until it is ready; again with the same data and port."""
+        """Start the server and wait until it is ready; restarts keep its data and port."""
         if self.is_running:
-            raise RuntimeError(f"The {self._kind} is running already")
+            raise RuntimeError(f"The {self._kind} is already running")
         start_together([self])
 
     def prepare(self) -> None:
-        """Download its jars and archive its classes, as the first start would do."""
+        """Download the jars and archive their classes, as the first start would do."""
         self._prepared()
 
     def _prepared(self) -> ServerImage:
         if self._port is not None and not _is_free(self._port):
             raise self._failed(
-                f"Port {self._port} of {HOST} is in use: choose another one, or none for a free one"
+                f"Port {self._port} of {HOST} is in use: choose another port, or none to use a "
+                "free one"
             )
         image = self._image()
         image.archive.train(
@@ -142,7 +143,7 @@ class EmbeddedServer(ABC):
         return image
 
     def _train(self, image: ServerImage, options: Sequence[str]) -> None:
-        """Run through what tests do, so that the JVM can archive the classes it loads."""
+        """Do what tests do, so that the JVM can archive the classes it loads."""
         try:
             self._begin(image, options)
             self._await_ready()
@@ -158,52 +159,52 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def _trainee(self) -> "EmbeddedServer":
-        """Another one with the same image."""
+        """Return another server with the same image."""
 
     @abstractmethod
     def _begin(self, image: ServerImage, options: Sequence[str] = ()) -> None:
-        """Start its JVM, with further options."""
+        """Start the JVM with further options."""
 
     @abstractmethod
     def _is_ready(self, log: str) -> bool:
-        """Return True if it serves requests; `log` is what it has logged since this start."""
+        """Return True if the server answers requests; `log` is its log since this start."""
 
     @abstractmethod
     def _exercise(self) -> None:
-        """Have it do what tests ask of it."""
+        """Use the server as tests do."""
 
     def stop(self, grace: float = 10) -> None:
-        """Stop it with SIGTERM, and with SIGKILL after `grace` seconds; keep the data."""
+        """Stop the server with SIGTERM, and with SIGKILL after `grace` seconds; keep the data."""
         self._disconnect()
         if self._remains.process is not None:
             self._remains.process.stop(grace)
 
     def kill(self) -> None:
-        """End it with SIGKILL; keep the data."""
+        """End the server with SIGKILL; keep the data."""
         self._disconnect()
         if self._remains.process is not None:
             self._remains.process.kill()
 
     def pause(self) -> None:
-        """Freeze it with SIGSTOP: its connections stay open, but it does not answer."""
+        """Freeze the server with SIGSTOP: connections stay open, but it does not answer."""
         self._running().pause()
 
     def resume(self) -> None:
-        """Resume it with SIGCONT after `pause`."""
+        """Resume the server with SIGCONT after `pause`."""
         self._running().resume()
 
     def close(self) -> None:
-        """Stop it and remove its data; only `log` still works."""
+        """Stop the server and remove its data; only `log` still works."""
         self._disconnect()
         self._remains.discard()
         self._has_run = False
 
     def log(self) -> str:
-        """Return what it has logged since its first start."""
+        """Return the log since the first start."""
         return self._remains.log()
 
-    def _disconnect(self) -> None:  # noqa: B027 - not all have clients
-        """Drop clients of the process that ends."""
+    def _disconnect(self) -> None:  # noqa: B027 - not all servers have clients
+        """Drop the clients of a process that is about to end."""
 
     def _directory(self) -> Path:
         if self._remains.directory is None:
@@ -222,7 +223,7 @@ class EmbeddedServer(ABC):
         self._logged_before = len(self.log())
         if self._remains.guard is None:
             self._remains.guard = Guard(directory)
-        # Kept at once, so that it is removed however the wait ends.
+        # Keep the process right away, so that it is removed however the wait ends.
         self._remains.process = ServerProcess(
             command,
             directory=directory,
@@ -232,7 +233,7 @@ class EmbeddedServer(ABC):
         )
 
     def _await_ready(self) -> None:
-        """Wait until it serves requests; else kill it and raise with its log."""
+        """Wait until the server answers requests; on failure, kill it and raise with its log."""
         process = self._remains.process
         if process is None:
             raise RuntimeError(f"The {self._kind} was closed")
@@ -256,7 +257,7 @@ class EmbeddedServer(ABC):
 def start_together(
     servers: Sequence[EmbeddedServer], then: Callable[[], None] = lambda: None
 ) -> None:
-    """Start servers that are ready only once others are; wait until all are, and `then` is done."""
+    """Start servers that need each other to become ready; wait for all, then call `then`."""
     new = [server for server in servers if not server._has_run]  # noqa: SLF001
     images = [server._prepared() for server in servers]  # noqa: SLF001
     try:
@@ -267,7 +268,7 @@ def start_together(
         then()
     except BaseException:
         for server in servers:
-            if server in new:  # its data is worthless
+            if server in new:  # its data is not needed
                 server.close()
             else:
                 server.kill()
@@ -275,7 +276,7 @@ def start_together(
 
 
 def on_free_ports(attempts: int = 5) -> Retrying:
-    """Return what starts something again if another process took a port that was free."""
+    """Return a wrapper that retries a function if another process took a port that was free."""
     return Retrying(
         retry=retry_if_exception_message(match="(?s).*Address already in use"),
         stop=stop_after_attempt(attempts),
@@ -285,7 +286,7 @@ def on_free_ports(attempts: int = 5) -> Retrying:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as listener:
-        # As Java's servers do: connections that have just ended do not count.
+        # Java's servers set this too: connections that have just ended don't count.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))

@@ -1,4 +1,4 @@
-"""Ends a server whose owner is gone. Runs as a script; standard input is a pipe from the owner."""
+"""Ends a server when its owner is gone. Runs as a script, with a pipe from the owner as stdin."""
 
 import contextlib
 import os
@@ -7,15 +7,15 @@ import signal
 import sys
 
 NOTHING = 0
-"""In place of a process id, while the server does not run."""
+"""Sent instead of a process id while the server is not running."""
 DISMISSED = -1
-"""In place of a process id, once its data is removed."""
+"""Sent instead of a process id once the server's data is removed."""
 
 
 def main(directory: str) -> None:
-    """Follow the server's process id, a line each; when the owner is gone, kill it and its data."""
+    """Read process ids, one per line; once the owner is gone, kill the server, remove its data."""
     pid = NOTHING
-    # The operating system closes the pipe's other end however the owner dies, even by SIGKILL.
+    # The operating system closes the owner's end of the pipe however the owner dies.
     for line in sys.stdin:
         pid = int(line)
     if pid == DISMISSED:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-# Every pytest in the environment loads this module, so it imports what it needs only on use.
+# Every pytest run in the environment loads this module, so it imports dependencies on use.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -18,7 +18,7 @@ _LOG_LINES = 60
 
 @contextmanager
 def _shown(config: pytest.Config) -> Iterator[None]:
-    """Show what is written meanwhile: downloads and preparations take long, the first time."""
+    """Show output in the meantime: downloads and preparations take a while the first time."""
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is None:
         yield
@@ -29,7 +29,7 @@ def _shown(config: pytest.Config) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def embedded_kafka(request: pytest.FixtureRequest) -> "Iterator[EmbeddedKafka]":
-    """Return a running `EmbeddedKafka`, shared by the whole test run: use a topic per test.
+    """Provide a running `EmbeddedKafka`, shared by the whole test run: use a topic per test.
 
     When a test that uses it fails, the report contains the end of the broker's log.
 
@@ -50,9 +50,10 @@ def embedded_kafka(request: pytest.FixtureRequest) -> "Iterator[EmbeddedKafka]":
 
 @pytest.fixture(scope="session")
 def schema_registry(request: pytest.FixtureRequest) -> "Iterator[EmbeddedSchemaRegistry]":
-    """A running `EmbeddedSchemaRegistry`, shared by the whole test run: use a subject per test.
+    """Provide a running `EmbeddedSchemaRegistry`, shared by the whole test run.
 
-    When a test that uses it fails, the report contains the end of its log.
+    Use a subject per test. When a test that uses the registry fails, the report contains the end of
+    its log.
 
     Example:
         ::
@@ -71,7 +72,7 @@ def schema_registry(request: pytest.FixtureRequest) -> "Iterator[EmbeddedSchemaR
 
 @pytest.fixture(scope="session")
 def spark_eos_session(request: pytest.FixtureRequest) -> "Iterator[SparkSession]":
-    """Return a local Spark session with Spark's Kafka source, shared by the whole test run.
+    """Provide a local Spark session with Spark's Kafka source, shared by the whole test run.
 
     Example:
         ::

@@ -1,4 +1,4 @@
-"""Records of topics, written and read as DataFrames."""
+"""Writes and reads the records of topics as DataFrames."""
 
 import datetime
 import json
@@ -48,8 +48,8 @@ def produce(
         topic: An existing topic.
         rows: A DataFrame small enough to be collected, or dictionaries. Columns: ``value`` and
             ``key`` (string or bytes; None if absent), ``headers`` (pairs of string and bytes),
-            ``partition`` (if absent, chosen by the key as Kafka's Java producer does) and
-            ``timestamp`` (if absent, the present time).
+            ``partition`` (if absent, chosen by the key as in Kafka's Java producer) and
+            ``timestamp`` (if absent, the current time).
 
     Returns:
         The records with their partitions and offsets, in the same order and with the columns of
@@ -101,7 +101,8 @@ def consume_committed(
     """Read the records that a consumer with ``isolation.level=read_committed`` sees.
 
     A transaction's records become visible only when its markers are written, a moment after its
-    commit is acknowledged. So this waits until no transaction is open, but no longer than `settle`.
+    commit is acknowledged. Therefore, wait until no transaction is open, for up to `settle`
+    seconds.
 
     Args:
         spark: The session.
@@ -110,9 +111,10 @@ def consume_committed(
         settle: Maximum number of seconds to wait for open transactions to end.
 
     Returns:
-        The records below the last stable offsets at the time of the call, whenever the DataFrame
-        is evaluated, in order of partition and offset: ``key`` and ``value`` (binary), ``headers``
-        (null if there are none), ``partition``, ``offset`` and ``timestamp``.
+        The records below the last stable offsets at the time of the call, no matter when the
+        DataFrame is evaluated, in order of partition and offset. Columns: ``key`` and ``value``
+        (binary), ``headers`` (null if there are none), ``partition``, ``offset`` and
+        ``timestamp``.
 
     Raises:
         TopicNotFoundError: The topic does not exist.
@@ -139,7 +141,7 @@ def consume_committed(
 
 
 class _Writer(Protocol):
-    """Spark's writer of a streaming query, or the sink's."""
+    """Spark's writer for a streaming query, or the sink's."""
 
     def trigger(self, *, availableNow: bool) -> "_Writer":  # noqa: N803
         """Choose the trigger."""
@@ -156,11 +158,11 @@ def process_available(writer: _Writer, *, timeout: int = 60) -> list[StreamingQu
         timeout: Seconds within which the query must end.
 
     Returns:
-        Spark's progress of its batches; by default Spark keeps the last hundred.
+        Spark's progress for each batch; by default, Spark keeps the last hundred.
 
     Raises:
         pyspark.errors.StreamingQueryException: The query failed.
-        TimeoutError: The query took longer, and was stopped.
+        TimeoutError: The query took longer than `timeout` and was stopped.
 
     Examples:
         ::
@@ -206,7 +208,7 @@ def _arguments(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bytes(value: str | bytes | bytearray | None) -> bytes | None:
-    if isinstance(value, bytearray):  # rows of Spark 4.0 have binary columns so
+    if isinstance(value, bytearray):  # the type of binary columns in rows of Spark 4.0
         return bytes(value)
     return value.encode() if isinstance(value, str) else value
 
@@ -214,7 +216,7 @@ def _bytes(value: str | bytes | bytearray | None) -> bytes | None:
 def _record(arguments: Mapping[str, Any], message: Message) -> tuple[Any, ...]:
     _kind, milliseconds = message.timestamp()
     moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.timezone.utc)
-    # Not the delivered message's content, because that has lost its headers.
+    # Take the content from the arguments: the delivered message has lost its headers.
     content = (arguments["key"], arguments["value"], arguments["headers"] or None)
     return (*content, message.partition(), message.offset(), moment)
 
@@ -223,17 +225,17 @@ def settled_ends(
     settings: Mapping[str, Any], topic: str, partitions: Collection[int], settle: float
 ) -> tuple[Ends, Ends]:
     """Wait until last stable offsets and high watermarks are equal; return both."""
-    # Nothing else may refer to the client: an AdminClient closes only when it is collected, and
-    # while it lives it tries to reach brokers, also those that have gone. Its log is off, since
-    # it has a line about clients that close right after an answer, and errors are raised.
+    # Nothing else may refer to the client: an AdminClient closes only when it is garbage-collected,
+    # and until then it tries to reach its brokers, even those that are gone. Logging is off: errors
+    # are raised, and librdkafka logs a line if a client closes right after an answer.
     admin = AdminClient({"log_level": 0, **settings})
     until = time.monotonic() + settle
     while True:
-        # In this order, so that the high watermarks are never the older of the two.
+        # Read the high watermarks last, so that they are never older than the stable offsets.
         stable = end_offsets(admin, topic, partitions, IsolationLevel.READ_COMMITTED)
         ends = end_offsets(admin, topic, partitions)
-        # Markers may be written a moment after a transaction's end is acknowledged; if the offsets
-        # still differ after the wait, one is open.
+        # Markers may be written a moment after a transaction's end is acknowledged. If the offsets
+        # still differ after the wait, a transaction is open.
         if stable == ends or time.monotonic() >= until:
             return stable, ends
         time.sleep(_PAUSE)

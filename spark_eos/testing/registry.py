@@ -1,4 +1,4 @@
-"""A real schema registry for tests: ready in a few seconds, gone when it is closed."""
+"""A real schema registry for tests, which starts in a few seconds and leaves nothing behind."""
 
 import json
 import os
@@ -13,16 +13,16 @@ from spark_eos.errors import PrintableError
 from spark_eos.testing.embedded_server import HOST, EmbeddedServer, ServerImage, server_image
 
 _JAR_SET: Final = "apicurio-registry-2.6.13"
-# Confluent's.
+# The path of Confluent's API.
 _API: Final = "/apis/ccompat/v7"
 _TIMEOUT: Final = 30.0
 _JSON: Final = "application/vnd.schemaregistry.v1+json"
 _SETTINGS: Final = {
     "quarkus.http.host": HOST,
-    # Twenty connections of an embedded database would cost time.
+    # The default of twenty connections to an embedded database would cost time.
     "quarkus.datasource.jdbc.initial-size": "1",
     "quarkus.datasource.jdbc.min-size": "1",
-    # Warnings, requests, and on which port it listens.
+    # Log warnings, requests, and the port that the registry listens on.
     "quarkus.banner.enabled": "false",
     "quarkus.log.level": "WARN",
     'quarkus.log.category."io.apicurio".level': "WARN",
@@ -32,7 +32,7 @@ _SETTINGS: Final = {
     "quarkus.http.access-log.pattern": "%m %U %s",
 }
 _LISTENING: Final = re.compile(rf"Listening on: http://{re.escape(HOST)}:(\d+)")
-# What a JVM may need. The registry would take variables such as LOG_LEVEL as its own settings.
+# Variables that a JVM may need. The registry would take others, such as LOG_LEVEL, as settings.
 _VARIABLES: Final = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
 
 
@@ -52,17 +52,17 @@ class RegistryStartError(PrintableError, RuntimeError):
 
 
 class EmbeddedSchemaRegistry(EmbeddedServer):
-    """A schema registry on 127.0.0.1: Apicurio Registry, with the API of Confluent's.
+    """A schema registry on 127.0.0.1: Apicurio Registry with the API of Confluent's registry.
 
-    Use it as a context manager, or call `start` and `close`. Its JVM and its schemas are removed
-    when the Python process ends, even by SIGKILL. It is not thread-safe.
+    Use it as a context manager, or call `start` and `close`. Its JVM and schemas are removed when
+    the Python process ends, even by SIGKILL. The class is not thread-safe.
 
-    `stop`, `kill` and `pause` take it away, `start` and `resume` bring it back, with the same
-    address and schemas. `log` has its requests. It lacks Confluent's look-up by GUID,
-    authentication and TLS.
+    `stop`, `kill` and `pause` take the registry away; `start` and `resume` bring it back with the
+    same address and schemas. `log` includes its requests. Confluent's look-up by GUID,
+    authentication and TLS are missing.
 
-    The first start on a machine downloads it (142 MB) and prepares it for quick starts, which
-    takes a minute; later ones take a few seconds.
+    The first start on a machine downloads the registry (142 MB) and prepares it for quick starts,
+    which takes a minute; later starts take a few seconds.
 
     Args:
         port: Port to listen on; by default a free one.
@@ -70,10 +70,10 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
         start_timeout: Seconds within which a start must succeed.
 
     Raises:
-        RegistryStartError: From `start`: it does not start; the message ends with its log, or says
-            that `port` is in use.
-        spark_eos._jars.jar_sets.JarError: From `start`: its checksum differs from the lock's.
-        spark_eos._jars.ivy.DownloadError: From `start`: it could not be downloaded.
+        RegistryStartError: From `start`: the registry does not start; the message ends with its
+            log, or says that `port` is in use.
+        spark_eos._jars.jar_sets.JarError: From `start`: the checksum differs from the lock's.
+        spark_eos._jars.ivy.DownloadError: From `start`: the registry could not be downloaded.
         spark_eos._jars.java.JavaError: From `start`: there is no Java 17 or newer.
 
     Examples:
@@ -109,7 +109,7 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
         settings = {
             **_SETTINGS,
             "quarkus.http.port": str(self._port or 0),
-            # Written at once, so that it outlives a SIGKILL.
+            # Write at once, so that schemas survive a SIGKILL.
             "quarkus.datasource.jdbc.url": f"jdbc:h2:file:{self._directory() / 'schemas'};"
             "WRITE_DELAY=0",
         }
@@ -151,7 +151,7 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
         self._request("PUT", "/config/AVRO", {"compatibility": "FULL"})
 
     def _request(self, method: str, path: str, body: object = None) -> None:
-        """Send a request without any proxy; raise OSError unless it answers without an error."""
+        """Send a request, bypassing any proxy; raise OSError unless the answer is a success."""
         with closing(HTTPConnection(HOST, self._port, timeout=_TIMEOUT)) as connection:
             encoded = None if body is None else json.dumps(body)
             connection.request(method, _API + path, encoded, {"Content-Type": _JSON})

@@ -1,4 +1,4 @@
-"""The JVM that runs a server, and the guard that ends it, and its data, when its owner is gone."""
+"""The JVM that runs a server, and the guard that cleans up when the server's owner is gone."""
 
 import contextlib
 import os
@@ -25,13 +25,13 @@ class Guard:
         )
 
     def watch(self, pid: int) -> None:
-        """Say which process is the server's by now; ``guard.NOTHING`` for none."""
-        # Without the guard, which somebody has killed, all else goes on.
+        """Set the server's current process id; ``guard.NOTHING`` means none."""
+        # If somebody has killed the guard, carry on without it.
         with contextlib.suppress(BrokenPipeError):
             print(pid, file=self._process.stdin, flush=True)
 
     def dismiss(self) -> None:
-        """End it; nothing is left to remove."""
+        """End the guard; nothing is left to remove."""
         self.watch(guard.DISMISSED)
         self._process.communicate()
 
@@ -78,16 +78,16 @@ class ServerProcess:
 
     def pause(self) -> None:
         """Freeze the JVM with SIGSTOP; return once all of its threads have stopped."""
-        if self._paused:  # the system tells of it only once
+        if self._paused:  # the system reports a stop only once
             return
         self._jvm.send_signal(signal.SIGSTOP)
         _pid, status = os.waitpid(self._jvm.pid, os.WUNTRACED)
         self._paused = os.WIFSTOPPED(status)
-        if not self._paused:  # it has ended in the meantime
+        if not self._paused:  # the JVM has ended in the meantime
             self._jvm.returncode = os.waitstatus_to_exitcode(status)
 
     def resume(self) -> None:
-        """Let a paused JVM go on with SIGCONT."""
+        """Resume a paused JVM with SIGCONT."""
         self._jvm.send_signal(signal.SIGCONT)
         self._paused = False
 

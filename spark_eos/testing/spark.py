@@ -25,21 +25,22 @@ def spark_session(
 ) -> SparkSession:
     """Return a Spark session for tests and trials on this machine.
 
-    It has Spark's Kafka source, no web interface, two shuffle partitions and the time zone UTC,
-    listens on the loopback interface only, runs Python workers with this interpreter, and logs
-    errors only. If a session is active already, that one is returned unchanged, as with
+    The session has Spark's Kafka source, no web interface, two shuffle partitions and the time zone
+    UTC. It listens only on the loopback interface, runs Python workers with this interpreter, and
+    logs only errors. If a session is already active, it is returned unchanged, as with
     `SparkSession.builder`.
 
     Args:
         app_name: Name of the application.
-        master: Spark's master URL; by default two threads of this machine.
+        master: Spark's master URL; by default two threads on this machine.
         config: Further settings. ``spark.jars``, ``spark.driver.extraJavaOptions`` and
-            ``spark.executor.extraJavaOptions`` add to the values set here, others replace them.
-        quick_start: Whether the JVMs compile less and take classes from an archive, which is
-            created on first use: they start sooner, but are slower on large data.
+            ``spark.executor.extraJavaOptions`` add to the values set here; all other settings
+            replace them.
+        quick_start: Whether the JVMs compile less and load classes from an archive, which is
+            created on first use. They start sooner, but are slower on large data.
 
     Raises:
-        spark_eos._jars.jar_sets.JarError: No Kafka source fits the installed pyspark.
+        spark_eos._jars.jar_sets.JarError: No Kafka source matches the installed pyspark.
         spark_eos._jars.ivy.DownloadError: The Kafka source's jars could not be downloaded.
         spark_eos._jars.java.JavaError: There is no Java 17 or newer.
 
@@ -62,17 +63,17 @@ def prepare_quick_start() -> None:
 
 
 def prepare_environment() -> None:
-    """Set what Spark takes only from the environment, for this process and its children."""
-    # Otherwise workers would run whatever python3 is first on PATH.
+    """Set environment variables that Spark needs in this process and its children."""
+    # Otherwise, workers would run the first python3 on PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Otherwise Spark resolves the host's name, and warns if that is a loopback address.
+    # Otherwise, Spark resolves the host name, and warns if that gives a loopback address.
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
 
 
 def spark_settings(
     config: Mapping[str, str] | None = None, *, quick_start: bool = False
 ) -> dict[str, str]:
-    """Return the settings of `spark_session`, for a Spark that is started in another way."""
+    """Return the settings of `spark_session`, for starting Spark in another way."""
     given = dict(config or {})
     settings = {
         "spark.driver.bindAddress": _LOOPBACK,

@@ -1,4 +1,4 @@
-"""A program that loads the classes of streaming queries, for a JVM that archives them on exit."""
+"""A program that loads the classes of streaming queries, so that the JVM archives them on exit."""
 
 import sys
 import tempfile
@@ -36,7 +36,7 @@ def _copy(spark: SparkSession, directory: str) -> Callable[[DataFrame, int], Non
 
 
 def main() -> None:
-    """Run batches from Kafka through Python, through files, and to Kafka."""
+    """Run batches from Kafka through Python, through files and to Kafka."""
     options = quoted(sys.argv[1:])
     with EmbeddedKafka() as broker, tempfile.TemporaryDirectory() as directory:
         for topic in ("training", "trained"):

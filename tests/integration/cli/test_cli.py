@@ -81,7 +81,8 @@ def _has_topics(address: str) -> None:
     second = run("broker", "--port", port)
     assert second.returncode == 1
     assert without_address(second.stderr) == (
-        f"Error: Port {port} of 127.0.0.1 is in use: choose another one, or none for a free one\n"
+        f"Error: Port {port} of 127.0.0.1 is in use: choose another port, or none to use a "
+        "free one\n"
     )
 
 

@@ -137,7 +137,7 @@ def test_close_removes_process_and_data() -> None:
     broker.start()
     pid, directory = broker.pid, data_directory(broker.pid)
     assert (directory / "data" / "meta.properties").exists()
-    with pytest.raises(RuntimeError, match="running already"):
+    with pytest.raises(RuntimeError, match="already running"):
         broker.start()
     broker.close()
     broker.close()
@@ -184,7 +184,7 @@ def test_a_port_that_is_taken_is_named(embedded_kafka: EmbeddedKafka) -> None:
 
 
 def test_there_are_as_many_ports_as_nodes() -> None:
-    with pytest.raises(ValueError, match="port is 65535, from which there are no 2 ports"):
+    with pytest.raises(ValueError, match="port is 65535, which leaves too few ports for 2 nodes"):
         EmbeddedKafka(nodes=2, port=65_535)
 
 

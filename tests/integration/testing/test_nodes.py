@@ -89,7 +89,7 @@ def test_a_transaction_outlives_its_leader_and_its_coordinator(kafka: EmbeddedKa
     assert kafka.leader("killed") is coordinator
     with _away(kafka, coordinator, "kill"):
         assert not kafka.is_running
-        with pytest.raises(RuntimeError, match=f"Node {coordinator.id} does not run"):
+        with pytest.raises(RuntimeError, match=f"Node {coordinator.id} is not running"):
             kafka.wait_until_in_sync()
         writer.produce()
         writer.producer.commit_transaction(TIMEOUT)
@@ -177,7 +177,7 @@ def test_others_take_over(kafka: EmbeddedKafka, who: str, how: str) -> None:
         # A frozen node is missed once its session is over.
         until(lambda: found() is not gone, lambda: f"another {who}", TIMEOUT)
         if how == "pause":
-            with pytest.raises(TimeoutError, match="in sync are"):
+            with pytest.raises(TimeoutError, match="are in sync"):
                 kafka.wait_until_in_sync(10)
     writer.write()
     assert writer.all_is_there()
