@@ -1,4 +1,4 @@
-"""Writes a batch's rows with Spark jobs, whose tasks write and report."""
+"""The Spark jobs that write a batch's rows; each task reports what it has written."""
 
 import functools
 from collections.abc import Collection, Iterable
@@ -40,18 +40,18 @@ from spark_eos._worker.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import WriteError
 
-# The number of consumers an executor keeps (spark.kafka.consumer.cache.capacity).
+# How many consumers an executor caches (spark.kafka.consumer.cache.capacity).
 _CACHED_CONSUMERS: Final = 64
 
 
 class BatchJobs:
-    """The Spark jobs of one run; what all have in common is determined once."""
+    """The Spark jobs of one run; anything that all jobs share is determined once."""
 
     def __init__(
         self,
         settings: WriterSettings,
         runtime: QueryRuntime,
-        source_patterns: Collection[str],  # of topics that no row may be for
+        source_patterns: Collection[str],  # topics that no row may be written to
     ) -> None:
         self._runtime = runtime
         self._default_topic = settings.topic
@@ -85,7 +85,7 @@ class BatchJobs:
     def run(
         self, planned: PlannedBatch, batch_plan: BatchPlan, only: Partitions | None
     ) -> JobOutcome:
-        """Write all rows of a batch, or only those of some partitions."""
+        """Write all rows of a batch, or only the rows of some source partitions."""
         frame: DataFrame = planned.batch.frame
         batch, sources = planned.range, planned.sources
         rows = self._selected(frame)
@@ -97,7 +97,7 @@ class BatchJobs:
             if tasks < partitions:
                 rows = rows.coalesce(tasks)
         else:
-            # One task each: what was too much for one task may be too much again.
+            # One task per partition: rows that were too many for one task may be so again.
             chosen = self._is_one_of(map(sources.source, only))
             rows = self._single_task(rows.where(chosen))
         task = write_task(
@@ -122,10 +122,10 @@ class BatchJobs:
     def _selected(self, frame: DataFrame) -> DataFrame:
         schema = frame.schema
         if schema != self._schema:
-            # A user's own function that calls the sink may select other columns.
+            # A user's foreachBatch function may select different columns in each batch.
             self._adopt(schema)
             self._most_partitions = _most_partitions(frame.sparkSession.version)
-        # Skipped if possible: a projection costs milliseconds of planning and a copy of every row.
+        # Skip the projection if possible: it takes milliseconds to plan and copies every row.
         return frame if self._is_as_wanted else frame.select(*self._columns)
 
     def _is_one_of(self, partitions: Iterable[TopicPartition]) -> Column:
@@ -134,10 +134,10 @@ class BatchJobs:
         return F.concat_ws("/", topic, partition.cast("string")).isin(chosen)
 
     def _single_task(self, rows: DataFrame) -> DataFrame:
-        """Rows in one task, if Spark has repeated tasks of a further attempt."""
-        # Tasks without rows end at once, so with spark.speculation Spark takes the others for slow
-        # and copies them; a copy writes nothing and ends first, so Spark kills the task that
-        # writes, in each attempt. It does not copy an only task, unless
+        """Return the rows, in a single task if Spark repeated tasks of the previous retry."""
+        # Tasks without rows end at once, so with spark.speculation Spark considers the other tasks
+        # slow and launches copies. A copy writes nothing and ends first, so Spark kills the task
+        # that writes, in every attempt. Spark does not copy a job's only task, unless
         # spark.speculation.task.duration.threshold is set.
         return rows.coalesce(1) if self._attempt > 1 and self._repeated else rows
 
@@ -157,9 +157,9 @@ class BatchJobs:
         tasks = self._runtime.tasks(written)
         if tasks is not None and len(reports) < tasks:
             raise WriteError(
-                f"{name}: {tasks - len(reports)} of {tasks} reports of tasks have not arrived, so "
-                "what is written is not known: the driver's JVM has failed to send them. The next "
-                "start writes what is not written"
+                f"{name}: {tasks - len(reports)} of {tasks} task reports did not arrive, so it is "
+                "unknown which rows were written: the driver's JVM failed to send the reports. The "
+                "next start writes the missing rows"
             )
         outcome = job_outcome((report for (report,) in reports), planned.sources)
         self._repeated = outcome.retried
@@ -167,6 +167,7 @@ class BatchJobs:
 
 
 def _most_partitions(spark_version: str) -> int | None:
-    """How many source partitions a task may read: before 4.2 it keeps what all have fetched."""
+    """Return the limit on source partitions per task, if there is one."""
+    # Before Spark 4.2, a task keeps the records that it has fetched from each of its partitions.
     major, minor = spark_version.split(".")[:2]
     return _CACHED_CONSUMERS if (int(major), int(minor)) < (4, 2) else None

@@ -20,10 +20,10 @@ from spark_eos._spark.stream_sources import sources_of_query
 from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipelineError
 
-# Seconds to wait for an observation; Spark drops events that its listeners are too slow for.
+# Seconds to wait for an observation. Spark drops events if its listeners are too slow.
 _OBSERVED: Final = 60.0
-# More Parquet files than these are counted sooner by tasks. Some are read at a time
-# (parquet.metadata.read.parallelism, 5), and calls from Python to the JVM take their time too.
+# Tasks count more Parquet files than this faster than the driver does: the driver reads a few at
+# a time (parquet.metadata.read.parallelism, 5), and each call from Python to the JVM takes time.
 _MOST_FILES: Final = 16
 _DESCRIPTION: Final = "spark.job.description"
 _INTERRUPTIONS: Final = re.compile(
@@ -36,7 +36,8 @@ _FRAME: Final = "\n\tat "
 class ExecutionLog(OffsetLog):
     """Batch ranges from the query's execution, which also determines the batch's rows."""
 
-    # The checkpoint's log may be another driver's, where two drivers can create the same file.
+    # If the file system lets two drivers create the same file, the log in the checkpoint may be
+    # another driver's.
 
     def __init__(self, files: Files, query: internals.Execution) -> None:
         super().__init__(files)
@@ -46,7 +47,7 @@ class ExecutionLog(OffsetLog):
         running = self._running(batch_id)
         where = f"batch {batch_id}"
         ends = parse_positions(running.ends(), where)
-        # Spark reports no start of the first batch that it knows of; the checkpoint has it.
+        # Spark reports no start for the first batch that it knows; the checkpoint has it.
         starts = parse_positions(running.starts(), where) or self.initial()
         return BatchRange(batch_id, starts, ends)
 
@@ -58,7 +59,8 @@ class ExecutionLog(OffsetLog):
         if running.batch_id != batch_id:
             raise CheckpointError(
                 f"the sink was called for batch {batch_id} while the query runs batch "
-                f"{running.batch_id}: call it in the foreachBatch function, with that batch"
+                f"{running.batch_id}: call the sink in the foreachBatch function, with the "
+                "function's own batch"
             )
         return running
 
@@ -74,7 +76,7 @@ class ClassicRuntime(QueryRuntime):
         check_sources: Callable[[Sequence[internals.StreamSource]], None],
         signature: str,
     ) -> None:
-        # The batch's session is a clone of the user's, and does not know the query.
+        # The batch's session is a clone of the user's session and does not know the query.
         self._session = frame.sparkSession
         query_id = internals.query_of_thread(self._session)
         query = internals.Execution.of(self._session, query_id)
@@ -99,22 +101,23 @@ class ClassicRuntime(QueryRuntime):
         check_sources(sources)
         self._sources = len(sources)
 
-    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread's properties tell
+    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread's properties name the run
         query_id = internals.query_of_thread(self._session)
         execution = internals.Execution.of(self._session, query_id)
         return execution is not None and execution.run_id == self.run_id
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
         """See `QueryRuntime.check_batch`."""
-        # Only RDDs show what a batch is made of, and only the plan what is done in one partition.
-        # These RDDs are those that run, since Spark keeps them with the job's plan.
+        # Only RDDs show where a batch's rows come from, and only the plan shows what happens
+        # within a partition. Spark keeps these RDDs with the job's plan, so they are the ones
+        # that run.
         tasks, rows = self._query.batch_rows()
         moved = sum(batch.starts.get(partition) != end for partition, end in batch.ends.items())
         # Without rows, coalesce makes one partition.
         if tasks > max(1, moved):
             raise UnsupportedPipelineError(
                 f"the batch has {tasks} Spark partitions for {moved} source partitions with "
-                "records, so rows of a source partition are split over tasks: leave out "
+                "records, so rows of a source partition are split across tasks: remove "
                 "repartition, minPartitions and the like"
             )
         plan, lineage = self._plans.plan_and_lineage(job)
@@ -122,11 +125,11 @@ class ClassicRuntime(QueryRuntime):
         check_batch_plan(operators_of_tree(plan))
 
     def cores(self) -> int:
-        # Asked each time, since executors come and go.
+        # Ask each time: executors come and go.
         return self._session.sparkContext.defaultParallelism
 
     def tasks(self, job: DataFrame) -> int | None:
-        """Number of a job's tasks: PySpark takes a connection's end for the end of rows."""
+        """Return the job's number of tasks: PySpark takes a lost connection for the last row."""
         return internals.task_count(job)
 
     def collect(
@@ -137,7 +140,7 @@ class ClassicRuntime(QueryRuntime):
 
     def run_job(
         self,
-        session: SparkSession,  # noqa: ARG002 - they share one SparkContext
+        session: SparkSession,  # noqa: ARG002 - all sessions share one SparkContext
         action: Callable[[], object],
         description: str,
     ) -> None:
@@ -157,7 +160,7 @@ class ClassicRuntime(QueryRuntime):
                     context.removeJobTag(tag)
 
     def observed(self, observation: Observation) -> dict[str, Any]:
-        # Spark's own ``get`` waits without a limit.
+        # Spark's own ``get`` may wait forever.
         deadline = Deadline(_OBSERVED, "spark.scheduler.listenerbus.eventqueue.capacity")
 
         def attempt() -> dict[str, Any]:
@@ -171,7 +174,7 @@ class ClassicRuntime(QueryRuntime):
         return footer_rows(self._session, path)
 
     def another_session(self, session: SparkSession) -> SparkSession:
-        # newSession would have none of them, neither credentials of the file system.
+        # newSession would copy no settings, not even the file system's credentials.
         return internals.cloned_session(session)
 
     def end_session(self, session: SparkSession) -> None:
@@ -182,14 +185,14 @@ class ClassicRuntime(QueryRuntime):
             query = self.session.streams.get(self._query_id)
             stopped = internals.is_stopped(self._session.sparkContext)
             active = query is not None and query.isActive and not stopped
-        except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
+        except Exception:  # noqa: BLE001 - if the JVM has ended, so has the query
             active = False
         return None if active else as_query_stopped_error(error)
 
 
 @contextmanager
 def described(context: SparkContext, text: str) -> Iterator[None]:
-    """Put a text before Spark's own description of this thread's jobs: the query's ids."""
+    """Put a text before Spark's own description of this thread's jobs, which is the query's ids."""
     before = context.getLocalProperty(_DESCRIPTION)
     whole = text if before is None else f"{text}\n{before}"
     with local_property(context, _DESCRIPTION, whole, before):
@@ -200,7 +203,7 @@ def described(context: SparkContext, text: str) -> Iterator[None]:
 def local_property(
     context: SparkContext, name: str, text: str, before: str | None = None
 ) -> Iterator[None]:
-    """Give the jobs that this thread starts a property, which is ``before`` again at the end."""
+    """Set a property of the jobs that this thread starts; reset it to ``before`` at the end."""
     context.setLocalProperty(name, text)
     try:
         yield
@@ -217,8 +220,8 @@ def footer_rows(session: SparkSession, path: str) -> int | None:
     file_system = directory.getFileSystem(conf)
     if not file_system.exists(directory):
         return 0
-    # Few calls, each of which takes its time. Like Spark, this leaves out names that begin with
-    # "_" or ".".
+    # Make few calls: each one takes time. Like Spark, readFooters skips names that begin with "_"
+    # or ".".
     if len(file_system.listStatus(directory)) > _MOST_FILES:
         return None
     footers = java.org.apache.parquet.hadoop.ParquetFileReader.readFooters(conf, directory)
@@ -229,15 +232,16 @@ def footer_rows(session: SparkSession, path: str) -> int | None:
 
 
 def _items(items: Any) -> Iterator[Any]:
-    """Return a Java list's items by index: the end of its iterator costs py4j a hundred calls."""
+    """Yield a Java list's items by index: ending an iterator costs py4j a hundred calls."""
     for index in range(items.size()):
         yield items.get(index)
 
 
 def as_query_stopped_error(error: BaseException) -> QueryStoppedError | None:
-    """An interrupted or cancelled job's error without Java's stack trace; None for any other."""
-    # While it stops a query, Spark searches the text for the interruption with an expression that
-    # recurses on every character (SPARK-48717): a stack trace may overflow its thread's stack.
+    """Return an interrupted or cancelled job's error without Java's stack trace, else None."""
+    # While Spark stops a query, it searches the error's text for the interruption with a regular
+    # expression that recurses on every character (SPARK-48717): a long stack trace may overflow
+    # the thread's stack.
     kind = type(error)
     if kind.__name__ != "Py4JJavaError":
         return None

@@ -1,4 +1,4 @@
-"""Checks the columns that a query writes."""
+"""Checks of the columns that a query writes."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,7 +14,7 @@ PLACE: Final[dict[str, tuple[type[T.DataType], ...]]] = {
     "partition": (T.IntegerType,),
     "offset": (T.LongType,),
 }
-"""The fields of ``source`` that tell where a row comes from."""
+"""The fields of ``source`` that say where a row comes from."""
 _OPTIONAL: dict[str, tuple[tuple[type[T.DataType], ...], str]] = {
     "key": (_BYTES, "binary or string"),
     "topic": ((T.StringType,), "string"),
@@ -26,15 +26,15 @@ _ONLY_STAGED: Final = "to stage a query without the column, set delivery='staged
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 SOURCES_OWN: Final = {"spark-eos": "source"}
-"""In the metadata of a `topic` column that is the source's, unchanged."""
+"""Metadata that marks a `topic` column as the source's own, unchanged."""
 SOURCE: Final = "source"
 """The column that holds a row's position."""
 LETTER_FIELDS: Final = ("key", "value", "headers", "timestamp", ERROR)
-"""Further fields of ``source``, where it carries what dead letters are made of."""
+"""Further fields of ``source`` if it carries the record that a dead letter is made from."""
 
 _PAYLOAD: Final = {"value", "headers", *_OPTIONAL}
 WRITTEN: Final = {SOURCE, *_PAYLOAD}
-"""The columns that are written, and ``source``."""
+"""The columns that are written, plus ``source``."""
 
 
 def header_type_fits(data_type: T.DataType) -> bool:
@@ -51,7 +51,7 @@ def header_type_fits(data_type: T.DataType) -> bool:
 
 
 def check_columns(schema: T.StructType, default_topic: str | None, *, source: bool = True) -> None:
-    """Refuse a schema that can't be written directly, or, without ``source``, not at all."""
+    """Refuse a schema that can't be written directly or, with ``source=False``, at all."""
     for name in written(schema) if source else payload(schema):
         if schema.names.count(name) > 1:
             raise UnsupportedPipelineError(f"there is more than one `{name}` column")
@@ -64,14 +64,15 @@ def check_columns(schema: T.StructType, default_topic: str | None, *, source: bo
 
 
 def check_target(schema: T.StructType) -> None:
-    """Refuse the source's own ``topic`` column, as `with_own_topic_marked` has marked it."""
+    """Refuse the source's own ``topic`` column, which `with_own_topic_marked` has marked."""
     if "topic" in schema.names and schema["topic"].metadata == SOURCES_OWN:
         raise UnsupportedPipelineError(
-            "the `topic` column is the source's, and the sink takes `topic` for each row's target, "
-            "before topic= of the sink: rows would go back to where they came from. Select the "
-            "columns to write, as in select('source', 'key', 'value'), or leave the others out "
-            "with drop('topic', 'partition', 'timestamp'). If rows are for topics of the same "
-            "names in another cluster, say so: F.col('topic').cast('string').alias('topic')"
+            "the `topic` column is the source's own. The sink takes `topic` as each row's target, "
+            "in preference to its topic=, so rows would go back to where they came from. Select "
+            "the columns to write, as in select('source', 'key', 'value'), or remove the other "
+            "columns with drop('topic', 'partition', 'timestamp'). If rows are meant for topics "
+            "of the same names in another cluster, say so: "
+            "F.col('topic').cast('string').alias('topic')"
         )
 
 
@@ -91,7 +92,7 @@ def _check_value(types: Mapping[str, T.DataType]) -> None:
 def check_not_void(types: Mapping[str, T.DataType], name: str, wanted: str) -> None:
     if isinstance(types.get(name), T.NullType):
         raise UnsupportedPipelineError(
-            f"`{name}` is void, a null without a type: give it one, "
+            f"`{name}` is void, a null without a type: give it a type, "
             f"F.lit(None).cast({wanted!r}).alias({name!r})"
         )
 
@@ -99,7 +100,7 @@ def check_not_void(types: Mapping[str, T.DataType], name: str, wanted: str) -> N
 def _check_others(types: Mapping[str, T.DataType], default_topic: str | None) -> None:
     if default_topic is None and "topic" not in types:
         raise UnsupportedPipelineError(
-            "no target topic: give the sink one (topic=) or the rows a `topic` column"
+            "there is no target topic: give the sink a topic= or the rows a `topic` column"
         )
     for name, (allowed, words) in _OPTIONAL.items():
         check_not_void(types, name, words.partition(" ")[0])
@@ -113,7 +114,7 @@ def _check_others(types: Mapping[str, T.DataType], default_topic: str | None) ->
 
 
 def source_fault(schema: T.StructType) -> str | None:
-    """Return what is wrong with the column ``source``; None if nothing is."""
+    """Return what is wrong with the ``source`` column, or None if nothing is."""
     if SOURCE not in schema.names:
         return (
             "there is no `source` column, which holds each row's source offset: read with "

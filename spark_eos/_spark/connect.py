@@ -31,17 +31,17 @@ from spark_eos.errors import QueryStoppedError, UnsupportedPipelineError
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two checks whether the server is still running.
+# Seconds between checks that the server is still running.
 _ORPHAN_CHECK: Final = 1.0
 _SPLITS: Final = re.compile(r"\bsplits=(?:Some\()?(\d+)")
 
 
 class _Terminated(BaseException):
-    """SIGTERM arrived during a job. Not an Exception, since Connect's client retries on those."""
+    """SIGTERM arrived during a job. Connect's client would retry if this were an Exception."""
 
 
 class ConnectRuntime(QueryRuntime):
-    """Spark Connect; without the JVM, only the log has a batch's range."""
+    """Spark Connect: without the JVM, only the offset log has a batch's range."""
 
     stop_waits = False
 
@@ -50,7 +50,7 @@ class ConnectRuntime(QueryRuntime):
     ) -> None:
         self.files, query = own_checkpoint(spark, location)
         super().__init__(spark, str(query.id), str(query.runId), signature)
-        # The last job's session: only it can cancel the job's operation.
+        # The session of the last job: only this session can cancel the job's operation.
         self._session = spark
         self._relation = relation
         self._narrow = b""
@@ -58,28 +58,28 @@ class ConnectRuntime(QueryRuntime):
         self._tag = tag_of(signature)
         self._cores = 0
         self._run: Run | None = None
-        self._told_by_signal = False
+        self._ends_on_signal = False
         self._stop_asked = False
         self._in_batch = False
         self._in_job = False
 
-    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the process is the run
+    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - a process has only one run
         return True
 
     def active(self) -> bool:
         """See `QueryRuntime.active`; does not ask Spark if SIGTERM reports the end."""
-        return self._told_by_signal or super().active()
+        return self._ends_on_signal or super().active()
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
         """See `QueryRuntime.check_batch`; asks the server only if the plan has changed."""
-        # Connect does not show what came before the batch.
+        # Connect does not show how a cached relation was made, so only the batch itself is taken.
         if self._relation is None or remote_relations(frame) != [self._relation]:
             raise UnsupportedPipelineError(
-                "the batch is not written: its rows are not the micro-batch's own, each once (as "
-                "after a union of two selections, checkpoint or localCheckpoint), so two tasks "
-                "may hold rows of one source partition. Make several rows of one record in one "
-                "select: explode(array(struct(...), struct(...))); set a function of your own with "
-                "sink.write(...).foreachBatch(function)"
+                "the batch is not written: its rows are not exactly the micro-batch's own, each "
+                "read once (as after a union of two selections, checkpoint or localCheckpoint), so "
+                "two tasks may hold rows of one source partition. To make several rows from one "
+                "record, use one select: explode(array(struct(...), struct(...))). To use a "
+                "function of your own, set it with sink.write(...).foreachBatch(function)"
             )
         shape = _shape(frame)
         if shape != self._narrow or _reads_by_name(frame):
@@ -87,7 +87,7 @@ class ConnectRuntime(QueryRuntime):
             self._narrow = shape
 
     def cores(self) -> int:
-        # As it was when the run's first job began.
+        # Ask once, when the run's first job begins.
         if not self._cores:
             match = _SPLITS.search(explained(self._session.range(1))["Physical"])
             self._cores = int(match[1]) if match else 1
@@ -97,18 +97,18 @@ class ConnectRuntime(QueryRuntime):
 
     @contextlib.contextmanager
     def batch(self, relation: str | None) -> Iterator[None]:
-        """Delays a stop until the next job or the end of the batch."""
+        """Delay a stop until the next job or the end of the batch."""
         self._relation = relation
         self._in_batch = True
         try:
             yield
             if self._stop_asked:
-                raise QueryStoppedError("the query was stopped while its batch was written")
+                raise QueryStoppedError("the query was stopped while a batch was being written")
         finally:
             self._in_batch = False
 
     def tasks(self, job: DataFrame) -> int | None:  # noqa: ARG002
-        # Connect's client refuses results with fewer rows than the server has sent.
+        # Connect's client refuses a result with fewer rows than the server sent.
         return None
 
     def collect(
@@ -129,7 +129,7 @@ class ConnectRuntime(QueryRuntime):
         self,
         session: SparkSession,
         action: Callable[[], object],
-        description: str,  # noqa: ARG002 - Connect has none
+        description: str,  # noqa: ARG002 - Connect has no descriptions
     ) -> None:
         self._session = session
         session.addTag(self._tag)
@@ -143,14 +143,14 @@ class ConnectRuntime(QueryRuntime):
             session.removeTag(self._tag)
 
     def observed(self, observation: Observation) -> dict[str, Any]:
-        # They came with the job's answer.
+        # The metrics came with the job's response.
         return observation.get
 
     def rows_of_footers(self, path: str) -> int | None:  # noqa: ARG002 - Spark reads the files
         return None
 
     def another_session(self, session: SparkSession) -> SparkSession:
-        # newSession would have none of them, neither the session's artifacts.
+        # newSession would copy no settings and none of the session's artifacts.
         if callable(clone := getattr(session, "cloneSession", None)):
             cloned: SparkSession = clone()
             return cloned
@@ -168,8 +168,8 @@ class ConnectRuntime(QueryRuntime):
         if not self._stop_asked:
             return None
         with contextlib.suppress(Exception):
-            # The job is an operation of the session, not of the query, and may still be running:
-            # nothing guarantees that it ends when Spark's client gives up.
+            # The job is an operation of the session, not of the query, so it may still be running:
+            # it does not necessarily end when Spark's client gives up.
             self._session.interruptTag(self._tag)
         because = "" if isinstance(error, _Terminated) else f": {error!s:.1000}"
         return QueryStoppedError(f"the query was stopped in the middle of a batch{because}")
@@ -177,14 +177,14 @@ class ConnectRuntime(QueryRuntime):
     # The end of the run -----------------------------------------------------------------------
 
     def end_with(self, run: Run) -> None:
-        """Make the run end on SIGTERM, with the interpreter, or with the server."""
+        """Make the run end on SIGTERM, or when the interpreter or the server ends."""
         self._run = run
         super().end_with(run)
         ended = functools.partial(run.leave, self.task_kill_grace_s)
-        self._told_by_signal = _ProcessEnd(self._stop, ended).told_by_signal
+        self._ends_on_signal = _ProcessEnd(self._stop, ended).ends_on_signal
 
     def _stop(self) -> bool:
-        """End the run on SIGTERM; return whether the process may end now."""
+        """End the run on SIGTERM; return True if the process may end now."""
         if self._stop_asked:
             return False
         self._stop_asked = True
@@ -203,19 +203,19 @@ class ConnectRuntime(QueryRuntime):
 def _check_remote_batch(frame: DataFrame) -> None:
     """Refuse a micro-batch of Spark Connect whose plan can't be written exactly once."""
     plans = explained(frame)
-    fault = check_batch_plan(operators(plans["Physical"]))
-    if fault != 1:
+    reads = check_batch_plan(operators(plans["Physical"]))
+    if reads != 1:
         raise UnsupportedPipelineError(
-            f"the batch is not written: its plan reads the micro-batch {fault} times (as a union "
+            f"the batch is not written: its plan reads the micro-batch {reads} times (as a union "
             "of two selections of it does), or other rows too, so two tasks may hold rows of one "
-            "source partition. Make several rows of one record in one select, "
-            "explode(array(struct(...), struct(...))), of the batch itself, not of a view or SQL"
+            "source partition. To make several rows from one record, use one select, "
+            "explode(array(struct(...), struct(...))), on the batch itself, not on a view or in SQL"
         )
     check_joins(plans["Optimized Logical"], "LogicalRDD")
 
 
 def _shape(frame: Any) -> bytes:
-    """A fingerprint of a Spark Connect DataFrame's plan, equal for batches with the same plan."""
+    """Return a fingerprint of a Spark Connect DataFrame's plan; the same plan has the same one."""
     relation = connect_plan(frame)
     for part in messages(relation, "Relation"):
         part.common.Clear()
@@ -226,17 +226,17 @@ def _shape(frame: Any) -> bytes:
 
 
 def _reads_by_name(frame: Any) -> bool:
-    """Whether a Spark Connect DataFrame reads a name that may mean other data in the next batch."""
+    """Return True if a frame reads a name that may stand for other data in the next batch."""
     relation = connect_plan(frame)
     return any(True for name in ("Read", "SQL") for _ in messages(relation, name))
 
 
 class _ProcessEnd:
-    """How a query's process ends: by SIGTERM, which stops the query, or with the server."""
+    """Ends a query's process on SIGTERM, which stops the query, or when the server ends."""
 
-    # The process is ours, so a signal handler may be set: it runs only the query's foreachBatch
-    # function. The server tells of the query's end by SIGTERM alone, which neither unwinds the
-    # process nor cancels its job, and leaves the process behind if it dies.
+    # The process runs only the query's foreachBatch function, so it may set a signal handler. When
+    # the query ends, the server only sends SIGTERM, which by itself neither unwinds the process
+    # nor cancels its job. A server that dies leaves the process behind.
 
     def __init__(self, stop: Callable[[], bool], orphaned: Callable[[], None]) -> None:
         self._stop = stop
@@ -244,8 +244,8 @@ class _ProcessEnd:
         self._server = os.getppid()
         self._previous: Any = None
         # The server's foreach_batch_worker calls the sink in the main thread.
-        self.told_by_signal = threading.current_thread() is threading.main_thread()
-        if self.told_by_signal:
+        self.ends_on_signal = threading.current_thread() is threading.main_thread()
+        if self.ends_on_signal:
             self._previous = signal.signal(signal.SIGTERM, self._terminated)
         threading.Thread(
             target=self._end_with_server, name="spark-eos-orphan-check", daemon=True
@@ -263,9 +263,9 @@ class _ProcessEnd:
     def _end_with_server(self) -> None:
         while os.getppid() == self._server:
             time.sleep(_ORPHAN_CHECK)
-        logger.error("the Spark Connect server has ended; ending its query's run")
+        logger.error("the Spark Connect server has ended; ending the query's run")
         try:
             self._orphaned()
         finally:
-            # At a normal exit, Connect's client would try to reach the server for minutes.
+            # On a normal exit, Connect's client would try for minutes to reach the server.
             os._exit(1)

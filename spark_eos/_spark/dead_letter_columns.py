@@ -1,4 +1,4 @@
-"""The columns of dead letters: a row's error, and the source record it was made of."""
+"""The columns of dead letters: a row's error, and the source record that the row came from."""
 
 from typing import Final
 
@@ -11,20 +11,20 @@ from spark_eos._worker.dead_letters import ERROR, FOR_LETTERS, LETTER
 from spark_eos.errors import UnsupportedPipelineError
 
 ERROR_TEXTS: Final = ("message", "exception", "stacktrace")
-"""The fields of ``error`` as guarded functions and `spark_eos.schemas` make it."""
+"""The fields of the ``error`` column that guarded functions and `spark_eos.schemas` add."""
 ERROR_FIELD: Final = T.StructField(
     ERROR, T.StructType([T.StructField(name, T.StringType()) for name in ERROR_TEXTS])
 )
-"""As a column that was asked for, and as a field of ``source``."""
+"""The error, either as a column of its own or as a field of ``source``."""
 
 
 def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> None:
     if not dead_letters:
         if has_error_column(schema):
             raise UnsupportedPipelineError(
-                "`error` is that of a guarded function, or of a decoded or encoded column, and "
+                "`error` comes from a guarded function, or from a decoded or encoded column, and "
                 "there is no dead-letter topic: rows with an error would be written as nulls. Set "
-                "dead_letters, or decide yourself what becomes of them and drop the column"
+                "dead_letters, or handle these rows yourself and drop the column"
             )
         return
     if schema.names.count(ERROR) > 1:
@@ -38,19 +38,19 @@ def check_error_column(schema: T.StructType, *, dead_letters: bool = True) -> No
     if "message" not in texts or not texts <= set(ERROR_TEXTS) or len(texts) < len(fields):
         raise UnsupportedPipelineError(
             f"`{ERROR}` is {kind.simpleString()}: with dead_letters it must be a string, or "
-            "struct<message:string,exception:string,stacktrace:string> as guarded functions make "
-            "it. Null means that the row is fine"
+            "struct<message:string,exception:string,stacktrace:string> as in the `error` of "
+            "guarded functions. Null means that the row is fine"
         )
 
 
 def has_error_column(schema: T.StructType) -> bool:
-    """Return True if there is a column ``error`` as `guarded`, `decode` and `encode` make it."""
+    """Return True if there is an ``error`` column like those of `guarded`, `decode`, `encode`."""
     kind = schema[ERROR].dataType if ERROR in schema.names else None
     return isinstance(kind, T.StructType) and kind.names == list(ERROR_TEXTS)
 
 
 def with_letter_fields(frame: DataFrame, *, include_headers: bool) -> DataFrame:
-    """Columns of Spark's Kafka source; ``source`` also has the record and, later, its error."""
+    """Add ``source``, with the record and room for an error, to a Kafka source's columns."""
     error = F.lit(None).cast(ERROR_FIELD.dataType).alias(ERROR)
     names = (name for name in LETTER_FIELDS if name != ERROR)
     whole = frame.withColumn(SOURCE, F.struct("topic", "partition", "offset", *names, error))
@@ -73,31 +73,31 @@ def place_only(schema: T.StructType) -> Column:
 
 
 def letter_columns(schema: T.StructType) -> list[Column]:
-    """Return the columns that tasks need beside those of the payload."""
+    """Return the columns that tasks need in addition to the payload."""
     if not carries_letter(schema):
         return [F.col(ERROR)] if ERROR in schema.names else []
     source, error = F.col(SOURCE), _error(schema)
-    # Binary, whatever types the query has given them: JSON holds it as base64.
+    # Binary, whatever types the query has given the columns: JSON holds binary as base64.
     fields = [source[name].cast("binary").alias(name) for name in ("key", "value")]
     fields.append(source["headers"].alias("headers"))
-    # Not a timestamp, which JSON would give the session's time zone.
+    # A number: JSON would write a timestamp in the session's time zone.
     fields.append(F.unix_millis(source["timestamp"]).alias("timestamp"))
-    # A row of an outer join may have an error and no source.
+    # A row of an outer join may have an error but no source.
     record = F.when(source.isNotNull(), F.struct(*fields))
-    # One text, of rows with an error alone: a struct has nulls of its own in all others, which
-    # takes Arrow's vectors longer than all else.
-    letter = F.to_json(F.struct(error.alias("error"), record.alias("record")))
-    return [F.when(error.isNotNull(), letter).alias(LETTER)]
+    # One string, and only for rows with an error. A struct would hold nulls for each field in all
+    # other rows, which would take Arrow's vectors longer than everything else.
+    dead_letter = F.to_json(F.struct(error.alias("error"), record.alias("record")))
+    return [F.when(error.isNotNull(), dead_letter).alias(LETTER)]
 
 
 def _error(schema: T.StructType) -> Column:
-    """Return a row's error: that of ``source``, which was there first, or the query's own."""
+    """Return a row's error: the one in ``source``, which came first, or else the query's own."""
     carried = F.col(SOURCE)[ERROR]
     if ERROR not in schema.names:
         return carried
     own, kind = F.col(ERROR), schema[ERROR].dataType
-    has = kind.names if isinstance(kind, T.StructType) else []
-    fields = {name: own[name] for name in has} or {"message": own}
+    names = kind.names if isinstance(kind, T.StructType) else []
+    fields = {name: own[name] for name in names} or {"message": own}
     texts = [fields.get(name, F.lit(None)).cast("string").alias(name) for name in ERROR_TEXTS]
     return F.coalesce(carried, F.when(own.isNotNull(), F.struct(*texts)))
 
@@ -108,7 +108,7 @@ def direct_columns(schema: T.StructType) -> list[Column]:
 
 
 def staged_columns(schema: T.StructType) -> list[Column]:
-    """The columns to stage, with dead letters: rows that still carry their record keep it."""
+    """Return the columns to stage with dead letters; rows that still carry a record keep it."""
     return [*(F.col(name) for name in payload(schema)), *letter_columns(schema)]
 
 

@@ -1,4 +1,4 @@
-"""Wraps functions so that a row on which they raise has an error; others are not affected."""
+"""Wraps functions: a row on which the function raises gets an error, other rows are unaffected."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,43 +52,44 @@ def guarded(
     row_errors: Sequence[type[Exception]] = (),
     stacktrace: bool = False,
 ) -> DataFrame:
-    """Apply a function to all rows; one on which it raises can become a dead letter.
+    """Apply a function to all rows; a row on which it raises can become a dead letter.
 
-    Each row of the result is made of one row. If a function of batches raises, the batch is halved
-    until the rows at fault are alone: one bad row costs one row. So it must treat rows
-    independently of each other, and may be called more than once for the same row.
+    Each row of the frame makes one row of the result. If a function of batches raises, the batch is
+    halved until the bad rows are alone, so a bad row costs no other row. The function must treat
+    rows independently of each other, and may be called more than once for the same row.
 
     Args:
         frame: The rows, with ``source`` if they are to be written directly.
-        function: With kind ``rows``, from a dictionary of a row's columns to a dictionary of the
-            columns of ``schema``. With ``pandas``, from a pandas DataFrame to one with these
-            columns, and with ``arrow`` from a ``pyarrow.RecordBatch`` to one, with as many rows.
-        schema: The columns that the function makes, without ``source`` and ``error``.
+        function: With kind ``rows``, takes a dictionary of a row's columns and returns a dictionary
+            of the columns of ``schema``. With ``pandas``, takes a pandas DataFrame and returns one
+            with these columns and as many rows; with ``arrow``, the same with a
+            ``pyarrow.RecordBatch``.
+        schema: The columns that the function returns, without ``source`` and ``error``.
         kind: ``rows``, ``pandas`` or ``arrow``.
-        errors: What becomes of a row on which it raises. By default a direct or mirrored query with
-            ``dead_letters`` makes a dead letter of it: the function's columns are null, and its
-            ``source`` has the error. Any other query ends. ``raise``: each query ends. ``column``:
-            the columns are null, and the row gets a column ``error``, struct<message, exception,
-            stacktrace>; you decide what becomes of it. If the sink finds this column, it makes a
-            dead letter.
+        errors: What happens to a row on which the function raises. By default, a direct or mirrored
+            query with ``dead_letters`` turns it into a dead letter: the function's columns are
+            null, and the row's ``source`` holds the error. Any other query fails. ``raise``: every
+            query fails. ``column``: the function's columns are null, and a column ``error``,
+            struct<message, exception, stacktrace>, holds the error, for you to handle. If the sink
+            finds this column, it writes a dead letter.
         row_errors: Further exceptions that are a row's fault, such as
-            ``jsonschema.ValidationError``. Those of Python and its standard library are, and what
-            is derived from them first of all; but not OSError, MemoryError, ImportError,
-            RuntimeError, and those of modules for networks, databases, processes and threads. Such
-            an exception may be an outage, and ends the query. So does one that it has led to
-            (``raise ... from``, or raised while it was handled), but not if this is raised
-            ``from None``.
-        stacktrace: Whether to keep the stack trace of each error, which may show values.
+            ``jsonschema.ValidationError``. The exceptions of Python and its standard library
+            already are, and so are classes whose first base is one of them. OSError, MemoryError,
+            ImportError, RuntimeError, and the exceptions of modules for networks, databases,
+            processes and threads are not: they may be an outage, and end the query. So does an
+            exception that one of these led to (``raise ... from``, or raised while it was handled),
+            unless it was raised ``from None``.
+        stacktrace: Whether to keep each error's stack trace, which may show values.
 
-    A row that has an error already, of another guarded function or of `spark_eos.schemas`, keeps
-    it, and the function is not called for it.
+    A row that already has an error, from another guarded function or from `spark_eos.schemas`,
+    keeps it, and the function is not called for that row.
 
     Returns:
-        ``source``, if ``frame`` has it; the columns of ``schema``; and ``error``, if that was asked
-        for here or before.
+        ``source``, if ``frame`` has it; the columns of ``schema``; and ``error``, if it was
+        requested here or earlier.
 
     Raises:
-        ConfigurationError: ``kind`` or ``errors`` can't be used.
+        ConfigurationError: ``kind`` or ``errors`` has another value than these.
         UnsupportedPipelineError: ``schema`` has a column ``source`` or ``error``.
 
     Examples:
@@ -107,9 +108,9 @@ def guarded(
     frame = with_known_names(frame, _PASSED)
     if taken := [name for name in made.names if name.lower() in _PASSED]:
         raise UnsupportedPipelineError(
-            f"the function's columns include {', '.join(sorted(taken))}, which are added to them"
+            f"the function's columns include {', '.join(sorted(taken))}, which guarded adds itself"
         )
-    # A column `error` of another kind is the function's to read.
+    # An `error` column of another type is the function's input.
     kept = [SOURCE, ERROR] if has_error_column(frame.schema) else [SOURCE]
     passed = T.StructType([field for field in frame.schema if field.name in kept])
     of_rows = RowErrors.of(passed, errors, WriteError)
@@ -127,7 +128,7 @@ def _parsed(ddl: str) -> T.StructType:
 
 @dataclass(frozen=True)
 class _Guard:
-    """The function for ``mapInArrow``: calls the user's on each batch, or on parts of it."""
+    """The function for ``mapInArrow``: calls the user's function on each batch or parts of it."""
 
     function: Callable[[Any], Any]
     schema: T.StructType
@@ -164,7 +165,7 @@ class _Guard:
             if part.error is None:
                 yield self._whole(part.rows, *part.made)
             else:
-                yield from self._nulls(part.rows, types, {0: self._told(part.error)})
+                yield from self._nulls(part.rows, types, {0: self._row_error(part.error)})
 
     def _whole(
         self, rows: pa.RecordBatch, made: pa.RecordBatch, errors: Mapping[int, RowError]
@@ -175,19 +176,19 @@ class _Guard:
         return pa.RecordBatch.from_arrays([columns[name] for name in self.names], self.names)
 
     def _refuse(self, error: Exception, other: BaseException, rows: pa.RecordBatch) -> NoReturn:
-        """End the query for an error that may be no row's fault."""
+        """End the query for an error that may not be a row's fault."""
         if isinstance(error, SparkEosError):
             raise error
         name = _name(type(other))
         text = f": {printable(_text(error))}".removesuffix(": ")
         raise WriteError(
             f"{position_of(rows, 0)}{_name(type(error))}{text}. The query ends, since {name} may "
-            "be an outage, for which no row is to blame. If it is the row's fault, name it: "
+            "be an outage, for which no row is to blame. If it is the row's fault, list it: "
             f"guarded(..., row_errors=[{name}])"
         ) from error
 
     def _made(self, batch: pa.RecordBatch, types: pa.Schema) -> _Made:
-        """Return a batch of the function's columns, with the errors of rows."""
+        """Return a batch of the function's columns, and the errors by row."""
         given = with_place_only(batch)
         make = self._by_row if self.kind == "rows" else self._by_batch
         return self._checked(make(given, types), batch, types)
@@ -203,7 +204,7 @@ class _Guard:
                 if (other := not_of_row(error, self.row_errors)) is not None:
                     self._refuse(error, other, batch.slice(number, 1))
                 rows.append(nothing)
-                errors[number] = self._told(error)
+                errors[number] = self._row_error(error)
         columns = {
             name: self.time.array([row[name] for row in rows], types.field(name).type)
             for name in self.schema.names
@@ -223,13 +224,13 @@ class _Guard:
         rows, errors = made
         if rows.num_rows != batch.num_rows:
             raise UnsupportedPipelineError(
-                f"the guarded function has made {rows.num_rows} rows of {batch.num_rows}; it must "
-                "make one of each. Filter before or after it, and explode after it"
+                f"the guarded function returned {rows.num_rows} rows for {batch.num_rows}; it must "
+                "return one for each. Filter before or after it, and explode after it"
             )
         columns = [rows.column(name).cast(types.field(name).type) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(columns, self.schema.names), errors
 
-    def _told(self, error: Exception) -> RowError:
+    def _row_error(self, error: Exception) -> RowError:
         kind = type(error)
         trace = None
         if self.stacktrace:
@@ -244,5 +245,5 @@ def _name(kind: type[BaseException]) -> str:
 def _text(error: Exception) -> str:
     try:
         return text_of(error)
-    except Exception:  # noqa: BLE001 - it is the user's own
+    except Exception:  # noqa: BLE001 - the exception's own __str__ may raise
         return ""

@@ -1,4 +1,4 @@
-"""What the Python of Spark's executors lacks, of which a job that failed may be a consequence."""
+"""Finds out whether a job failed because the executors' Python lacks something."""
 
 import importlib
 import re
@@ -19,9 +19,9 @@ _OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (?P<what>[^\n]*?
 
 
 def executor_fault(session: SparkSession, text: str) -> ConfigurationError | None:
-    """Return what is wrong with the executors' Python, if that may be why a job has failed.
+    """Return what is wrong with the executors' Python, if that may be why a job failed.
 
-    The job's error may quote records, so a job without records has to fail likewise.
+    The job's error may quote records, so a job without records must fail in the same way.
     """
     if _named(text) is None:
         return None
@@ -29,13 +29,13 @@ def executor_fault(session: SparkSession, text: str) -> ConfigurationError | Non
     modules = [] if missing is None else [(missing["module"] or missing["package"]).lower()]
     try:
         session.range(1).mapInArrow(_importing(modules), "id long").collect()
-    except Exception as error:  # noqa: BLE001 - its text tells
+    except Exception as error:  # noqa: BLE001 - its text names the fault
         return _named(str(error))
     return None
 
 
 def _importing(modules: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Make a function for tasks that fails where modules are missing."""
+    """Return a function for tasks that fails if modules are missing."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         for name in modules:
@@ -48,14 +48,14 @@ def _importing(modules: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any
 def _named(text: str) -> ConfigurationError | None:
     if match := _OTHER_PYTHON.search(text):
         return ConfigurationError(
-            f"Spark's executors run another Python: {match['what']} Set PYSPARK_PYTHON, or "
-            "spark.pyspark.python, to one of this version that has spark-eos"
+            f"Spark's executors run a different Python: {match['what']} Set PYSPARK_PYTHON, or "
+            "spark.pyspark.python, to a Python of this version that has spark-eos"
         )
     if match := _NO_PROGRAM.search(text):
         return ConfigurationError(
             f"there is no program {match['path']!r} on a host of Spark's executors: set "
             "PYSPARK_PYTHON, or spark.pyspark.python, to a Python that each of these hosts has; "
-            "the driver may have another one (PYSPARK_DRIVER_PYTHON)"
+            "the driver may use a different one (PYSPARK_DRIVER_PYTHON)"
         )
     if match := _MISSING.search(text):
         name = match["module"] or match["package"]

@@ -1,7 +1,7 @@
-"""Says what to do if one of Spark's own expressions has failed on a value."""
+"""Says what to do if one of Spark's own expressions fails on a value."""
 
-# Not on which row: a batch's rows are an RDD that has evaluated all expressions already, so that a
-# condition on `source` leaves out none of those that fail.
+# It can't say on which row: a batch's rows are an RDD that has already evaluated all expressions,
+# so a condition on `source` excludes none of the rows that fail.
 
 import contextlib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from spark_eos._exactly_once.delivery import Batch
 from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import SparkEosError, WriteError
 
-# SQL's class of errors for values that an expression can't take.
+# The SQLSTATE class for values that an expression can't process.
 _DATA_EXCEPTION: Final = "22"
 _STATE: Final = " SQLSTATE: "
 _NAMED: Final = 8
@@ -22,7 +22,7 @@ _NAMED: Final = 8
 
 @contextlib.contextmanager
 def expressions_judged(batch: Batch, group_id: str) -> Iterator[None]:
-    """Raise `WriteError`, with the offsets and the cure, if an expression fails on a value."""
+    """Raise `WriteError`, with the offsets and a remedy, if an expression fails on a value."""
     try:
         yield
     except PySparkException as error:
@@ -30,18 +30,18 @@ def expressions_judged(batch: Batch, group_id: str) -> Iterator[None]:
             raise
         text = printable(str(error).partition(_STATE)[0].strip()).rstrip(".")
         raise WriteError(
-            f"batch {batch.id} of group {group_id!r}: an expression of the query has failed: "
-            f"{text}. Spark does not tell on which row{_read(batch)}. Every start reads these "
-            "again: use the form of the expression that returns null (try_cast, try_divide, "
-            "try_to_number, F.get), and give such rows an `error` (dead_letters); or use guarded "
-            "of spark_eos"
+            f"batch {batch.id} of group {group_id!r}: an expression of the query failed: "
+            f"{text}. Spark does not say on which row{_read(batch)}. Every start reads the same "
+            "records again: use the form of the expression that returns null (try_cast, "
+            "try_divide, try_to_number, F.get), and give such rows an `error` (dead_letters), or "
+            "use spark_eos.guarded"
         ) from error
 
 
 def _is_of_value(error: PySparkException) -> bool:
     try:
         return (error.getSqlState() or "").startswith(_DATA_EXCEPTION)
-    except Exception:  # noqa: BLE001 - however the JVM has ended; the error itself is raised
+    except Exception:  # noqa: BLE001 - the JVM may have ended; the caller raises the error
         return False
 
 
@@ -49,7 +49,7 @@ def _read(batch: Batch) -> str:
     try:
         ranges = [*_ranges(batch.source)]
     except SparkEosError:
-        return ""  # sources other than Kafka have none
+        return ""  # sources other than Kafka have no ranges
     return f"; the batch reads {listed(ranges, _NAMED)}"
 
 

@@ -1,4 +1,4 @@
-"""Words for a Spark job that failed in a Python function of the query."""
+"""The error for a Spark job that failed in a Python function of the query."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,7 +19,8 @@ def as_write_error(
     batch_plan: BatchPlan,
     only: Partitions | None,
 ) -> WriteError:
-    """The error for a Python function's exception: Spark tells no row, so it names the offsets."""
+    """Return the error for a Python function's exception; it names offsets, not the row."""
+    # Spark does not say on which row the function raised.
     ranges = list(_ranges(batch_plan, planned.sources, only))
     named = ", ".join(ranges[:_NAMED])
     if len(ranges) > _NAMED:
@@ -28,14 +29,14 @@ def as_write_error(
     cause = lines[-1].strip()
     return WriteError(
         f"batch {planned.batch.id} of group {planned.settings.group_id!r}: a Python "
-        f"function of the query failed with {cause!r}. Spark does not tell on which row; "
-        f"the batch reads {named}. Every start reads these again: fix the function, or "
-        "let it set such rows aside (dead_letters, and guarded of spark_eos)"
+        f"function of the query failed with {cause!r}. Spark does not say on which row; "
+        f"the batch reads {named}. Every start reads the same records again: fix the function, "
+        "or let it set such rows aside (dead_letters and spark_eos.guarded)"
     )
 
 
 def _ranges(batch_plan: BatchPlan, sources: Sources, only: Partitions | None) -> Iterator[str]:
-    for partition, part in sorted(batch_plan.items(), key=lambda each: sources.source(each[0])):
+    for partition, part in sorted(batch_plan.items(), key=lambda item: sources.source(item[0])):
         first, last = max(part.start, part.committed), part.end - 1
         if first <= last and (only is None or partition in only):
             offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"

@@ -1,4 +1,4 @@
-"""What a query has failed with, without the plan and the stack traces that Spark adds; pure."""
+"""Finds the error that a query failed with in Spark's text of plans and stack traces; pure."""
 
 import re
 from typing import Final
@@ -7,50 +7,50 @@ _ENDED: Final = "terminated with exception: "
 _QUERY: Final = "\n=== Streaming Query ==="
 _JAVAS_FRAME: Final = re.compile(r"\n[ \t]*at [\w.$/]+\(")
 _STATE: Final = re.compile(r"SQLSTATE: \w+\Z")
-# Of `raise_error` in a query.
+# What Spark puts before the text of `raise_error` in a query.
 _RAISED: Final = "[USER_RAISED_EXCEPTION] "
 _TRACEBACK: Final = "Traceback (most recent call last):\n"
-# A frame's line of code, and the marks below it.
+# A frame's line of code and the markers below it.
 _CODE: Final = re.compile(r"\A(?:[ ^~]{4}.*\n|[ ^~]*\^[ ^~]*\n)*")
 _FRAME: Final = re.compile(r'^  File ".*", line \d+, in .*\n', re.MULTILINE)
 _OURS: Final = "spark_eos.errors."
-# Where the older finds the newer's log, and where both create one.
+# The first is raised if the older query finds the newer query's log, the second if both create one.
 _TWO_QUERIES: Final = re.compile(
     r"\[CONCURRENT_STREAM_LOG_UPDATE\]|^Multiple streaming queries are concurrently using"
 )
 _ONE_CHECKPOINT: Final = (
-    "two queries run with this checkpoint, so one of them has ended, whichever was later to log "
-    "its batch; no row is lost or written twice. If the same program was started twice, stop one, "
-    "and start the other again if it has ended; other queries need a checkpoint_location and a "
-    "group_id of their own"
+    "two queries use this checkpoint, so the one that was later to log its batch has ended; no row "
+    "is lost or written twice. If the same program was started twice, stop one of the two, and "
+    "restart the other if it has ended. Different queries need their own checkpoint_location and "
+    "group_id"
 )
 _STATE_STORE: Final = "[CANNOT_LOAD_STATE_STORE"
 _DAMAGED_STATE: Final = (
-    "files of the query's state, below the checkpoint, may be missing or damaged. Put back a copy "
-    "of the whole checkpoint that is not older than the last batch, or start with another group_id "
+    "files of the query's state, below the checkpoint, may be missing or damaged. Restore a copy "
+    "of the whole checkpoint that is no older than the last batch, or start with another group_id "
     "and another checkpoint_location"
 )
-# What Java raises where a file system does not do as it is told.
+# Java's exceptions for a file system that refuses an operation.
 _OF_FILES: Final = re.compile(
     r"\b(?:java\.n?io|org\.apache\.hadoop)(?:\.\w+)*?\.\w*Exception\)?:? (?P<why>[^\n]+)"
 )
 
 
 def without_trace(text: str) -> str:
-    """Return the text of an exception of Spark's without Java's stack trace."""
+    """Return the text of a Spark exception without Java's stack trace."""
     return _with_cure(_without_states(_JAVAS_FRAME.split(text, 1)[0]).strip())
 
 
 def cause_of(text: str) -> str:
-    """Return the error that has ended a query, from the text of Spark's StreamingQueryException."""
-    # For what no batch has raised: texts of functions may quote records, which say anything.
+    """Return the error that ended a query, from the text of Spark's StreamingQueryException."""
+    # Only for errors that no batch raised: functions may quote records, which can say anything.
     cause = text.partition(_QUERY)[0]
     cause = (cause.partition(_ENDED)[2] or cause).removeprefix(_RAISED)
     cause = _JAVAS_FRAME.split(cause, 1)[0]
     if _TRACEBACK in cause:
         after = [*_FRAME.split(cause)][-1]
         cause = after[_CODE.match(after).end() :]  # type: ignore[union-attr]
-        # Where the exception was raised in another process, Spark's own follows.
+        # If the exception was raised in another process, Spark's own exception follows.
         cause = cause.partition("\n\nThe above exception")[0]
     cause = _without_states(cause).strip().removeprefix(_OURS)
     return _with_cure(cause)
@@ -67,7 +67,7 @@ def _with_cure(cause: str) -> str:
 
 
 def file_fault(text: str) -> str | None:
-    """What a file system has refused, from the text of Spark's exception; None of another one."""
+    """Return why a file system refused an operation, from a Spark exception's text; else None."""
     match = _OF_FILES.search(text)
     return None if match is None else match["why"]
 

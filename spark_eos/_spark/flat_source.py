@@ -1,4 +1,4 @@
-"""The ``source`` struct as columns of its own, which Spark hands to Python sooner."""
+"""The ``source`` struct as separate columns, which Spark passes to Python faster."""
 
 from typing import Final
 
@@ -17,13 +17,13 @@ _PLACE: Final = T.StructType(
         T.StructField("offset", T.LongType()),
     ]
 )
-# In the metadata of the partition's column; with the only topic that the stream reads, if any.
+# Keys in the partition column's metadata; the second is set if the stream reads only one topic.
 _FLAT: Final = "spark-eos-flat"
 _ONLY_TOPIC: Final = "spark-eos-topic"
 
 
 def can_be_flat(schema: T.StructType) -> bool:
-    """Return True if ``source`` is a place alone, and columns can be told apart by name."""
+    """Return True if ``source`` is only a position, and columns have distinct names."""
     kind = schema[SOURCE].dataType
     names = [*(name.lower() for name in schema.names), *FLAT_SOURCE.values()]
     is_place = isinstance(kind, T.StructType) and set(kind.names) == set(_PLACE.names)
@@ -31,14 +31,14 @@ def can_be_flat(schema: T.StructType) -> bool:
 
 
 def flattened(frame: DataFrame, only_topic: str | None) -> DataFrame:
-    # Spark's Arrow writer takes longer for a struct than for its fields.
+    # Spark's Arrow writer is slower on a struct than on its fields.
     source = F.col(SOURCE)
     columns = {_PARTITION: source["partition"], _OFFSET: source["offset"]}
     metadata: dict[str, object] = {_FLAT: True}
     if only_topic is None:
         columns[_TOPIC] = source["topic"]
     else:
-        # Handing over a topic that is the same in each row costs as much again: it is compared.
+        # Passing the same topic with each row would double the cost. Comparing it is enough.
         columns[_PARTITION] = F.when(source["topic"] == F.lit(only_topic), source["partition"])
         metadata[_ONLY_TOPIC] = only_topic
     return frame.withColumns(columns).drop(SOURCE).withMetadata(_PARTITION, metadata)
@@ -49,7 +49,7 @@ def is_flat(schema: T.StructType) -> bool:
 
 
 def only_topic_of(schema: T.StructType) -> str | None:
-    """Return the topic of all rows of a flat stream, if they do not carry it."""
+    """Return the topic of all rows of a flat stream if the rows do not carry it, else None."""
     return schema[_PARTITION].metadata.get(_ONLY_TOPIC) if is_flat(schema) else None
 
 
@@ -69,7 +69,7 @@ def written_columns(schema: T.StructType) -> list[str]:
 def topic_and_partition(schema: T.StructType) -> tuple[Column, Column]:
     """Return each row's source topic and partition, whether ``source`` is flat or not."""
     if not is_flat(schema):
-        # Not "source.topic", which names another column if the frame has the alias "source".
+        # Not "source.topic", which means another column if the frame has the alias "source".
         source = F.col(SOURCE)
         return source["topic"], source["partition"]
     topic = only_topic_of(schema)

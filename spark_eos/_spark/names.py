@@ -1,4 +1,4 @@
-"""Columns and fields under the names that spark-eos knows, however the query writes them."""
+"""Gives columns and fields the names that spark-eos knows, whatever their case in the query."""
 
 from collections.abc import Collection, Iterable
 from typing import Final
@@ -21,10 +21,9 @@ _FIELDS: Final = {
 
 
 def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR)) -> DataFrame:
-    """Return a frame whose columns of these names, and their fields, have exactly these names."""
-    # Spark resolves names without regard to case, and all that follows compares them as they are:
-    # each frame that enters comes through here.
-    # Of one that needs nothing, nothing is asked, and nothing is planned for it.
+    """Rename columns and fields that differ only by case from these names and their fields."""
+    # Spark ignores the case of names, but all later code compares names exactly, so every frame
+    # that enters comes through here. Frames whose names already match cost no request to Spark.
     new = {field.name: _renamed(field, names) for field in frame.schema}
     if all(new[field.name] == field for field in frame.schema) or is_case_sensitive(frame):
         return frame
@@ -35,14 +34,14 @@ def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR
         if kind != old.dataType:
             _check_fields(old.dataType, _FIELDS[name])
             fields[name] = F.col(name).cast(kind)
-    # Not a select of all: others may differ by case, which would be ambiguous.
+    # Don't select all columns: other columns may differ only by case, which would be ambiguous.
     changed = {old: field.name for old, field in new.items() if field.name != old}
     renamed = frame.withColumnsRenamed(changed)
     return renamed.withColumns(fields) if fields else renamed
 
 
 def known_name(frame: DataFrame, name: str) -> str:
-    """The name in a frame of the column that Spark takes a name for; the name itself if none is."""
+    """Return the column that Spark resolves a name to, or the name itself if there is none."""
     columns = [column for column in frame.columns if column.lower() == name.lower()]
     if columns in ([], [name]) or is_case_sensitive(frame):
         return name
@@ -91,6 +90,6 @@ def _check_apart(names: Iterable[str], known: Iterable[str], what: str) -> None:
         alike = {name for name in names if name.lower() == own}
         if len(alike) > 1:
             raise UnsupportedPipelineError(
-                f"the {what}s {' and '.join(f'`{name}`' for name in sorted(alike))} differ by case "
-                f"alone, and Spark does not tell them apart: leave all but one out, or rename them"
+                f"the {what}s {' and '.join(f'`{name}`' for name in sorted(alike))} differ only "
+                "by case, and Spark can't tell them apart: drop all but one, or rename them"
             )

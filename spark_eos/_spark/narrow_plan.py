@@ -24,10 +24,10 @@ _OPERATOR: Final = re.compile(r"(?:\*\(\d+\) |\* )?[~'!]*([A-Za-z]\w*)(?=[\s(\[,
 _HEADING: Final = re.compile(r"== \w+ Plan ==$")
 _SECTION: Final = re.compile(r"^== (\w[\w ]*) Plan ==$", re.MULTILINE)
 _SECTIONS: Final = ("Parsed Logical", "Analyzed Logical", "Optimized Logical", "Physical")
-# How Spark ends what is longer than its limit.
+# How Spark ends a plan that it cuts at its limit.
 _CUT: Final = re.compile(r"(\.\.\. \d+ more characters|Truncated plan of \d+ characters)\s*$")
 
-# Operators known to keep rows in their partition and order.
+# Operators known to keep rows in their partition and in order.
 _NARROW: Final = {
     "AdaptiveSparkPlan",
     "ArrowEvalPython",
@@ -75,21 +75,21 @@ _MEANINGS: Final = {
     "Sort": "a sort",
     "Window": "a window function",
 }
-# Of a stream with a table; below them Spark sorts and shuffles on its own account.
+# Joins of a stream with a table, below which Spark adds sorts and shuffles of its own.
 _SHUFFLING_JOINS: Final = {"CartesianProduct", "ShuffledHashJoin", "SortMergeJoin"}
 _STREAM: Final = "StreamingRelation"
 _BATCH: Final = "Scan ExistingRDD"
 _KAFKA: Final = "KafkaSourceProvider"
 _TOPIC: Final = re.compile(r"\btopic#(\d+)")
-# A view of SQL gives its columns ids of its own, in the line below it.
+# A SQL view gives its columns new ids, in the line below the view's.
 _OF_VIEW: Final = re.compile(r"\bcast\(topic#(\d+) as string\) AS topic#(\d+)")
 # The format of RDD.toString. A name may precede it; a cached RDD's name is its plan.
 _RDD: Final = re.compile(r"(\S*)\[(\d+)\] at ")
 _SOURCE: Final = "DataSourceRDD"
-# The second is Spark 4.3's, for children with equal partitionings.
+# Spark 4.3 uses the second for children with equal partitionings.
 _UNIONS: Final = frozenset({"UnionRDD", "SQLPartitioningAwareUnionRDD"})
-# RDDs known to keep rows in their partition and order. All others are refused, including those of
-# later Spark versions.
+# RDDs known to keep rows in their partition and in order. All other kinds are refused, including
+# new ones in later Spark versions.
 _NARROW_RDDS: Final = {
     _SOURCE,
     *_UNIONS,
@@ -103,7 +103,7 @@ _NARROW_RDDS: Final = {
 _MEANINGS_OF_RDDS: Final = (
     (
         "Shuffle",
-        "a shuffle, such as a join needs if its table is not broadcast: use F.broadcast",
+        "a shuffle, as of a join whose table is not broadcast: use F.broadcast",
     ),
     ("Zipped", "a join whose table is not broadcast: use F.broadcast"),
     ("Cartesian", "a join whose table is not broadcast: use F.broadcast"),
@@ -115,8 +115,8 @@ _MEANINGS_OF_RDDS: Final = (
 )
 _NARROW_ONLY: Final = (
     "Exactly-once needs the rows of a source partition to stay in one task in offset order: "
-    "filter, select, explode, UDFs, mapInArrow and broadcast joins keep them so, coalesce too. Or "
-    "begin with delivery='staged', another group_id and another checkpoint_location"
+    "filter, select, explode, UDFs, mapInArrow, broadcast joins and coalesce keep them there. Or "
+    "start over with delivery='staged', another group_id and another checkpoint_location"
 )
 
 
@@ -128,14 +128,14 @@ class Operator:
 
 
 def explained(frame: DataFrame) -> dict[str, str]:
-    """The plans as Spark prints them, by name: ``Optimized Logical``, ``Physical`` and so on."""
-    # Not logged: plans show source options, including secrets that Spark does not redact.
+    """Return the plans as Spark prints them, by name: ``Optimized Logical``, ``Physical`` etc."""
+    # Don't log the plans: they show source options, including secrets that Spark does not redact.
     with unlogged():
         text = plans_text(frame)
     if _CUT.search(text) is not None:
         raise UnsupportedPipelineError(
             "the query's plan can't be checked, since Spark cuts it at "
-            "spark.sql.maxPlanStringLength: raise that, or unset it"
+            "spark.sql.maxPlanStringLength: raise that limit, or unset it"
         )
     parts = _SECTION.split(text)
     plans = dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -149,39 +149,39 @@ def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows:
         raise UnsupportedPipelineError(NOT_A_STREAM)
     sources = sources_of(frame)
     check_sources(sources)
-    fault = _check_narrow(operators(plans["Physical"]), _STREAM)
-    if fault != len(sources):
-        # What WITH names is read each time that it is used. A client of Spark Connect does not see
-        # what a view or SQL reads.
-        check_sources([*sources, *sources] if lineage_follows and fault > len(sources) else [])
+    reads = _check_narrow(operators(plans["Physical"]), _STREAM)
+    if reads != len(sources):
+        # A query named by WITH is read each time it is used. A Spark Connect client does not see
+        # the sources that a view or SQL reads.
+        check_sources([*sources, *sources] if lineage_follows and reads > len(sources) else [])
     if not lineage_follows:
         check_joins(plans["Optimized Logical"], _STREAM)
 
 
 def check_sources_seen(plan: str, sources: Sequence[StreamSource]) -> None:
-    """Refuse a stream's plan with sources that a view or SQL hides from a client of Connect."""
-    # If all are hidden, the plan doesn't show that it streams either.
+    """Refuse a stream's plan with sources that a view or SQL hides from a Connect client."""
+    # If all sources are hidden, the plan doesn't even show that it is a stream.
     tree = operators(plan) if sources else ()
     if not sources or sum(_is_leaf(operator, _STREAM) for operator in tree) > len(sources):
         check_sources([])
 
 
 def check_batch_plan(plan: Iterable[Operator]) -> int:
-    """Refuse the physical plan of a micro-batch's job in which rows may move, or are combined."""
+    """Refuse a micro-batch job's physical plan if it may move or combine rows; count its reads."""
     return _check_narrow(plan, _BATCH)
 
 
 def operators_of_tree(plan: Any, depth: int = 0) -> Iterator[Operator]:
     yield Operator(depth, plan["nodeName"].split(maxsplit=1)[0], plan["simpleString"])
-    # Spark 4.3 shows what made the rows of an RDD, which is for the lineage to tell.
+    # Spark 4.3 also shows the plan that made an RDD's rows; `check_lineage` covers that part.
     for child in plan["children"] if plan["nodeName"] != _BATCH else ():
         yield from operators_of_tree(child, depth + 1)
 
 
 def operators(plan: str) -> Iterator[Operator]:
-    """Return a printed plan's operators from the root down, each with its depth in the tree."""
+    """Yield a printed plan's operators from the root down, each with its depth in the tree."""
     root = True
-    # What is persisted and has run shows the plan that ran, and then the one it was made from.
+    # A persisted frame that has run shows the plan that ran, and then its initial plan.
     initial: int | None = None
     for line in plan.strip().splitlines():
         if initial is not None and not line[: initial + 1].strip(" :"):
@@ -191,20 +191,20 @@ def operators(plan: str) -> Iterator[Operator]:
         depth = tree.end() if tree is not None else 0
         if (depth or root) and _HEADING.match(line, depth) is None:
             if (match := _OPERATOR.match(line, depth)) is None:
-                raise _unknown("a line that is no operator", line)
+                raise _unknown("a line that is not an operator", line)
             yield Operator(depth, match[1], line)
         root = False
     if root:
-        raise _unknown("nothing", "")
+        raise _unknown("no operators", "")
 
 
 def _unknown(what: str, text: str) -> SparkEosError:
-    # Not the text itself, which may hold a source's options.
+    # Don't show the text itself, which may hold a source's options.
     kind = re.match(r"[\s+:-]*([\w.$]*)", text)
     shown = f" ({kind[1]})" if kind is not None and kind[1] else ""
     return SparkEosError(
-        f"the query's plan can't be checked: where Spark prints it there is {what}{shown}. "
-        "Please report it with your version of Spark, and what frame.explain(True) shows"
+        f"the query's plan can't be checked: Spark's printout of it has {what}{shown}. "
+        "Please report this with your version of Spark and the output of frame.explain(True)"
     )
 
 
@@ -237,16 +237,16 @@ def _check_narrow(plan: Iterable[Operator], leaf: str) -> int:
                     f"the query holds a join with a table that shuffles the stream "
                     f"({operator.name} in its plan), so its rows leave their source partitions. "
                     "Broadcast the table, which moves no row of the stream: "
-                    "stream.join(F.broadcast(table), ...). For a table that is too large for "
-                    "that, let ExactlyOnceSink stage the batches (delivery='auto' or 'staged')"
+                    "stream.join(F.broadcast(table), ...). If the table is too large to "
+                    "broadcast, let ExactlyOnceSink stage the batches (delivery='auto' or 'staged')"
                 )
             raise UnsupportedPipelineError(
                 f"the query holds {meaning or 'an operator that may move rows'} ({operator.name} "
                 "in its plan). Exactly-once needs the rows of a source partition to stay in one "
                 "task in offset order: filter, select, map, mapInArrow, broadcast joins, union of "
-                "topics and coalesce keep them so. ExactlyOnceSink takes any plan if it may stage "
-                "the batches (delivery='auto' or 'staged'); or shuffle in a separate query, to an "
-                "intermediate topic"
+                "topics and coalesce keep them there. ExactlyOnceSink takes any plan if it may "
+                "stage the batches (delivery='auto' or 'staged'); or shuffle in a separate query "
+                "that writes to an intermediate topic"
             )
     return sum(_is_leaf(operator, leaf) for operator in kept)
 
@@ -287,16 +287,16 @@ def check_lineage(lineage: str, batch: int, sources: int) -> None:
                 (text for word, text in _MEANINGS_OF_RDDS if word in name), "not a known kind"
             )
             raise UnsupportedPipelineError(
-                f"the batch is not written: there is {name or 'an RDD without a name'} in its "
-                f"lineage ({meaning}). {_NARROW_ONLY}"
+                f"the batch is not written: its lineage has {name or 'an RDD without a name'} "
+                f"({meaning}). {_NARROW_ONLY}"
             )
     if _SOURCE not in names:
         return  # Spark knows that there are no rows.
     if len(set(ids)) < len(ids) or names.count(_SOURCE) > sources:
         raise UnsupportedPipelineError(
             "the batch is not written: it reads its source more than once (as a union of two "
-            "selections of one DataFrame does), so two tasks hold rows of one source partition. "
-            "Make several rows of one record in one select: explode(array(struct(...), "
+            "selections of one DataFrame does), so two tasks hold rows of one source partition. To "
+            "make several rows from one record, use one select: explode(array(struct(...), "
             "struct(...)))"
         )
     before = names[: ids.index(batch)] if batch in ids else names
@@ -308,10 +308,10 @@ def check_lineage(lineage: str, batch: int, sources: int) -> None:
 
 
 def with_own_topic_marked(frame: DataFrame) -> DataFrame:
-    """Return a stream whose `topic` is marked if it is a Kafka source's, for `check_target`."""
+    """Mark the `topic` column for `check_target` if it is a Kafka source's own."""
     if "topic" not in frame.schema.names:
         return frame
-    # Spark's ids of columns tell; on Connect only the printed plan shows them.
+    # Spark's column ids show whose it is; on Connect, only the printed plan has them.
     plan = explained(frame.select("topic"))["Analyzed Logical"].strip().splitlines()
     chosen = next((match[1] for line in plan if (match := _TOPIC.search(line))), "")
     for line, below in itertools.pairwise(plan):

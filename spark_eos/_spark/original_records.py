@@ -1,4 +1,4 @@
-"""Restores the records that dead letters were made of."""
+"""Restores the records that dead letters were made from."""
 
 from typing import Any, Final
 
@@ -20,15 +20,15 @@ _TYPE: Final = (
 
 
 def original_records(dead_letters: DataFrame) -> DataFrame:
-    """Restore the records that dead letters were made of.
+    """Restore the records that dead letters were made from.
 
-    Use this function to write dead letters again, as they were or repaired: a query that reads the
-    dead-letter topic, and writes what this function returns, writes each dead letter once.
+    Use this function to write dead letters again, unchanged or repaired: a query that reads the
+    dead-letter topic and writes the rows that this function returns writes each dead letter once.
     ``jobs/replay_dead_letters.py`` is such a query.
 
     Args:
         dead_letters: Rows of a dead-letter topic, with the columns that `ExactlyOnceSink.read`
-            returns with ``include_headers=True``, or those of Spark's Kafka source with
+            returns with ``include_headers=True``, or the columns of Spark's Kafka source with
             ``includeHeaders``.
 
     Returns:
@@ -37,15 +37,15 @@ def original_records(dead_letters: DataFrame) -> DataFrame:
         original record; and ``dead_letter``, a struct of:
 
         - ``topic``, ``partition``, ``offset``: the original record's position; null if the dead
-            letter does not tell it.
-        - ``cluster``: the cluster of that topic, if it is another one.
+            letter does not give it.
+        - ``cluster``: the cluster of that topic, if it is a different one.
         - ``group``, ``reason``, ``message``, ``exception``, ``stacktrace``: who wrote the dead
             letter, and why.
-        - ``record``: ``row`` if key and value are those of a row, not of the original record.
+        - ``record``: ``row`` if key and value come from a row, not from the original record.
         - ``incomplete``: what is missing, such as ``omitted: value of 2000000 bytes``; null if
             nothing is.
 
-        Anyone who may write to the dead-letter topic can make up all of them.
+        Anyone who may write to the dead-letter topic can forge all of these fields.
 
     Raises:
         UnsupportedPipelineError: A column is missing.
@@ -59,10 +59,10 @@ def original_records(dead_letters: DataFrame) -> DataFrame:
     """
     if missing := [name for name in _NEEDED if name not in dead_letters.columns]:
         raise UnsupportedPipelineError(
-            f"the dead letters have no column {', '.join(missing)}: original_records needs those "
-            "of sink.read(..., include_headers=True)"
+            f"the dead letters have no column {', '.join(missing)}: original_records needs the "
+            "columns of sink.read(..., include_headers=True)"
         )
-    # Arrow's values would be arrays of NumPy.
+    # With Arrow, the values would be NumPy arrays.
     restore = F.udf(_restored, _TYPE, useArrow=False)
     rows = dead_letters.withColumn("restored", restore("headers", F.unix_millis("timestamp")))
     kept = [SOURCE] if SOURCE in dead_letters.columns else []
@@ -73,9 +73,9 @@ def original_records(dead_letters: DataFrame) -> DataFrame:
 
 def _restored(headers: list[Any] | None, timestamp: int) -> tuple[Any, ...]:
     pairs = ((name, None if value is None else bytes(value)) for name, value in headers or ())
-    letter = letter_of(tuple(pairs), timestamp)
-    told, source = letter.error_headers, letter.source
-    offset = header_number(told.get("offset"), MAX_OFFSET)
+    dead_letter = letter_of(tuple(pairs), timestamp)
+    error_headers, source = dead_letter.error_headers, dead_letter.source
+    offset = header_number(error_headers.get("offset"), MAX_OFFSET)
     position = (None,) * 3 if source is None else (*source, offset)
-    explained = (*position, *map(told.get, _TEXTS), letter.incomplete)
-    return list(letter.own_headers), letter.record_timestamp, explained
+    fields = (*position, *map(error_headers.get, _TEXTS), dead_letter.incomplete)
+    return list(dead_letter.own_headers), dead_letter.record_timestamp, fields

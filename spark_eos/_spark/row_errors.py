@@ -1,4 +1,4 @@
-"""What becomes of rows that `guarded`, `decode` and `encode` can't take."""
+"""Handles rows that `guarded`, `decode` and `encode` can't process."""
 
 import functools
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from spark_eos._worker.dead_letters import ERROR
 from spark_eos.errors import ConfigurationError, SparkEosError
 
 _COLUMN_IS_FOR_YOU: Final = (
-    "errors='column' keeps such rows, with nulls and a column `error`, of which you decide"
+    "errors='column' keeps such rows, with nulls and a column `error`, for you to handle"
 )
 
 
 class RowError(NamedTuple):
-    """Why a row can't be taken; ``exception`` is the class's name."""
+    """Why a row can't be processed; ``exception`` is the name of the exception's class."""
 
     message: str
     exception: str
@@ -37,12 +37,12 @@ class RowError(NamedTuple):
 
 
 class RowErrors:
-    """What becomes of bad rows: their errors go into ``error`` or ``source``, or end the job."""
+    """Puts the errors of bad rows into ``error`` or ``source``, or ends the job with an error."""
 
-    # In ``source`` the query can't drop an error: no row is written directly without it. Only the
-    # sink's own job, if it makes dead letters, lets a task put one there. In any other job the bad
-    # row ends it: the query may drop ``source``, as staged ones do, and nobody would miss the
-    # error.
+    # The query can't drop an error in ``source``: no row is written directly without ``source``. A
+    # task puts errors there only in a job of the sink that makes dead letters. In any other job, a
+    # bad row ends the job: the query may drop ``source``, as staged queries do, and the error would
+    # be lost unnoticed.
 
     def __init__(self, place: str | None, raised: type[SparkEosError]) -> None:
         self._place = place
@@ -53,9 +53,9 @@ class RowErrors:
     def of(
         cls, schema: T.StructType, errors: str | None, raised: type[SparkEosError]
     ) -> "RowErrors":
-        """What becomes of bad rows of a frame with these columns; ``errors`` as for `guarded`."""
+        """Choose what happens to a frame's bad rows; ``errors`` is that of `guarded`."""
         if errors is None and has_error_column(schema):
-            errors = "column"  # as for an earlier function of the query
+            errors = "column"  # like an earlier function of the query
         if errors == "column":
             check_error_column(schema)
             return cls(ERROR, raised)
@@ -68,9 +68,9 @@ class RowErrors:
     def put(
         self, batch: pa.RecordBatch, columns: dict[str, pa.Array], errors: Mapping[int, RowError]
     ) -> None:
-        """Add errors by row to the columns made of a batch; a row's first error stays."""
+        """Add the errors, by row, to a batch's new columns; a row keeps its first error."""
         if self._place == ERROR:
-            # A column that dead letters can be made of becomes one of these errors, of any type.
+            # Convert an `error` column of any type that dead letters allow.
             kind = _arrow_type()
             before = columns.get(ERROR)
             before = pa.nulls(batch.num_rows, kind) if before is None else _as_error(before, kind)
@@ -82,7 +82,7 @@ class RowErrors:
             self._end(
                 batch,
                 errors,
-                "With dead_letters, rows of sink.read that keep `source` become dead letters; "
+                "With dead_letters, bad rows of sink.read that keep `source` become dead letters; "
                 + _COLUMN_IS_FOR_YOU,
             )
         source = columns[SOURCE]
@@ -91,8 +91,8 @@ class RowErrors:
                 batch,
                 errors,
                 "The error of a bad row is kept in `source`, and only a direct or mirrored query "
-                "of a sink with dead_letters makes a dead letter of it; this is another query or "
-                f"job. {_COLUMN_IS_FOR_YOU}",
+                "of a sink with dead_letters makes a dead letter of it; this is a different query "
+                f"or job. {_COLUMN_IS_FOR_YOU}",
             )
         parts = dict(zip(_names(source.type), source.flatten(), strict=True))
         parts[ERROR] = _joined(parts[ERROR], errors)
@@ -111,7 +111,7 @@ class RowErrors:
 def bad_rows(batch: pa.RecordBatch) -> pa.Array:
     bad = pa.repeat(False, batch.num_rows)  # noqa: FBT003 - a value
     names = batch.schema.names
-    # By names: the texts may be large ones.
+    # Compare the names only: the texts may be of Arrow's large string type.
     if ERROR in names and _names(batch.column(ERROR).type) == [*ERROR_TEXTS]:
         bad = batch.column(ERROR).is_valid()
     if SOURCE in names and ERROR in _names(batch.column(SOURCE).type):
@@ -141,7 +141,7 @@ def _joined(before: pa.Array, errors: Mapping[int, RowError]) -> pa.Array:
 def _value(error: RowError | None) -> dict[str, str | None] | None:
     if error is None:
         return None
-    # What UTF-8 has no form for, half a pair of surrogates, is escaped.
+    # Escape lone surrogates, which UTF-8 can't encode.
     texts = ((name, getattr(error, name)) for name in ERROR_TEXTS)
     return {
         name: text and text.encode("utf-8", "backslashreplace").decode() for name, text in texts
@@ -149,7 +149,7 @@ def _value(error: RowError | None) -> dict[str, str | None] | None:
 
 
 def _as_error(before: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Errors that are texts, or lack some of the fields, with all fields."""
+    """Give all fields to errors that are strings or lack some of the fields."""
     if before.type == kind:
         return before
     nothing = pa.nulls(len(before), pa.string())
@@ -162,18 +162,18 @@ def _as_error(before: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def position_of(batch: pa.RecordBatch, row: int) -> str:
-    """Where a row comes from, as the beginning of a text; empty if the frame does not tell."""
+    """Return where a row comes from, as the start of a message; empty if that is unknown."""
     source = batch.column(SOURCE) if SOURCE in batch.schema.names else None
     if source is None or not set(PLACE) <= set(_names(source.type)) or not source[row].is_valid:
         return ""
-    # Nothing else of it, such as a time that Python has no form for.
+    # Convert no other field: Python can't represent every timestamp.
     topic, partition, offset = (pc.struct_field(source, name)[row].as_py() for name in PLACE)
     return f"{topic}-{partition}, offset {offset}: "
 
 
 def with_place_only(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose ``source`` has nothing but topic, partition and offset."""
-    # Not the record that it carries for dead letters, of which Python may have no form of the time.
+    """Return a batch whose ``source`` has only topic, partition and offset."""
+    # Drop the record carried for dead letters: Python can't represent every timestamp.
     place = batch.schema.get_field_index(SOURCE)
     source = None if place < 0 else batch.column(place)
     if source is None or not set(PLACE) < set(_names(source.type)):

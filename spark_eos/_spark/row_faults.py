@@ -1,9 +1,10 @@
-"""Decides which exceptions are a row's fault, and finds the rows at fault among others."""
+"""Decides which exceptions are a row's fault, and finds the rows at fault in a batch."""
 
-# Whatever reads or makes rows runs within `by_halves`. Outages must never make dead letters: so
-# what may be an outage is named here, and any other exception of Python's is the row's fault. Of
-# another package's exceptions nothing is known but their first base: clients of servers derive
-# theirs from one of their own first, and may add ValueError (redis.LockError); parsers do not.
+# All code that reads or makes rows runs within `by_halves`. Outages must never make dead letters,
+# so this module lists the exceptions that may be an outage; any other exception of Python's is the
+# row's fault. Exceptions of other packages are judged by their first base alone: clients of servers
+# derive theirs from an exception of their own first, and may add ValueError (redis.LockError);
+# parsers do not.
 
 import builtins
 from collections.abc import Callable, Iterator
@@ -15,17 +16,18 @@ import pyarrow as pa
 from spark_eos.errors import SparkEosError
 
 _OUTAGES: Final = (OSError, MemoryError, ImportError, SparkEosError)
-# They tell that a value is at fault, wherever they stand among the bases.
-_TOLD: Final = (NotImplementedError, RecursionError, SyntaxError)
-# For networks, databases, processes and threads: what they define, and the EOFError they raise.
+# These say that a value is at fault, wherever they are among an exception's bases.
+_VALUE_AT_FAULT: Final = (NotImplementedError, RecursionError, SyntaxError)
+# Modules for networks, databases, processes and threads: all exceptions that they define may be an
+# outage, and so may each EOFError that they raise.
 _OUTAGE_MODULES: Final = (
     *("_queue", "_thread", "asyncio", "concurrent", "dbm", "ftplib", "http.client", "imaplib"),
     *("multiprocessing", "nntplib", "poplib", "queue", "smtplib", "socket", "sqlite3", "ssl"),
     *("subprocess", "telnetlib", "threading", "urllib.request", "xmlrpc"),
 )
-# What they say of data is an OSError with no number of one, or a RuntimeError.
+# These raise an OSError without an errno, or a RuntimeError, for bad data.
 _UNPACKERS: Final = ("bz2", "gzip", "zipfile")
-# What Arrow says of values that it can't convert. Not what is derived: Flight is a client.
+# Arrow raises these for values that it can't convert. Subclasses don't count: Flight is a client.
 _ARROWS: Final = (pa.ArrowException, pa.lib.ArrowCapacityError, pa.lib.ArrowSerializationError)
 _GROUPS: Final = getattr(builtins, "BaseExceptionGroup", ())  # not in Python 3.10
 
@@ -33,23 +35,23 @@ _GROUPS: Final = getattr(builtins, "BaseExceptionGroup", ())  # not in Python 3.
 def not_of_row(
     error: BaseException, row_errors: tuple[type[Exception], ...] = ()
 ) -> BaseException | None:
-    """Return the first, of an exception and what led to it, that may not be a row's fault."""
-    known: set[int] = set()
+    """Return the first of an exception and its causes that may not be a row's fault, if any."""
+    seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
-        each = left.pop(0)
-        if each is None or id(each) in known:
+        cause = left.pop(0)
+        if cause is None or id(cause) in seen:
             continue
-        known.add(id(each))
-        if not isinstance(each, row_errors) and _may_be_outage(each):
-            return each
-        left.append(each.__cause__ or (None if each.__suppress_context__ else each.__context__))
-        left.extend(each.exceptions if isinstance(each, _GROUPS) else ())
+        seen.add(id(cause))
+        if not isinstance(cause, row_errors) and _may_be_outage(cause):
+            return cause
+        left.append(cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__))
+        left.extend(cause.exceptions if isinstance(cause, _GROUPS) else ())
     return None
 
 
 class Part(NamedTuple):
-    """Some consecutive rows, and what was made of them; or one row, and why it is at fault."""
+    """Consecutive rows and the function's result for them, or one row and why it is at fault."""
 
     rows: Any
     made: Any
@@ -62,10 +64,10 @@ def by_halves(
     row_errors: tuple[type[Exception], ...] = (),
     refuse: Callable[[Exception, BaseException, Any], None] = lambda _error, _other, _rows: None,
 ) -> Iterator[Part]:
-    """Call a function with rows, and if it raises with each half, until rows at fault are alone.
+    """Call a function with rows; if it raises, call it with each half, until bad rows are alone.
 
-    What may not be a row's fault is raised; before, ``refuse`` is called with it, with that of its
-    causes which tells so, and with the rows.
+    An error that may not be a row's fault is raised. Before that, ``refuse`` is called with the
+    error, with the exception among its causes that may be an outage, and with the rows.
     """
     left = [rows]
     while left:
@@ -87,7 +89,7 @@ def by_halves(
 
 
 def _tried(function: Callable[[Any], Any], rows: Any) -> tuple[Any, Exception | None]:
-    # Outside of the handler, what halves raise is not led to by what the whole has raised.
+    # Return the error: halves are tried outside the handler, so this is not their error's context.
     try:
         return function(rows), None
     except Exception as error:  # noqa: BLE001 - whatever reading or making a row raises
@@ -96,16 +98,16 @@ def _tried(function: Callable[[Any], Any], rows: Any) -> tuple[Any, Exception | 
 
 def _may_be_outage(error: BaseException) -> bool:
     kind = type(error)
-    told = kind is RuntimeError or (isinstance(error, OSError) and error.errno is None)
-    if told and _raised_in(error) in _UNPACKERS:
+    may_be_data = kind is RuntimeError or (isinstance(error, OSError) and error.errno is None)
+    if may_be_data and _raised_in(error) in _UNPACKERS:
         return False
     if isinstance(error, _OUTAGES) or not isinstance(error, Exception):
         return True
-    if any(_is_for_outages(each.__module__) for each in kind.__mro__):
+    if any(_is_for_outages(base.__module__) for base in kind.__mro__):
         return True
     if isinstance(error, EOFError) and _is_for_outages(_raised_in(error)):
         return True
-    if isinstance(error, _TOLD) or kind in _ARROWS:
+    if isinstance(error, _VALUE_AT_FAULT) or kind in _ARROWS:
         return False
     while kind.__module__.partition(".")[0] not in stdlib_module_names:
         kind = next(base for base in kind.__bases__ if issubclass(base, BaseException))
@@ -117,7 +119,7 @@ def _is_for_outages(module: str) -> bool:
 
 
 def _raised_in(error: BaseException) -> str:
-    """Return the module that has raised an error, or has called what is not Python's."""
+    """Return the Python module that raised an error, or that called the native code that did."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""What a run needs from Spark, and what classic Spark and Spark Connect have in common."""
+"""The interface of a run to Spark, and the code that classic Spark and Spark Connect share."""
 
 import atexit
 import contextlib
@@ -23,19 +23,19 @@ _UNANSWERED: Final = 3
 
 
 class QueryRuntime(ABC):
-    """One run's runtime: the query, its checkpoint, and Spark's way to run a job."""
+    """One run's runtime: the query, its checkpoint, and how Spark runs a job."""
 
-    # Tasks may run as long after a stop, and the run ends the transactions that they leave open.
+    # How long tasks may run after a stop; the run then ends the transactions that they left open.
     # Spark cancels tasks, and kills their workers spark.python.task.killTimeout (2 s) later.
     task_kill_grace_s: float = 5.0
-    # Whether the caller of stop() waits for the sink, which must then return sooner than that.
+    # True if stop() waits for the sink, which must then return before that time is over.
     stop_waits: bool
-    asynchronous = False  # whether Spark writes the query's logs asynchronously
+    asynchronous = False  # True if Spark writes the query's logs asynchronously
     files: Files
     offset_log: OffsetLog
 
     def __init__(self, spark: SparkSession, query_id: str, run_id: str, signature: str) -> None:
-        # That the query was started in; a batch's is a clone.
+        # The session that the query was started in; a batch's session is a clone of it.
         self.session, self._query_id, self.run_id = spark, query_id, run_id
         self._signature = signature
         self._unanswered = 0
@@ -48,7 +48,7 @@ class QueryRuntime(ABC):
         """Return True if the run is active; called about once a second."""
         try:
             query = self.session.streams.get(self._query_id)
-        except Exception:  # noqa: BLE001 - however the JVM has ended, so has the query
+        except Exception:  # noqa: BLE001 - if the JVM has ended, so has the query
             self._unanswered += 1
             return self._unanswered < _UNANSWERED
         self._unanswered = 0
@@ -67,35 +67,35 @@ class QueryRuntime(ABC):
         atexit.register(leave)
 
     def batch(self, relation: str | None) -> AbstractContextManager[None]:
-        """Surround a batch, which only a job may interrupt; ``relation``: Connect's id of it."""
+        """Surround a batch: a stop may interrupt only its jobs. ``relation``: its id on Connect."""
         # Spark's stop() interrupts a classic query's jobs, and waits for everything else.
         del relation
         return contextlib.nullcontext()
 
     @abstractmethod
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:
-        """Refuses, before each job, one whose rows may have left their source partitions."""
+        """Refuse, before it starts, a job whose rows may have left their source partitions."""
 
     @abstractmethod
     def cores(self) -> int:
-        """Number of tasks that can run at a time: Spark's default parallelism."""
+        """Return the number of tasks that can run at the same time: Spark's default parallelism."""
 
     @abstractmethod
     def collect(
         self, frame: DataFrame, description: str, *, errors_carried: bool = False
     ) -> list[Row]:
-        """A job's rows; ``errors_carried``: it makes dead letters of the errors in ``source``."""
-        # Raises any error if the query is stopped meanwhile.
+        """Return a job's rows; ``errors_carried``: errors in ``source`` become dead letters."""
+        # May raise any error if the query is stopped meanwhile.
 
     @abstractmethod
     def tasks(self, job: DataFrame) -> int | None:
-        """Number of a job's tasks; None if `collect` can't return a part of their rows."""
+        """Return a job's number of tasks; None if `collect` can't return only some of the rows."""
 
     @abstractmethod
     def run_job(
         self, session: SparkSession, action: Callable[[], object], description: str
     ) -> None:
-        """Run a job that returns no rows; raise any error if the query is stopped meanwhile."""
+        """Run a job that returns no rows; may raise any error if the query is stopped meanwhile."""
 
     @abstractmethod
     def observed(self, observation: Observation) -> dict[str, Any]:
@@ -103,22 +103,22 @@ class QueryRuntime(ABC):
 
     @abstractmethod
     def rows_of_footers(self, path: str) -> int | None:
-        """How many rows a directory's Parquet files have, if a job would take longer to count."""
+        """Return the number of rows in Parquet files; None if a job would count them faster."""
 
     @abstractmethod
     def another_session(self, session: SparkSession) -> SparkSession:
-        """Return a session with settings of its own, which are at first those of a given one."""
+        """Return a session whose settings start as a copy of those of the given session."""
 
     @abstractmethod
     def end_session(self, session: SparkSession) -> None:
         """End a session that `another_session` returned."""
 
     def why_failed(self, error: Exception) -> SparkEosError | None:
-        """Return why a job has failed: a task's signed error, or a fault of the executors."""
+        """Return why a job failed, if known: a task's signed error, or a fault of the executors."""
         text = str(error)
         return signed_error(text, self._signature) or executor_fault(self.session, text)
 
     @abstractmethod
     def stopped(self, error: BaseException) -> QueryStoppedError | None:
-        """Return the error to raise if an error is due to the query's stop; None if it is not."""
-        # From then on, tasks run for no longer than task_kill_grace_s.
+        """Return the error to raise if an error is due to the query's stop, else None."""
+        # After a stop, tasks run for at most task_kill_grace_s.

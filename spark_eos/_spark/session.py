@@ -1,4 +1,4 @@
-"""A Spark session that can read Kafka, and the checks that one can."""
+"""Builds a Spark session that can read Kafka, and checks that a session can."""
 
 import json
 import logging
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 _PYTHON: Final = "PYSPARK_PYTHON"
 _REMOTE: Final = "SPARK_REMOTE"
-# What a task of the sink imports.
+# The modules that a task of the sink imports.
 _MODULES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka", "kafka", "spark_eos")
-# Versions first: other ones can't read what is sent to them.
+# The version matters most: another Python version can't read what Spark sends to it.
 _PROBE: Final = f"""
 import json, sys
 missing = ""
@@ -49,12 +49,11 @@ _PATIENCE: Final = 60
 def session_builder(
     *, jars: str | Path | Iterable[str | Path] = (), class_archive: bool = False
 ) -> SparkSession.Builder:
-    """Return a builder of a session that can read Kafka, for a script that plain Python runs.
+    """Return a builder for a session that can read Kafka, for scripts run with plain Python.
 
-    It sets ``spark.jars`` to the jars of Spark's Kafka source, which are downloaded at the first
-    time, and lets workers run this Python, unless ``PYSPARK_PYTHON`` names another one. Where
-    something else has started Spark or will, ``spark-submit`` or Spark Connect (``SPARK_REMOTE``),
-    it sets nothing.
+    The builder sets ``spark.jars`` to the jars of Spark's Kafka source, which are downloaded the
+    first time, and makes workers run this Python unless ``PYSPARK_PYTHON`` names another one. It
+    sets nothing if ``spark-submit`` or Spark Connect (``SPARK_REMOTE``) starts Spark.
 
     Examples:
         ::
@@ -62,29 +61,29 @@ def session_builder(
             spark = session_builder().appName("orders").master("local[2]").getOrCreate()
 
     Args:
-        jars: Further jars, or one, since ``config("spark.jars", ...)`` would replace all of them.
-        class_archive: Whether the driver's JVM takes Spark's classes from the archive that
-            ``spark-eos class-archive`` has made (class data sharing), by
-            ``spark.driver.defaultJavaOptions``: it starts some seconds sooner. Without an archive
-            it starts as ever, with a warning.
+        jars: One or more further jars; ``config("spark.jars", ...)`` would replace all jars.
+        class_archive: Whether the driver's JVM loads Spark's classes from the archive that
+            ``spark-eos class-archive`` makes (class data sharing), through
+            ``spark.driver.defaultJavaOptions``. The JVM then starts some seconds faster. Without an
+            archive it starts as usual, with a warning.
 
     Returns:
         A new builder.
 
     Raises:
         spark_eos._jars.java.JavaError: There is no Java 17 or newer.
-        spark_eos._jars.jar_sets.JarError: No Kafka source fits the installed pyspark, or others
-            may write to the cache of jars.
+        spark_eos._jars.jar_sets.JarError: No Kafka source fits the installed pyspark, or other
+            users may write to the cache of jars.
         spark_eos._jars.ivy.DownloadError: The jars could not be downloaded.
-        spark_eos._jars.spark_image.ClassArchiveError: Others may write to the archive.
+        spark_eos._jars.spark_image.ClassArchiveError: Other users may write to the archive.
     """
     builder: SparkSession.Builder = SparkSession.builder
     if started_by_submit() or _REMOTE in os.environ:
         return builder
-    # Spark itself would say that its "Java gateway process exited".
+    # Without Java, Spark itself would only say that its "Java gateway process exited".
     find_java()
-    # Otherwise workers would run whatever python3 is first on PATH. PySpark itself reads only the
-    # variable (SparkContext.pythonExec); spark.pyspark.python is for spark-submit.
+    # Otherwise workers would run whatever python3 is first on PATH. PySpark itself reads only this
+    # variable (SparkContext.pythonExec); only spark-submit reads spark.pyspark.python.
     os.environ.setdefault(_PYTHON, sys.executable)
     further = [jars] if isinstance(jars, str | Path) else jars
     builder = builder.config("spark.jars", ",".join(map(str, [*spark_kafka_jars(), *further])))
@@ -102,7 +101,7 @@ def session_builder(
 
 
 def check_session(spark: SparkSession) -> None:
-    """Refuse a session that can't run a query of ours; other hosts' first tasks tell of theirs."""
+    """Refuse a session that can't run our queries; other hosts' faults show in their first task."""
     _check_kafka_source(spark)
     if not is_connect(spark):
         _check_threads()
@@ -112,15 +111,15 @@ def check_session(spark: SparkSession) -> None:
 def _check_kafka_source(spark: SparkSession) -> None:
     reader = spark.readStream.format("kafka").option("subscribe", "-")
     try:
-        # Asks no broker: the columns are always the same. On Spark Connect only they are analyzed.
+        # This asks no broker: the columns are always the same. Connect needs .schema to analyze it.
         _ = reader.option("kafka.bootstrap.servers", "-").load().schema
     except AnalysisException as error:
         if "Failed to find data source: kafka" not in str(error):
             raise
         raise ConfigurationError(
-            "Spark has no Kafka source, its jars are not on the class path: make the session with "
-            "spark_eos.session_builder() in place of SparkSession.builder, or start Spark (or the "
-            'server of Spark Connect) with --jars "$(spark-eos jars)"'
+            "Spark has no Kafka source: its jars are not on the class path. Create the session "
+            "with spark_eos.session_builder() instead of SparkSession.builder, or start Spark (or "
+            'the Spark Connect server) with --jars "$(spark-eos jars)"'
         ) from error
 
 
@@ -128,8 +127,8 @@ def _check_threads() -> None:
     if threads_are_pinned():
         return
     raise ConfigurationError(
-        "PYSPARK_PIN_THREAD is false, so Python's threads are not Spark's, and no batch can tell "
-        "its query: unset it before Python starts Spark"
+        "PYSPARK_PIN_THREAD is false, so Python's threads are not tied to Spark's, and a batch "
+        "does not know its query: unset it before Python starts Spark"
     )
 
 
@@ -146,13 +145,13 @@ def _check_python(spark: SparkSession) -> None:
     if problem:
         raise ConfigurationError(
             f"Spark's workers would run {command or context.pythonExec}, but {problem}. Set "
-            f"{_PYTHON}={sys.executable} before the session starts, or make it with "
+            f"{_PYTHON}={sys.executable} before the session starts, or create the session with "
             "spark_eos.session_builder()"
         )
 
 
 def _problem_of(command: str, context: Any) -> str:
-    # As in Spark's workers: what sc.addPyFile has added is there.
+    # The same paths as in Spark's workers, including files added with sc.addPyFile.
     root = SparkFiles.getRootDirectory()
     added = [root, *(str(Path(root, name)) for name in shipped_python_files(context))]
     paths = [*added, *filter(None, [os.environ.get("PYTHONPATH")])]

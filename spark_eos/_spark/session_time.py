@@ -1,7 +1,7 @@
-"""Times without a time zone that functions get and make: those of the session's, as in Spark."""
+"""Functions get and return times without a zone, in the session's time zone, as in Spark."""
 
-# Spark's mapInPandas and pandas UDFs do so, in zones that pandas knows. Nothing here asks Arrow or
-# pandas about a zone, since Java has names of its own.
+# Spark's mapInPandas and pandas UDFs do the same, for zones that pandas knows. This module never
+# gives Arrow or pandas the name of a zone: Java has names that they don't know.
 
 import datetime
 import functools
@@ -20,7 +20,7 @@ from spark_eos.errors import ConfigurationError
 SETTING: Final = "spark.sql.session.timeZone"
 _UTC: Final = datetime.timezone.utc
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d?))?(?::?(\d\d))?")
-# Java's ZoneId.SHORT_IDS, which Spark takes, too.
+# Java's ZoneId.SHORT_IDS, which Spark accepts too.
 _SHORT: Final[dict[str, str]] = dict(
     re.findall(
         r"(\w+)=(\S+)",
@@ -34,8 +34,9 @@ _SHORT: Final[dict[str, str]] = dict(
         "VST=Asia/Ho_Chi_Minh",
     )
 )
-# Seconds within which Python has times in each zone: of the years 2 to 9998.
+# The number that means NaT in pandas.
 _NAT: Final = -(1 << 63)
+# Seconds since 1970 that Python can represent in every zone: the years 2 to 9998.
 _FIRST: Final = -62_104_060_800
 _LAST: Final = 253_339_228_800
 
@@ -44,7 +45,7 @@ Change = Callable[[Any], Any]
 
 @functools.cache
 def zone_of(name: str) -> datetime.tzinfo:
-    """Return the time zone of a name that Spark takes for a session's."""
+    """Return the time zone for a name that Spark accepts as a session's time zone."""
     if name in {"Z", "UTC", "GMT", "UT"}:
         return _UTC
     own = _SHORT.get(name, name)
@@ -62,7 +63,7 @@ def zone_of(name: str) -> datetime.tzinfo:
 
 
 class SessionTime:
-    """The session's time zone; ``name`` is the driver's, for jobs in which it was not set."""
+    """The session's time zone; ``name`` is the driver's, for jobs that don't set one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -73,16 +74,16 @@ class SessionTime:
         own = None if context is None else context.getLocalProperty(SETTING)
         return zone_of(own or self._name)
 
-    # What a function gets -------------------------------------------------------------------------
+    # A function's arguments -----------------------------------------------------------------------
 
     def rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
-        """Return the rows of a batch, with Python's values."""
+        """Return the rows of a batch with Python values."""
         names = batch.schema.names
         columns = map(self._values, batch.columns)
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def pandas(self, batch: pa.RecordBatch) -> Any:
-        """Return a batch as a DataFrame of pandas."""
+        """Return a batch as a pandas DataFrame."""
         columns = [self._local(column) for column in batch.columns]
         for column in columns:
             _check_has_no_nat(column)
@@ -106,21 +107,21 @@ class SessionTime:
         offsets = np.array([_offset(self._zone, second) for second in different.tolist()], np.int64)
         return pc.add_checked(instants, pa.array(offsets[places] * parts)).cast(kind)
 
-    # What it makes --------------------------------------------------------------------------------
+    # A function's results -------------------------------------------------------------------------
 
     def array(self, values: Iterable[Any], kind: pa.DataType) -> pa.Array:
-        """Python's values as a column."""
+        """Return a column of Python values."""
         change = _changing(kind, functools.partial(_with_zone, self._zone))
         return pa.array(map(change, values) if change else values, kind)
 
     def series(self, made: Any, kind: pa.DataType) -> Any:
-        """Return a column of pandas, with the time zone."""
+        """Return a pandas column with the time zone."""
         change = _changing(kind, functools.partial(_with_zone, self._zone))
         if change is None:
             return made
         if made.dtype.kind != "M":
             return made.map(change)
-        # Of two equal local times the second, and nanoseconds cut off: as Spark.
+        # Like Spark, take the second of two equal local times, and cut off nanoseconds.
         aware = made if made.dt.tz else made.dt.tz_localize(self._zone, ambiguous=False)
         instants = aware.dt.as_unit("us")
         if (instants.isna() & made.notna()).any():
@@ -129,7 +130,7 @@ class SessionTime:
 
 
 def _check_has_no_nat(column: pa.Array) -> None:
-    # What is NaT in pandas is a time in Spark, and would silently become null.
+    # The number of pandas' NaT is a valid time in Spark, and would silently become null.
     if not pa.types.is_timestamp(column.type):
         return
     if pc.any(pc.equal(column.cast(pa.int64()), _NAT)).as_py():
@@ -137,7 +138,7 @@ def _check_has_no_nat(column: pa.Array) -> None:
 
 
 def _nat() -> OverflowError:
-    return OverflowError(f"pandas has no value for the time {_NAT}: it is NaT")
+    return OverflowError(f"pandas can't represent the time {_NAT}, which it takes for NaT")
 
 
 def _offset(zone: datetime.tzinfo, second: int) -> int:
@@ -157,7 +158,7 @@ def _with_zone(zone: datetime.tzinfo, value: Any) -> Any:
 
 
 def _changing(kind: pa.DataType, change: Change) -> Change | None:
-    """Change all times with a zone in a value of a type; None if it has none."""
+    """Return a function that changes all times with a zone in values of a type, if it has any."""
     if _without_zone(kind) == kind:
         return None
     if pa.types.is_timestamp(kind):
@@ -169,7 +170,7 @@ def _changing(kind: pa.DataType, change: Change) -> Change | None:
         made = functools.partial(_changed_map, *parts)
     else:
         made = functools.partial(_changed_struct, {f.name: _changing(f.type, change) for f in kind})
-    # NaN is what pandas has for null.
+    # Pandas uses NaN for null.
     return lambda value: value if value is None or isinstance(value, float) else made(value)
 
 

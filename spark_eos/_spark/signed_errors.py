@@ -1,8 +1,8 @@
-"""Errors that another process raises, told from texts in which a record may say anything.
+"""Recognizes our own errors from other processes, in texts in which a record may say anything.
 
-Spark passes on an exception of a task, or of Connect's process beside the server, only as a part of
-its own text, together with what functions of the user raise: that may quote records. An error of
-ours therefore ends with a signature, of which the driver alone knows the random part beforehand.
+Spark passes on an exception of a task, or of Connect's process beside the server, only as part of
+its own text. The text may also contain exceptions of the user's functions, which may quote records.
+Our errors therefore end with a signature whose random part only the driver knows in advance.
 """
 
 import re
@@ -17,7 +17,7 @@ from spark_eos import errors
 from spark_eos.errors import SparkEosError
 
 ERRORS_CARRIED: Final = "spark-eos-errors-carried"
-"""The tag of jobs that make dead letters of the errors in ``source``."""
+"""The tag of jobs that turn errors in ``source`` into dead letters."""
 
 _TAGS: Final = "spark.job.tags"
 _TAG: Final = "spark-eos-signature-"
@@ -29,20 +29,20 @@ def new_signature() -> str:
 
 
 def tag_of(signature: str) -> str:
-    """The tag of jobs whose tasks are to sign their errors."""
-    # Tags are of one job, also on Spark Connect, where two queries may share a session's settings.
+    """Return the tag of jobs whose tasks sign their errors."""
+    # A tag applies to one job, even on Spark Connect, where two queries may share a session.
     return f"{_TAG}{signature}"
 
 
 def job_tags() -> str:
-    """Return the tags of this task's job as one text; Connect adds more around each of them."""
+    """Return the tags of this task's job as one text; Connect adds text around each tag."""
     context = TaskContext.get()
     return (context and context.getLocalProperty(_TAGS)) or ""
 
 
 @contextmanager
 def signing_in_task() -> Iterator[None]:
-    """Sign an error of ours if the job's driver is to recognize it."""
+    """Sign our errors if the job's tags ask for it, so that the driver recognizes them."""
     try:
         yield
     except SparkEosError as error:
@@ -52,7 +52,7 @@ def signing_in_task() -> Iterator[None]:
 
 
 def sign(error: SparkEosError, signature: str) -> None:
-    """Add a signature to an error's text: the text's length and the error's class."""
+    """Append a signature to an error's text, with the error's class and the text's length."""
     text = error.text
     error.args = (f"{text} [{signature} {type(error).__name__} {len(text)}]",)
 

@@ -1,4 +1,4 @@
-"""Options of Spark's Kafka source: those that a query may set, and what their values may be."""
+"""Options of Spark's Kafka source: which options a query may set, and to which values."""
 
 import difflib
 import json
@@ -11,13 +11,13 @@ from spark_eos._client.settings import JAVAS_CONSUMER, QUICK_SOURCE, ClientSetti
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 
 _ELSEWHERE: Final = (
-    "committed offsets of the group come first: to begin elsewhere, set them before the first "
-    "start, with kafka-consumer-groups.sh --reset-offsets --to-datetime, for instance, or, if the "
+    "the group's committed offsets take precedence: to begin elsewhere, set them before the first "
+    "start, for example with kafka-consumer-groups.sh --reset-offsets --to-datetime or, if the "
     "source is in another cluster, with spark-eos progress --set"
 )
 _REFUSED: Final = {
-    "minpartitions": "it splits source partitions over tasks",
-    "maxrecordsperpartition": "it splits source partitions over tasks",
+    "minpartitions": "it splits source partitions across tasks",
+    "maxrecordsperpartition": "it splits source partitions across tasks",
     "startingoffsets": f"use starting_offsets; {_ELSEWHERE}",
     "startingoffsetsbytimestamp": _ELSEWHERE,
     "startingoffsetsbytimestampstrategy": _ELSEWHERE,
@@ -33,8 +33,8 @@ _REFUSED: Final = {
 }
 _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
-# The least and the greatest value. Spark checks none before the query runs, and of no records per
-# batch it makes a query that writes nothing and succeeds.
+# The smallest and the largest value. Spark checks no value before the query runs, and with 0
+# records per batch the query writes nothing and succeeds.
 _NUMBERS: Final = {
     "maxOffsetsPerTrigger": (1, _INT64),
     "minOffsetsPerTrigger": (0, _INT64),
@@ -44,9 +44,9 @@ _NUMBERS: Final = {
     **dict(zip(QUICK_SOURCE, ((0, _INT32), (1, _INT32)), strict=True)),
 }
 _DELAY: Final = "maxTriggerDelay"
-# As Spark's JavaUtils.timeStringAs reads it.
+# The format that Spark's JavaUtils.timeStringAs parses.
 _DURATION: Final = re.compile(r"[0-9]+(us|ms|s|m|min|h|d)?", re.IGNORECASE)
-# Spark takes options that it doesn't know, and ignores them.
+# Spark accepts options that it doesn't know, and ignores them.
 _KNOWN: Final = {
     name.lower(): name for name in sorted((*_NUMBERS, _DELAY, "groupIdPrefix"), reverse=True)
 }
@@ -60,7 +60,7 @@ def selection_of(
     pattern: str | None,
     assign: str | Mapping[str, Iterable[int]] | None,
 ) -> dict[str, str]:
-    """Return what is read, as options of Spark's source."""
+    """Return the topics and partitions to read, as options of Spark's source."""
     if subscribe is not None and not isinstance(subscribe, str):
         subscribe = ",".join(subscribe)
     if isinstance(assign, Mapping):
@@ -72,7 +72,7 @@ def selection_of(
 def check_source_options(
     starting_offsets: str, options: Mapping[str, object], client: ClientSettings
 ) -> dict[str, str]:
-    """Refuse options that would break offset order or are set elsewhere; return their texts."""
+    """Refuse options that would break offset order or are set elsewhere; return all as strings."""
     if starting_offsets not in ("earliest", "latest"):
         raise ConfigurationError(
             f"starting_offsets is {starting_offsets!r}; it must be 'earliest' or 'latest'; "
@@ -82,8 +82,8 @@ def check_source_options(
     if own_login and _LOGIN_HANDLER not in (name.lower() for name in options):
         raise ConfigurationError(
             "Spark's Kafka source runs in Java and can't call oauth_cb: give sink.read the option "
-            f"{_LOGIN_HANDLER!r}, a Java class that gets tokens, and, if that class needs them, "
-            "'kafka.sasl.jaas.config' and other options of 'kafka.sasl.'"
+            f"{_LOGIN_HANDLER!r}, a Java class that fetches tokens, and, if that class needs them, "
+            "'kafka.sasl.jaas.config' and other 'kafka.sasl.' options"
         )
     for name, value in options.items():
         check_type(f"source option {name!r}", value, bool | float | str)
@@ -102,7 +102,7 @@ def check_source_options(
                 "sink (source_kafka= if the source is in another cluster)"
             )
         nearest = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
-        names = [_KNOWN[each] for each in nearest] or [*_KNOWN.values()]
+        names = [_KNOWN[known] for known in nearest] or [*_KNOWN.values()]
         raise ConfigurationError(
             f"Spark's Kafka source has no option {name!r}: do you mean {' or '.join(names)}?"
         )
@@ -112,13 +112,13 @@ def check_source_options(
 
 
 def check_numbers(options: Mapping[str, str]) -> None:
-    """Refuse numbers that Spark would take for others, or fail with once the query runs."""
+    """Refuse numbers that Spark would misread, or fail on once the query runs."""
     given = {name.lower(): text for name, text in options.items()}
     for name, (least, most) in _NUMBERS.items():
         text = given.get(name.lower())
         if text is None:
             continue
-        # Java reads no underscores and no blanks.
+        # Java allows no underscores or spaces.
         if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
             raise ConfigurationError(
                 f"source option {name!r} must be a whole number from {least} to {most}, "

@@ -24,7 +24,7 @@ _UNLESS_THERE_IS_ONE: Final = "fs.option.create.conditional.overwrite"
 
 
 def literal_path(path: str) -> str:
-    """Return a path for Spark to read that stands for itself, whatever characters it has."""
+    """Escape a path's wildcards, so that Spark reads exactly this path."""
     return _GLOB.sub(r"\\\g<0>", path)
 
 
@@ -48,7 +48,7 @@ class HadoopFiles:
             raise CheckpointError(
                 f"checkpoint_location {self.location!r}: {path} can't be read: "
                 f"{why.getClass().getSimpleName()}: {why.getMessage()}. Let this user read it, or "
-                "put it back from a copy"
+                "restore it from a copy"
             ) from None
 
     def read(self, path: str) -> str | None:
@@ -63,7 +63,7 @@ class HadoopFiles:
                 stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """See `Files`; it is there at once or not at all."""
+        """See `Files`; the file appears complete or not at all."""
         self._create(f"{path}/part-0.txt", f"{text}\n")
 
     def copy_file(self, source: str, target: str) -> None:
@@ -79,7 +79,7 @@ class HadoopFiles:
             try:
                 self._create_at_once(target, text)
             except Exception:
-                # If the answer is lost, S3's client asks again, and is refused for its own file.
+                # If the response is lost, the S3 client retries, and its own file makes S3 refuse.
                 if self.read(path) != text:
                     raise
             return
@@ -93,7 +93,7 @@ class HadoopFiles:
         if not self._fs.rename(aside, target):
             raise CheckpointError(
                 f"checkpoint_location {self.location!r}: {path} can't be created there; "
-                "look whether the file exists, and who may write in its directory"
+                "check whether the file exists, and who may write to its directory"
             )
 
     def _create_at_once(self, target: Any, text: str) -> None:
@@ -115,7 +115,7 @@ class HadoopFiles:
         with self._reading(path):
             if not self._fs.exists(full):
                 return []
-            # Not those that are hidden.
+            # Hidden files don't count.
             names = [status.getPath().getName() for status in self._fs.listStatus(full)]
         return sorted(name for name in names if not name.startswith((".", "_")))
 
@@ -147,14 +147,14 @@ class SparkFiles:
         writer.text(f"{self._plain}/{path}")
 
     def delete(self, path: str) -> None:
-        """Leave a directory without content: Spark's API deletes only what it overwrites."""
+        """Empty a directory: Spark's API can't delete files, only overwrite them."""
         if self._rows(f"{path}/*", "path"):
-            # Without a line the file is empty, and Spark lists no empty file.
+            # Without lines the file is empty, and Spark lists no empty files.
             self._write([], path)
 
     def _rows(self, pattern: str, column: str) -> list[Row]:
         try:
-            # Spark leaves out hidden files, and reads no content that isn't selected.
+            # Spark skips hidden files, and reads their content only if it is selected.
             frame = self._spark.read.format("binaryFile").load(f"{self._base}/{pattern}")
             return frame.select(column).collect()
         except AnalysisException as error:
@@ -164,7 +164,7 @@ class SparkFiles:
 
 
 def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, StreamingQuery]:
-    # If the location may be on this host, its files are read without a Spark job.
+    # If the location may be on this host, read its files without a Spark job.
     places: list[Files] = [] if local_directory(location) is None else [ArrowFiles(location)]
     others = []
     for files in [*places, SparkFiles(spark, location)]:
@@ -177,7 +177,7 @@ def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, Streaming
         if query is not None:
             return files, query
         others.append(query_id)
-    what = f"belongs to query {others[-1]}, which is not active" if others else "is no checkpoint"
+    what = f"belongs to query {others[-1]}, which is not active" if others else "has no checkpoint"
     raise CheckpointError(
         f"checkpoint_location {location!r} {what}: the sink and the query need the same "
         "checkpoint; start the query from sink.write(...), which sets it"

@@ -16,7 +16,7 @@ from spark_eos._spark.topic_patterns import SourceTopics
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 
 READ_BY_US: Final = "sparkeosread"
-"""Option with the group of sources made by `spark_eos._sink.reader`; Spark ignores it."""
+"""Names the group of a source made by `spark_eos._sink.reader`; Spark ignores the option."""
 
 _KAFKA: Final = {"kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider"}
 _ISOLATION: Final = "kafka.isolation.level"
@@ -27,16 +27,16 @@ _SPLITTING: Final = {
     "maxrecordsperpartition": "maxRecordsPerPartition",
 }
 _LEAVE: Final = (
-    "To leave them, with what is unread in them, start a direct or mirrored query with an empty "
-    "checkpoint_location and the same group_id, and a staged one, once, with "
+    "To leave them, with their unread records, start a direct or mirrored query with an empty "
+    "checkpoint_location and the same group_id, or a staged query, once, with "
     "fail_on_data_loss=False"
 )
-_LEFT_BY_NAME: Final = f"To read them on, name them in subscribe or assign. {_LEAVE}"
+_LEFT_BY_NAME: Final = f"To go on reading them, name them in subscribe or assign. {_LEAVE}"
 _LEFT_BY_PATTERN: Final = (
-    "subscribePattern must match a topic's whole name, and chooses neither topic, "
-    "dead_letters.topic nor progress_topic of the sink. To read them on, let the pattern match "
-    f"them, or write to other topics. {_LEAVE} and subscribe= of the others' names in place of the "
-    "pattern"
+    "subscribePattern must match a topic's whole name, and never selects the sink's topic, "
+    "dead_letters.topic or progress_topic. To go on reading them, let the pattern match them, or "
+    f"write to other topics. {_LEAVE} and the names of the other topics in subscribe= instead of "
+    "the pattern"
 )
 # No other options are read, since some are secrets.
 _LOOKED_AT: Final = (
@@ -69,31 +69,31 @@ def check_sources(sources: Sequence[StreamSource]) -> None:
         )
     for source in sources:
         _check_source(source)
-    for one, other in itertools.combinations(sources, 2):
-        if shared := _shared(one, other):
+    for source, other in itertools.combinations(sources, 2):
+        if shared := _shared(source, other):
             raise UnsupportedPipelineError(
                 f"the query reads {shared} more than once (as a union of two selections of one "
                 "DataFrame does), so two tasks would hold rows of one source partition. Read "
-                "each topic once, and make several rows of one record in one select: "
+                "each topic once; to make several rows from one record, use one select: "
                 "explode(array(struct(...), struct(...)))"
             )
 
 
 def check_staged_sources(sources: Sequence[StreamSource]) -> None:
-    """Refuse sources that lose records unnoticed, or show records that were aborted."""
+    """Refuse sources that lose records unnoticed or return aborted records."""
     for source in sources:
         if source.format in _KAFKA:
             _check_records(source)
 
 
 def check_read_for(group_id: str, sources: Iterable[StreamSource]) -> None:
-    """Refuse what another group's sink has read: it begins at that group's offsets."""
+    """Refuse sources made by another group's sink: they begin at that group's offsets."""
     for source in sources:
         if (reader := source.options.get(READ_BY_US, group_id)) != group_id:
             raise UnsupportedPipelineError(
-                f"the query reads what the sink of group {reader!r} has read, which begins at that "
-                f"group's offsets, so group {group_id!r} would never write the records before "
-                "them: read with sink.read of the sink that writes"
+                f"the query reads with the sink of group {reader!r}, which begins at that group's "
+                f"offsets, so group {group_id!r} would never write the records before them: use "
+                "sink.read of the sink that writes"
             )
 
 
@@ -103,9 +103,9 @@ def check_read_from(here: Callable[[str], bool], sources: Iterable[StreamSource]
         servers = source.options.get(_SERVERS, "")
         if not here(servers):
             raise UnsupportedPipelineError(
-                f"the query reads from {servers!r}, which are no addresses of the cluster whose "
+                f"the query reads from {servers!r}, which are not addresses of the cluster whose "
                 "offsets are committed. Read with sink.read, or set 'kafka.bootstrap.servers' to "
-                "addresses that brokers advertise to the sink; or, if another cluster is meant, "
+                "addresses that brokers advertise to the sink. If another cluster is meant, "
                 "name it as source_kafka, or let the batches be staged (delivery='staged')"
             )
 
@@ -120,8 +120,8 @@ def _check_source(source: StreamSource) -> None:
     for name, shown in _SPLITTING.items():
         if name in options:
             raise UnsupportedPipelineError(
-                f"source option {shown!r} can't be used: it splits source partitions over tasks; "
-                "leave it out"
+                f"source option {shown!r} can't be used: it splits source partitions across "
+                "tasks; leave it out"
             )
     _check_records(source)
 
@@ -136,8 +136,8 @@ def _check_records(source: StreamSource) -> None:
     if (level := options.get(_ISOLATION)) != "read_committed":
         given = "is missing" if level is None else f"is {level!r}"
         raise UnsupportedPipelineError(
-            f"source option {_ISOLATION!r} {given}, so aborted records would be written as "
-            f"committed ones: read with sink.read, or set {_ISOLATION!r} to "
+            f"source option {_ISOLATION!r} {given}, so aborted records would be written as if "
+            f"they were committed: read with sink.read, or set {_ISOLATION!r} to "
             "'read_committed'"
         )
     if _loses_records(source) and READ_BY_US not in options:
@@ -148,7 +148,7 @@ def _check_records(source: StreamSource) -> None:
 
 
 def only_topic(sources: Sequence[StreamSource]) -> str | None:
-    """Return the topic that sources read; None if there are several, or a pattern chooses them."""
+    """Return the only topic that sources read; None if they read several, or by a pattern."""
     if any(_PATTERN in source.options for source in sources):
         return None
     topics = {topic for source in sources for topic in _partitions(source.options)}
@@ -173,15 +173,15 @@ def check_still_read(
 ) -> None:
     """Refuse a checkpoint with topics that no source reads any more."""
     read = topics_read(sources)
-    of_kafka = [source for source in sources if source.format in _KAFKA]
-    if not read.patterns and all(map(_loses_records, of_kafka)):
-        # Spark goes on without them, and the names are the user's choice.
+    kafka_sources = [source for source in sources if source.format in _KAFKA]
+    if not read.patterns and all(map(_loses_records, kafka_sources)):
+        # Spark goes on without the missing topics, and the user chose the names.
         return
     topics = log.topics()
     if left_out := topics - read.among(spark, topics):
         raise CheckpointError(
-            f"the query of checkpoint_location {log.location!r} has read topics that it would not "
-            f"read any more: {listed(sorted(left_out), 10)}. "
+            f"the query of checkpoint_location {log.location!r} has read topics that it would no "
+            f"longer read: {listed(sorted(left_out), 10)}. "
             + (_LEFT_BY_PATTERN if read.patterns else _LEFT_BY_NAME)
         )
 
@@ -189,9 +189,9 @@ def check_still_read(
 def readers(
     sources: Sequence[StreamSource], spark: SparkSession, *, or_nobody: bool
 ) -> list[Callable[[set[str]], set[str]] | None]:
-    """Tell for each source which topics it reads; None of one that is not Kafka.
+    """Return, for each source, a function that selects the topics it reads; None if not Kafka.
 
-    ``or_nobody``: whether it may also have read topics that no source reads any more.
+    With ``or_nobody``, a source may also have read topics that no source reads any more.
     """
     every = topics_read(sources)
 
@@ -205,7 +205,7 @@ def readers(
 def check_losses_seen(
     sources: Sequence[StreamSource], selections: Iterable[Mapping[str, str]], servers: str
 ) -> None:
-    """Refuse staged sources whose deleted records Spark would skip and nobody would miss."""
+    """Refuse staged sources whose deleted records Spark would skip unnoticed."""
     ours = topics_read(_selected(selections))
     others = [
         source for source in sources if source.format in _KAFKA and READ_BY_US not in source.options
@@ -223,7 +223,7 @@ def check_losses_seen(
             raise UnsupportedPipelineError(
                 "deleted records would be skipped silently: with fail_on_data_loss=False a query "
                 "whose batches are staged must read its topics with sink.read of its own sink, "
-                "and no topic of the same name in another way"
+                "and must not read a topic of the same name in any other way"
             )
 
 
@@ -233,12 +233,12 @@ def _selected(selections: Iterable[Mapping[str, str]]) -> Iterator[StreamSource]
 
 
 def read_by_others(sources: Iterable[StreamSource]) -> SourceTopics:
-    """Return the topics that sources read which are not of ``sink.read``."""
+    """Return the topics of sources that ``sink.read`` did not make."""
     return topics_read(source for source in sources if READ_BY_US not in source.options)
 
 
 def _shared(source: StreamSource, other: StreamSource) -> str:
-    """Return what two sources both read, or may both read; "" if they share nothing."""
+    """Name what two sources both read, or may both read; "" if there is no such topic."""
     if _PATTERN in source.options or _PATTERN in other.options:
         return "what a subscribePattern matches"
     mine, theirs = _partitions(source.options), _partitions(other.options)
@@ -250,7 +250,7 @@ def _shared(source: StreamSource, other: StreamSource) -> str:
 
 
 def _partitions(options: Mapping[str, str]) -> dict[str, set[int] | None]:
-    """Topics and their assigned partitions; None for all partitions."""
+    """Return topics with their assigned partitions; None for all partitions."""
     if "assign" in options:
         assigned = json.loads(options["assign"])
         return {topic: set(map(int, indexes)) for topic, indexes in assigned.items()}

@@ -237,8 +237,8 @@ def test_a_batch_that_may_have_been_shuffled(connect_service: ConnectService, fl
     ("what", "words"),
     [
         ("repartition", "the query holds a shuffle"),
-        ("union", "not the micro-batch's own, each once"),
-        ("checkpoint", "not the micro-batch's own, each once"),
+        ("union", "not exactly the micro-batch's own, each read once"),
+        ("checkpoint", "not exactly the micro-batch's own, each read once"),
     ],
 )
 def test_a_later_batch_that_moves_rows(
@@ -255,7 +255,7 @@ def test_a_later_batch_that_moves_rows(
 def test_a_checkpoint_that_is_not_an_active_querys(
     spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(CheckpointError, match=r"is no checkpoint: .*sink\.write"):
+    with pytest.raises(CheckpointError, match=r"has no checkpoint: .*sink\.write"):
         own_checkpoint(spark_eos_session, str(tmp_path))
     # What another host's path of this name may hold.
     (tmp_path / "metadata").write_text('{"id":"0e0e0e0e-0000-4000-8000-000000000000"}')

@@ -111,10 +111,10 @@ def test_what_is_no_rows_fault_is_raised(spark_eos_session: SparkSession) -> Non
 
     frame = spark_eos_session.createDataFrame([("a",), ("b",)], "value string")
     _failing(frame, wrapped, "RuntimeError: no schema")
-    _failing(frame, own, r"RegistryError.*name it: guarded\(\.\.\., row_errors=\[.*RegistryError\]")
+    _failing(frame, own, r"RegistryError.*list it: guarded\(\.\.\., row_errors=\[.*RegistryError\]")
     named = guarded(frame, own, "value string", row_errors=[RegistryError], errors="column")
     assert [row.error.message for row in named.collect()] == ["the registry is away"] * 2
-    _failing(frame, fewer, "it must make one of each", kind="arrow")
+    _failing(frame, fewer, "it must return one for each", kind="arrow")
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def test_a_frame_that_needs_nothing_is_taken_as_it_is(spark_eos_session: SparkSe
     assert known_name(other, "value") == "VALUE"
     # What is not ours need not be told apart.
     assert with_known_names(other).columns == ["value", "Other", "OTHER"]
-    with pytest.raises(UnsupportedPipelineError, match="`OTHER` and `Other` differ by case alone"):
+    with pytest.raises(UnsupportedPipelineError, match="`OTHER` and `Other` differ only by case"):
         known_name(frame, "other")
 
 

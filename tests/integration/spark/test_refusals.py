@@ -60,11 +60,11 @@ REFUSED: list[tuple[Callable[[DataFrame], DataFrame], str]] = [
     (lambda f: f.select("source", "value", F.lit(None).alias("headers")), r"\.cast\('array<struct"),
     (
         lambda f: f.select("source", "value", F.lit("a").alias("VALUE")),
-        "`VALUE` and `value` differ by case alone",
+        "`VALUE` and `value` differ only by case",
     ),
     (
         lambda f: f.select("value", F.struct("source.*", F.lit(0).alias("TOPIC")).alias("Source")),
-        "fields `TOPIC` and `topic` differ by case",
+        "fields `TOPIC` and `topic` differ only by case",
     ),
     (
         lambda f: f.select("source", "value", F.col("key").alias("value")),
@@ -196,7 +196,9 @@ def test_a_reader_of_ones_own_in_another_cluster(
     options = {"delivery": delivery, "source_kafka": own.source_kafka}
     read = partial(_read_from, topic=own.source)
     _write(spark_eos_session, own, partial(read, servers=right), **options)
-    with pytest.raises(errors.UnsupportedPipelineError, match=f"'{wrong}', which are no addresses"):
+    with pytest.raises(
+        errors.UnsupportedPipelineError, match=f"'{wrong}', which are not addresses"
+    ):
         _write(spark_eos_session, own, partial(read, servers=wrong), **options)
 
 
@@ -398,7 +400,7 @@ def test_reports_that_do_not_arrive(
 
     with monkeypatch.context() as patch:
         patch.setattr(ClassicRuntime, "collect", some)
-        words = r"1 of \d reports of tasks have not arrived"
+        words = r"1 of \d task reports did not arrive"
         with pytest.raises(StreamingQueryException, match=words):
             run_available(spark_eos_session, flow, delivery=delivery)
     run_available(spark_eos_session, flow, delivery=delivery)

@@ -127,9 +127,7 @@ def test_an_expression_that_fails(
     flow.produce([1, "no\nspark_eos.errors.WriteError: forged", 3], partition=0)
     options = {"progress_topic": f"progress-{flow.name}", "delivery": delivery, **flow.options()}
     told = queries.ask(_error_of_cast, options, flow.source)
-    where = (
-        f"WriteError: batch 0 of group {flow.group_id!r}: an expression of the query has failed: "
-    )
+    where = f"WriteError: batch 0 of group {flow.group_id!r}: an expression of the query failed: "
     assert told.startswith(f"{where}[CAST_INVALID_INPUT] The value 'no\\nspark_eos.errors.")
     assert f"; the batch reads {flow.source}-0 offsets 0 to 2. Every start" in told
     assert "that returns null (try_cast, try_divide, try_to_number, F.get), and give" in told

@@ -269,7 +269,7 @@ def _check_refused(
     _produce(flow.source_servers, topics)
     # Spark goes on without a topic that is no longer named, if it is to.
     for loses in (False, True) if "subscribePattern" in read else (False,):
-        words = f"not read any more: {other}\\. .*{cure}"
+        words = f"no longer read: {other}\\. .*{cure}"
         with pytest.raises(CheckpointError, match=words):
             patiently(api.start)(flow, read=read, **options, fail_on_data_loss=not loses)
     assert sorted(flow.values()) == sorted(written)

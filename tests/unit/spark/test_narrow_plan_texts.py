@@ -61,8 +61,8 @@ def test_what_follows_an_initial_plan_counts() -> None:
             "org.apache.spark.sql.An",
         ),
         ("Project [id#2L]\n+- java.lang.Error: secret", "java.lang.Error"),
-        ("Project [id#2L]\n+- ?", "no operator"),
-        ("", "nothing"),
+        ("Project [id#2L]\n+- ?", "not an operator"),
+        ("", "no operators"),
     ],
 )
 def test_what_is_no_plan_is_no_operator(text: str, shown: str) -> None:
