@@ -1,3 +1,3 @@
-"""Typed requests to brokers and the meaning of their answers."""
+"""Typed requests to brokers, and the interpretation of their answers."""
 
-import spark_eos._client  # noqa: F401 - before kafka-python, which it imports quietly
+import spark_eos._client  # noqa: F401 - hides kafka-python's import warnings

@@ -1,4 +1,4 @@
-"""Which transactions hold back partitions' last stable offsets, for read_committed consumers."""
+"""Finds transactions that hold back the last stable offset, for read_committed consumers."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,10 +24,11 @@ class BlockedPartition:
     partition: int
     last_stable: int
     high_watermark: int
-    # Of the transaction that begins at `last_stable`; None if this client may not read the topic,
-    # or the leader does not answer.
+    # The producer of the transaction that begins at `last_stable`. None if this client may not
+    # read the topic, or if the leader does not answer.
     producer_id: int | None
-    # None if its coordinator does not know it or answer, or this client may not describe it.
+    # None if the coordinator does not know the transaction or does not answer, or if this client
+    # may not describe the transaction.
     transaction: OpenTransaction | None
     may_read: bool
 
@@ -38,7 +39,7 @@ def held_back(
     deadline: Deadline,
     silent: SilentBrokers,
 ) -> tuple[BlockedPartition, ...]:
-    """Find what holds back the partitions whose last stable offset is below their end."""
+    """Find the transactions that hold back partitions' last stable offsets below their ends."""
     short = {
         partition: end
         for partition, end in ends.items()
@@ -46,7 +47,7 @@ def held_back(
     }
     if not short:
         return ()
-    find = deadline.attempts("finding what holds partitions back", pause=0.05)
+    find = deadline.attempts("finding transactions that hold partitions back", pause=0.05)
     answers = find(lambda: dict(_producers(connections, short, deadline, silent)))
     answered = {p: answer for p, answer in answers.items() if not answer.error_code}
     holders = {partition: _first_open(answer) for partition, answer in answered.items()}
@@ -56,7 +57,8 @@ def held_back(
     for partition, end in sorted(short.items()):
         holder = holders.get(partition)
         if holder is None and partition in answered:
-            # It has ended since the offsets were read, as transactions of a running query do.
+            # The transaction has ended since the offsets were read, which is normal while a query
+            # runs.
             continue
         stable, producer_id = holder or (end.last_stable, None)
         code = answers[partition].error_code if partition in answers else Code.NONE
@@ -74,7 +76,7 @@ def held_back(
 
 
 def _first_open(answer: Any) -> tuple[int, int] | None:
-    """Where a partition's first open transaction begins, and its producer id; None without one."""
+    """Return the start and producer id of a partition's first open transaction, if any."""
     begun = (
         (int(producer.current_txn_start_offset), int(producer.producer_id))
         for producer in answer.active_producers
@@ -89,7 +91,7 @@ def _producers(
     deadline: Deadline,
     silent: SilentBrokers,
 ) -> Iterator[tuple[TopicPartition, Any]]:
-    """Return the leaders' answers about the producers of partitions, by partition."""
+    """Yield each partition with its leader's answer about its producers."""
     led = partition_leaders(connections, {topic for topic, _ in partitions}, deadline)
     topic_class = DescribeProducersRequest.TopicRequest
     requests = {

@@ -18,7 +18,7 @@ from spark_eos.errors import KafkaResponseError
 
 _Address = tuple[str, str]
 NO_ID: Final = uuid.UUID(int=0)
-"""Placeholder for a topic id that is not known (KIP-516)."""
+"""Placeholder for an unknown topic id (KIP-516)."""
 
 _LEADER_NOT_AVAILABLE = 5
 _INVALID_TOPIC = 17
@@ -43,7 +43,7 @@ class BrokerFeatures:
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """The current state of a topic; one that is deleted and recreated has another id."""
+    """The current state of a topic; a topic that is deleted and recreated gets another id."""
 
     name: str
     topic_id: uuid.UUID
@@ -59,7 +59,7 @@ def broker_features(connections: Connections, deadline: Deadline) -> BrokerFeatu
 
 
 def features_of_brokers(silent: SilentBrokers, deadline: Deadline) -> dict[int, BrokerFeatures]:
-    """Ask each broker for its API versions; those that do not answer are left out."""
+    """Ask each broker for its API versions; leave out brokers that don't answer."""
     ask = deadline.attempts("asking each broker for its versions", pause=0.05)
     answers = ask(lambda: silent.ask_all(_versions_request(), deadline))
     return {node: _features(answer) for node, answer in answers.items()}
@@ -96,7 +96,7 @@ def topics(
     *,
     leaders: bool = False,
 ) -> dict[str, TopicInfo]:
-    """Look up topics without creating them; topics that do not exist are left out."""
+    """Look up topics without creating them; leave out topics that don't exist."""
     request = metadata_request(names, operations=operation is not Operation.DESCRIBE)
     # A topic with an invalid name can't exist.
     missing = {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, _INVALID_TOPIC}
@@ -130,12 +130,12 @@ def topics(
 def granted_acls(
     connections: Connections, wanted: Collection[Acl], deadline: Deadline
 ) -> dict[Acl, bool]:
-    """Whether this client has ACLs on topics; those on topics that do not exist are left out."""
+    """Check whether this client has ACLs on topics; leave out topics that don't exist."""
     request = metadata_request({acl.name for acl in wanted}, operations=True)
-    told = {Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED}
+    definite = {Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED}
 
     def interpret(response: Any) -> dict[Acl, bool]:
-        topics = {topic.name: topic for topic in response.topics if topic.error_code in told}
+        topics = {topic.name: topic for topic in response.topics if topic.error_code in definite}
         return {
             acl: not topic.error_code and acl.operation in _operations(topic, acl.operation)
             for acl in wanted
@@ -166,7 +166,7 @@ Topic = TypeVar("Topic", str, uuid.UUID)
 
 
 def by_topic(partitions: Iterable[tuple[Topic, int]]) -> dict[Topic, list[int]]:
-    """Group partition numbers by topic name or id, both in order."""
+    """Group partition numbers by topic name or id, both sorted."""
     grouped: dict[Topic, list[int]] = {}
     for topic, partition in partitions:
         grouped.setdefault(topic, []).append(partition)
@@ -180,7 +180,7 @@ def topics_with_offsets(
     ids: Mapping[str, uuid.UUID],
     metadata: Mapping[TopicPartition, str],
 ) -> list[Any]:
-    """Build the topics of an offset commit request from that request's own classes."""
+    """Build the topics of an offset commit request, using that request's own classes."""
     return [
         topic_class(
             name=topic,
@@ -200,12 +200,12 @@ def topics_with_offsets(
 
 
 def same_cluster(connections: Connections, servers: str, deadline: Deadline) -> bool:
-    """Return True if one of ``bootstrap.servers`` is a broker of the cluster that is connected."""
+    """Return True if one of ``bootstrap.servers`` is a broker of the connected cluster."""
     theirs = _split(servers)
     ours = _split(connections.bootstrap_servers) | set(
         map(_address, connections.addresses(deadline))
     )
-    # Names are resolved only if the texts differ: "localhost:9092" and "127.0.0.1:9092".
+    # Resolve names only if the texts differ, as in "localhost:9092" and "127.0.0.1:9092".
     return not theirs.isdisjoint(ours) or not _resolved(theirs).isdisjoint(_resolved(ours))
 
 
@@ -214,7 +214,7 @@ def _split(servers: str) -> set[_Address]:
 
 
 def _address(text: str) -> _Address:
-    """Host and port of ``PLAINTEXT://Host:9092``, as Kafka's clients read it."""
+    """Parse ``PLAINTEXT://Host:9092`` into host and port, as Kafka's clients do."""
     host, _, port = text.strip().rpartition("://")[2].lower().rpartition(":")
     return host.strip("[]"), port
 

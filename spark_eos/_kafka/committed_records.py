@@ -1,4 +1,4 @@
-"""Reads the committed records of a topic, without a group."""
+"""Reads a topic's committed records without joining a group."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +17,7 @@ from spark_eos.errors import (
 )
 
 _WAIT: Final = 0.2
-# librdkafka looks the consumer's group up, also where it is not used.
+# librdkafka looks up the consumer's group even if the group is not used, so ignore these errors.
 _OF_GROUP: Final = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -27,11 +27,11 @@ _OF_GROUP: Final = {
 
 
 class CommittedRecords:
-    """The committed records of a topic; ``timeout`` is seconds, for each answer of the cluster."""
+    """The committed records of a topic; the cluster has ``timeout`` seconds for each answer."""
 
-    # In errors: what it is, and which rights help.
+    # For errors: the kind of topic, and the ACL that is needed.
     kind = "topic"
-    advice = "To consume it takes Read on the topic"
+    advice = "To consume the topic, the client needs Read on it"
 
     def __init__(self, settings: ClientSettings, name: str, timeout: float) -> None:
         self.settings = settings
@@ -40,7 +40,7 @@ class CommittedRecords:
 
     @contextmanager
     def consumer(self) -> Iterator[Any]:
-        """A consumer that joins no group; librdkafka's errors become ours."""
+        """Open a consumer that joins no group; convert librdkafka's errors to ours."""
         settings = {
             **self.settings.for_consumer(),
             "group.id": "spark-eos",
@@ -69,7 +69,7 @@ class CommittedRecords:
         return sorted(metadata.partitions)
 
     def bounds(self, consumer: Any, only: int | None = None) -> dict[int, tuple[int, int]]:
-        """Return the first offset and the last stable one, by partition."""
+        """Return each partition's first offset and last stable offset."""
         return {
             partition: consumer.get_watermark_offsets(
                 TopicPartition(self.name, partition), self.timeout, cached=False
@@ -78,7 +78,7 @@ class CommittedRecords:
         }
 
     def messages(self, consumer: Any, only: int | None = None, offset: int = 0) -> Iterator[Any]:
-        """Yield the messages, or one partition's from an offset, up to the ends of now."""
+        """Yield messages up to the current ends, or only one partition's, starting at an offset."""
         open_: dict[int, int] = {}
         assigned = []
         for partition, (low, high) in self.bounds(consumer, only).items():
@@ -100,7 +100,7 @@ class CommittedRecords:
             yield message
 
     def _next(self, consumer: Any) -> Any:
-        """Return the next message, or the news that a partition has come to its end."""
+        """Return the next message, or the event that a partition's end is reached."""
         deadline = Deadline(self.timeout, "--timeout")
         while not deadline.expired:
             message = consumer.poll(_WAIT)
@@ -110,5 +110,5 @@ class CommittedRecords:
             if error is not None and error.code() not in _OF_GROUP:
                 raise KafkaException(error)
         raise DeadlineExceededError(
-            f"no record of {self.name} came within {self.timeout:g} s (--timeout)"
+            f"no record of {self.name} arrived within {self.timeout:g} s (--timeout)"
         )

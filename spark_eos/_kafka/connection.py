@@ -1,4 +1,4 @@
-"""Connections to a cluster: one request, one answer; brokers, and coordinators."""
+"""Connections to a cluster: sends requests, returns answers, and finds coordinators."""
 
 import enum
 import functools
@@ -29,12 +29,12 @@ _LOST: Final = (
     kafka_errors.Cancelled,
     OSError,
 )
-# Shortest timeout of a request in seconds, even if the deadline is nearer.
+# The shortest timeout of a request in seconds, even if the deadline is closer.
 _MIN_TIMEOUT: Final = 1.0
-# Limit for connecting to a broker when any other broker can answer instead.
+# Time limit for connecting to a broker if any other broker can answer instead.
 _CONNECT_MS: Final = 3_000
 
-# Seconds after which a wait for the first answer of a cluster is logged: most often it is in vain.
+# Seconds to wait for a cluster's first answer before logging that it is late: usually none comes.
 _SILENT: Final = 2.0
 
 _RETRY_HERE: Final = {Code.COORDINATOR_LOAD_IN_PROGRESS}
@@ -149,8 +149,8 @@ class Connections:
         return str(node) if address is None else f"{node} ({address})"
 
     def _timeout_ms(self, deadline: Deadline) -> int:
-        # The deadline limits when an attempt may start. An attempt that starts in the last moment
-        # still gets the time a busy broker needs; otherwise an answer under way would be cut off.
+        # The deadline limits when an attempt may start. An attempt that starts at the last moment
+        # still gets the time that a busy broker needs; otherwise its answer would be cut off.
         seconds = max(_MIN_TIMEOUT, deadline.remaining())
         return int(min(self._request_timeout, seconds) * 1000)
 
@@ -163,7 +163,7 @@ class Connections:
         avoided: int | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
-        """Send a request once, to a node or to any, preferably not ``avoided``."""
+        """Send a request once, to a node or to any broker, preferably not ``avoided``."""
         loop, manager = self._connected(deadline)
         timeout_ms = self._timeout_ms(deadline)
         broker = "any broker" if node is None else f"broker {self.address(node, deadline)}"
@@ -188,7 +188,7 @@ class Connections:
             raise SparkEosError(f"{api_name(request)}: {error!r}") from error
 
     def send_to_each(self, requests: Mapping[int, Any], deadline: Deadline) -> dict[int, Any]:
-        """Send requests to several nodes at once; return the answers of those that answer."""
+        """Send requests to several nodes in parallel; return the answers that arrive."""
         loop, manager = self._connected(deadline)
         try:
             answers = loop.run(manager.answers, requests.items(), self._timeout_ms(deadline))
@@ -223,12 +223,12 @@ class Connections:
         deadline: Deadline,
         operation: Operation = Operation.DESCRIBE,
     ) -> int:
-        """A coordinator's node id, looked up once; a refusal names what ``operation`` needs."""
+        """Return a coordinator's node id, cached; a refusal names the ACL for ``operation``."""
         node = self._coordinators.get((kind, key))
         if node is not None:
             return node
         request = FindCoordinatorRequest(coordinator_keys=[key], key_type=int(kind))
-        # A coordinator that others have replaced, and that can't hear of it, names itself for ever.
+        # A coordinator that was replaced, but is cut off and doesn't know, names itself forever.
         avoided = self._forgotten.get((kind, key))
         answer = self.send(request, deadline, avoided=avoided).coordinators[0]
         if answer.error_code in _RETRY_HERE | _RETRY_ELSEWHERE:
@@ -255,7 +255,7 @@ class Connections:
         return deadline.attempts(f"the {kind.name.lower()} coordinator of {key!r}")(find)
 
     def forget_coordinator(self, kind: CoordinatorType, key: str) -> None:
-        """Has it looked up again, elsewhere."""
+        """Forget a coordinator, so that another broker is asked for it next time."""
         node = self._coordinators.pop((kind, key), None)
         if node is not None:
             self._forgotten[kind, key] = node
@@ -268,15 +268,15 @@ class Connections:
         deadline: Deadline,
         *,
         codes: Callable[[Any], Iterable[int]],
-        # What the request needs the right to.
+        # The operation that the request must be authorized for.
         operation: Operation = Operation.DESCRIBE,
         retry: Iterable[int] = (),
         in_words: Callable[[Any], str] | None = None,
         on_lost: Callable[[], None] | None = None,
     ) -> Any:
         """Send a request to a coordinator until it gives a final answer."""
-        # Lost connections and coordinators that are loading or have moved (14, 15, 16) are retried;
-        # the caller judges all other error codes.
+        # Retry after a lost connection, or while the coordinator is loading or has moved (14, 15,
+        # 16). The caller judges all other error codes.
         retriable = {*retry, *_RETRY_HERE, *_RETRY_ELSEWHERE}
         response = None
         for attempt in deadline.attempts(f"{api_name(request)} for {kind.name.lower()} {key!r}"):
@@ -298,14 +298,14 @@ class Connections:
     # Errors -----------------------------------------------------------------------------------
 
     def refusal(self, what: str, code: int, needed: Iterable[Acl]) -> KafkaResponseError:
-        """See `spark_eos._client.error_codes.refusal`; of this cluster's principal."""
+        """Call `spark_eos._client.error_codes.refusal` with this cluster's principal."""
         return refusal(what, code, needed, self.principal)
 
 
 @contextmanager
 def reached(settings: ClientSettings, seconds: float, limit: str) -> Iterator[Connections]:
-    """Connections to a cluster that has answered; ``limit`` names the setting of the seconds."""
+    """Connect to a cluster and wait for its answer; ``limit`` names the setting for errors."""
     with closing(Connections(settings, request_timeout=min(10.0, seconds))) as connections:
-        # First of all, so that the error says "unreachable" and not which later call failed.
+        # Connect first, so that the error says "unreachable" instead of naming a later call.
         connections.brokers(Deadline(seconds, limit))
         yield connections

@@ -15,11 +15,11 @@ from spark_eos._client.letter_headers import (
 from spark_eos._kafka.committed_records import CommittedRecords
 from spark_eos._kafka.topic_partition import TopicPartition
 
-# message.timestamp.after.max.ms, unless set.
+# Kafka's default of message.timestamp.after.max.ms.
 _AHEAD_MS: Final = 3_600_000
-# Spark has microseconds.
+# Spark stores timestamps as 64-bit microseconds.
 _EARLIEST_MS: Final = -MAX_OFFSET // 1000
-# Errors show at most so many characters of a header.
+# The most characters of a header that errors show.
 _SHOWN: Final = 100
 
 
@@ -33,31 +33,31 @@ class DeadLetter:
     timestamp: int  # milliseconds since 1970
     key: bytes | None
     value: bytes | None
-    # None if a name is not UTF-8: then librdkafka reads none.
+    # None if a header's name is not UTF-8, which makes all headers unreadable.
     headers: tuple[Header, ...] | None
-    own_headers: tuple[Header, ...]  # the record's, without those that explain the letter
-    # Those that do: topic, partition, offset, group, message, reason, exception, stacktrace,
-    # timestamp, omitted; cluster if the source is in another one; record if it is not the source's
-    # but a row.
+    own_headers: tuple[Header, ...]  # the record's own, without the explanation
+    # The explanation: topic, partition, offset, group, message, reason, exception, stacktrace,
+    # timestamp, omitted. Also cluster, if the source is in another cluster, and record, if the
+    # content is a row instead of the source record.
     error_headers: Mapping[str, str]
 
     @property
     def source(self) -> TopicPartition | None:
-        """The partition of its source record; None if the headers don't tell one."""
+        """The source record's partition; None if the headers don't name one."""
         topic = topic_name(self.error_headers.get("topic"))
         partition = header_number(self.error_headers.get("partition"), MAX_PARTITION)
         return None if topic is None or partition is None else TopicPartition(topic, partition)
 
     @property
     def home(self) -> str | None:
-        """The topic of this cluster that its record comes from; None if it tells of none."""
-        # Another cluster's topics may be others than those here, and a row is no source record.
+        """The topic in this cluster that the record came from; None if unknown or elsewhere."""
+        # Topics in another cluster differ from topics here, and a row is not a source record.
         elsewhere = self.error_headers.keys() & {"cluster", "record"}
         return None if self.source is None or elsewhere else self.source.topic
 
     @property
     def incomplete(self) -> str | None:
-        """What it lacks of its record, so that it can't be written as it was; None if nothing."""
+        """Why the record can't be written again as it was; None if it can."""
         if self.headers is None or any(REPLACED in name for name, _ in self.headers):
             return "a header's name is not UTF-8"
         if self.reason == OTHER_FORMAT:
@@ -67,16 +67,16 @@ class DeadLetter:
 
     @property
     def written(self) -> int | None:
-        """When it was written, in milliseconds since 1970; None if it tells only of its record."""
-        # Earlier versions gave a letter its record's timestamp.
-        told = self.error_headers.get("timestamp")
-        return None if told == str(self.timestamp) else self.timestamp
+        """When the dead letter was written, in milliseconds since 1970; None if unknown."""
+        # Earlier versions gave a dead letter its record's timestamp.
+        record_timestamp = self.error_headers.get("timestamp")
+        return None if record_timestamp == str(self.timestamp) else self.timestamp
 
     @property
     def record_timestamp(self) -> int:
-        """Milliseconds since 1970 of the record itself; the letter's, if the headers don't tell."""
-        # A later time than brokers take by default, or an earlier one than Spark has, would end
-        # each replay.
+        """The record's own timestamp in milliseconds since 1970, or else the dead letter's."""
+        # A timestamp later than brokers accept by default, or too early for Spark, would make
+        # every replay fail.
         most = min(MAX_OFFSET, self.timestamp + _AHEAD_MS)
         written = header_number(self.error_headers.get("timestamp"), most, _EARLIEST_MS)
         return self.timestamp if written is None else written
@@ -87,7 +87,7 @@ class DeadLetter:
 
 
 def dead_letter(message: Any) -> DeadLetter:
-    """Return a dead letter as librdkafka has read it."""
+    """Convert a message that librdkafka has read into a dead letter."""
     position = message.topic(), message.partition(), message.offset()
     return letter_of(
         headers_of(message), message.timestamp()[1], position, (message.key(), message.value())
@@ -100,7 +100,7 @@ def letter_of(
     position: tuple[str, int, int] = ("", -1, -1),
     content: tuple[bytes | None, bytes | None] = (None, None),
 ) -> DeadLetter:
-    """A dead letter with headers in any of the known styles; ``content`` is key and value."""
+    """Build a dead letter from headers in any known style; ``content`` is key and value."""
     read = read_letter_headers(headers or ())
     return DeadLetter(
         *position,
@@ -114,15 +114,15 @@ def letter_of(
 
 class DeadLetterTopic(CommittedRecords):
     kind = "dead-letter topic"
-    advice = "To list, count and show takes Read on the dead-letter topic"
+    advice = "To list, count and show dead letters, the client needs Read on their topic"
 
     def read(self) -> Iterator[DeadLetter]:
-        """Yield all committed letters, up to the ends of this moment; by partition in order."""
+        """Yield all committed dead letters up to the current ends, in order per partition."""
         with self.consumer() as consumer:
             yield from map(dead_letter, self.messages(consumer))
 
     def letter(self, partition: int, offset: int) -> DeadLetter | None:
-        """Return one letter; None if there is no committed record at that offset."""
+        """Return one dead letter; None if there is no committed record at that offset."""
         with self.consumer() as consumer:
             message = next(self.messages(consumer, partition, offset), None)
             is_there = message is not None and message.offset() == offset

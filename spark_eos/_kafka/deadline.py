@@ -1,4 +1,4 @@
-"""A time limit for all attempts of an operation, and the pauses between them."""
+"""A time limit for all attempts of an operation, with pauses between the attempts."""
 
 import math
 import time
@@ -9,7 +9,7 @@ from spark_eos.errors import DeadlineExceededError, PrintableError, text_of
 
 
 class RetriableError(PrintableError):
-    """An attempt failed, but a later one may succeed; the text says why it failed."""
+    """An attempt failed, but a later attempt may succeed; the message says why it failed."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def remaining(self) -> float:
-        """Seconds left, at least 0."""
+        """Return the seconds left, at least 0."""
         return max(0.0, self._end - time.monotonic())
 
     @property
@@ -39,7 +39,7 @@ class Deadline:
             cause = state.outcome.exception() if state.outcome else None
             raise DeadlineExceededError(
                 f"{what}: no success within {self.seconds:g} s ({self.setting}); "
-                f"last: {text_of(cause)}"
+                f"last error: {text_of(cause)}"
             ) from cause
 
         return tenacity.Retrying(
@@ -51,5 +51,5 @@ class Deadline:
 
 
 def group_deadline(timeout_ms: float, at_most: float = math.inf) -> Deadline:
-    """Return the time limit of a call to a query's group, from now on; ``at_most``: seconds."""
+    """Start the deadline of a call to a query's group; ``at_most`` is in seconds."""
     return Deadline(min(at_most, timeout_ms / 1000), "group_timeout_ms")

@@ -1,4 +1,4 @@
-"""Typed requests that describe consumer groups and their members (KIP-848), and whose they are."""
+"""Typed requests that describe consumer groups (KIP-848) and check whose members they have."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +16,10 @@ from spark_eos.errors import ForeignMemberError
 
 INSTANCE_PREFIX = "spark-eos-"
 RENEWAL_INSTANCE = f"{INSTANCE_PREFIX}renewal"
-"""Instance id that renews offsets, for milliseconds, while no query runs; queries ignore it."""
+"""Instance id of the member that briefly joins to renew offsets while no query runs.
+
+Queries ignore this member.
+"""
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,13 @@ UNKNOWN: Final = DescribedGroup()
 def describe_if_known(
     connections: Connections, group_id: str, deadline: Deadline, silent: SilentBrokers
 ) -> DescribedGroup:
-    """Describe a group, unless its coordinator has been passed over: then it is `UNKNOWN`."""
+    """Describe a group, or return `UNKNOWN` if its coordinator has been skipped as silent."""
     node = connections.find_coordinator(CoordinatorType.GROUP, group_id, deadline)
     return UNKNOWN if node in silent else describe_group(connections, group_id, deadline)
 
 
 def describe_group(connections: Connections, group_id: str, deadline: Deadline) -> DescribedGroup:
-    """Describe a group of either protocol; a group that does not exist has no members."""
+    """Describe a group of either protocol; a group that doesn't exist has no members."""
     request = ConsumerGroupDescribeRequest(
         group_ids=[group_id], include_authorized_operations=False
     )
@@ -137,8 +140,8 @@ def own_group(connections: Connections, group_id: str, deadline: Deadline) -> De
     for member in group.members:
         if member.epoch is None or not (member.instance_id or "").startswith(INSTANCE_PREFIX):
             raise ForeignMemberError(
-                f"group {group_id!r} has a live member that is not spark-eos': {member}. Only "
-                "spark-eos may consume with this group, or records are lost: stop that "
-                "consumer, or give the query a group_id of its own"
+                f"group {group_id!r} has a live member that does not belong to spark-eos: "
+                f"{member}. Only spark-eos may consume with this group, or records are lost: stop "
+                "that consumer, or give the query a group_id of its own"
             )
     return group

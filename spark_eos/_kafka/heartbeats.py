@@ -1,4 +1,4 @@
-"""Typed heartbeats of group members: joining, staying, leaving (KIP-848)."""
+"""Typed heartbeats with which members join, stay in and leave a group (KIP-848)."""
 
 import uuid
 from collections.abc import Iterable
@@ -25,14 +25,14 @@ IdPartitions = frozenset[tuple[uuid.UUID, int]]
 
 @dataclass(frozen=True)
 class HeartbeatAnswer:
-    """The coordinator's answer to one heartbeat; all but code and message are of code 0 alone."""
+    """The coordinator's answer to a heartbeat; only code and message are valid if code isn't 0."""
 
     code: int
     message: str
     member_epoch: int
-    # Seconds until the next one is due.
+    # Seconds until the next heartbeat is due.
     interval: float
-    # None if they did not change.
+    # None if the assignment did not change.
     assigned: IdPartitions | None
 
 
@@ -70,7 +70,7 @@ def heartbeat(
     subscription: Iterable[str] | None = None,
     owned: IdPartitions | None = None,
 ) -> HeartbeatAnswer:
-    """Joins, stays in or leaves the group; the member's epoch may be one of the ``*_EPOCH``."""
+    """Join, stay in or leave the group, as the member's epoch says (see ``*_EPOCH``)."""
     request = heartbeat_request(group_id, member, subscription, owned)
     answer = connections.ask_coordinator(
         CoordinatorType.GROUP,
@@ -95,8 +95,8 @@ def heartbeat(
 
 
 def check_membership(connections: Connections, group_id: str, deadline: Deadline) -> None:
-    """Check whether this client may join the group; change nothing."""
-    # Of a member that does not exist: the broker checks authorization first.
+    """Check that this client may join the group, without changing anything."""
+    # Let a nonexistent member leave: the broker checks authorization first.
     nobody = str(uuid.uuid4())
     member = MemberIdentity(nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody)
     answer = heartbeat(connections, group_id, member, deadline)
@@ -105,7 +105,7 @@ def check_membership(connections: Connections, group_id: str, deadline: Deadline
             f"membership of group {group_id!r}", answer.code, [read_group(group_id)]
         )
     if answer.code == Code.UNSUPPORTED_VERSION:
-        # They know the request, or it would not have been sent, and have it switched off.
+        # The brokers know the request, or it would not have been sent, but have disabled it.
         servers = connections.bootstrap_servers
         raise UnsupportedBrokerError(
             f"the brokers at {servers} refuse ConsumerGroupHeartbeat (35 UNSUPPORTED_VERSION): the "

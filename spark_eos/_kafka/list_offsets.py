@@ -1,7 +1,7 @@
-"""Typed requests for the first and last offsets of partitions; they change nothing."""
+"""Typed requests that read the first and last offsets of partitions."""
 
-# kafka-python's and librdkafka's admin clients offer this too, but on connections of their own,
-# without an answer for a partition without a leader, and without the ACL that is missing.
+# The admin clients of kafka-python and librdkafka offer this too. But they use connections of their
+# own, don't answer for partitions without a leader, and don't name the missing ACL.
 
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class EndOffsets(NamedTuple):
-    """The first offset that read_committed consumers can't reach yet, and the end of the log."""
+    """The first offset that read_committed consumers can't read yet, and the end of the log."""
 
     last_stable: int
     high_watermark: int
@@ -36,15 +36,15 @@ def end_offsets(
     topics: Collection[str],
     deadline: Deadline,
     *,
-    # Asked until they answer.
+    # Partitions that are asked until they answer.
     needed: Collection[TopicPartition] = (),
     silent: SilentBrokers | None = None,
 ) -> dict[TopicPartition, EndOffsets | None]:
-    """The ends of all partitions of some topics; None without a leader, or with a silent one."""
+    """Read the ends of all the topics' partitions; None if the leader is missing or silent."""
 
     def attempt() -> dict[TopicPartition, EndOffsets | None]:
         led = partition_leaders(connections, topics, deadline)
-        # The high watermarks come second, so they are never older than the stable offsets.
+        # Read the high watermarks second, so that they are never older than the stable offsets.
         committed = IsolationLevel.READ_COMMITTED
         stable = _listed(connections, led, deadline, isolation=committed, silent=silent)
         high = _listed(connections, led, deadline, silent=silent)
@@ -66,7 +66,7 @@ def start_offsets(
     *,
     silent: SilentBrokers | None = None,
 ) -> Offsets:
-    """Read the first offsets of the partitions that have a leader, or one that is not silent."""
+    """Read the first offsets of all partitions whose leader is neither missing nor silent."""
 
     def attempt() -> Offsets:
         led = partition_leaders(connections, topics, deadline)
@@ -76,14 +76,14 @@ def start_offsets(
 
 
 class FirstOffsets:
-    """Reads partitions' first offsets again and again, and keeps who leads them meanwhile."""
+    """Reads partitions' first offsets repeatedly, and caches the partitions' leaders."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._leaders: dict[TopicPartition, int] = {}
 
     def of(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
-        """Return the partitions' first offsets; each partition is asked until it answers."""
+        """Return the partitions' first offsets, retrying until every partition answers."""
 
         def attempt() -> Offsets:
             if not self._leaders.keys() >= set(partitions):
@@ -111,7 +111,7 @@ def _check_answered(
 def partition_leaders(
     connections: Connections, topics: Collection[str], deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    """Ask once for the leader of each partition of some topics; -1 for one without a leader."""
+    """Ask once for the leaders of all the topics' partitions; -1 means no leader."""
     leaders = {}
     for topic in connections.send(metadata_request(topics), deadline).topics:
         if topic.error_code in _GONE:
@@ -176,7 +176,7 @@ def _listed(
 
 
 def led_by(leaders: Mapping[TopicPartition, int]) -> dict[int, dict[str, list[int]]]:
-    """Partition numbers by leader and topic; without those that have no leader."""
+    """Group partition numbers by leader and topic, without partitions that have no leader."""
     led: dict[int, list[TopicPartition]] = {}
     for partition, leader in leaders.items():
         if leader >= 0:

@@ -3,12 +3,12 @@
 # Kafka stores a client-defined text with each committed offset. A KIP-848 group expires each offset
 # by its own age, so a partition whose offset has expired looks like a new partition. Therefore
 # every offset's text lists the partitions of its topic that the group has known, ids of the group's
-# topics, and the records that may not have been written. Of a query that stages its batches, the
-# offset of progress partition 0 tells of the last staged one; of a mirrored query, each offset
-# tells which source partition it stands for. All tell whose offsets they are, since a group may be
-# reused by mistake; that field came later, and readers without it pass over it, so the format's
-# number is the same. `kafka-consumer-groups.sh --reset-offsets` clears the text: an offset that an
-# operator sets is taken as it is.
+# topics, and records that may not have been written. In a query that stages its batches, the text
+# in progress partition 0 describes the last staged batch. In a mirrored query, each text names the
+# source partition that its offset stands for. Every text also names the owner of the offsets, since
+# a group may be reused by mistake. The owner was added later, but older readers skip it, so the
+# format's number has not changed. `kafka-consumer-groups.sh --reset-offsets` clears the text:
+# an offset that an operator sets is used as it is.
 
 import uuid
 from bisect import bisect_left
@@ -35,18 +35,19 @@ from spark_eos._kafka.stored_text import (
 )
 from spark_eos._kafka.topic_partition import TopicPartition
 
-# Leading digits of the random topic id, enough to tell a group's topics apart.
+# Leading digits of the random topic id, enough to distinguish a group's topics.
 _ID_DIGITS: Final = 8
-# Each topic's id is in the texts of so many topics, or of all if there are fewer: it is forgotten
-# only if all their offsets are lost. More would make long texts where there are many topics.
-_TOLD_BY: Final = 16
-# So many keep the text within offset.metadata.max.bytes, 4096 by default.
+# Each topic's id is in the texts of this many topics, or of all topics if there are fewer. The id
+# is forgotten only if all their offsets are lost. A higher number would make texts too long in a
+# group with many topics.
+_LISTED_BY: Final = 16
+# The most ids that keep a text within offset.metadata.max.bytes, 4096 by default.
 _MAX_TOPICS: Final = 200
 _POSITION_BEGINS: Final = f'{encode({"position": None})[:-1]},"position":'
 
 
 def position_metadata(progress_topic: str) -> str:
-    """Return the text of a staged query's position in a source; nothing that decides reads it."""
+    """Return the text for a staged query's position in a source, which only monitoring reads."""
     return encode({"position": "for monitoring only", "progress": progress_topic})
 
 
@@ -56,14 +57,14 @@ def is_position(text: str) -> bool:
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset, the next to read, and its metadata, as the broker stores them."""
+    """A committed offset, which is the next to read, and its metadata, as the broker has them."""
 
     offset: int
     metadata: str
 
 
 def has_text(committed: CommittedOffset) -> bool:
-    """Whether a client has stored a text; confluent-kafka stores an empty one as a zero byte."""
+    """Return True if a client has stored a text; confluent-kafka stores "" as a zero byte."""
     return bool(committed.metadata.strip("\0"))
 
 
@@ -78,7 +79,7 @@ class _Metadata:
 
 
 def _parse(partition: TopicPartition, committed: CommittedOffset) -> _Metadata | None:
-    """Parse the text; None if it is another client's: nothing that we would write."""
+    """Parse the text; None if spark-eos would never write it, so another client has."""
     offset, text = committed
     try:
         fields = strict_object(text)
@@ -88,7 +89,7 @@ def _parse(partition: TopicPartition, committed: CommittedOffset) -> _Metadata |
         return None
     cure = (
         "; or, if no other version has used the group, another client has written the text of its "
-        f"offset, {offset}: set it to the same while the query is stopped "
+        f"offset, {offset}: set the same offset again while the query is stopped "
         "(kafka-consumer-groups.sh --reset-offsets), which clears the text"
     )
     check_text_format(fields, f"the offset of {partition} in the group", otherwise=cure)
@@ -119,14 +120,16 @@ class KnownPartitions:
     topics: tuple[str, ...] = ()
     suspects: Mapping[TopicPartition, SuspectRange] = field(default_factory=dict)
     staged: Mapping[TopicPartition, StagedBatch] = field(default_factory=dict)
-    # Of a mirrored query, by the progress partition that stands for each.
+    # A mirrored query's source partitions, by the progress partition that stands for each.
     sources: Mapping[TopicPartition, SourcePartition] = field(default_factory=dict)
-    # Committed by another client, such as an operator's tool: these tell of no other partition.
+    # Partitions whose offset was committed by another client, such as an operator's tool. These
+    # offsets have no list of partitions.
     set_by_others: frozenset[TopicPartition] = frozenset()
-    # Whose offsets a topic has, as far as their texts tell, and whose they will be.
+    # The owners of each topic's offsets, as far as the texts name them.
     owners: Mapping[str, frozenset[Owner]] = field(default_factory=dict)
+    # The owner to write into texts.
     owner: Owner | None = None
-    # Topics whose offsets are to tell of all topics, sorted.
+    # The topics whose texts together list the ids of all topics, sorted.
     current: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
@@ -137,19 +140,19 @@ class KnownPartitions:
         for partition, offset in committed.items():
             if offset.metadata not in parsed:
                 parsed[offset.metadata] = _parse(partition, offset)
-        told = {p: text for p, offset in committed.items() if (text := parsed[offset.metadata])}
-        lists = {(p.topic, text.partitions) for p, text in told.items()}
+        texts = {p: text for p, offset in committed.items() if (text := parsed[offset.metadata])}
+        lists = {(p.topic, text.partitions) for p, text in texts.items()}
         owners: dict[str, frozenset[Owner]] = {}
-        for p, text in told.items():
+        for p, text in texts.items():
             if text.owner is not None:
                 owners[p.topic] = owners.get(p.topic, frozenset()) | {text.owner}
         return cls(
-            frozenset(TopicPartition(t, n) for t, numbers in lists for n in numbers).union(told),
-            tuple(sorted({topic for text in told.values() for topic in text.topics})),
-            {p: text.suspect for p, text in told.items() if text.suspect is not None},
-            {p: text.staged for p, text in told.items() if text.staged is not None},
-            {p: text.source for p, text in told.items() if text.source is not None},
-            frozenset(committed.keys() - told.keys()),
+            frozenset(TopicPartition(t, n) for t, numbers in lists for n in numbers).union(texts),
+            tuple(sorted({topic for text in texts.values() for topic in text.topics})),
+            {p: text.suspect for p, text in texts.items() if text.suspect is not None},
+            {p: text.staged for p, text in texts.items() if text.staged is not None},
+            {p: text.source for p, text in texts.items() if text.source is not None},
+            frozenset(committed.keys() - texts.keys()),
             owners,
         )
 
@@ -158,7 +161,7 @@ class KnownPartitions:
         partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, uuid.UUID | None],
     ) -> "KnownPartitions":
-        """Return a copy with further partitions, whose offsets will tell of it all."""
+        """Return a copy with further partitions, whose texts will list all that is known."""
         more = frozenset(partitions)
         names = tuple(sorted({topic for topic, _ in more}))
         ids = sorted({_short(topic_ids.get(topic)) for topic in names} - {""})
@@ -168,19 +171,19 @@ class KnownPartitions:
         )
 
     def tells_nothing_of(self, topic: str) -> bool:
-        """Whether a topic has offsets of which none tells what partitions the group has had."""
+        """Return True if a topic has offsets, but none of their texts lists partitions."""
         return topic in self._topics_set_by_others and topic not in self._indexes
 
     def knows(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
         """Return True if the group had an offset for a partition that has none now."""
         if partition in self.partitions:
             return True
-        # If a topic has no offset left, the texts of other topics list the topic's id only.
+        # If a topic has no offsets left, only its id is still listed, in other topics' texts.
         return partition.topic not in self._indexes and _short(topic_id) in self._topic_ids
 
     def texts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """Format the metadata to commit with each of some partitions' offsets."""
-        # One string object per topic, which pickle then writes only once.
+        """Format the metadata to commit with each partition's offset."""
+        # Use one string object per topic, so that pickle writes it only once.
         shared: dict[str, str] = {}
         texts = {}
         for partition in partitions:
@@ -200,9 +203,9 @@ class KnownPartitions:
         return texts
 
     def metadata(self, topic: str) -> str:
-        """Format what the metadata of all of a topic's partitions have in common."""
+        """Format the part of the metadata that all of a topic's partitions share."""
         indexes = index_fields(self._indexes.get(topic, ()))
-        return encode({**indexes, "topics": " ".join(self._told_by(topic)), "owner": self.owner})
+        return encode({**indexes, "topics": " ".join(self._listed_by(topic)), "owner": self.owner})
 
     @cached_property
     def _indexes(self) -> dict[str, list[int]]:
@@ -219,11 +222,12 @@ class KnownPartitions:
     def _topics_set_by_others(self) -> set[str]:
         return {topic for topic, _ in self.set_by_others}
 
-    def _told_by(self, topic: str) -> tuple[str, ...]:
-        """The ids that the texts of a topic tell: all, or a part that is another for each topic."""
+    def _listed_by(self, topic: str) -> tuple[str, ...]:
+        """Return the ids to list in a topic's texts: all, or a different part for each topic."""
         ids, names = self.topics, self.current or (topic,)
-        width = min(max(_TOLD_BY, -(-_TOLD_BY * len(ids) // len(names))), _MAX_TOPICS, len(ids))
-        # Evenly spread, so that the texts of all topics tell of each id equally often.
+        width = max(_LISTED_BY, -(-_LISTED_BY * len(ids) // len(names)))
+        width = min(width, _MAX_TOPICS, len(ids))
+        # Spread the parts evenly, so that the texts list each id equally often.
         first = bisect_left(names, topic) * len(ids) // len(names)
         return ids[first : first + width] + ids[: max(0, first + width - len(ids))]
 
@@ -231,6 +235,6 @@ class KnownPartitions:
 def mirrored_positions(
     committed: Mapping[TopicPartition, CommittedOffset],
 ) -> dict[TopicPartition, int]:
-    """Return a mirrored group's offsets, by the source partitions that they stand for."""
+    """Return a mirrored group's offsets by the source partitions that they stand for."""
     sources = KnownPartitions.of(committed).sources
     return {source.topic_partition: committed[p].offset for p, source in sources.items()}

@@ -25,7 +25,7 @@ TopicIds = Mapping[str, uuid.UUID | None]
 
 
 def _versions(ids: TopicIds) -> dict[str, int]:
-    """Versions of OffsetFetch and OffsetCommit: 10 by topic id, 9 by name if an id is unknown."""
+    """Choose versions of OffsetFetch and OffsetCommit: 9, by name, if a topic id is unknown."""
     if NO_ID in ids.values():
         return {"min_version": _BY_NAME, "max_version": _BY_NAME}
     return {"min_version": _BY_NAME}
@@ -42,7 +42,7 @@ def group_offsets(
     stable: bool = True,
     wait: bool = True,
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Fetch the group's committed offsets once no transaction on them is pending (KIP-447)."""
+    """Fetch the group's committed offsets once no pending transaction affects them (KIP-447)."""
     member_id, epoch = member or (None, -1)
     grouped = by_topic(partitions)
     ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
@@ -65,9 +65,9 @@ def group_offsets(
 def all_group_offsets(
     connections: Connections, group_id: str, deadline: Deadline, *, positions: bool = False
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Fetch all committed offsets of a group, if it exists, whatever open transactions hold."""
+    """Fetch all committed offsets of a group, if it exists, ignoring pending transactions."""
     asked = _Group(group_id=group_id, member_id=None, member_epoch=-1, topics=None)
-    # The last version that answers with topic names. Names need no lookup and are known even
+    # Use the last version that answers with topic names. Names need no lookup, and are known even
     # after the topic was deleted.
     request = OffsetFetchRequest(
         groups=[asked], require_stable=False, min_version=8, max_version=_BY_NAME
@@ -100,7 +100,7 @@ def _fetched(
         )
         for topic in response.groups[0].topics
         for p in topic.partitions
-        # By what a staged query has published, nothing is decided.
+        # A staged query's published positions are for monitoring only.
         if p.committed_offset >= 0 and (positions or not is_position(p.metadata or ""))
     }
 
@@ -117,12 +117,12 @@ def in_requests(
     part: dict[TopicPartition, int] = {}
     size = 0
     for partition, offset in offsets.items():
-        bytes_of_one = _RECORD_BYTES + len(partition.topic) + len(metadata.get(partition, ""))
-        if part and size + bytes_of_one > _REQUEST_BYTES:
+        record_size = _RECORD_BYTES + len(partition.topic) + len(metadata.get(partition, ""))
+        if part and size + record_size > _REQUEST_BYTES:
             yield part
             part, size = {}, 0
         part[partition] = offset
-        size += bytes_of_one
+        size += record_size
     if part:
         yield part
 
@@ -138,7 +138,7 @@ def commit_offsets(
     metadata: Mapping[TopicPartition, str] | None = None,
     on_lost: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Commit offsets outside a transaction, as a group member; None if the group has none."""
+    """Commit offsets outside a transaction, as a member, or as None if the group has no members."""
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition_class = topic_class.OffsetCommitRequestPartition
     ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}

@@ -1,4 +1,4 @@
-"""Open transactions: listed by every broker, described by their coordinators."""
+"""Lists open transactions from all brokers, and has coordinators describe them."""
 
 import re
 from collections.abc import Collection
@@ -20,27 +20,27 @@ _OVER: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction that is neither committed nor aborted; its state by the broker's name."""
+    """A transaction that is neither committed nor aborted; ``state`` is the broker's term."""
 
     transactional_id: str
     state: str
-    # By the broker's clock; None if it does not say.
+    # By the broker's clock; None if the broker doesn't tell.
     started_ms: int | None
-    # When the broker aborts it by itself.
+    # The age at which the broker aborts the transaction.
     timeout_ms: int
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
 
     def age(self, now: float) -> float | None:
-        """Seconds since the start, by this machine's clock; None if the start is not known."""
+        """Return the seconds since the start, by this machine's clock; None if unknown."""
         if self.started_ms is None:
             return None
         # This machine's clock and the broker's may differ.
         return max(0.0, now - self.started_ms / 1000)
 
     def same_as(self, other: "OpenTransaction") -> bool:
-        """Whether both are the same transaction, even if its state or partitions have changed."""
+        """Return True if both are the same transaction, even if its state has changed."""
 
         def identity(transaction: OpenTransaction) -> tuple[str, int, int, int | None]:
             return (
@@ -57,12 +57,12 @@ def open_transactions(
     connections: Connections,
     pattern: str,
     deadline: Deadline,
-    # Names those that are passed over; without it, all brokers have to answer.
+    # Skips brokers that don't answer; without it, all brokers must answer.
     silent: SilentBrokers | None = None,
     *,
     producer_ids: Collection[int] = (),
 ) -> list[str]:
-    """Return the transactional ids with an ongoing transaction, from all brokers that answer."""
+    """Return all transactional ids with an ongoing transaction, from all answering brokers."""
     request = ListTransactionsRequest(
         state_filters=["Ongoing"],
         producer_id_filters=list(producer_ids),
@@ -118,8 +118,8 @@ def lingering_transactions(
     deadline: Deadline,
     silent: SilentBrokers | None = None,
 ) -> tuple[OpenTransaction, ...]:
-    """Find all open transactions of a query's workers, the oldest first. Changes nothing."""
-    # Brokers silently leave out of the list what this client may not describe. This call raises.
+    """Find all open transactions of a query's workers, oldest first."""
+    # Brokers silently omit transactions that this client may not describe; this call raises.
     connections.find_coordinator(CoordinatorType.TRANSACTION, driver_id(prefix, group_id), deadline)
     names = open_transactions(connections, id_pattern(prefix, group_id), deadline, silent)
     transactions = (described(connections, name, deadline) for name in names)
@@ -134,7 +134,7 @@ def lingering_transactions(
 def described(
     connections: Connections, transactional_id: str, deadline: Deadline
 ) -> OpenTransaction | None:
-    """Describe a transactional id's open transaction; None if it has ended since."""
+    """Describe a transactional id's open transaction; None if it has ended by now."""
     try:
         state = describe_transaction(connections, transactional_id, deadline)
     except KafkaResponseError as error:
@@ -142,7 +142,7 @@ def described(
             return None
         raise
     if state.transaction_state in _OVER:
-        # It ended since it was listed.
+        # It has ended since it was listed.
         return None
     start = state.transaction_start_time_ms
     return OpenTransaction(

@@ -1,8 +1,8 @@
-"""The progress topic: its partitions' group offsets are a query's progress."""
+"""The progress topic, whose committed offsets are a query's progress."""
 
-# The topic holds no records. Of a staged query, partition 0 has the staged commit, and each other
-# partition the progress of one file of rows. Of a mirrored query, each partition stands for a
-# source partition. Offsets belong to a group, so that one topic serves all queries of a cluster.
+# The topic contains no records. In a staged query, partition 0 has the staged commit, and each
+# other partition has the progress of one file of rows. In a mirrored query, each partition stands
+# for a source partition. Offsets belong to a group, so one topic serves all queries of a cluster.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,8 +23,8 @@ from spark_eos.options import LEAST_PARTITIONS, ProgressTopic
 
 def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> list[int]:
     """Return the lowest progress partitions that a group does not use."""
-    # The same for everybody who asks, so that two runs that pair the same source partitions,
-    # without knowing of each other, either pair them alike or meet in one progress partition.
+    # Every run gets the same result. So if two runs pair the same source partitions without
+    # knowing of each other, they either choose the same pairs or collide in a progress partition.
     taken = {index for name, index in used if name == topic}
     free = (index for index in range(len(taken) + number) if index not in taken)
     return list(islice(free, number))
@@ -33,12 +33,12 @@ def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> 
 def ensure_progress_topic(
     connections: Connections, topic: ProgressTopic, deadline: Deadline, *, partitions: int = 1
 ) -> TopicInfo:
-    """Return the progress topic, created or grown if need be; several drivers may do so at once."""
+    """Return the progress topic; create or grow it if needed, even if other drivers do so too."""
     existing = cluster.topics(connections, [topic.name], deadline, Operation.READ).get(topic.name)
     wanted = replace(topic, partitions=max(topic.partitions, partitions))
     if existing is None:
         _create(connections, wanted, deadline)
-        # Whether it may be read is not known before it exists.
+        # The permission to read the topic can only be checked once it exists.
         existing = await_topic(connections, topic.name, deadline, Operation.READ)
     if existing.partitions < partitions:
         wanted = replace(topic, partitions=partitions)
@@ -49,9 +49,9 @@ def ensure_progress_topic(
         )
     if existing.partitions < LEAST_PARTITIONS:
         raise ConfigurationError(
-            f"progress_topic={topic.name!r} has {existing.partitions} partition, and needs at "
-            f"least {LEAST_PARTITIONS}: one that names the staged batch, the others for their "
-            f"rows. Add some: {_command(connections, '--alter', topic)}"
+            f"progress_topic={topic.name!r} has {existing.partitions} partition, but needs at "
+            f"least {LEAST_PARTITIONS}: one for the staged batch, and the others for its rows. "
+            f"Add partitions: {_command(connections, '--alter', topic)}"
         )
     return existing
 
@@ -99,7 +99,7 @@ def first_position(batch_id: int) -> int:
     """Return the position of a batch's first row in any file."""
     if batch_id > _MAX_BATCH:
         raise WriteError(
-            f"batch {batch_id} is beyond what an offset can hold ({_MAX_BATCH}): continue with "
+            f"batch {batch_id} does not fit into an offset (at most {_MAX_BATCH}): continue with "
             "another group_id and another checkpoint_location"
         )
     return batch_id << _ROW_BITS

@@ -1,4 +1,4 @@
-"""Brokers that do not answer while others do: passed over after some seconds, and named."""
+"""Skips brokers that don't answer while others do, and remembers their names."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -9,31 +9,32 @@ from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 
 _PATIENCE: Final = 3.0
-"""Seconds after which a broker that does not answer counts as down.
+"""Seconds without an answer after which a broker counts as down.
 
-Metadata may name it long after it died, when others already have what it led and coordinated.
+Metadata may list a dead broker long after other brokers have taken over its partitions and groups.
 """
 
 
 class SilentBrokers:
-    """Asks brokers; those that do not answer for some seconds are passed over from then on."""
+    """Asks brokers; a broker that doesn't answer for some seconds is skipped from then on."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        # By node id: when it was first asked in vain; and the names of those passed over.
+        # When a broker first failed to answer, by node id.
         self._since: dict[int, float] = {}
+        # The names of skipped brokers, by node id.
         self._named: dict[int, str] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Node ids and addresses of those passed over, such as ``2 (host:9092)``."""
+        """Node ids and addresses of the skipped brokers, such as ``2 (host:9092)``."""
         return tuple(self._named.values())
 
     def __contains__(self, node: int) -> bool:
         return node in self._named
 
     def ask(self, requests: Mapping[int, Any], deadline: Deadline) -> dict[int, Any]:
-        """The answers to each node's request; retriable while one that is not passed over lacks."""
+        """Return the nodes' answers; raise `RetriableError` while an unskipped node is silent."""
         now = time.monotonic()
         asked = {node: request for node, request in requests.items() if node not in self._named}
         ends = {node: self._since.get(node, now) + _PATIENCE for node in asked}
@@ -54,8 +55,8 @@ class SilentBrokers:
         return answers
 
     def ask_all(self, request: Any, deadline: Deadline) -> dict[int, Any]:
-        """The answers of all brokers to a request, and of one at least; retriable like `ask`."""
-        # Read again each time: a broker that has died does not stay in the list.
+        """Ask all brokers, like `ask`; also raise `RetriableError` if none answers."""
+        # List the brokers each time: a broker that has died eventually leaves the list.
         nodes = self._connections.brokers(deadline)
         answers = self.ask(dict.fromkeys(nodes, request), deadline)
         if not answers:

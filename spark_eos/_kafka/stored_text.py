@@ -1,8 +1,8 @@
-"""The texts that outlive a run: of committed offsets and of checkpoints' markers; no I/O."""
+"""The texts that outlive a run, in committed offsets and checkpoint markers; no I/O."""
 
-# Both are an object of JSON with the number of its format. Another client may have written an
-# offset's text, so it is bounded before it is read, and each field has to be one that is written
-# here.
+# Each text is a JSON object with the number of its format. Another client may have written an
+# offset's text, so its size is checked before it is parsed, and each field must look like those
+# written here.
 
 import base64
 import hashlib
@@ -19,16 +19,16 @@ from spark_eos._client.persisted import FORMAT, check_format
 from spark_eos._kafka.topic_partition import TopicPartition
 
 FORMAT_KEY: Final = "spark-eos"
-# As checkpoints' markers had it.
+# The key in older checkpoint markers.
 _FORMAT_KEY_BEFORE: Final = "format"
-# offset.metadata.max.bytes, unless brokers have another one.
+# The brokers' default of offset.metadata.max.bytes.
 _MAX_CHARS: Final = 4_096
-# The parser calls itself for each list or object in another one.
+# The parser recurses into nested lists and objects.
 _MAX_NESTED: Final = 8
 # Limits that keep an offset's text within offset.metadata.max.bytes.
 _MAX_LIST: Final = 1_500
-_MAX_BITS: Final = _MAX_LIST // 4 * 3  # bytes before they are text
-# What a text may tell: a topic has fewer partitions by far.
+_MAX_BITS: Final = _MAX_LIST // 4 * 3  # bytes before Base64
+# The most partitions that a text may list; real topics have far fewer.
 _MAX_PARTITIONS: Final = 100_000
 _RANGES: Final = re.compile(r"[0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*|")
 _BITS: Final = re.compile(r"[0-9A-Za-z+/]*={0,2}")
@@ -37,20 +37,20 @@ _CLUSTER: Final = re.compile(r"[ -~]{0,255}")
 _UUID: Final = re.compile(r"[0-9a-f]{32}")
 _QUERY: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
-# No other name is ever made a path.
+# No other name is ever used as a path.
 _COPY: Final = re.compile(r"(0|[1-9][0-9]{0,9})-[0-9a-f]{8}")
-# Every offset's text has its owner, so both parts are short. Of Spark's random id of a query:
-# enough to tell the queries of a group apart, and to be copied by hand.
+# Every offset's text contains the owner, so both its parts are short. This many characters of a
+# query's random id are enough to distinguish a group's queries, and easy to copy manually.
 _ID_CHARS: Final = 8
 _TARGET_CHARS: Final = 64
 _HASH_CHARS: Final = 8
 _OWNER: Final = re.compile(rf"[0-9A-Za-z-]{{1,{_ID_CHARS}}}")
-# No topic has a "~" in its name.
+# Topic names can't contain a "~".
 _TARGET: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{_TARGET_CHARS}}}(~[0-9a-f]{{{_HASH_CHARS}}})?")
 
 
 def encode(fields: Mapping[str, Any]) -> str:
-    """Return the text of some fields, without those that are None."""
+    """Format fields as a text, leaving out fields that are None."""
     given = {name: value for name, value in fields.items() if value is not None}
     return compact({FORMAT_KEY: FORMAT, **given})
 
@@ -60,12 +60,12 @@ def compact(fields: Mapping[str, Any]) -> str:
 
 
 def strict_object(text: str) -> dict[str, Any]:
-    """Read an object; of numbers it takes only integers."""
+    """Parse an object whose numbers must all be integers."""
     if len(text) > _MAX_CHARS or text.count("[") + text.count("{") > _MAX_NESTED:
         raise ValueError("too long, or too deeply nested")
     fields = json.loads(text, parse_constant=_refuse, parse_float=_refuse)
     if not isinstance(fields, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - of the text, as all other errors
+        raise ValueError("not an object")  # noqa: TRY004 - about the text, like all other errors
     return fields
 
 
@@ -74,21 +74,21 @@ def _refuse(number: str) -> NoReturn:
 
 
 def _whole(value: object, most: int) -> int:
-    """Return an integer from 0 to ``most``."""
+    """Return the value if it is an integer from 0 to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ValueError("not such an integer")
+        raise ValueError(f"not an integer from 0 to {most}")
     return value
 
 
 def matched(value: object, pattern: re.Pattern[str]) -> str:
-    """Return a string that matches a pattern as a whole."""
+    """Return the value if it is a string that matches the whole pattern."""
     if not isinstance(value, str) or pattern.fullmatch(value) is None:
-        raise ValueError("not such a text")
+        raise ValueError("not a string of the expected form")
     return value
 
 
 def check_text_format(fields: Mapping[str, Any], what: str, *, otherwise: str = "") -> None:
-    """Refuse a text that another version of spark-eos has written; see `check_format`."""
+    """Refuse a text written by another version of spark-eos; see `check_format`."""
     version = fields.get(FORMAT_KEY, fields.get(_FORMAT_KEY_BEFORE))
     check_format(version, what, otherwise=otherwise)
 
@@ -101,7 +101,7 @@ def ranges_of(numbers: Iterable[int]) -> str:
 
 
 def numbers_in(ranges: str) -> Iterable[int]:
-    """Yield the numbers of ranges as `ranges_of` formats them."""
+    """Yield the numbers in ranges that were formatted by `ranges_of`."""
     after = 0
     for part in filter(None, matched(ranges, _RANGES).split(",")):
         first, _, last = part.partition("-")
@@ -113,25 +113,25 @@ def numbers_in(ranges: str) -> Iterable[int]:
 
 
 def index_fields(numbers: Collection[int]) -> dict[str, str]:
-    """Format partitions' numbers for a text, in which many ranges would have no room."""
+    """Format partition numbers for a text, which has no room for many ranges."""
     ranges = ranges_of(numbers)
     if len(ranges) <= _MAX_LIST:
         return {"partitions": ranges}
     first, last = min(numbers), max(numbers)
     fields = {"partitions": f"{first}-{last}"}
     size = (last - first) // 8 + 1
-    # Better too many: a partition wrongly listed as known is refused, never lost.
+    # Listing too many is safe: a partition wrongly listed as known is refused, never lost.
     if size <= _MAX_BITS:
-        # A bit for each number in `partitions`: whether the partition is known.
+        # One bit for each number in `partitions`, set if the partition is known.
         bits = sum(1 << number - first for number in numbers)
         fields["among"] = base64.b64encode(bits.to_bytes(size, "big")).decode()
     return fields
 
 
-# Each offset of a mirrored query has another text, and all have the same list.
+# In a mirrored query each offset has a different text, but all texts have the same list.
 @lru_cache(maxsize=16)
 def indexes_in(partitions: str, among: str) -> frozenset[int]:
-    """Return the numbers of what `index_fields` has made; ``among`` is "" if it is not there."""
+    """Parse the fields made by `index_fields`; ``among`` is "" if the field is missing."""
     numbers = numbers_in(partitions)
     if among == "":
         return frozenset(numbers)
@@ -140,7 +140,7 @@ def indexes_in(partitions: str, among: str) -> frozenset[int]:
 
 
 class SuspectRange(NamedTuple):
-    """Source offsets from ``first`` on, before ``after``, that may not have been written."""
+    """Source offsets from ``first`` up to, but not including, ``after`` that may be unwritten."""
 
     first: int
     after: int
@@ -156,25 +156,25 @@ def new_copy_name(batch_id: int) -> str:
 
 
 def batch_of_copy(name: str) -> int | None:
-    """Return the batch that a copy is of; None for a name that `new_copy_name` never makes."""
+    """Return the batch that a copy contains; None for a name that is not a copy's."""
     match = _COPY.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 class StagedBatch(NamedTuple):
-    """A query's last staged batch, as the offset of progress partition 0 tells."""
+    """A query's last staged batch, from the offset's text of progress partition 0."""
 
-    # The file of progress partition n is written when the group's offset there has reached
-    # (batch + 1) << 32; before, the offset is batch << 32 | row, the next row to write.
+    # The file of progress partition n is written once the group's offset there has reached
+    # (batch + 1) << 32. Until then, the offset is batch << 32 | row, with the next row to write.
 
     query: str
     batch: int
     # None for a batch without rows.
     directory: str | None
     rows: int
-    # The most files it may have, for the progress partitions from 1 on.
+    # The most files that the batch may have, for the progress partitions from 1 on.
     files: int
-    # 16 hexadecimal digits that tell one range of source offsets from another.
+    # 16 hexadecimal digits that identify the range of source offsets.
     fingerprint: str
 
     @classmethod
@@ -183,7 +183,7 @@ class StagedBatch(NamedTuple):
         if directory is not None and (
             not isinstance(directory, str) or batch_of_copy(directory) != batch
         ):
-            raise ValueError("not the name of a copy of the batch")
+            raise ValueError("not the name of a copy of this batch")
         return cls(
             query=matched(fields["query"], _QUERY),
             batch=batch,
@@ -202,7 +202,7 @@ class SourcePartition(NamedTuple):
 
     cluster: str
     topic: str
-    # `NO_ID` of a cluster that has none (KIP-516).
+    # `NO_ID` if the cluster has no topic ids (KIP-516).
     topic_id: uuid.UUID
     partition: int
 
@@ -225,14 +225,17 @@ class SourcePartition(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """The query that committed an offset, and its default target; None if its rows name theirs."""
+    """The query that committed an offset, and its default target.
+
+    The target is None if rows name their own topics.
+    """
 
     query: str
     target: str | None
 
     @classmethod
     def of(cls, query_id: str, topic: str | None) -> "Owner":
-        """The owner as texts tell it; a long name is cut, and followed by a hash of all of it."""
+        """Build the owner for texts; a long topic name is cut and followed by its hash."""
         if topic is not None and len(topic) > _TARGET_CHARS:
             digest = hashlib.sha256(topic.encode()).hexdigest()[:_HASH_CHARS]
             topic = f"{topic[: _TARGET_CHARS - 1 - _HASH_CHARS]}~{digest}"

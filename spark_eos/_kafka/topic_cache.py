@@ -17,14 +17,14 @@ from spark_eos.acls import Operation
 from spark_eos.errors import DeadlineExceededError, OffsetsLostError, TopicNotFoundError
 from spark_eos.options import Limits
 
-# Brokers let no client write to these.
+# Brokers don't let clients write to these topics.
 _INTERNAL: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 )
 
 
 class MissingTopicsError(TopicNotFoundError):
-    """Topics do not exist and were not created in the time allowed."""
+    """Topics don't exist, and were not created within the time limit."""
 
     def __init__(self, names: Iterable[str], reason: str) -> None:
         self.names = sorted(names)
@@ -45,7 +45,7 @@ class TopicCache:
     def get(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
-        """Return topics, and ask the cluster for those it does not have until they exist."""
+        """Return topics; for uncached topics, ask the cluster until they exist."""
         cached = {}
         for name in names:
             topic = self._topics.get(name)
@@ -76,16 +76,16 @@ class TopicCache:
         return topics
 
     def wait_for_partitions(self, wanted: Mapping[str, int], operation: Operation) -> bool:
-        """Wait until topics have at least so many partitions, at most max_block_ms."""
+        """Wait up to max_block_ms until topics have enough partitions; return True if they do."""
         deadline = Deadline(self._max_block, "max_block_ms")
 
         def attempt() -> None:
             topics = self.look(wanted, operation)
             if any(name in topics and topics[name].partitions < wanted[name] for name in wanted):
-                raise RetriableError("there are fewer partitions")
+                raise RetriableError("a topic has too few partitions")
 
         with contextlib.suppress(DeadlineExceededError):
-            deadline.attempts("looking partitions up")(attempt)
+            deadline.attempts("looking up partitions")(attempt)
             return True
         return False
 
@@ -111,7 +111,7 @@ class TopicCache:
                 raise RetriableError(f"topic {quoted(missing)} does not exist")
 
         try:
-            deadline.attempts("looking topics up")(attempt)
+            deadline.attempts("looking up topics")(attempt)
         except DeadlineExceededError as error:
             if not answered:
                 raise
@@ -130,7 +130,7 @@ def source_topics(
         topics = cache.refresh(names, Operation.READ)
     except MissingTopicsError as error:
         raise TopicNotFoundError(
-            f"source topic {quoted(error.names)} does not exist any more: {error.reason}. "
+            f"source topic {quoted(error.names)} no longer exists: {error.reason}. "
             f"{_what_to_do(group_id)}"
         ) from error
     for name, topic in topics.items():
@@ -141,7 +141,7 @@ def source_topics(
 
 
 def recreated(name: str, before: uuid.UUID, now: uuid.UUID, group_id: str) -> OffsetsLostError:
-    """The error for a source topic of which the group has offsets, and which is another one now."""
+    """Build the error for a source topic that was recreated after the group's last commit."""
     return OffsetsLostError(
         f"source topic {name!r} was deleted and recreated: its topic id was {before} and is "
         f"{now}. {_what_to_do(group_id)}"
@@ -151,7 +151,7 @@ def recreated(name: str, before: uuid.UUID, now: uuid.UUID, group_id: str) -> Of
 def _what_to_do(group_id: str) -> str:
     return (
         f"Offsets of group {group_id!r} and of the checkpoint belong to the deleted topic, so none "
-        "is committed. Start with another group_id and another checkpoint_location"
+        "are committed. Start with another group_id and another checkpoint_location"
     )
 
 
@@ -160,7 +160,7 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def why_impossible(name: str, operation: Operation) -> str | None:
-    """Return why there is no such topic, whatever a cluster says; None if there may be one."""
+    """Return why no cluster can have or accept such a topic; None if one may."""
     if operation is Operation.WRITE and name in _INTERNAL:
         return "it is an internal topic of Kafka"
     try:

@@ -1,4 +1,4 @@
-"""Topics' configs, asked for with DescribeConfigs: what topics take, how safely they keep it."""
+"""Topic configs from DescribeConfigs: which records a topic accepts, how safely it keeps them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -22,25 +22,25 @@ _NAMES: Final = (
 )
 _UNSAFE: Final = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 SAFE: Final = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
-"""What to set in place of `Durability.unsafe_configs`."""
+"""Safe values for `Durability.unsafe_configs`."""
 BROKERS_DEFAULT: Final = 1_048_588
-"""The ``max.message.bytes`` of a topic on brokers that were not configured otherwise."""
+"""The brokers' default of a topic's ``max.message.bytes``."""
 
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """What brokers check of a record before they append it to a topic, and when they delete it."""
+    """The rules by which brokers accept records for a topic and later delete them."""
 
-    # Of a record batch, as it is sent and as it is stored.
+    # The limit of a record batch, both as sent and as stored.
     max_message_bytes: int
-    # Every record needs a key.
+    # If true, every record needs a key.
     compacted: bool = False
-    # In which batches are stored; "producer" is the sender's.
+    # The compression of stored batches; "producer" keeps the sender's.
     compression: str = "producer"
-    # How far a timestamp may lie before and after the broker's clock; None if they do not look.
+    # How far a timestamp may be before and after the broker's clock; None if it isn't checked.
     before_max_ms: int | None = None
     after_max_ms: int | None = None
-    # The age by its timestamp at which a record is deleted; None if it may be of any age.
+    # The age at which a record is deleted, by its own timestamp; None if it never is.
     retention_ms: int | None = None
 
 
@@ -50,7 +50,7 @@ _Values = Mapping[str, str | None]
 def _config_values(
     connections: Connections, topics: Collection[str], names: Collection[str], deadline: Deadline
 ) -> dict[str, _Values | None]:
-    """Ask for configs of topics; None for a topic whose configs the broker does not tell."""
+    """Ask for configs of topics; None for a topic whose configs the broker doesn't return."""
     if not topics:
         return {}
     request = DescribeConfigsRequest(
@@ -77,7 +77,7 @@ def _config_values(
 def topic_configs(
     connections: Connections, names: Collection[str], deadline: Deadline
 ) -> dict[str, TopicConfig | None]:
-    """Ask for the configs of topics; None for a topic whose configs the broker does not tell."""
+    """Ask for the configs of topics; None for a topic whose configs the broker doesn't return."""
     configs = _config_values(connections, names, _NAMES, deadline)
     return {topic: None if values is None else _config(values) for topic, values in configs.items()}
 
@@ -100,7 +100,7 @@ def _config(given: _Values) -> TopicConfig | None:
 
 
 class Durability(NamedTuple):
-    """The fewest replicas that a partition of a topic has, and configs that may lose records."""
+    """The lowest replica count among a topic's partitions, and configs that may lose records."""
 
     replicas: int
     unsafe_configs: Mapping[str, str]
@@ -109,8 +109,8 @@ class Durability(NamedTuple):
 def durability(
     connections: Connections, names: Collection[str], deadline: Deadline
 ) -> tuple[dict[str, Durability], bool]:
-    """How safely topics keep records, and whether the cluster is one broker on this machine."""
-    # Topics that do not exist, or that this client may not describe, are left out.
+    """Return how safely topics keep records, and True if the cluster is one local broker."""
+    # Topics that don't exist, or that this client may not describe, are left out.
 
     def fewest(response: Any) -> tuple[dict[str, int], bool]:
         replicas = {

@@ -49,7 +49,7 @@ def create_topic(
 
 
 def add_partitions(connections: Connections, name: str, total: int, deadline: Deadline) -> None:
-    """Add partitions to a topic; do nothing if somebody else has added as many."""
+    """Add partitions to a topic; do nothing if the topic already has them."""
     request = CreatePartitionsRequest(
         topics=[
             CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=total, assignments=None)
@@ -60,7 +60,7 @@ def add_partitions(connections: Connections, name: str, total: int, deadline: De
 
     def interpret(response: Any) -> None:
         (topic,) = response.results
-        # The topic has them already, or another controller has added them before its answer.
+        # Another client has added the partitions, or the controller did before its answer was lost.
         if topic.error_code not in (0, _INVALID_PARTITIONS):
             acl = Acl(ResourceType.TOPIC, name, Operation.ALTER)
             raise _refused(connections, f"adding partitions to topic {name!r}", topic, acl)

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 
 def id_stem(prefix: str, group_id: str) -> str:
-    """The beginning of a query's ids; percent-encoded, so that no other group's begin with it."""
+    """Return the start of a query's ids; the group is percent-encoded, so it has no slash."""
     return f"{prefix}/{quote(group_id, safe='')}"
 
 

@@ -17,13 +17,13 @@ from spark_eos._kafka.transactional_ids import id_prefix_of
 from spark_eos.acls import Operation, transactional_ids
 from spark_eos.errors import SparkEosError
 
-# Versions of TxnOffsetCommit, which name topics in different ways (KIP-1319).
+# Versions of TxnOffsetCommit, with topic names and with topic ids (KIP-1319).
 BY_NAME: Final = 5
 BY_ID: Final = 6
-# Kafka calls 134 GROUP_DELETION_FAILED, which is no answer to this request. The proposal of
-# KAFKA-20191 gives it to partitions that are not assigned to the member.
+# Kafka calls 134 GROUP_DELETION_FAILED, which never answers this request. The proposal in
+# KAFKA-20191 uses the number for partitions that are not assigned to the member.
 _UNASSIGNED_PARTITION: Final = 134
-# Partitions that an error names; a request may have thousands.
+# The most partitions that an error names; a request may have thousands.
 _LISTED: Final = 20
 _UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
 
@@ -39,7 +39,7 @@ class ProducerIdAndEpoch:
 
 @dataclass(frozen=True)
 class MemberIdentity:
-    """The group member that commits offsets, at one of its epochs."""
+    """A group member that commits offsets, at one of its epochs."""
 
     member_id: str
     epoch: int
@@ -49,11 +49,11 @@ class MemberIdentity:
 def fence_producer(
     connections: Connections, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
 ) -> ProducerIdAndEpoch:
-    """Fence an id's producer by InitProducerId, and wait until its open transaction has ended.
+    """Fence an id's producer with InitProducerId, and wait until its open transaction has ended.
 
-    Returns the identity that the fencing has made: each later producer's epoch is above it.
+    Returns the identity that fencing created: every later producer has a higher epoch.
     """
-    # Its open transaction is aborted; if its commit had begun, it is committed.
+    # The open transaction is aborted, or committed if its commit had already begun.
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=transaction_timeout_ms,
@@ -81,7 +81,7 @@ def fence_producer(
 def producer_id_and_epoch(
     connections: Connections, transactional_id: str, deadline: Deadline
 ) -> ProducerIdAndEpoch:
-    """Ask the coordinator; right after ``init_transactions``, these are the producer's own."""
+    """Ask the coordinator; right after ``init_transactions``, the answer is the producer's own."""
     state = describe_transaction(connections, transactional_id, deadline)
     return ProducerIdAndEpoch(transactional_id, state.producer_id, state.producer_epoch)
 
@@ -127,10 +127,10 @@ def txn_offset_commit(
     metadata: Mapping[TopicPartition, str] | None = None,
 ) -> OffsetCommitAnswer:
     """Commit source offsets inside the producer's open transaction, as one group member."""
-    # Version 6 has topic ids; 5, with topic names, is for coordinators without 6 and for unknown
-    # ids. Repeating within the transaction until the answer is definite is harmless. But after a
-    # lost answer (`on_lost`), another transaction with the same producer epoch must not start: a
-    # delayed request would join it.
+    # Version 6 uses topic ids. Version 5, with topic names, is for coordinators without version 6
+    # and for unknown ids. Within the transaction, the request may be repeated until the answer is
+    # definite. But after a lost answer (`on_lost`), no other transaction may start with the same
+    # producer epoch: a delayed request would become part of it.
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition_class = topic_class.TxnOffsetCommitRequestPartition
     ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}
@@ -150,7 +150,7 @@ def txn_offset_commit(
     )
 
     def read(response: Any) -> OffsetCommitAnswer:
-        transactions = [
+        answers = [
             (
                 TopicPartition(
                     topic.name
@@ -163,14 +163,14 @@ def txn_offset_commit(
             for topic in response.topics
             for p in topic.partitions
         ]
-        answered = sorted(partition for partition, _code in transactions)
+        answered = sorted(partition for partition, _code in answers)
         if answered != sorted(offsets):
-            # Whatever its codes say, this does not accept the request.
+            # Such an answer doesn't accept the request, whatever its codes say.
             raise SparkEosError(
                 f"TxnOffsetCommit v{response.version} for group {group_id!r}: asked about "
-                f"{_listed(offsets)}, the coordinator answers about {_listed(answered)}"
+                f"{_listed(offsets)}, but the coordinator answered about {_listed(answered)}"
             )
-        return OffsetCommitAnswer(response.version, dict(transactions))
+        return OffsetCommitAnswer(response.version, dict(answers))
 
     def retriable(response: Any) -> Iterable[int]:
         answer = read(response)

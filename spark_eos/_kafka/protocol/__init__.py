@@ -25,7 +25,7 @@ def _message(name: str) -> Any:
 TxnOffsetCommitRequest = _message("TxnOffsetCommitRequest")
 # One error code per partition; there is no top-level error.
 TxnOffsetCommitResponse = _message("TxnOffsetCommitResponse")
-# Joins (epoch 0), stays, leaves (-1), or leaves for a while (-2, static members only).
+# Joins (epoch 0), stays, leaves (-1), or leaves temporarily (-2, static members only).
 ConsumerGroupHeartbeatRequest = _message("ConsumerGroupHeartbeatRequest")
 # The member epoch, the heartbeat interval and, if it changed, the assignment.
 ConsumerGroupHeartbeatResponse = _message("ConsumerGroupHeartbeatResponse")

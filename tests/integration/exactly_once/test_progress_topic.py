@@ -93,7 +93,7 @@ def test_a_single_partition_is_too_few(embedded_kafka: EmbeddedKafka, name: str)
     embedded_kafka.create_topic(name, 1)
     with pytest.raises(ConfigurationError) as refusal:
         _ensure(embedded_kafka, name, partitions=9)
-    assert f"progress_topic={name!r} has 1 partition, and needs at least 2" in str(refusal.value)
+    assert f"progress_topic={name!r} has 1 partition, but needs at least 2" in str(refusal.value)
     assert refusal.value.text.endswith(
         f"kafka-topics.sh --bootstrap-server {embedded_kafka.bootstrap_servers} --alter "
         f"--topic {name} --partitions 9"

@@ -82,7 +82,7 @@ def test_a_source_topic_that_stays_away(flow: Flow) -> None:
     with _writing(flow, max_block_ms=300) as writing:
         writing.add(rows(flow, 0, 0, 1))
         flow.broker.delete_topic(flow.source)
-        with pytest.raises(TransactionError, match=r"not exist any more.*max_block_ms") as failure:
+        with pytest.raises(TransactionError, match=r"no longer exists.*max_block_ms") as failure:
             writing.commit()
     assert not failure.value.again
     assert flow.source in str(failure.value)

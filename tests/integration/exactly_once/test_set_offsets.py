@@ -63,7 +63,7 @@ def test_a_text_that_another_client_has_written_is_cleared_as_the_error_says(flo
     partition = TopicPartition(flow.source, 0)
     text = '{"spark-eos":99}'
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, {partition: 5}, {partition: text})
-    cure = "another client has written .* offset, 5: set it to the same"
+    cure = "another client has written .* offset, 5: set the same offset again"
     with (
         running(flow, checkpoint=checkpoint) as runs,
         pytest.raises(FormatVersionError, match=cure),

@@ -83,7 +83,7 @@ def test_retried_no_longer_than_its_transaction_may_live(
     monkeypatch.setattr(transaction, "_LEAST_SECONDS", 0.1)
     # Later the broker would abort it, and its answer, 47 then, would hide the reason.
     failure = rows.fails(age=59.8)
-    assert "s (transactions.timeout_ms); last: TxnOffsetCommit:" in str(failure)
+    assert "s (transactions.timeout_ms); last error: TxnOffsetCommit:" in str(failure)
     assert "51 CONCURRENT_TRANSACTIONS" in str(failure)
 
 
@@ -155,10 +155,10 @@ def test_an_answer_about_something_else(change: Any, instead: str, rows: Proxied
     failure = rows.fails()
     assert not failure.again
     source = rows.flow.source
-    asked = f"group '{rows.flow.group_id}': asked about {source}-0, {source}-1, the coordinator"
+    asked = f"group '{rows.flow.group_id}': asked about {source}-0, {source}-1, but the coordinator"
     assert asked in str(failure)
     words = instead.format(source=source, other=uuid.UUID(int=7))
-    assert failure.text.endswith(f"answers about {words}")
+    assert failure.text.endswith(f"answered about {words}")
 
 
 # What the broker itself answers -----------------------------------------------------------------
