@@ -1,1 +1,1 @@
-"""Batch reports as logs, metrics and callbacks. Public."""
+"""Batch reports as logs, metrics and callbacks; a public package."""

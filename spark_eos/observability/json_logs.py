@@ -1,4 +1,4 @@
-"""Log records as JSON for log shippers, with nothing but the standard library's logging."""
+"""Formats log records as JSON for log shippers, using only the standard library's logging."""
 
 import datetime
 import json
@@ -11,9 +11,9 @@ _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "
 class JsonFormatter(logging.Formatter):
     """Formats each log record as one line of JSON.
 
-    Its members are ``timestamp`` (RFC 3339, UTC, milliseconds), ``level``, ``logger``,
-    ``message``, everything the record was given as ``extra`` (for a batch: the fields of its
-    report), and ``exception`` with the traceback if there is one.
+    The members are ``timestamp`` (RFC 3339, UTC, milliseconds), ``level``, ``logger``,
+    ``message``, everything passed as ``extra`` (for a batch, the fields of its report), and
+    ``exception`` with the traceback if there is one.
 
     Examples:
         >>> record = logging.LogRecord("shop", logging.INFO, "shop.py", 1, "%d sold", (3,), None)
@@ -22,7 +22,7 @@ class JsonFormatter(logging.Formatter):
         {"timestamp": "1970-01-01T00:00:00.000+00:00", "level": "INFO", "logger": "shop",
          "message": "3 sold", "sku": "s-1"}
 
-        To use it for all logs of a driver:
+        Use the formatter for all logs of a driver:
 
             handler = logging.StreamHandler()
             handler.setFormatter(JsonFormatter())

@@ -1,4 +1,4 @@
-"""Joins Spark's progress of a batch with the sink's report of the same batch."""
+"""Joins Spark's progress for a batch with the sink's report of the same batch."""
 
 import json
 import threading
@@ -22,20 +22,20 @@ from spark_eos._checkpoint.offset_log import parse_positions
 from spark_eos._worker.plan import Positions
 from spark_eos.errors import ConfigurationError
 
-# Spark's progress follows right after the batch, or never if the listener was not added to Spark.
+# Spark's progress arrives right after the batch, or never if the listener wasn't added to Spark.
 _MAX_WAITING: Final = 1_000
 
 
 def source_lag(progress: StreamingQueryProgress) -> dict[tuple[str, int], int]:
-    """Compute how far a batch ended before the ends of its source partitions, as Spark saw them.
+    """Compute how far the end of a batch was from the ends of its source partitions.
 
     Args:
-        progress: Progress of a query that reads from Kafka, as a `StreamingQueryListener`
-            receives it or ``query.recentProgress`` holds it.
+        progress: Progress of a query that reads from Kafka, from a `StreamingQueryListener` or
+            ``query.recentProgress``.
 
     Returns:
-        Number of offsets available and not read, by (topic, partition). Transaction markers
-        count, as in Kafka's own lag.
+        Number of offsets that Spark saw as available and had not read, by (topic, partition).
+        Transaction markers count, as in Kafka's own lag.
 
     Examples:
         >>> class Progress:
@@ -55,7 +55,8 @@ def source_lag(progress: StreamingQueryProgress) -> dict[tuple[str, int], int]:
 
 
 def _positions(offsets: list[Any]) -> Positions:
-    # Objects in classic Spark, strings of JSON in Spark Connect; null before the first batch.
+    # Offsets are objects in classic Spark and JSON strings in Spark Connect; null before the first
+    # batch.
     texts = [offset if isinstance(offset, str) else json.dumps(offset) for offset in offsets]
     known = [text for text in texts if text != "null"]
     return parse_positions(known, "the query's progress")
@@ -63,7 +64,7 @@ def _positions(offsets: list[Any]) -> Positions:
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """One batch as both sides report it.
+    """One batch as reported by both the sink and Spark.
 
     Attributes:
         report: The sink's report.
@@ -88,16 +89,16 @@ class BatchProgress:
 class BatchListener(StreamingQueryListener):
     """Joins Spark's progress with the sink's reports, by query id and batch id.
 
-    It is both a listener for ``spark.streams.addListener`` and a function for ``on_batch``. One
-    listener serves any number of queries. It needs both in one process, as in classic Spark. With
-    Spark Connect the batches run in a different process than the listener: store reports and
-    progress, and join them by ``query_id`` and ``batch_id``.
+    The object is both a listener for ``spark.streams.addListener`` and a function for
+    ``on_batch``, and serves any number of queries. Batches and listener must run in the same
+    process, as in classic Spark. With Spark Connect they don't: store reports and progress, and
+    join them by ``query_id`` and ``batch_id``.
 
     Args:
         on_progress: Called with each `BatchProgress`, on one of Spark's threads. Spark logs the
             exceptions it raises.
-        on_idle: Called, likewise, with the ``group_id`` of a query of which Spark says that it has
-            nothing to read: about every ten seconds
+        on_idle: Called in the same way with the ``group_id`` of a query for which Spark reports
+            that there is nothing to read: about every ten seconds
             (``spark.sql.streaming.noDataProgressEventInterval``).
 
     Examples:
@@ -120,14 +121,14 @@ class BatchListener(StreamingQueryListener):
         self._lock = threading.Lock()
 
     def __call__(self, report: BatchReport) -> None:
-        """Keep a report until Spark's progress arrives; called as ``on_batch``."""
+        """Keep a report until Spark's progress arrives; the sink calls it as ``on_batch``."""
         with self._lock:
             self._waiting[report.query_id, report.batch_id] = report
             if len(self._waiting) > _MAX_WAITING:
                 self._waiting.popitem(last=False)
 
     def on_query(self, query: StreamingQuery, group_id: str) -> None:
-        """Note a query's group; the sink calls it when the query has started."""
+        """Remember a query's group; the sink calls it when the query has started."""
         self._groups[str(query.id)] = group_id
 
     def __getstate__(self) -> dict[str, Any]:
@@ -136,10 +137,10 @@ class BatchListener(StreamingQueryListener):
             "batches in another: join reports and progress by query_id and batch_id instead"
         )
 
-    # What Spark calls ------------------------------------------------------------------------
+    # Called by Spark -------------------------------------------------------------------------
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Join one batch; called by Spark."""
+        """Join the progress of a batch with its report; called by Spark."""
         progress = event.progress
         with self._lock:
             report = self._waiting.pop((str(progress.id), progress.batchId), None)
@@ -147,7 +148,7 @@ class BatchListener(StreamingQueryListener):
             self._on_progress(BatchProgress(report, progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Pass on that a query of a sink has nothing to read; called by Spark."""
+        """Report that a sink's query has nothing to read; called by Spark."""
         group_id = self._groups.get(str(event.id))
         if group_id is not None and self._on_idle is not None:
             self._on_idle(group_id)

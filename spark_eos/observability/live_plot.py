@@ -1,4 +1,4 @@
-"""A plot of a query's rows, lag and times that a notebook keeps up to date; needs ``notebook``."""
+"""A live plot of a query's rows, lag and times for notebooks; needs the extra ``notebook``."""
 
 import base64
 import io
@@ -28,11 +28,11 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two pictures, and the largest part of the time that drawing may take: it holds
-# Python's lock, which the query's batches need too.
+# Minimum number of seconds between two pictures, and the maximum share of time for drawing, which
+# holds Python's interpreter lock: the query's batches need the lock too.
 _PAUSE: Final = 1.0
 _SHARE: Final = 0.1
-# As many as Spark remembers by default.
+# Number of batches to show; Spark remembers as many by default.
 _BATCHES: Final = 100
 _WIDTH: Final = 8.0
 _HEIGHT: Final = 2.0
@@ -41,17 +41,17 @@ _DPI: Final = 100
 
 @dataclass
 class Batch:
-    """What is known of a batch; None is unknown."""
+    """The known figures of a batch; None means unknown."""
 
     rows_written: int | None = None
     rows_read: int | None = None
     lag: int | None = None  # records available and not read when the batch was planned
     sink_ms: float | None = None
-    trigger_ms: float | None = None  # with Spark's part
+    trigger_ms: float | None = None  # including Spark's own work
 
 
 def picture(batches: Mapping[int, Batch]) -> bytes:
-    """Return a PNG of batches by number, at least one; what is known of no batch has no panel."""
+    """Return a PNG of at least one batch; a figure that no batch has gets no panel."""
     written = any(batch.rows_written is not None for batch in batches.values())
     rows = ("written", "rows_written") if written else ("read", "rows_read")
     wanted: list[tuple[str, str, list[tuple[str, str]]]] = [
@@ -64,7 +64,7 @@ def picture(batches: Mapping[int, Batch]) -> bytes:
         series = {legend: _known(batches, name) for legend, name in names}
         if drawn := {legend: points for legend, points in series.items() if points}:
             panels.append((label, color, drawn))
-    # No pyplot: it would keep the figure, and belongs to the notebook's own thread.
+    # Don't use pyplot: it would keep the figure, and belongs to the notebook's own thread.
     height = _HEIGHT * len(panels)
     figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
     # Fixed margins, in inches: matplotlib's layouts would draw everything twice.
@@ -95,7 +95,7 @@ def _draw(
             axis.plot(numbers, values, color=color, marker=".", linestyle=style, label=legend)
     axis.set_ylabel(label)
     largest = max(value for points in series.values() for _number, value in points)
-    # Above the largest, room for the legend.
+    # Leave room for the legend above the largest value.
     axis.set_ylim(0, (largest or 1) * (1.3 if len(series) > 1 else 1.1))
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -105,27 +105,27 @@ def _draw(
 
 
 class LivePlot:
-    """Draws the last hundred batches of a query; give it to the sink as ``on_batch``.
+    """Draws the last hundred batches of a query; pass it to the sink as ``on_batch``.
 
-    It shows rows, lag (where Spark tells it) and milliseconds, by batch. As the value of a cell it
-    is a picture. Jupyter exchanges it while the query runs, at most once a second; Databricks shows
-    the picture of the moment. Rows are those written, by the sink's reports. With Spark Connect,
-    whose batches run in another process than the notebook, and for a query that has started
-    already, they are those read, by Spark's progress, which tells lag and time too. A thread of its
-    own draws, as long as the query runs.
+    The plot shows rows, lag (if Spark reports it) and milliseconds by batch. As the value of a
+    cell, it is displayed as a picture. Jupyter updates the picture while the query runs, at most
+    once a second; Databricks shows the state at that moment. The rows are rows written, from the
+    sink's reports. They are rows read, from Spark's progress, for a query that has already started
+    and with Spark Connect, whose batches run in a different process than the notebook. Lag and
+    time come from Spark's progress too. A separate thread draws while the query runs.
 
     Args:
-        query: A query that has started. None if the sink is to name it, as ``on_batch``.
+        query: A query that has started. None if the sink sets the query, through ``on_batch``.
 
     Examples:
-        In one cell, and ``plot`` in any other:
+        In one cell; any other cell can show ``plot`` again:
 
             plot = LivePlot()
             sink = ExactlyOnceSink(..., on_batch=plot)
             query = sink.write(orders).start()
             plot
 
-        Of a query that runs:
+        For a query that is already running:
 
             LivePlot(query)
     """
@@ -140,7 +140,7 @@ class LivePlot:
         self._lock = threading.Lock()
 
     def __call__(self, report: BatchReport) -> None:
-        """Note a batch; called as ``on_batch``."""
+        """Add a batch; the sink calls it as ``on_batch``."""
         with self._lock:
             batch = self._batch(report.batch_id)
             batch.rows_written = report.rows_written
@@ -152,21 +152,21 @@ class LivePlot:
         """Follow a query; the sink calls it when the query has started."""
         with self._lock:
             if self._query is not None and self._query.id != query.id:
-                # Of another checkpoint, whose batches begin anew.
+                # The query has another checkpoint, whose batches are numbered from 0 again.
                 self._batches.clear()
             self._query = query
             self._wake()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Spark Connect sends on_batch to the process of the batches, which shows nothing, and may
-        # have no matplotlib: something that takes a report and does nothing.
+        # Spark Connect sends on_batch to the process that runs the batches, which shows nothing and
+        # may lack matplotlib. Send a function that takes a report and does nothing.
         return attrgetter, ("batch_id",)
 
     def png(self) -> bytes | None:
-        """Draw the picture of this moment.
+        """Draw the current state.
 
         Returns:
-            A PNG of 8 by 2 inches for each panel at 100 dots per inch; None without any batch.
+            A PNG of 8 by 2 inches per panel at 100 dots per inch; None if there is no batch yet.
 
         Examples:
             ::
@@ -179,7 +179,7 @@ class LivePlot:
             batches = dict(self._batches)
         return picture(batches) if batches else None
 
-    # What a notebook calls --------------------------------------------------------------------
+    # Called by notebooks ----------------------------------------------------------------------
 
     def _repr_html_(self) -> str:
         png = self.png()
@@ -189,7 +189,7 @@ class LivePlot:
         return f'<img alt="rows, lag and time by batch" src="data:image/png;base64,{text}">'
 
     def _ipython_display_(self) -> None:
-        from IPython.display import HTML, display  # noqa: PLC0415 - who calls this has it
+        from IPython.display import HTML, display  # noqa: PLC0415 - only IPython calls this
 
         page = HTML(self._repr_html_())
         if "DATABRICKS_RUNTIME_VERSION" in os.environ:
@@ -200,10 +200,10 @@ class LivePlot:
             self._shown.append(lambda html: handle.update(HTML(html)))
             self._wake()
 
-    # The thread that draws --------------------------------------------------------------------
+    # The drawing thread -----------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Start the thread if there is anything for it to do; the lock is held."""
+        """Start the thread if it has anything to do; the caller holds the lock."""
         self._woken = True
         if self._shown and self._thread is None:
             self._thread = threading.Thread(target=self._work, name="live-plot", daemon=True)
@@ -220,14 +220,14 @@ class LivePlot:
                     if not (lives or self._woken or self._changed):
                         self._thread = None
                         return
-        except Exception:  # noqa: BLE001 - the query must not end for a picture
+        except Exception:  # noqa: BLE001 - a plot must not end the query
             warn(logger, "EOS68", "the live plot has stopped; show it again", trace=True)
             with self._lock:
                 self._thread = None
                 self._shown.clear()
 
     def _exchange(self) -> float:
-        """Exchanges the pictures on all pages; returns the processor's seconds."""
+        """Update the pictures on all pages; return the CPU seconds spent."""
         begun = time.thread_time()
         html = self._repr_html_()
         for exchange in list(self._shown):
@@ -235,7 +235,7 @@ class LivePlot:
         return time.thread_time() - begun
 
     def _read_progress(self) -> bool:
-        """Note what Spark tells of its batches; return whether the query runs."""
+        """Take over Spark's progress; return True if the query is running."""
         query = self._query
         if query is None:
             return False
@@ -246,10 +246,10 @@ class LivePlot:
                 return lives
             with self._lock:
                 before = self._batches.get(last.batchId - 1)
-            # All of them only if some were missed: each costs a call to the JVM.
+            # Read all progress only if a batch was missed: each one costs a call to the JVM.
             missed = before is None or before.trigger_ms is None
             reports = query.recentProgress if missed else [last]
-        except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
+        except Exception:  # noqa: BLE001 - if Spark has ended in any way, so has the query
             return False
         for progress in reports:
             self._note(progress)
@@ -257,7 +257,7 @@ class LivePlot:
 
     def _note(self, progress: StreamingQueryProgress) -> None:
         spent = progress.durationMs
-        if "addBatch" not in spent:  # a look for new records that found none
+        if "addBatch" not in spent:  # a trigger that found no new records
             return
         lag = _lag(progress)
         with self._lock:
@@ -276,7 +276,7 @@ class LivePlot:
 
 
 def _lag(progress: StreamingQueryProgress) -> int | None:
-    """Return the lag over all partitions; None if Spark does not tell it, as of files."""
+    """Return the lag over all partitions; None if Spark doesn't report it, such as for files."""
     try:
         lags = source_lag(progress)
     except (SparkEosError, AttributeError, KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Announces queries and batches: to the log and to the functions given as ``on_batch``."""
+"""Announces queries and batches in the log and to the functions passed as ``on_batch``."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,9 +22,9 @@ def as_observers(on_batch: OnBatch | Iterable[OnBatch] | None) -> tuple[OnBatch,
 
 
 def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnBatch]) -> None:
-    """Tell observers with a method ``on_query`` of a started query, where it was started."""
-    # With Spark Connect that is another process than the one in which copies of the observers are
-    # called with the batches. The query's first batch may already be running, or be done.
+    """Call the ``on_query`` methods of observers, in the process that has started the query."""
+    # With Spark Connect, copies of the observers are called with the batches in another process.
+    # The query's first batch may already be running, or be done.
     for observer in observers:
         on_query = getattr(observer, "on_query", None)
         if callable(on_query):
@@ -33,7 +33,7 @@ def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnB
 
 
 def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
-    """Log a committed batch, then calls the observers in their order."""
+    """Log a committed batch, then call the observers in order."""
     logger.info("%s", report, extra=report.fields())
     for observer in observers:
         after = f"after batch {report.batch_id} of group {report.group_id}"
@@ -43,7 +43,7 @@ def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
 
 @contextmanager
 def _logging_errors(observer: OnBatch, when: str) -> Iterator[None]:
-    """Warn of an exception, which can't undo a commit, and would make Spark repeat a batch."""
+    """Turn exceptions into warnings: they can't undo a commit, and Spark would repeat the batch."""
     try:
         yield
     except Exception:  # noqa: BLE001 - it is logged

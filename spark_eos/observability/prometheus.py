@@ -26,8 +26,8 @@ class _Families:
     """The metrics of one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        # Names follow prometheus.io's conventions: base units, labels that can be summed over. The
-        # number of series does not grow with partitions or batches.
+        # Names follow prometheus.io's conventions: base units, and labels that can be summed over.
+        # The number of series does not grow with partitions or batches.
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry)
         histogram = partial(Histogram, registry=registry, buckets=_SECONDS)
@@ -35,13 +35,13 @@ class _Families:
         self.batches = counter("spark_eos_batches", "Batches committed.", group)
         self.attempts = counter(
             "spark_eos_retry_attempts",
-            "Spark jobs after the first of a batch: a task failed and its rows were written again.",
+            "Spark jobs beyond a batch's first: a task failed and its rows were written again.",
             group,
         )
         self.transactions = counter("spark_eos_transactions", "Transactions committed.", group)
         self.bytes = counter(
             "spark_eos_written_bytes",
-            "Bytes of the rows handed to the producers, as Arrow holds them.",
+            "Size in Arrow, in bytes, of the rows handed to the producers.",
             group,
         )
         self.rows_written = counter(
@@ -56,7 +56,7 @@ class _Families:
         )
         self.dead_letters = counter(
             "spark_eos_dead_letters",
-            "Rows committed as dead letters, by why they are.",
+            "Rows committed as dead letters, by reason.",
             [*group, "reason"],
         )
         self.timestamps_adjusted = counter(
@@ -66,7 +66,7 @@ class _Families:
         )
         self.offsets = counter(
             "spark_eos_source_offsets",
-            "Source offsets covered by batches, transaction markers included.",
+            "Source offsets covered by batches, including transaction markers.",
             source,
         )
         self.offsets_lost = counter(
@@ -77,7 +77,7 @@ class _Families:
         )
         self.lag = gauge(
             "spark_eos_source_lag_records",
-            "Offsets available at the last batch and not read; set by a BatchListener.",
+            "Offsets that were available but unread at the last batch; set by a BatchListener.",
             source,
         )
         self.last = gauge(
@@ -87,8 +87,8 @@ class _Families:
         )
         self.seen = gauge(
             "spark_eos_last_seen_timestamp_seconds",
-            "Unix time at which a batch was committed, or Spark said that there is nothing to "
-            "read; the latter with a BatchListener.",
+            "Unix time of the last committed batch or, with a BatchListener, of Spark's last "
+            "report that there is nothing to read, if that is later.",
             group,
         )
         self.duration = histogram(
@@ -106,7 +106,7 @@ class _Families:
         )
 
     def count(self, report: BatchReport) -> None:
-        """Add a batch."""
+        """Add a batch to the metrics."""
         group = report.group_id
         self.batches.labels(group).inc()
         self.attempts.labels(group).inc(report.attempts - 1)
@@ -125,7 +125,7 @@ class _Families:
         for p in report.partitions:
             self.rows_written.labels(group, p.topic).inc(p.rows_written)
             self.rows_skipped.labels(group, p.topic).inc(p.rows_skipped)
-            # The offset log does not hold the start of a new partition.
+            # The offset log lacks the start of a new partition.
             covered = 0 if p.start is None else p.end - p.start
             self.offsets.labels(group, p.topic).inc(covered)
         for step, spent in report.milliseconds.items():
@@ -153,11 +153,11 @@ _servers: dict[tuple[str, int], tuple[CollectorRegistry, Any]] = {}
 
 
 class PrometheusMetrics:
-    """Keeps Prometheus metrics of batches; give it to the sink as ``on_batch``.
+    """Keeps Prometheus metrics of batches; pass it to the sink as ``on_batch``.
 
-    It starts serving with the first batch, or when Spark first says that there is nothing to read
-    (`on_idle`), in the process that runs the batches: with Spark
-    Connect that is a process of the server, one per query.
+    Serving starts with the first batch, or when Spark first reports that there is nothing to read
+    (`on_idle`), in the process that runs the batches. With Spark Connect, that is a process of the
+    server, one per query.
 
     Args:
         registry: Registry that holds the metrics; by default prometheus_client's own. A registry
@@ -203,7 +203,7 @@ class PrometheusMetrics:
         return self._bound
 
     def __call__(self, report: BatchReport) -> None:
-        """Count a batch, and start serving with the first one.
+        """Count a batch; the first one starts serving.
 
         Raises:
             ConfigurationError: The port can't be bound.
@@ -212,11 +212,11 @@ class PrometheusMetrics:
         self._serve()
 
     def on_progress(self, joined: BatchProgress) -> None:
-        """Set the lag; a function for `spark_eos.observability.listener.BatchListener`."""
+        """Set the lag; for `spark_eos.observability.listener.BatchListener`."""
         self._families().note_lag(joined.report.group_id, joined.lag)
 
     def on_idle(self, group_id: str) -> None:
-        """Note that a query lives and has nothing to read; the same listener's ``on_idle``.
+        """Note that a query is alive but has nothing to read; for the listener's ``on_idle``.
 
         Raises:
             ConfigurationError: The port can't be bound.
@@ -225,7 +225,7 @@ class PrometheusMetrics:
         self._serve()
 
     def close(self) -> None:
-        """Stop serving for good; the metrics stay in their registry and continue to count."""
+        """Stop serving for good; the metrics stay in their registry and keep counting."""
         with _lock:
             bound, self._bound, self._port = self._bound, None, None
             if bound is not None and (self._address, bound) in _servers:

@@ -1,4 +1,4 @@
-"""What a running query says by itself: a line when it starts, and one for each batch if asked."""
+"""Lines that a query prints: one when it starts and, on request, one for each batch."""
 
 import contextlib
 import logging
@@ -11,32 +11,32 @@ logger = logging.getLogger("spark_eos")
 
 
 def say(text: str, **fields: object) -> None:
-    """Say one line: in the log if that takes INFO, else on stderr, unless a level silences it."""
+    """Log a line if the log takes INFO; else print it on stderr, unless a log level silences it."""
     if logger.isEnabledFor(logging.INFO):
         if logger.hasHandlers():
             logger.info("%s", text, extra=fields)
             return
     elif logger.level != logging.NOTSET or logger.disabled or _disabled():
-        return  # The logger has a level of its own, such as WARNING.
+        return  # The logger has its own level, such as WARNING.
     # Python hides INFO unless logging is configured.
     if sys.stderr is not None:
-        # It may be closed, or a pipe that nobody reads: no reason to end a query.
+        # Don't end a query because stderr is closed, or a pipe that nobody reads.
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"spark-eos: {text}\n")
             sys.stderr.flush()
 
 
 def _disabled() -> bool:
-    """Return True if `logging.disable` is in force for INFO."""
+    """Return True if `logging.disable` applies to INFO."""
     return logging.root.manager.disable >= logging.INFO
 
 
 def print_batch(report: BatchReport) -> None:
-    """Say one line for each batch; to be given as ``on_batch``.
+    """Print a line for each batch; pass it to the sink as ``on_batch``.
 
-    Where the log takes INFO, each batch is there already, and nothing more is said. The level of
-    the logger ``spark_eos`` silences it as it silences the line at the start. On Spark Connect the
-    lines are in the server's output, where batches run.
+    If the log takes INFO, it already has each batch, so nothing is printed. The level of the logger
+    ``spark_eos`` silences these lines as well as the line at the start. With Spark Connect, the
+    lines are in the output of the server, where batches run.
 
     Args:
         report: The batch's report.
@@ -52,7 +52,7 @@ def print_batch(report: BatchReport) -> None:
 
 
 def batch_line(report: BatchReport) -> str:
-    """A batch in a few words: ``group orders, batch 7: 10,000 rows in 0.31 s, 2 attempts``."""
+    """Summarize a batch: ``group orders, batch 7: 10,000 rows in 0.31 s, 2 attempts``."""
     lost = sum(records.after - records.first for records in report.lost)
     counts = (
         (report.rows_skipped, "row", "skipped"),
