@@ -1,20 +1,19 @@
-"""Enriches JSON orders exactly once with amount in EUR, region and tier; keys them by customer.
+"""Enriches JSON orders exactly once with amount in EUR, region and tier, keyed by customer.
 
 spark-submit --properties-file conf/spark-defaults.conf --jars "$(spark-eos jars)" \
     jobs/enrich_orders.py --bootstrap-servers localhost:9092 --group-id enrich-orders \
     --source orders --target orders-enriched --dead-letter-topic orders-dlq \
     --checkpoint-location checkpoints/enrich-orders
 
-An order:
-
+An example of an order:
     {"order_id": "o-00000017", "customer_id": "c-00042", "country": "DE", "currency": "EUR",
      "items": [{"sku": "s-0815", "quantity": 2, "unit_price": 19.90}],
      "status": "paid", "ordered_at": "2026-11-20T09:30:00Z"}
 
-Cancelled orders are left out. A record that is not such an order is never dropped. With
-``--dead-letter-topic`` it is written there unchanged, in the same transaction as everything else;
-headers give the reason and its source position. Without, the query stops and names its topic,
-partition and offset.
+Cancelled orders are left out. A record that is not a valid order is never dropped. With
+``--dead-letter-topic``, it is written to that topic unchanged, in the same transaction as all other
+output, and headers give the reason and source position. Without this option, the query stops and
+reports the record's topic, partition and offset.
 """
 
 from functools import partial
@@ -35,8 +34,8 @@ ORDER: Final = (
 )
 REQUIRED: Final = ("order_id", "customer_id", "currency", "items", "status", "ordered_at")
 MONEY: Final = "decimal(18,2)"
-# Small tables like these two are expressions here; join larger ones with a broadcast join, which
-# is a narrow operator too.
+# Small tables like these two can be expressions. Join larger tables with a broadcast join, which is
+# a narrow operator too.
 EUR_PER_UNIT: Final = {
     "EUR": "1.0000",
     "CHF": "1.0650",
@@ -55,11 +54,11 @@ REGIONS: Final = {
 
 
 def enrich(records: DataFrame, *, dead_letters: bool = False) -> DataFrame:
-    """Turns Kafka records that hold orders into Kafka records that hold enriched orders.
+    """Turn Kafka records with orders into Kafka records with enriched orders.
 
     Args:
         records: Columns ``source``, ``key``, ``value``, ``headers`` and ``timestamp``.
-        dead_letters: Whether records that are not orders become dead letters; if not, the query
+        dead_letters: Whether records that are not orders become dead letters; otherwise, the query
             fails at the first one.
 
     Returns:
@@ -155,8 +154,8 @@ def _position() -> Column:
 def main(options: JobOptions) -> None:
     """Enrich JSON orders exactly once with amount in EUR, region and tier, keyed by customer.
 
-    Cancelled orders are left out. Ctrl-C and SIGTERM stop the query cleanly; started again, it
-    continues where it stopped.
+    Cancelled orders are left out. Ctrl-C and SIGTERM stop the query cleanly. When it is started
+    again, it continues where it stopped.
     """
     transform = partial(enrich, dead_letters="dead_letters" in options.sink)
     run_job(options, transform, include_headers=True)

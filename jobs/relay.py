@@ -1,7 +1,7 @@
-"""Copies records from topics to a topic exactly once, also from one cluster to another.
+"""Copies records from topics to a topic exactly once, even from one cluster to another.
 
-Key, value, headers and timestamp are kept, and with --keep-partitions the partition. Keys and
-values may be written anew, with the schemas of another registry.
+Key, value, headers and timestamp are kept, and with --keep-partitions the partition too. Keys and
+values can be rewritten with the schemas of another registry.
 
 spark-submit --properties-file conf/spark-defaults.conf --jars "$(spark-eos jars)" jobs/relay.py \
     --source-bootstrap-servers east:9092 --bootstrap-servers west:9092 --group-id relay \
@@ -25,13 +25,13 @@ def relay(
     recoding: Recoding | None = None,
     dead_letters: bool = False,
 ) -> DataFrame:
-    """Keeps everything; the producer chooses the partition by the key again, unless it is kept.
+    """Copy records; unless partitions are kept, the producer chooses them by key.
 
     Args:
         records: Columns ``source``, ``key``, ``value``, ``headers``, ``timestamp``, ``partition``.
         keep_partitions: Whether to keep the partition.
-        recoding: How keys and values are written anew.
-        dead_letters: Whether records that can't be read become dead letters; if not, the query
+        recoding: How to rewrite keys and values; None to copy them.
+        dead_letters: Whether records that can't be read become dead letters; otherwise, the query
             fails at the first one.
 
     Returns:
@@ -48,21 +48,21 @@ def relay(
 @click.option(
     "--keep-partitions",
     is_flag=True,
-    help="Write each record to the partition it comes from. By default the key decides.",
+    help="Write each record to the partition it comes from. By default, the key decides.",
 )
 @schema_options
 @job_options
 def main(options: JobOptions, *, keep_partitions: bool, recoding: Recoding | None) -> None:
     """Copy records from topics to a topic, exactly once.
 
-    Key, value, headers and timestamp are copied. Ctrl-C and SIGTERM stop the query cleanly;
-    started again, it continues where it stopped.
+    Key, value, headers and timestamp are copied. Ctrl-C and SIGTERM stop the query cleanly. When
+    it is started again, it continues where it stopped.
 
-    With --source-bootstrap-servers the source topics are in another cluster; the consumer group,
+    With --source-bootstrap-servers, the source topics are in another cluster. The consumer group,
     and with it the progress, is in the cluster of --bootstrap-servers.
 
     With --schema-registry and --value-subject or --key-subject, records are written with a schema
-    of the target's registry, whose ids differ from those of the source's.
+    from the target's registry, whose schema ids differ from those in the source's registry.
     """
     transform = functools.partial(
         relay,

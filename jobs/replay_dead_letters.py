@@ -1,4 +1,4 @@
-"""Writes dead letters to the topic that they come from, or to another one, exactly once.
+"""Writes dead letters back to the topic they come from, or to another topic, exactly once.
 
 spark-submit --jars "$(spark-eos jars)" jobs/replay_dead_letters.py \
     --bootstrap-servers localhost:9092 --group-id replay-orders-raw \
@@ -30,26 +30,26 @@ def replay(
     by_key: bool = False,
     dead_letters: bool = False,
 ) -> DataFrame:
-    """Turns dead letters into the records they were made of.
+    """Turn dead letters back into their original records.
 
     Args:
         records: Dead letters, with columns ``source``, ``key``, ``value``, ``headers`` and
             ``timestamp``.
         target: Topic to write to.
-        every: Whether to write dead letters of other topics and clusters, too, and those that hold
-            a row; if not, only those whose record was in ``target``.
-        where: SQL condition of the dead letters to write.
-        by_key: Whether keys decide on partitions, too, where the original one is known.
+        every: Whether to include dead letters of other topics and clusters, and dead letters that
+            hold a row; otherwise, only those are written whose record was in ``target``.
+        where: SQL condition for the dead letters to write.
+        by_key: Whether keys decide on partitions even if the original partition is known.
         dead_letters: Whether dead letters that don't hold their whole record become dead letters
-            of this query; if not, the query fails at the first one.
+            of this query; otherwise, the query fails at the first one.
 
     Returns:
         Columns ``source``, ``key``, ``value``, ``headers``, ``timestamp``, ``partition`` and
         ``error``.
     """
-    letter = F.col("dead_letter")
-    here = letter.cluster.isNull() & letter.record.isNull()
-    original = here & (letter.topic == target)
+    dead_letter = F.col("dead_letter")
+    here = dead_letter.cluster.isNull() & dead_letter.record.isNull()
+    original = here & (dead_letter.topic == target)
     chosen = original_records(records)
     if not every:
         chosen = chosen.where(original)
@@ -59,12 +59,12 @@ def replay(
             chosen.schema  # noqa: B018 - Spark Connect checks the condition only now
         except PySparkException as cause:
             raise ConfigurationError(f"--where: {str(cause).splitlines()[0]}") from cause
-    error = F.when(letter.incomplete.isNotNull(), _incomplete())
+    error = F.when(dead_letter.incomplete.isNotNull(), _incomplete())
     value = F.col("value")
     if not dead_letters:
         value = F.when(error.isNull(), value).otherwise(F.raise_error(error))
-    # Null is by key.
-    partition = F.lit(None).cast("int") if by_key else F.when(original, letter.partition)
+    # Null lets the key decide.
+    partition = F.lit(None).cast("int") if by_key else F.when(original, dead_letter.partition)
     names = ("source", "key", value.alias("value"), "headers", "timestamp")
     return chosen.select(*names, partition.alias("partition"), error.alias("error"))
 
@@ -85,27 +85,27 @@ def _incomplete() -> Column:
     "--all",
     "every",
     is_flag=True,
-    help="Write dead letters of other topics and clusters, and of rows, too. By default only "
-    "those whose record was in the target.",
+    help="Also write dead letters of other topics and clusters, and of rows. By default, only "
+    "those are written whose record was in the target.",
 )
 @click.option(
     "--where",
     metavar="CONDITION",
-    help="SQL condition of the dead letters to write, such as \"dead_letter.reason = 'error'\".",
+    help="SQL condition for the dead letters to write, such as \"dead_letter.reason = 'error'\".",
 )
 @click.option(
     "--by-key",
     is_flag=True,
-    help="Let keys decide on partitions. By default a record goes back to its own partition.",
+    help="Let keys decide on partitions. By default, a record goes back to its original partition.",
 )
 @job_options
 def main(options: JobOptions, *, every: bool, where: str | None, by_key: bool) -> None:
-    """Write dead letters to the topic that they come from, or to another one, exactly once.
+    """Write dead letters back to the topic they come from, or to another topic, exactly once.
 
-    --source is the dead-letter topic. The query ends at the dead letters that are there when it
-    starts. Killed or started again with the same group and checkpoint, it continues where it
-    stopped. Dead letters that it does not choose stay in the topic: another --group-id, with
-    another checkpoint, can write them.
+    --source is the dead-letter topic. The query processes the dead letters that are there when it
+    starts, and then ends. If it is killed or started again with the same group and checkpoint, it
+    continues where it stopped. Dead letters that it does not select stay in the topic. To write
+    them later, use another --group-id and checkpoint.
 
     Key, value, headers, timestamp and partition are the original record's. Conditions may use
     these columns, the dead letter's own position (source.topic, source.partition, source.offset),
@@ -114,18 +114,19 @@ def main(options: JobOptions, *, every: bool, where: str | None, by_key: bool) -
     """
     if click.get_current_context().get_parameter_source("trigger") is not ParameterSource.DEFAULT:
         raise click.UsageError(
-            "A replay ends at the dead letters that are there when it starts: leave --trigger out."
+            "A replay ends after the dead letters that are there when it starts: leave --trigger "
+            "out."
         )
-    # Aborted records are no dead letters.
+    # Records of aborted transactions are not dead letters.
     committed = {"isolation.level": "read_committed"}
     source_kafka = options.source_kafka
     options = dataclasses.replace(
         options,
         kafka={**options.kafka, **committed},
         source_kafka=None if source_kafka is None else {**source_kafka, **committed},
-        # A replay that did not end would repeat for ever what fails again.
+        # A replay that never ended would repeat records that fail again forever.
         trigger={"availableNow": True},
-        # What retention has deleted can't be replayed; the gap is logged.
+        # Records that retention has deleted can't be replayed; the gap is logged.
         sink={**options.sink, "fail_on_data_loss": False},
     )
     transform = partial(

@@ -29,7 +29,7 @@ dbutils.widgets.text("records_per_batch", "100000", "Records per batch")
 # MAGIC %md
 # MAGIC ## The query
 # MAGIC
-# MAGIC Each batch's report is written to a file beside the checkpoint, because with Spark Connect
+# MAGIC Each batch's report is written to a file beside the checkpoint, because with Spark Connect,
 # MAGIC batches run in a different process than this notebook.
 
 # COMMAND ----------
@@ -70,10 +70,10 @@ query.awaitTermination()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What it did
+# MAGIC ## What the query did
 # MAGIC
-# MAGIC The sink's reports joined with Spark's progress of this run. `lag` is the number of records
-# MAGIC available and not read yet.
+# MAGIC The sink's reports are joined with Spark's progress for this run. `lag` is the number of
+# MAGIC available records that had not been read yet.
 
 # COMMAND ----------
 

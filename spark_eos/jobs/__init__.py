@@ -1,1 +1,1 @@
-"""A framework for spark-submit jobs: command-line options, start, logs and clean stop. Public."""
+"""A framework for spark-submit jobs: command-line options, start, logs and clean stop; public."""

@@ -1,4 +1,4 @@
-"""The command-line options of a client, shared by commands and jobs."""
+"""Command-line options for Kafka clients, shared by commands and jobs."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -12,26 +12,26 @@ from click.core import ParameterSource
 def decorated(
     command: Callable[..., None], options: Sequence[Callable[..., Any]]
 ) -> Callable[..., None]:
-    """Add click options to a command, in the order in which help shows them."""
+    """Add click options to a command, in the order in which the help shows them."""
     return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
 def _settings_of(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
-    """Settings of the form key=value, over those of the file; for click."""
+    """Parse settings of the form key=value, which override the file's; a callback for click."""
     settings: dict[str, str] = dict(context.meta.get(f"{parameter.name}_config", {}))
     for text in values:
         name, equals, value = text.partition("=")
         if not name.strip() or not equals:
-            # Not quoted: it may be a URL with a password.
+            # The message doesn't quote the value, which may be a URL with a password.
             raise click.BadParameter("a value is not of the form key=value")
         settings[name.strip()] = value
     return settings
 
 
 def _keep_file(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
-    """Keep the settings of a file's lines for `_settings_of`; for click."""
+    """Keep the settings from a file's lines for `_settings_of`; a callback for click."""
     if file is None:
         return
     try:
@@ -45,15 +45,15 @@ def _keep_file(context: click.Context, parameter: click.Parameter, file: Path | 
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not name.strip() or not equals:
-            # Not quoted: the line may hold a secret.
+            # The message doesn't quote the line, which may hold a secret.
             raise click.BadParameter(f"line {number} of {str(file)!r} is not of the form key=value")
         settings[name.strip()] = value.strip()
 
 
 def setting_options(
     name: str,
-    setting: str,  # the help of --NAME, which overrides the file's
-    file: str,  # that of --NAME-config
+    setting: str,  # the help of --NAME, which overrides the file's settings
+    file: str,  # the help of --NAME-config
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add ``--NAME`` and ``--NAME-config`` to a command, which receives them as one mapping."""
     options = (
@@ -85,12 +85,12 @@ _kafka_options: Final = setting_options(
 _source_bootstrap_servers_option: Final = click.option(
     "--source-bootstrap-servers",
     metavar="HOST:PORT,...",
-    help="The Kafka cluster that is read, if it is another one.",
+    help="The Kafka cluster to read from, if it is a different one.",
 )
 _source_kafka_options: Final = setting_options(
     "source-kafka",
-    "As --kafka, for that cluster, which gets none of the other settings.",
-    "As --kafka-config, for that cluster.",
+    "Like --kafka, for the cluster to read from, which gets none of the other settings.",
+    "Like --kafka-config, for the cluster to read from.",
 )
 
 
@@ -105,7 +105,7 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def source_client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add those of the source cluster, received as ``source_kafka``: None if it is no other."""
+    """Add the source cluster's options, received as ``source_kafka``: None for the same cluster."""
 
     @functools.wraps(command)
     def with_servers(
@@ -117,7 +117,7 @@ def source_client_options(command: Callable[..., None]) -> Callable[..., None]:
             return
         context = click.get_current_context()
         for name in ("source_kafka", "source_kafka_config"):
-            # Not by their values: a file may have no settings.
+            # The values don't show whether an option was given: a file may have no settings.
             if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
                 option = "--" + name.replace("_", "-")
                 raise click.UsageError(f"{option} needs --source-bootstrap-servers.")

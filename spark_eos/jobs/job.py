@@ -1,4 +1,4 @@
-"""Runs the query of a spark-submit job, from its start to its stop."""
+"""Runs the query of a spark-submit job from start to stop."""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class JobMetrics:
-    """Prometheus metrics of a job's query: of its batches and, in classic Spark, of its lag."""
+    """Prometheus metrics of a job's query: its batches and, in classic Spark, its lag."""
 
     def __init__(self, port: int, address: str) -> None:
         try:
@@ -36,20 +36,20 @@ class JobMetrics:
         self._listener: BatchListener | None = None
 
     def listen(self, spark: SparkSession) -> None:
-        """Take the lag, and signs of life, from Spark's progress."""
-        # Connect runs the batches, and these metrics, in another process.
+        """Get the lag, and signs of life, from Spark's progress."""
+        # Connect runs the batches, and so these metrics, in another process.
         if not is_connect(spark):
             self._listener = BatchListener(self._metrics.on_progress, self._metrics.on_idle)
             spark.streams.addListener(self._listener)
 
     def __call__(self, report: BatchReport) -> None:
-        """Note a batch; called as ``on_batch``."""
+        """Add a batch to the metrics; the sink calls it as ``on_batch``."""
         self._metrics(report)
         if self._listener is not None:
             self._listener(report)
 
     def on_query(self, query: StreamingQuery, group_id: str) -> None:
-        """Note the query's group; the sink calls it when the query has started."""
+        """Remember the query's group; the sink calls it when the query has started."""
         if self._listener is not None:
             self._listener.on_query(query, group_id)
 
@@ -72,10 +72,10 @@ def run_job(
 
     Args:
         options: The parsed command line.
-        transform: Function from the columns of `ExactlyOnceSink.read` to those that
-            `ExactlyOnceSink.write` takes; it may use narrow operators only.
+        transform: Function from the columns of `ExactlyOnceSink.read` to the columns that
+            `ExactlyOnceSink.write` takes; it may use only narrow operators.
         include_headers: Whether to read the records' headers too.
-        session: Function that starts Spark; by default as `session_builder` does, which leaves
+        session: Function that starts Spark. By default, `session_builder` does, and leaves
             spark-submit's configuration as it is.
 
     Raises:
@@ -111,7 +111,7 @@ def run_job(
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from error
         spark = session()
-        signals.install()  # again: Spark has installed a handler of its own
+        signals.install()  # again, because Spark has installed its own handler
         if metrics is not None:
             metrics.listen(spark)
         try:
@@ -149,5 +149,5 @@ def _log_to_stderr(log_format: str) -> None:
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
     logging.basicConfig(handlers=[handler])
     logging.getLogger("spark_eos").setLevel(logging.INFO)
-    # It reports lost connections to a JVM that is stopping.
+    # py4j would report lost connections to a JVM that is stopping.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""The command-line options of spark-submit jobs."""
+"""Command-line options of spark-submit jobs."""
 
 import dataclasses
 import functools
@@ -32,10 +32,10 @@ class JobOptions:
         log_format: ``text`` or ``json``.
         metrics_port: Port of the Prometheus metrics; None to serve none.
         metrics_address: Interface to serve the metrics on.
-        source_kafka: Client settings of the cluster that has the source topics; None if it is the
-            target's.
-        sink: The sink's further arguments, as far as they were given: ``transactions``,
-            ``dead_letters`` and so on.
+        source_kafka: Client settings for the cluster of the source topics; None if it is the same
+            as the target's.
+        sink: Further arguments of the sink that were given: ``transactions``, ``dead_letters`` and
+            so on.
 
     Examples:
         >>> JobOptions(
@@ -66,7 +66,7 @@ class JobOptions:
     sink: Mapping[str, Any] = field(default_factory=dict)
 
 
-# What is made of other options.
+# Fields that are made from other options.
 _MADE: Final = {"trigger", "source_options", "sink"}
 
 
@@ -90,7 +90,7 @@ def _command_line_name(option: FlatOption) -> str:
 
 
 def _of_the_sink() -> Iterator[Callable[..., Any]]:
-    """Return the sink's options that are in value objects, from their declarations."""
+    """Yield options for the fields of the sink's value objects, from their declarations."""
     for option in FLAT.values():
         about: dict[str, Any] = {"help": option.help.replace("``", ""), "default": None}
         if option.default not in (None, False, dataclasses.MISSING):
@@ -119,13 +119,13 @@ _OPTIONS: Final = (
         "--checkpoint-location",
         required=True,
         metavar="PATH",
-        help="Where Spark keeps the query's checkpoint, on any file system Spark can use.",
+        help="Where Spark keeps the query's checkpoint, on any file system that Spark can use.",
     ),
     click.option(
         "--moved-from",
         metavar="QUERY",
         help="Query whose offsets a new checkpoint continues from, although the target or all "
-        "sources differ; the error that asks for it names it.",
+        "sources differ; the error that asks for this option names the query.",
     ),
     click.option(
         "--available-now",
@@ -143,7 +143,7 @@ _OPTIONS: Final = (
         type=click.Choice(["earliest", "latest"]),
         default="earliest",
         show_default=True,
-        help="Where a new group starts that has no committed offsets.",
+        help="Where a new group without committed offsets starts.",
     ),
     click.option(
         "--max-offsets-per-trigger",
@@ -156,7 +156,8 @@ _OPTIONS: Final = (
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="Format of the log on stderr; json is one document per line, with a batch's fields.",
+        help="Format of the log on stderr; json writes one document per line, with a batch's "
+        "fields.",
     ),
     click.option(
         "--metrics-port",
@@ -169,7 +170,8 @@ _OPTIONS: Final = (
         default=JobOptions.metrics_address,
         show_default=True,
         metavar="ADDRESS",
-        help="Interface to serve them on; 0.0.0.0 for all, so that other hosts can reach them.",
+        help="Interface to serve metrics on; 0.0.0.0 means all, so that other hosts can reach "
+        "them.",
     ),
 )
 

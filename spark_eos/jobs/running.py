@@ -1,4 +1,4 @@
-"""Runs queries until they end or a signal stops them, in a program that is there for them."""
+"""Runs queries until they end or a signal stops them, in a program made for this purpose."""
 
 import atexit
 import contextlib
@@ -26,9 +26,9 @@ from spark_eos.errors import QueryFailedError
 logger = logging.getLogger(__name__)
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-# A signal is noticed within this time while the query runs.
+# Maximum delay before a signal is noticed while the query runs.
 _POLL_SECONDS: Final = 1
-# How long a batch may take to end by itself.
+# Time for a batch to end by itself before it is interrupted.
 _BATCH_SECONDS: Final = 5
 _PAUSE_SECONDS: Final = 0.02
 _SAID: Final = "Interrupted: the query has stopped; its next start continues from there."
@@ -39,19 +39,20 @@ def run(query: StreamingQuery, *others: StreamingQuery) -> None:
     """Wait in a script until its queries end; Ctrl-C or SIGTERM stops them cleanly.
 
     A query stops after the current batch, or in the middle of it if that takes longer than 5 s.
-    If a query fails, the others stop in the same way. A second signal ends the script at once.
-    Handlers of the script's own stay; at a prompt, in a notebook and outside of the main thread, no
-    signal is handled. When it returns or raises, signal handlers and log levels are what they were;
-    only once Python exits, Spark logs no more than errors, so that the end of the output says why.
+    If a query fails, the other queries stop in the same way. A second signal ends the script at
+    once. The script's own signal handlers stay. At a prompt, in a notebook and outside the main
+    thread, no signals are handled. When the function returns or raises, signal handlers and log
+    levels are restored. While Python exits, Spark logs only errors, so that the end of the output
+    shows the cause.
 
     Args:
         query: A query that has started.
         others: Further queries of the script.
 
     Raises:
-        QueryFailedError: A query has failed; its text is the cause, without Spark's plan.
-        SystemExit: A signal has stopped the queries; the status is 128 + the signal's number. One
-            line on stderr says so.
+        QueryFailedError: A query has failed; the text is the cause, without Spark's plan.
+        SystemExit: A signal has stopped the queries, as a line on stderr says; the status is
+            128 + the signal's number.
 
     Examples:
         ::
@@ -62,7 +63,7 @@ def run(query: StreamingQuery, *others: StreamingQuery) -> None:
     if hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
         wait([query, *others], StopSignals())
         return
-    # py4j would log the exception that `wait` tells, with its stack trace.
+    # py4j would log the exception that `wait` raises, with a stack trace.
     with StopSignals() as signals, _py4j_quiet():
         signals.waiting = True
         _quiet_exit()
@@ -73,7 +74,7 @@ def run(query: StreamingQuery, *others: StreamingQuery) -> None:
 
 
 def _ended(query: StreamingQuery, seconds: Any) -> bool | None:
-    """Wait for a query's end; raise its failure as `QueryFailedError`, and why it failed."""
+    """Wait for a query to end; raise a failure as `QueryFailedError` with its cause."""
     try:
         return query.awaitTermination(seconds)
     except StreamingQueryException as error:
@@ -86,18 +87,19 @@ def _ended(query: StreamingQuery, seconds: Any) -> bool | None:
 
 @functools.cache
 def _quiet_exit() -> None:
-    """Once Python exits, has Spark log no more than errors: spark-submit's JVM outlives it."""
+    """Make Spark log only errors once Python exits, since spark-submit's JVM outlives it."""
     atexit.register(_set_level_of_spark, "ERROR")
 
 
-# Only for programs that have handed the process over. All is put back at the end.
+# Only for programs that have handed over the process. All handlers are restored at the end.
 class StopSignals:
-    """SIGINT and SIGTERM: keeps the first, or ends the program; a second one ends it at once."""
+    """Handles SIGINT and SIGTERM: keeps the first, or ends the program; ends it on the second."""
 
     def __init__(self) -> None:
         self.status: int | None = None  # the program's exit status, after a signal
-        # Whether the first signal is only kept. While a query runs, an exception could interrupt a
-        # call to the JVM, and the next call, which stops the query, would read its answer.
+        # Whether to keep the first signal instead of raising. While a query runs, an exception
+        # could interrupt a call to the JVM, and the next call, which stops the query, would read
+        # the answer to the interrupted call.
         self.waiting = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -110,38 +112,38 @@ class StopSignals:
             signal.signal(number, handler)
 
     def install(self) -> None:
-        """Install the handlers, also in place of the one that Spark's start installs."""
+        """Install the handlers, also in place of the one that Spark installs when it starts."""
         for number in _SIGNALS:
             handler = signal.getsignal(number)
-            # One of the program's own stays.
+            # Leave the program's own handlers in place.
             if _is_default(handler):
                 self._before.setdefault(number, handler)
                 signal.signal(number, self._received)
 
     def _received(self, number: int, _frame: FrameType | None) -> None:
-        for each in self._before:
-            signal.signal(each, signal.SIG_DFL)
+        for handled in self._before:
+            signal.signal(handled, signal.SIG_DFL)
         self.status = 128 + number
         if not self.waiting:
             raise SystemExit(self.status)
 
 
 def _is_default(handler: Any) -> bool:
-    """Whether a handler is Python's, or Spark's, which cancels all jobs and so fails the batch."""
+    """Return True for Python's handler and Spark's, which cancels all jobs and fails the batch."""
     return handler in {signal.default_int_handler, signal.SIG_DFL} or (
         callable(handler) and getattr(handler, "__module__", "").startswith("pyspark.")
     )
 
 
 def wait(queries: Sequence[StreamingQuery], signals: StopSignals) -> None:
-    """Wait until all queries end; stop them after a signal or a failure, which is raised.
+    """Wait until all queries end; stop them after a signal or a failure, and raise the failure.
 
     Raises:
         QueryFailedError: A query has failed.
     """
     running = [*queries]
     try:
-        # A signal during a call to the JVM is noticed when that returns.
+        # A signal during a call to the JVM is noticed when the call returns.
         while signals.status is None and running:
             seconds: Any = _POLL_SECONDS / len(running)
             running = [query for query in running if not _ended(query, seconds)]
@@ -154,7 +156,7 @@ def wait(queries: Sequence[StreamingQuery], signals: StopSignals) -> None:
 
 
 def _stop(queries: Sequence[StreamingQuery]) -> None:
-    """Stop queries; those whose batch ends soon, after it."""
+    """Stop queries, after the current batch if it ends soon."""
     if queries:
         end = time.monotonic() + _BATCH_SECONDS
         with _spark_quiet():
@@ -168,13 +170,13 @@ def _stop_between_batches(query: StreamingQuery, end: float) -> None:
             time.sleep(_PAUSE_SECONDS)
         query.stop()
     except (PySparkException, Py4JError, ConnectionError) as error:
-        # Ctrl-C may have reached the JVM too: it is gone, and the query with it.
+        # Ctrl-C may have reached the JVM too. Then it is gone, and the query with it.
         logger.debug("stopping the query: %s", error)
 
 
 @contextlib.contextmanager
 def _spark_quiet() -> Iterator[None]:
-    """Leave out what Spark and py4j log of a batch that a stop interrupts, with stack traces."""
+    """Suppress the stack traces that Spark and py4j log for a batch interrupted by a stop."""
     with _py4j_quiet():
         level = _set_level_of_spark("ERROR")
         try:

@@ -1,4 +1,4 @@
-"""The command-line options of jobs that read and write records with schemas of a registry."""
+"""Command-line options of jobs that read and write records with schemas from a registry."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -17,14 +17,14 @@ _COLUMNS: Final = ("value", "key")
 
 @dataclass(frozen=True)
 class Recoding:
-    """Reads columns with the schemas of one registry, and writes them with those of another."""
+    """Reads columns with the schemas of one registry and writes them with another registry's."""
 
     source: SchemaRegistry
     target: SchemaRegistry
-    subjects: Mapping[str, tuple[str, str]]  # by column, that of the source and of the target
+    subjects: Mapping[str, tuple[str, str]]  # subjects of source and target by column
 
     def __call__(self, frame: DataFrame, *, errors: str) -> DataFrame:
-        """The frame with its columns written anew; ``errors`` as for `SchemaRegistry.decode`."""
+        """Return the frame with its columns recoded; ``errors`` as for `SchemaRegistry.decode`."""
         for column, (source, target) in self.subjects.items():
             frame = self.source.decode(frame, column, subject=source, errors=errors)
             frame = self.target.encode(frame, column, subject=target, errors=errors)
@@ -36,13 +36,13 @@ def _subject_options() -> Iterator[Callable[..., Any]]:
         yield click.option(
             f"--{column}-subject",
             metavar="SUBJECT",
-            help=f"Write {column}s with this subject's latest schema; without it, they are "
+            help=f"Write {column}s with this subject's latest schema; by default, {column}s are "
             "copied as they are.",
         )
         yield click.option(
             f"--source-{column}-subject",
             metavar="SUBJECT",
-            help=f"Subject to read {column}s with, if its name differs from that.",
+            help=f"Subject to read {column}s with, if it differs from --{column}-subject.",
         )
 
 
@@ -50,17 +50,17 @@ _own_registry: Final = setting_options(
     "schema-registry",
     "Setting of the schema registry by its confluent-kafka name, such as "
     "url=http://localhost:8081; repeatable.",
-    "File of such settings, one KEY=VALUE per line. Use it for secrets.",
+    "File of registry settings, one KEY=VALUE per line. Use it for secrets.",
 )
 _source_registry: Final = setting_options(
     "source-schema-registry",
-    "As --schema-registry, for the source's records, if they have another registry.",
-    "As --schema-registry-config, for that registry.",
+    "Like --schema-registry, for the source's records, if they have another registry.",
+    "Like --schema-registry-config, for the source's registry.",
 )
 
 
 def schema_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add options of schemas, received as ``recoding``: a `Recoding`, or None with no subject."""
+    """Add schema options, received as ``recoding``: a `Recoding`, or None without a subject."""
 
     @functools.wraps(command)
     def with_recoding(
