@@ -17,9 +17,9 @@ def arrivals(
     note_wait: Callable[[float], None],
 ) -> Iterator[_Item]:
     """Yield the items in order, and call back while the next one is late."""
-    # The caller's thread reads the items, since passing one between threads takes as long as
-    # writing a thousand rows. Another thread watches the clock only while the caller waits for an
-    # item.
+    # The caller's own thread reads the items: passing an item between threads takes as long as
+    # writing a thousand rows. A second thread watches the clock, only while the caller waits for
+    # an item.
     watch = _Watch(is_late, on_late, every)
     thread = threading.Thread(target=watch.run, name="spark-eos-rows", daemon=True)
     thread.start()
@@ -28,7 +28,7 @@ def arrivals(
             began = time.monotonic()
             with watch.waiting():
                 item = next(items, None)
-            # Without the seconds of `on_late`.
+            # Don't count the seconds spent in `on_late`.
             note_wait(time.monotonic() - began - watch.late)
             if watch.failure is not None:
                 raise watch.failure
@@ -43,7 +43,7 @@ class _Watch:
     def __init__(self, is_late: Callable[[], bool], on_late: Callable[[], None], every: float):
         self.over = threading.Event()
         self.failure: BaseException | None = None
-        # Seconds that `on_late` has taken in the caller's present wait.
+        # Seconds that `on_late` has taken during the caller's current wait.
         self.late = 0.0
         self._is_late = is_late
         self._on_late = on_late
@@ -69,7 +69,7 @@ class _Watch:
                     began = time.monotonic()
                     try:
                         self._on_late()
-                    except BaseException as error:  # noqa: BLE001 - raised to the caller
+                    except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
                         self.failure = error
                         return
                     self.late += time.monotonic() - began

@@ -15,7 +15,7 @@ from spark_eos._worker.records import (
 
 _SOURCE = {"topic": SOURCE_TOPIC, "partition": SOURCE_PARTITION, "offset": SOURCE_OFFSET}
 FLAT_SOURCE = {name: f"__source_{name}" for name in _SOURCE}
-"""The columns that hold the fields of ``source`` if it is spread over several."""
+"""The columns that hold the fields of ``source`` if it is flattened."""
 _AS_THEY_ARE = ("topic", TOPIC_IS_SOURCE, "partition", "headers", *FOR_LETTERS)
 FILE_NUMBER = "file"
 """The column with the number of a staged row's file."""
@@ -47,8 +47,8 @@ def staged_batches(
     batches: Iterator[pa.RecordBatch], *, progress_topic: str, first: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield Arrow batches of a staged copy with the columns that tasks need."""
-    # Here, not in Spark's plan: that has no constant of a batch then, so Spark compiles it once,
-    # and no topic has to be handed over for each row.
+    # Add these columns here, not in Spark's plan. Without constants that change with each batch,
+    # Spark compiles the plan only once, and it need not pass a topic with each row.
     for batch in batches:
         columns = {
             SOURCE_TOPIC: pa.repeat(progress_topic, batch.num_rows),
@@ -75,8 +75,8 @@ def _bytes(column: pa.Array) -> pa.Array:
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
-    # Rounded down, before 1970 too. As numbers, since Arrow has no milliseconds of the first
-    # microseconds; and without the time zone, which Arrow may not know.
+    # Round down, even before 1970. Use integers: Arrow's milliseconds can't represent the earliest
+    # microseconds. Drop the time zone, which Arrow may not know.
     unit = column.type.unit
     instants = column.cast(pa.timestamp(unit)).cast(pa.int64())
     parts = 1000 if unit == "us" else 1

@@ -1,4 +1,4 @@
-"""Makes dead letters of the rows of one task that can't be written as they are."""
+"""Turns the rows of a task that can't be written as they are into dead letters."""
 
 from collections.abc import Mapping
 
@@ -32,21 +32,21 @@ from spark_eos._worker.writer_settings import WriterSettings
 
 
 class DeadLetterBuilder:
-    """The dead letters of one task, transaction by transaction."""
+    """Builds the dead letters of one task, transaction by transaction."""
 
     def __init__(
         self,
         settings: WriterSettings,
-        letters: DeadLetterSettings,
+        dead_letters: DeadLetterSettings,
         targets: TargetTopics,
         rules: TopicRules,
     ) -> None:
         self._settings = settings
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._targets = targets
         self._rules = rules
         self._sources = SourceRecords(settings)
-        # Of the dead-letter topic, looked up once in each transaction.
+        # Number of partitions of the dead-letter topic, looked up once per transaction.
         self._partitions: int | None = None
         self.counts = DeadLetterTally()
         self.by_partition: dict[TopicPartition, int] = {}
@@ -57,14 +57,14 @@ class DeadLetterBuilder:
         self._partitions = None
 
     def ready(self, part: SourceRows, topics: RowTopics) -> bool:
-        """Return True if `classify` does not wait for partitions."""
+        """Return True if `classify` will not wait for partitions."""
         partitions = self._targets.partitions(self._targets.known(topics.names))
         unknown = rows_for_unknown_partition(part, topics, partitions)
         wanted = greatest_partitions(part, topics, unknown) if unknown else {}
         return self._targets.ready_for_partitions(wanted)
 
     def classify(self, part: SourceRows, topics: RowTopics) -> dict[int, Fault]:
-        """Return the rows that must not be written as they are, by row."""
+        """Return why rows must not be written as they are, by row."""
         header = Fault(reasons.INVALID_HEADER, INVALID_HEADER)
         faults = dict.fromkeys(rows_with_invalid_header(part.rows), header)
         faults |= rows_with_error(part)
@@ -85,23 +85,23 @@ class DeadLetterBuilder:
         self, part: SourceRows, faults: Mapping[int, Fault]
     ) -> dict[int, RecordContent]:
         """Return the dead letters that replace rows, by row."""
-        return {row: self._letter(part, row, faults[row]) for row in sorted(faults)}
+        return {row: self._dead_letter(part, row, faults[row]) for row in sorted(faults)}
 
-    def _letter(self, part: SourceRows, row: int, fault: Fault) -> RecordContent:
-        letters = self._letters
+    def _dead_letter(self, part: SourceRows, row: int, fault: Fault) -> RecordContent:
+        settings = self._dead_letters
         if self._partitions is None:
-            self._partitions = self._targets.letter_partitions(letters.topic)
+            self._partitions = self._targets.letter_partitions(settings.topic)
         own = part.source.partition % self._partitions
-        partition = own if letters.positions else ANY_PARTITION
+        partition = own if settings.positions else ANY_PARTITION
         record, is_all = carried_record(part, row)
-        if letters.positions and not is_all:
+        if settings.positions and not is_all:
             record = self._sources.fetch(part.source, part.offsets[row].as_py()) or record
         is_row = record is None
         record = record or record_content(part.rows, row)
         omitted = [] if record.headers is not None else [UNREADABLE]
         while True:
             headers = letter_headers(
-                letters,
+                settings,
                 self._settings.group_id,
                 part,
                 row,
@@ -110,9 +110,10 @@ class DeadLetterBuilder:
                 is_row=is_row,
                 omitted=omitted,
             )
-            # Written now, since retention counts from then; a header tells the record's time.
-            letter = RecordContent(record.key, record.value, headers, None, partition)
-            refused = self._rules.fault(letters.topic, letter)
+            # The timestamp is the time of writing, since retention counts from it. A header has
+            # the record's own time.
+            dead_letter = RecordContent(record.key, record.value, headers, None, partition)
+            refused = self._rules.fault(settings.topic, dead_letter)
             if refused is None or refused.reason != reasons.TOO_LARGE:
                 break
             smaller = without_largest(record)
@@ -122,11 +123,11 @@ class DeadLetterBuilder:
             omitted.append(left_out)
         if refused is not None:
             raise self._refusal(part.position(row), refused)
-        # Only the first position of each reason is kept, and making its text takes a while.
+        # Only each reason's first position is kept, so make no text for the others.
         first = fault.reason not in self.counts.first
         self.counts.add(fault.reason, part.position(row) if first else "", fault.message)
         self.by_partition[part.partition] = self.by_partition.get(part.partition, 0) + 1
-        return letter
+        return dead_letter
 
     def _refusal(self, position: str, fault: Fault) -> TransactionError:
         what = fault.message
@@ -136,7 +137,8 @@ class DeadLetterBuilder:
                 "kafka['message.max.bytes'] and the topic's max.message.bytes"
             )
         return TransactionError(
-            f"{position} can't be written to the dead-letter topic {self._letters.topic!r}: {what}",
+            f"{position} can't be written to the dead-letter topic {self._dead_letters.topic!r}: "
+            f"{what}",
             again=False,
         )
 

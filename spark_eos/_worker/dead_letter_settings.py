@@ -1,4 +1,4 @@
-"""Dead letters: rows that can't be written as they are, and go to a topic of their own; pure."""
+"""Dead letters: rows that can't be written as they are and go to a separate topic; pure."""
 
 import re
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import Final
 from spark_eos._client.printable import printable
 from spark_eos.options import DeadLetters
 
-# Why a row became a dead letter; also the values of a metric's label.
+# Why a row became a dead letter. These are also the values of a metric's label.
 ERROR: Final = "error"
 EXCEPTION: Final = "exception"
 TOO_LARGE: Final = "too_large"
@@ -17,40 +17,40 @@ UNKNOWN_PARTITION: Final = "unknown_partition"
 INVALID_HEADER: Final = "invalid_header"
 INVALID_RECORD: Final = "invalid_record"
 
-# A share of a small batch would be less than a handful.
+# A share of a small batch would be only a few rows.
 _AT_LEAST: Final = 100
-# What a task tells of its errors' texts, which may all differ.
+# How many error texts a task reports, and how long; they may all differ.
 _MAX_ERRORS: Final = 50
 _MAX_TEXT: Final = 200
-# More rows than these with one error, and no other row, are no coincidence.
+# If more rows than this have the same error, and no row is fine, that is no coincidence.
 _HANDFUL: Final = 5
-# What of an error's text may be the row's own: what is quoted, and words with a digit.
+# The parts of an error's text that may come from the row: quoted text, and words with a digit.
 _OF_THE_ROW: Final = re.compile(
     r"""(?<!\w)[bru]{0,2}(?:'[^']*(?:'|$)|"[^"]*(?:"|$))|(?<![\w-])[\w-]*\d[\w-]*"""
 )
-# An error's text may hold the row's value, of any length.
+# An error's text may contain the row's value, of any length.
 _MAX_COMPARED: Final = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterSettings(DeadLetters):
-    """The sink's option, and whether rows have source positions, and in which other cluster."""
+    """The sink's option, plus whether rows have source positions and in which other cluster."""
 
     positions: bool = True
     cluster: str | None = None
 
     @classmethod
-    def of(cls, letters: DeadLetters | None) -> "DeadLetterSettings | None":
-        """Return the settings of an option."""
-        return None if letters is None else cls(**vars(letters))
+    def of(cls, option: DeadLetters | None) -> "DeadLetterSettings | None":
+        """Return the settings for the sink's option."""
+        return None if option is None else cls(**vars(option))
 
     @property
     def allows_all(self) -> bool:
-        """True if all rows of a batch may be dead letters, of whatever error."""
+        """True if all rows of a batch may be dead letters, whatever their error."""
         return type(self.limit) is float and self.limit == 1.0
 
     def most(self, records: int) -> int:
-        """Maximum number of dead letters in a batch of so many source records, or staged rows."""
+        """Return the most dead letters allowed in a batch of so many source records or rows."""
         if isinstance(self.limit, int):
             return self.limit
         return max(_AT_LEAST, int(self.limit * records))
@@ -58,12 +58,12 @@ class DeadLetterSettings(DeadLetters):
 
 @dataclass
 class DeadLetterTally:
-    """How many dead letters there are, and why; the first position of each reason."""
+    """How many dead letters there are, for which reasons, and each reason's first position."""
 
     reasons: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
-    # Texts that differ only in numbers and in what they quote are one error; where the row itself
-    # has none, those of one reason are.
+    # Texts that differ only in numbers and quoted parts count as one error. Dead letters without an
+    # error of their own count as one error for each reason.
     errors: dict[str, int] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 
@@ -73,21 +73,21 @@ class DeadLetterTally:
 
     @property
     def is_one_error(self) -> bool:
-        """True if all have one error, and are more than a handful."""
+        """True if all have the same error, and there are more than a handful."""
         return len(self.errors) == 1 and self.total > _HANDFUL
 
     def add(self, reason: str, position: str, error: str) -> None:
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
         self.first.setdefault(reason, position)
-        alike = reason
+        kind = reason
         if reason in (ERROR, EXCEPTION):
-            alike = _shortened(_OF_THE_ROW.sub("~", error[:_MAX_COMPARED]))
-        if alike in self.errors or len(self.errors) < _MAX_ERRORS:
-            self.errors[alike] = self.errors.get(alike, 0) + 1
-            self.texts.setdefault(alike, _shortened(error))
+            kind = _shortened(_OF_THE_ROW.sub("~", error[:_MAX_COMPARED]))
+        if kind in self.errors or len(self.errors) < _MAX_ERRORS:
+            self.errors[kind] = self.errors.get(kind, 0) + 1
+            self.texts.setdefault(kind, _shortened(error))
 
     def include(self, other: "DeadLetterTally") -> None:
-        """Add another tally, which comes after this one."""
+        """Add a later tally to this one."""
         for mine, others in ((self.reasons, other.reasons), (self.errors, other.errors)):
             for name, number in others.items():
                 mine[name] = mine.get(name, 0) + number
@@ -95,7 +95,7 @@ class DeadLetterTally:
         self.texts = {**other.texts, **self.texts}
 
     def most_frequent(self, number: int = 3) -> str:
-        """Return the most frequent errors, for a text."""
+        """Return the most frequent errors, for a message."""
         commonest = Counter(self.errors).most_common(number)
         return "; ".join(
             f"{times} times: {printable(self.texts[error])}" for error, times in commonest

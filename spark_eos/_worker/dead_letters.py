@@ -1,4 +1,4 @@
-"""Which of a task's rows can't be written as they are, and the dead letters made of them."""
+"""Finds a task's rows that can't be written as they are, and makes dead letters from them."""
 
 import base64
 import json
@@ -16,16 +16,16 @@ from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.records import RecordContent, RowTopics, SourceRows, column_of, text_in
 
 ERROR: Final = "error"
-"""The column that holds the pipeline's own judgement of a row."""
+"""The column in which the query itself says what is wrong with a row."""
 LETTER: Final = "spark_eos_letter"
-"""The column that holds error and source record of rows with an error, as JSON."""
+"""The column that holds a bad row's error and source record, as JSON."""
 RECORD: Final = "spark_eos_record"
-"""The record alone, beside `ERROR`: in staged copies of earlier versions."""
+"""The column that holds only the record, next to `ERROR`, in staged copies of earlier versions."""
 FOR_LETTERS: Final = (ERROR, LETTER, RECORD)
 
-# Kafka's headers hold bytes; a stack trace of any length must not make a letter too large.
+# Characters of a header's text: a long stack trace must not make a dead letter too large.
 _MAX_TEXT: Final = 8_192
-# Of a topic that is not known: more than a 32-bit number names.
+# Stands for an unknown topic's number of partitions: no 32-bit partition number reaches it.
 _MOST_PARTITIONS: Final = 1 << 31
 
 
@@ -45,7 +45,7 @@ def rows_with_error(part: SourceRows) -> dict[int, Fault]:
     for name in (ERROR, LETTER):
         column = column_of(part.rows, name)
         if column is not None and column.null_count < len(column):
-            # Few rows have one: not all are turned into Python's values.
+            # Few rows have an error, so don't convert all rows to Python values.
             for row in pc.indices_nonzero(column.is_valid()).to_pylist():
                 own = json.loads(column[row].as_py())["error"] if name == LETTER else None
                 faults[row] = _fault(own or _own_error(column, row))
@@ -53,7 +53,7 @@ def rows_with_error(part: SourceRows) -> dict[int, Fault]:
 
 
 def _own_error(column: pa.Array, row: int) -> str | Mapping[str, str | None] | None:
-    """Return an error as the query has made it: a text, or a struct of texts."""
+    """Return an error as the query made it: a string, or a struct of strings."""
     if not pa.types.is_struct(column.type):
         return text_in(column, row)
     return {field.name: text_in(column.field(field.name), row) for field in column.type}
@@ -72,7 +72,7 @@ def rows_for_unknown_partition(
 ) -> dict[int, Fault]:
     """Return the rows that name a partition that their topic does not have, by row.
 
-    No topic has one below 0, and Spark's own sink refuses it; without one, the key decides.
+    Partitions below 0 are refused, as by Spark's own sink. For null, the key decides.
     """
     column = column_of(part.rows, "partition")
     if column is None or column.null_count == len(column):
@@ -81,7 +81,7 @@ def rows_for_unknown_partition(
     counts = np.array([partitions.get(name or "", _MOST_PARTITIONS) for name in topics.names])
     faults = {}
     for row in np.flatnonzero((named < 0) | (named >= counts[topics.codes])).tolist():
-        text = f"partition {named[row]} is below 0; null leaves the partition to the key"
+        text = f"partition {named[row]} is below 0; if it is null, the key decides"
         if named[row] >= 0:
             number = counts[topics.codes[row]]
             text = f"topic {topics[row]!r} has {number} partitions, and no partition {named[row]}"
@@ -92,7 +92,7 @@ def rows_for_unknown_partition(
 def greatest_partitions(
     part: SourceRows, topics: RowTopics, rows: Collection[int]
 ) -> dict[str, int]:
-    """Return how many partitions topics would need for some rows, by topic."""
+    """Return how many partitions each topic would need for these rows."""
     column = part.rows.column("partition")
     wanted: dict[str, int] = {}
     for row in rows:
@@ -103,34 +103,36 @@ def greatest_partitions(
 
 
 def carried_record(part: SourceRows, row: int) -> tuple[RecordContent | None, bool]:
-    """The row's source record, if the row carries it; and whether this is all that is known of it.
+    """Return the source record that the row carries, if any, and whether it is complete.
 
-    Spark reads header names that are not UTF-8 as other names.
+    Spark changes header names that are not UTF-8, so such a record is not complete.
     """
-    told: Mapping[str, Any] | None = None
+    carried: Mapping[str, Any] | None = None
     for name in (RECORD, LETTER):
         column = column_of(part.rows, name)
         text = None if column is None else column[row].as_py()
         if text is not None:
-            told = json.loads(text) if name == RECORD else json.loads(text).get("record")
-    if told is None:
+            carried = json.loads(text) if name == RECORD else json.loads(text).get("record")
+    if carried is None:
         return None, False
-    headers = [(header["key"], _bytes(header)) for header in told.get("headers") or ()]
+    headers = [(header["key"], _bytes(header)) for header in carried.get("headers") or ()]
     names = "".join(name for name, _ in headers)
-    # A header that can't be written must not stand for one of ours.
+    # A header that can't be written must not be taken for one of ours.
     readable = None if "\0" in names or REPLACED in names else headers
-    record = RecordContent(_bytes(told, "key"), _bytes(told), readable, told.get("timestamp"))
+    record = RecordContent(
+        _bytes(carried, "key"), _bytes(carried), readable, carried.get("timestamp")
+    )
     return record, "\0" in names or REPLACED not in names
 
 
-def _bytes(told: Mapping[str, str | None], name: str = "value") -> bytes | None:
-    # Spark's JSON has binary values in base64, and leaves null ones out unless told otherwise.
-    content = told.get(name)
+def _bytes(fields: Mapping[str, str | None], name: str = "value") -> bytes | None:
+    # By default, Spark's JSON has binary values as base64, and leaves out nulls.
+    content = fields.get(name)
     return None if content is None else base64.b64decode(content)
 
 
 def without_largest(record: RecordContent) -> tuple[RecordContent, str] | None:
-    """The record without its largest part, and what that is; None if nothing is left of it."""
+    """Return the record without its largest part, and that part's name; None if it is empty."""
     sizes = {
         "value": len(record.value or b""),
         "key": len(record.key or b""),
@@ -151,20 +153,20 @@ def letter_headers(
     fault: Fault,
     record: RecordContent,
     *,
-    # The record is gone, and stands for what the row would have written.
+    # True if the source record is gone, so that the row itself takes its place.
     is_row: bool,
     omitted: Sequence[str],
 ) -> list[Header]:
-    """Return the headers of a dead letter: the record's own, then those that explain it."""
-    told: dict[str, str | None] = {}
+    """Return a dead letter's headers: the record's own, then the headers that explain it."""
+    explaining: dict[str, str | None] = {}
     if settings.positions:
-        told["topic"] = part.source.topic
-        told["partition"] = str(part.source.partition)
-        told["offset"] = str(part.offsets[row].as_py())
-        told["cluster"] = settings.cluster
-        # Whoever finds a position expects the record of that position.
-        told["record"] = "row" if is_row else None
-    told |= {
+        explaining["topic"] = part.source.topic
+        explaining["partition"] = str(part.source.partition)
+        explaining["offset"] = str(part.offsets[row].as_py())
+        explaining["cluster"] = settings.cluster
+        # Readers of a position expect that position's record, so say if it is another one.
+        explaining["record"] = "row" if is_row else None
+    explaining |= {
         "group": group_id,
         "message": fault.message,
         "reason": fault.reason,
@@ -175,21 +177,21 @@ def letter_headers(
     }
     texts = {
         name: text[:_MAX_TEXT].encode("utf-8", "backslashreplace")
-        for name, text in told.items()
+        for name, text in explaining.items()
         if text is not None
     }
     return write_letter_headers(settings.headers, record.headers or (), texts)
 
 
-def letter_rows(letters: Sequence[RecordContent]) -> pa.RecordBatch:
-    """Dead letters as the rows of an Arrow batch."""
+def letter_rows(dead_letters: Sequence[RecordContent]) -> pa.RecordBatch:
+    """Return dead letters as the rows of an Arrow batch."""
     names = ("key", "value")
-    headers = [[dict(zip(names, h, strict=True)) for h in x.headers or ()] for x in letters]
+    headers = [[dict(zip(names, h, strict=True)) for h in x.headers or ()] for x in dead_letters]
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     columns = {
-        "key": pa.array([letter.key for letter in letters], pa.large_binary()),
-        "value": pa.array([letter.value for letter in letters], pa.large_binary()),
-        "partition": pa.array([letter.partition for letter in letters], pa.int32()),
+        "key": pa.array([record.key for record in dead_letters], pa.large_binary()),
+        "value": pa.array([record.value for record in dead_letters], pa.large_binary()),
+        "partition": pa.array([record.partition for record in dead_letters], pa.int32()),
         "headers": pa.array(headers, pa.list_(header)),
     }
     return pa.RecordBatch.from_pydict(columns)

@@ -11,7 +11,7 @@ from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import Operation, transactional_ids, write_topic
 from spark_eos.errors import PrintableError, SparkEosError, text_of
 
-# The broker refuses the client. librdkafka keeps trying, in case an operator fixes it.
+# The broker refuses the client. librdkafka keeps trying, in case an operator fixes the cause.
 REFUSALS: Final = {
     KafkaError._AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -19,14 +19,14 @@ REFUSALS: Final = {
     KafkaError.ILLEGAL_SASL_STATE,
 }
 
-# The data's own fault.
+# The record itself is at fault.
 REFUSALS_OF_DATA: Final = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_RECORD,
     KafkaError.INVALID_TIMESTAMP,
 }
 
-# An abort, a new producer and another attempt may cure all other errors.
+# All other errors may be cured by an abort, a new producer and another attempt.
 _PERMANENT: Final = {
     *REFUSALS,
     *REFUSALS_OF_DATA,
@@ -46,8 +46,8 @@ _PERMANENT: Final = {
     KafkaError._INVALID_ARG,
 }
 
-# A lookup of the topic shows the cause: it was deleted, it was recreated with fewer partitions, a
-# row names a topic or partition that never existed, or an ACL is missing. In the last case
+# Looking up the topic shows the cause: it was deleted, it was recreated with fewer partitions, a
+# row names a topic or partition that never existed, or an ACL is missing. If an ACL is missing,
 # librdkafka fails the transaction and purges its records.
 TOPIC_AT_FAULT: Final = {
     KafkaError._PURGE_QUEUE,
@@ -91,14 +91,14 @@ def as_transaction_error(
     settings: WriterSettings,
     topic: str | None = None,
 ) -> TransactionError:
-    """An error of librdkafka, or of a call to the cluster, with its cause and known remedy."""
+    """Wrap an error of librdkafka, or of a call to the cluster, with its cause and remedy."""
     text = f"{what}: {_cause_and_remedy(error, settings, topic)}"
     return TransactionError(text, again=_is_transient(error))
 
 
 @contextlib.contextmanager
 def raised_as_transaction_error(what: str, settings: WriterSettings) -> Iterator[None]:
-    """Turn whatever the block raises into a `TransactionError`."""
+    """Turn any exception of the block into a `TransactionError`."""
     try:
         yield
     except Exception as error:

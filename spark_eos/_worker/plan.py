@@ -1,4 +1,4 @@
-"""What one batch is to do, checked against the group's committed offsets; pure."""
+"""Plans what a batch's tasks write, given the group's committed offsets; pure."""
 
 import pickle
 import uuid
@@ -17,7 +17,7 @@ Partitions = Collection[TopicPartition]
 
 @dataclass(frozen=True)
 class BatchRange:
-    """A batch's offsets: the first, unless a partition is new, and the one after the last."""
+    """A batch's first offset in each partition that is not new, and the offset after its last."""
 
     batch_id: int
     starts: Positions
@@ -29,41 +29,41 @@ class PartitionPlan:
     """How a task treats the rows of one of the group's partitions."""
 
     topic_id: uuid.UUID
-    # 0 if the partition is new in the batch.
+    # The batch's first offset; 0 if the partition is new in the batch.
     start: int
-    # After the batch's last offset.
+    # The offset after the batch's last one.
     end: int
-    # Rows below this offset are already written, and are skipped.
+    # Rows below this offset are already written and are skipped.
     committed: int
     member: MemberIdentity
     metadata: str
-    # In this attempt.
+    # The limit in this attempt.
     max_dead_letters: int = 0
-    # A task then commits nothing if all of its rows are dead letters of one error, and they are
-    # more than a handful.
+    # If True, a task commits nothing when all of its rows, more than a handful, are dead letters
+    # with one error.
     defer_dead_letters: bool = False
 
 
-# More tasks write these later than one, unless the query's own functions take their time.
+# Up to this many rows, one task is faster than several, unless the query's own functions are slow.
 _FEW_ROWS: Final = 1_000
 _SHORT_WAIT_MS: Final = 100.0
-# About what passes in each task before its first row.
+# About how long each task waits for its first row.
 _MS_TO_FIRST_ROW: Final = 10.0
 # Starting a task in a Python worker takes as long as writing a few thousand rows.
 _ROWS_PER_TASK: Final = 25_000
-# A task sends one request, at least, to each target partition; a target is taken to have as many
-# as the source. Requests of fewer records cost more than a task gains.
+# A task sends at least one request to each target partition; assume that the target has as many
+# partitions as the source. Smaller requests cost more than a further task gains.
 _ROWS_PER_REQUEST: Final = 200
 
 
 def records_of(batch: BatchRange, committed: Positions) -> int:
-    """Return the number of a batch's offsets; new partitions begin at their committed ones."""
+    """Return a batch's number of offsets; new partitions begin at their committed offsets."""
     begins = {**committed, **batch.starts}
     return sum(max(0, end - begins.get(partition, 0)) for partition, end in batch.ends.items())
 
 
 def wait_per_record(milliseconds: float, tasks: int, records: int) -> float:
-    """How long tasks have waited for each record: for the source, and for the query itself."""
+    """Return how long tasks waited for each record: for the source and the query's functions."""
     return max(0.0, milliseconds - tasks * _MS_TO_FIRST_ROW) / max(1, records)
 
 
@@ -72,7 +72,7 @@ def task_count(
     partitions: int,
     cores: int,
     most_partitions: int | None = None,
-    # For which a task has waited for a record in an earlier batch, if known.
+    # How long tasks of an earlier batch waited for each record, if known.
     wait_ms: float | None = None,
 ) -> int:
     """Return how many Spark tasks to use for a number of records in a number of partitions."""
@@ -92,7 +92,7 @@ Value = TypeVar("Value")
 
 
 class Shared(dict[TopicPartition, Value]):
-    """A mapping that a worker process unpickles once, however many of its tasks get it."""
+    """A mapping that a worker process unpickles only once for all of its tasks."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (pickle.dumps(dict(self), pickle.HIGHEST_PROTOCOL),)
@@ -100,9 +100,9 @@ class Shared(dict[TopicPartition, Value]):
 
 @lru_cache(maxsize=2)
 def _unpickled(mapping: bytes) -> Shared[Any]:
-    # A plan of 10,000 partitions takes 40 ms, and each of them may have a task, which gets a plan
-    # and its sources.
-    return Shared(pickle.loads(mapping))  # noqa: S301 - the driver has pickled the function, too
+    # Unpickling a plan of 10,000 partitions takes 40 ms, and each partition may have its own task.
+    # The cache has two entries: the plan and its sources.
+    return Shared(pickle.loads(mapping))  # noqa: S301 - the driver also pickled the function
 
 
 def batch_plan(

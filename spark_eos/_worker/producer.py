@@ -1,9 +1,9 @@
 """A worker's transactional producer: a librdkafka producer under its slot's transactional id."""
 
 # librdkafka does not implement Transactions V2 (KIP-890): its epoch stays the same from one
-# transaction to the next, so a request that arrives late would join the next transaction. Hence one
-# rule: a producer survives only clean commits. After any other end it is fenced and closed, and the
-# next transaction gets a new one.
+# transaction to the next, so a request that arrives late would join the next transaction. So a
+# producer survives only clean commits. After any other end it is fenced and closed, and the next
+# transaction gets a new producer.
 
 import logging
 import time
@@ -38,20 +38,20 @@ from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import KafkaResponseError, SparkEosError, warn
 
 logger = logging.getLogger(__name__)
-# Users see failures as errors that name a cause. Without a handler, Python would also print each of
-# librdkafka's own lines about connections.
+# Users see failures as errors that name a cause. Without a handler, Python would also print all of
+# librdkafka's own log lines about connections.
 _librdkafka_log = logging.getLogger("spark_eos._worker.librdkafka")
 _librdkafka_log.addHandler(logging.NullHandler())
 
-# Seconds of idleness after which another process may have fenced the producer, or the brokers may
-# have forgotten its id (transactional.id.expiration.ms, a week by default).
+# Idle seconds after which another process may have fenced the producer, or the brokers may have
+# forgotten its id (transactional.id.expiration.ms, a week by default).
 _IDLE: Final = 10.0
-# Seconds that a starting producer waits before it checks whether a listener refuses it.
+# Seconds that a starting producer waits before it checks whether a listener has refused it.
 _REFUSED_WITHIN: Final = 3.0
 
 
 class TransactionalProducer:
-    """The one transactional producer of a worker process and query."""
+    """The only transactional producer of a worker process and query."""
 
     def __init__(self, settings: WriterSettings) -> None:
         self.settings = settings
@@ -72,14 +72,14 @@ class TransactionalProducer:
 
     @property
     def identity(self) -> ProducerIdAndEpoch:
-        """Producer id and epoch; available only while a producer is open."""
+        """The producer id and epoch; available only while a producer is open."""
         if self._identity is None:
             raise TransactionError("the producer is not open", again=True)
         return self._identity
 
     @property
     def records(self) -> RecordSender:
-        """Sends the transaction's rows; available only after `begin`."""
+        """The sender of the transaction's rows; available only after `begin`."""
         if self._records is None:
             raise TransactionError("no transaction has begun", again=True)
         return self._records
@@ -93,7 +93,7 @@ class TransactionalProducer:
     # One transaction --------------------------------------------------------------------------
 
     def begin(self, check: Callable[[], None]) -> None:
-        """Begin a transaction; ``check`` raises if a target topic is not what it was."""
+        """Begin a transaction; ``check`` raises if a target topic has changed."""
         if self._producer is not None and (why := self._why_replaced()) is not None:
             logger.info("replacing %s: %s", self.identity.transactional_id, why)
             self.drop()
@@ -133,12 +133,12 @@ class TransactionalProducer:
 
     def clean(self) -> bool:
         """Return True if the producer can be reused."""
-        # It can if no error and no lost connection could have left a delayed request behind. An
-        # error of the last transaction may be reported after its end, so it counts against the
-        # next.
+        # It can if no error and no lost connection may have left a delayed request behind. An
+        # error of the last transaction may be reported only after its end, so it counts against
+        # the next transaction.
         try:
             self._opened.poll(0)
-        except Exception as error:  # noqa: BLE001 - fenced while idle, by the driver for instance
+        except Exception as error:  # noqa: BLE001 - the driver may have fenced it while idle
             self._disturbance = str(error)
         return self._reason() is None
 
@@ -146,7 +146,7 @@ class TransactionalProducer:
         return self._disturbance or self._lost_connection
 
     def _is_forgotten(self) -> bool:
-        """Whether the coordinator no longer knows the producer; asked only after idleness."""
+        """Return True if the coordinator has forgotten the producer; ask only after idleness."""
         if time.monotonic() - self._used < _IDLE:
             return False
         mine = self.identity
@@ -164,7 +164,7 @@ class TransactionalProducer:
         settings = self.settings
         deadline = self.settings.connect_deadline()
         try:
-            # Fails at once if a listener refuses the client; librdkafka would keep trying.
+            # This fails at once if a listener refuses the client; librdkafka would keep trying.
             self.connections.brokers(deadline)
             if self._slot is None:
                 self._slot = Slot(
@@ -175,7 +175,7 @@ class TransactionalProducer:
             transactional_id = self._slot.transactional_id
             self._lost_connection = None
             self._refusal = None
-            # The coordinator that can write this is the one; each later epoch is above it.
+            # Only the real coordinator can write this epoch; all later epochs are above it.
             fenced = self._fence(transactional_id, deadline)
             self.batch_size = self.rules.batch_size
             self._producer = Handle(
@@ -199,7 +199,7 @@ class TransactionalProducer:
             self._close()
             what = "starting a transactional producer"
             raise as_transaction_error(what, error, settings) from error
-        # An error while connecting can't affect a transaction. A lost connection is remembered:
+        # An error while connecting can't affect a transaction. But remember a lost connection:
         # librdkafka does not report another one within 30 s.
         self._disturbance = None
         self._used = time.monotonic()
@@ -207,11 +207,11 @@ class TransactionalProducer:
     def _initialize(self, producer: Handle, deadline: Deadline) -> None:
         def attempt() -> None:
             wait = min(_REFUSED_WITHIN, deadline.remaining())
-            # Makes a token, without which there is no connection.
+            # This also makes a token, without which there is no connection.
             self._raise_refusal(producer)
             if self.settings.topic is not None:
-                # Connects first. Unconnected, librdkafka's search for the coordinator fails, and
-                # the next one follows half a second later.
+                # Connect first. Without a connection, librdkafka fails to find the coordinator, and
+                # tries again only half a second later.
                 producer.connect(self.settings.topic, wait)
             self._raise_refusal(producer)
             try:
@@ -225,17 +225,17 @@ class TransactionalProducer:
         deadline.attempts("init_transactions")(attempt)
 
     def _own_identity(self, old: ProducerIdAndEpoch, deadline: Deadline) -> ProducerIdAndEpoch:
-        """Ask the coordinator until it tells the producer that was initialized after another."""
+        """Ask the coordinator until it reports the producer that was initialized after ``old``."""
         transactional_id = old.transactional_id
 
         def attempt() -> ProducerIdAndEpoch:
-            told = producer_id_and_epoch(self.connections, transactional_id, deadline)
-            if told.producer_id == old.producer_id and told.epoch <= old.epoch:
-                # A node that was frozen, or is parted from the others, does not know that another
-                # is the coordinator now.
+            reported = producer_id_and_epoch(self.connections, transactional_id, deadline)
+            if reported.producer_id == old.producer_id and reported.epoch <= old.epoch:
+                # A broker that was frozen or is partitioned from the others does not know that
+                # another broker is the coordinator now.
                 self.connections.forget_coordinator(CoordinatorType.TRANSACTION, transactional_id)
-                raise RetriableError(f"the coordinator still tells epoch {told.epoch}")
-            return told
+                raise RetriableError(f"the coordinator still reports epoch {reported.epoch}")
+            return reported
 
         return deadline.attempts("DescribeTransactions")(attempt)
 
@@ -259,9 +259,9 @@ class TransactionalProducer:
             self._refusal = error
 
     def _on_log(self, level: int, line: str) -> None:
-        """Note lost connections, which librdkafka's log alone always tells."""
-        # It does not call `_on_error` for a connection with one request in flight, and that request
-        # may be the end of a transaction.
+        """Note lost connections, which librdkafka reliably reports only in its log."""
+        # librdkafka does not call `_on_error` for a connection with one request in flight, and that
+        # request may be the end of a transaction.
         _librdkafka_log.log(level, "%s", line)
         # A connection that was never established has no request in flight.
         if line.startswith(("FAIL ", "REQTMOUT ")) and "in state CONNECT" not in line:
@@ -271,7 +271,7 @@ class TransactionalProducer:
 
     def drop(self) -> None:
         """Fence and close the producer, which aborts its open transaction."""
-        # A deleted or recreated topic may be the reason, or one whose config has changed.
+        # The reason may be a topic that was deleted or recreated, or whose config has changed.
         self.topics.clear()
         self.rules.forget()
         producer, self._producer = self._producer, None
@@ -281,7 +281,7 @@ class TransactionalProducer:
         if producer is None or identity is None:
             return
         try:
-            # Fence first, so that a delayed request of this producer meets an old epoch.
+            # Fence first, so that the brokers refuse a delayed request of this producer.
             self._fence(identity.transactional_id, self.settings.connect_deadline())
         except SparkEosError as error:
             # The driver ends open transactions before anyone else may write.
@@ -297,9 +297,9 @@ class TransactionalProducer:
 
     def close(self) -> None:
         """Close the producer and its connections, and release the slot."""
-        # Between transactions it fences nothing, since that could wait for an unreachable cluster.
-        # If a late request opens a transaction, nobody commits it, and the driver or the brokers'
-        # timeout ends it.
+        # Between transactions, don't fence: that could wait for an unreachable cluster. If a late
+        # request opens a transaction, nobody commits it, and the driver or the brokers' timeout
+        # ends it.
         if self._in_transaction:
             self.drop()
         self._close()

@@ -1,6 +1,6 @@
-"""Rows as arrays of librdkafka's C structures, made by whole columns; without I/O."""
+"""Converts rows, by whole columns, to arrays of librdkafka's C structures; without I/O."""
 
-# They point into the rows' Arrow buffers, which must live until the records are acknowledged.
+# The arrays point into the rows' Arrow buffers, which must live until the records are acknowledged.
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,13 +15,13 @@ from spark_eos._worker.records import EPOCH, NOW, column_of
 
 Integers = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.uint64]
-# Where an empty content lies that has no buffer: null alone is at 0.
+# The address of empty contents without a buffer: 0 means null.
 _SOMEWHERE: Final = 1
 
 
 def one_by_one(rows: pa.RecordBatch) -> bool:
-    """Whether a row has a header, a timestamp or a partition: such a record needs its own call."""
-    # All rows are handed over so then, lest they arrive in another order.
+    """Return True if any row has a header, timestamp or partition, which needs its own call."""
+    # If so, all rows are sent one by one, to keep them in order.
     for name in ("timestamp", "partition"):
         column = column_of(rows, name)
         if column is not None and column.null_count < len(column):
@@ -31,7 +31,7 @@ def one_by_one(rows: pa.RecordBatch) -> bool:
 
 
 def messages(rows: pa.RecordBatch, numbers: Integers) -> Array:
-    """An `rd_kafka_message_t` for each row: key, value and number; a null value is a tombstone."""
+    """Return an `rd_kafka_message_t` per row: key, value, number; a null value is a tombstone."""
     made = np.zeros(rows.num_rows, MESSAGE)
     made["value"], made["value_size"] = _contents(column_of(rows, "value"), len(made))
     made["key"], made["key_size"] = _contents(column_of(rows, "key"), len(made))
@@ -41,20 +41,20 @@ def messages(rows: pa.RecordBatch, numbers: Integers) -> Array:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What ``rd_kafka_produceva`` takes for each of some rows."""
+    """The arguments of ``rd_kafka_produceva`` for several rows."""
 
     # All rows' arguments, one after the other.
     array: Array
-    # How many each row has.
+    # How many arguments each row has.
     counts: Integers
-    # The memory of the headers' names.
+    # The memory that holds the headers' names.
     names: Any
 
 
 def arguments(rows: pa.RecordBatch, topics: Addresses, numbers: Integers) -> Arguments:
-    """Return the arguments for each row: as `messages`, with partition, timestamp and headers."""
-    # For a null partition, the partitioner chooses. A null timestamp means the time of writing; one
-    # of 0 becomes 1 ms.
+    """Return the arguments for each row: like `messages`, plus partition, timestamp and headers."""
+    # For a null partition, the partitioner chooses. A null timestamp means the time of writing; a
+    # timestamp of 0 becomes 1 ms.
     count = rows.num_rows
     timestamps = column_of(rows, "timestamp")
     if timestamps is not None:
@@ -93,7 +93,7 @@ def arguments(rows: pa.RecordBatch, topics: Addresses, numbers: Integers) -> Arg
 
 
 def _names(column: pa.Array) -> tuple[Any, Addresses]:
-    """C strings of the different names, and where each header's is."""
+    """Return the distinct names as C strings, and the address of each header's name."""
     encoded = column.dictionary_encode()
     texts = [name.as_py().encode() + b"\0" for name in encoded.dictionary]
     memory = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
@@ -107,12 +107,12 @@ def _integers(column: pa.Array | None, default: int) -> Integers | int:
 
 
 def _contents(column: pa.Array | None, count: int) -> tuple[Addresses, Addresses]:
-    """Return where each of a binary column's values is, 0 for null, and how many bytes it has."""
+    """Return the address of each of a binary column's values, 0 for null, and its size in bytes."""
     if column is None or not count:
         return np.zeros(count, np.uint64), np.zeros(count, np.uint64)
     is_large = pa.types.is_large_binary(column.type)
     if not is_large and not pa.types.is_binary(column.type):
-        # Of others, buffers mean something else: librdkafka would read what is not theirs.
+        # Buffers of other types have another layout, so librdkafka would read foreign memory.
         raise TypeError(f"keys, values and headers are binary, not {column.type}")
     width = np.dtype(np.int64 if is_large else np.int32)
     _, offsets, data = column.buffers()

@@ -24,7 +24,7 @@ from spark_eos._worker.record_arrays import Integers, arguments, messages, one_b
 from spark_eos._worker.records import RecordContent, RowTopics, SourceRows
 from spark_eos._worker.writer_settings import WriterSettings
 
-# Seconds between two checks of the target topics during a wait: librdkafka retries records for a
+# Seconds between checks of the target topics during a wait: librdkafka retries records for a
 # deleted topic until the transaction times out.
 _STALL: Final = 1.0
 
@@ -38,7 +38,7 @@ class _Failure:
 
 
 class RefusedRecordError(TransactionError):
-    """A broker has refused a record for what it is."""
+    """A broker refused a record because of its content."""
 
     def __init__(
         self, reason: str, topic: str, part: SourceRows, replaced: Collection[int]
@@ -50,16 +50,16 @@ class RefusedRecordError(TransactionError):
 
 
 class RecordSender:
-    """One transaction's records, from librdkafka's queue to the brokers' acknowledgement."""
+    """Sends one transaction's records, from librdkafka's queue to the brokers' acknowledgement."""
 
     def __init__(
         self, producer: Handle, settings: WriterSettings, check: Callable[[], None]
     ) -> None:
         self._producer = producer
         self._settings = settings
-        # Raises an error if a target topic is not what it was.
+        # Raises an error if a target topic has changed.
         self._check = check
-        # Rows that were handed over, which of them as dead letters, and their first number.
+        # The rows passed to librdkafka, which of them dead letters replaced, their first numbers.
         self._sent: list[tuple[SourceRows, Collection[int]]] = []
         self._numbers: list[int] = [1]
         self._failure: _Failure | None = None
@@ -70,10 +70,10 @@ class RecordSender:
         return self._producer.unacknowledged
 
     def produce(
-        self, part: SourceRows, topics: RowTopics, letters: Mapping[int, RecordContent]
+        self, part: SourceRows, topics: RowTopics, dead_letters: Mapping[int, RecordContent]
     ) -> None:
-        """Hand rows to librdkafka, some as dead letters; blocks while its queue is full."""
-        for rows, names, numbers in self._parts(part, topics, letters):
+        """Pass rows to librdkafka, some as dead letters; blocks while its queue is full."""
+        for rows, names, numbers in self._parts(part, topics, dead_letters):
             if one_by_one(rows):
                 self._send_each(rows, names, numbers)
                 continue
@@ -92,22 +92,23 @@ class RecordSender:
         self._raise_failed()
 
     def _parts(
-        self, part: SourceRows, topics: RowTopics, letters: Mapping[int, RecordContent]
+        self, part: SourceRows, topics: RowTopics, dead_letters: Mapping[int, RecordContent]
     ) -> Iterator[tuple[pa.RecordBatch, RowTopics, Integers]]:
-        """Return the rows and the dead letters, which are sent one after the other."""
-        numbers = self._number(part, letters)
+        """Yield the rows, then the dead letters."""
+        numbers = self._number(part, dead_letters)
         rows = part.rows
-        if not letters:
+        if not dead_letters:
             yield rows, topics, numbers
             return
         kept = np.ones(rows.num_rows, bool)
-        kept[[*letters]] = False
+        kept[[*dead_letters]] = False
         kept_topics = RowTopics(topics.names, topics.codes[kept])
         yield rows.filter(pa.array(kept)), kept_topics, numbers[kept]
-        # Their topic is no row's, so they can follow the rows.
+        # No row may go to the dead-letter topic, so the dead letters can follow the rows.
         own = self._settings.dead_letters
-        topic = RowTopics([None if own is None else own.topic], np.zeros(len(letters), np.intp))
-        yield letter_rows([*letters.values()]), topic, numbers[[*letters]]
+        name = None if own is None else own.topic
+        topic = RowTopics([name], np.zeros(len(dead_letters), np.intp))
+        yield letter_rows([*dead_letters.values()]), topic, numbers[[*dead_letters]]
 
     def _number(self, part: SourceRows, replaced: Collection[int]) -> Integers:
         first = self._numbers[-1]
@@ -116,7 +117,7 @@ class RecordSender:
         return np.arange(first, self._numbers[-1])
 
     def _row(self, number: int) -> tuple[str, SourceRows, Collection[int]]:
-        """Return where the row with that number is from, the rows beside it, and those replaced."""
+        """Return a row's position by its number, the rows sent with it, and which were replaced."""
         place = bisect.bisect_right(self._numbers, number) - 1
         part, replaced = self._sent[place]
         return part.position(number - self._numbers[place]), part, replaced
@@ -143,12 +144,12 @@ class RecordSender:
                 break
 
     def _pauses(self) -> Iterator[None]:
-        """Goes on at once, and then whenever events have been served for a moment."""
-        # Ends at the latest when a record's delivery times out, since the record has then failed.
+        """Yield at once, and then each time after serving events for a moment."""
+        # This ends at the latest when a record's delivery times out: the record has then failed.
         checked = time.monotonic()
         while True:
             yield
-            # Acknowledged records are no events that would end this wait.
+            # Acknowledged records are not events, so they don't end this wait early.
             self._poll(0.005)
             self._raise_failed()
             if time.monotonic() - checked >= _STALL:
@@ -178,16 +179,16 @@ class RecordSender:
     # Failures ---------------------------------------------------------------------------------
 
     def note_failure(self, record: FailedRecord) -> None:
-        """Keep the record to blame; librdkafka calls this for each that was not delivered."""
-        # When a broker refuses a record batch, name its largest record: the one to blame. Records
-        # that wait behind it are purged.
+        """Keep the record to blame; librdkafka calls this for each record it could not deliver."""
+        # When a broker refuses a record batch, its largest record is to blame. The records that
+        # wait behind it are purged.
         rank = (record.code in REFUSALS_OF_DATA, record.size)
         if self._failure is not None and self._failure.rank >= rank:
             return
         self._failure = _Failure(KafkaError(record.code), rank, record.number, record.topic)
 
     def _refuse(self, number: int, topic: str, error: KafkaError, *, alone: bool) -> None:
-        """Raise why librdkafka does not take a record, unless its queue is full of others."""
+        """Raise why librdkafka refuses a record, unless other records fill its queue."""
         what = f"{self._row(number)[0]}, for topic {topic!r}"
         if error.code() == KafkaError._QUEUE_FULL:
             if not alone:
@@ -200,7 +201,7 @@ class RecordSender:
         if error.code() in TOPIC_AT_FAULT:
             self._check()
         if error.code() == KafkaError._STATE:
-            # The transaction has failed. The delivery report follows, and is not served yet.
+            # The transaction has failed. The delivery report that says why has not been served yet.
             self._serve_until(lambda: self._failure is not None)
             self._raise_failed()
         raise as_transaction_error(what, error, self._settings, topic)
@@ -216,7 +217,7 @@ class RecordSender:
             if failed.error.code() in TOPIC_AT_FAULT:
                 self._check()
             if failed.error.code() == KafkaError.INVALID_PRODUCER_EPOCH:
-                # The fatal error follows, which says who has done it.
+                # The fatal error that follows says who fenced the producer.
                 self._serve_until(lambda: False)
             position, part, replaced = self._row(failed.number)
             what = f"{position}, for topic {failed.topic!r}"

@@ -1,4 +1,4 @@
-"""A task's Arrow batches as source rows and Kafka records; without I/O."""
+"""Splits a task's Arrow batches into source rows and Kafka records; without I/O."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,33 +19,33 @@ SOURCE_TOPIC = "source_topic"
 SOURCE_PARTITION = "source_partition"
 SOURCE_OFFSET = "source_offset"
 TOPIC_IS_SOURCE = "topic_is_source"
-"""The column that tells whether a pattern lets the query read a row's topic."""
-# A transaction may end between two slices.
-# With fewer rows, what is done once for each slice takes longer than its rows.
+"""The column that is true if the query reads a row's target topic by a pattern."""
+# A transaction may end between two slices. In smaller slices, the work done once per slice would
+# take longer than the work on its rows.
 _SLICE_ROWS = 10_000
 _SLICE_BYTES = 4 << 20
 
 
 def text_in(texts: pa.Array, row: int) -> str | None:
-    """Return a text of a column, in which what is not UTF-8 is escaped."""
-    # Spark's strings may hold any bytes, as `cast("string")` of binary values makes them.
+    """Return a string of a column, with bytes that are not UTF-8 escaped."""
+    # Spark's strings may hold any bytes, for example after `cast("string")` of binary values.
     content = texts[row].as_buffer()
     return None if content is None else content.to_pybytes().decode(errors="backslashreplace")
 
 
 def _not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which of a column's texts are not UTF-8."""
+    """Return a mask of a column's strings that are not UTF-8."""
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        # Few columns have one.
+        # Few columns have such a string, so this may be slow.
         contents = [text.as_buffer() for text in texts]
         return np.array([b is not None and not is_utf8(b.to_pybytes()) for b in contents], bool)
     return np.zeros(len(texts), bool)
 
 
 def is_utf8(content: bytes) -> bool:
-    """Return True if bytes are a text in UTF-8."""
+    """Return True if the bytes are valid UTF-8."""
     try:
         content.decode()
     except UnicodeDecodeError:
@@ -54,7 +54,7 @@ def is_utf8(content: bytes) -> bool:
 
 
 def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
-    """Return a column; None if there is none of that name."""
+    """Return the column of that name, or None."""
     index = rows.schema.get_field_index(name)
     return None if index < 0 else rows.column(index)
 
@@ -63,8 +63,9 @@ def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 class SourceRows:
     """Consecutive rows of one source partition, with the columns of `writable_batches`."""
 
-    # The group's partition whose offset is committed, and the name of it in messages and headers.
+    # The group's partition, whose offset is committed.
     partition: TopicPartition
+    # The source partition, which messages and headers name.
     source: TopicPartition
     rows: pa.RecordBatch
 
@@ -75,7 +76,7 @@ class SourceRows:
 
     @property
     def in_order(self) -> bool:
-        """True if no row follows one with a greater offset."""
+        """True if no row follows a row with a greater offset."""
         offsets = self.offsets
         return len(offsets) < 2 or bool(pc.all(pc.less_equal(offsets[:-1], offsets[1:])).as_py())
 
@@ -93,13 +94,13 @@ class SourceRows:
 
     @property
     def positions(self) -> str:
-        """Where all rows came from, for error messages."""
+        """The positions that the rows came from, for error messages."""
         if self.first_offset == self.last_offset:
             return self.position(0)
         return f"source {self.source} offsets {self.first_offset} to {self.last_offset}"
 
     def zero_timestamps(self, without: Collection[int]) -> int:
-        """Number of rows whose timestamp is 0, which is written as 1 ms; without some rows."""
+        """Count the rows, except those in ``without``, whose timestamp 0 is written as 1 ms."""
         timestamps = column_of(self.rows, "timestamp")
         if timestamps is None:
             return 0
@@ -117,7 +118,7 @@ class SourceRows:
         return self._of(self.rows.slice(below))
 
     def before_last_record(self) -> tuple["SourceRows", "SourceRows"]:
-        """The rows before the last record's, and those of the last record, which may continue."""
+        """Return the rows before the last record's, and the last record's: more may follow."""
         last = pc.sum(pc.less(self.offsets, self.last_offset)).as_py()
         return (
             self._of(self.rows.slice(0, last)),
@@ -148,7 +149,7 @@ def source_rows(batch: pa.RecordBatch, sources: Sources = Sources()) -> Iterator
     topics, partitions = batch.column(SOURCE_TOPIC), batch.column(SOURCE_PARTITION)
     if topics.null_count or partitions.null_count or batch.column(SOURCE_OFFSET).null_count:
         raise TransactionError(
-            "a row has no source, or that of a topic which the query does not read: keep the "
+            "a row has no source, or its source is a topic that the query does not read: keep the "
             "`source` column of sink.read as it is",
             again=False,
         )
@@ -163,22 +164,22 @@ def source_rows(batch: pa.RecordBatch, sources: Sources = Sources()) -> Iterator
 
 @dataclass(frozen=True)
 class RowTopics:
-    # The different topics; with None if there are rows without one.
+    # The distinct topics, including None if there are rows without a topic.
     names: Sequence[str | None]
-    # For each row, which of the names it has.
+    # For each row, the index of its topic in the names.
     codes: npt.NDArray[np.integer[Any]]
 
     def __getitem__(self, row: int) -> str | None:
         return self.names[int(self.codes[row])]
 
     def rows(self, name: str | None) -> npt.NDArray[np.intp]:
-        """Return the rows that are for a topic."""
+        """Return the rows to write to a topic."""
         # Names that are not UTF-8 may be equal once they are escaped.
         codes = [code for code, own in enumerate(self.names) if own == name]
         return np.flatnonzero(np.isin(self.codes, codes))
 
     def firsts(self, without: Collection[int] = ()) -> dict[str | None, int]:
-        """Return the topics of all but some rows, each with the first of these rows."""
+        """Return the topics of the rows except ``without``, each with its first row."""
         left = np.ones(len(self.codes), bool)
         left[list(without)] = False
         rows = np.flatnonzero(left)
@@ -203,51 +204,51 @@ def target_topics(part: SourceRows, default: str | None) -> RowTopics:
     return RowTopics(names, np.asarray(encoded.indices))
 
 
-INVALID_HEADER: Final = "a header is null, or has no name or one with U+0000 or not UTF-8"
-"""What is wrong with a row that `rows_with_invalid_header` has, for a text."""
+INVALID_HEADER: Final = "a header is null, or its name is null, not UTF-8 or contains U+0000"
+"""What is wrong with the rows that `rows_with_invalid_header` returns, for messages."""
 
 
 def rows_with_invalid_header(rows: pa.RecordBatch) -> list[int]:
-    """Return the rows that have a header that can't be written: librdkafka ends names at U+0000."""
+    """Return the rows with a header that can't be written: librdkafka ends names at U+0000."""
     column = column_of(rows, "headers")
     if column is None:
         return []
     items = column.flatten()
     names = items.field("key")
     ended = pc.match_substring(names, "\0")
-    # Null where the name is.
+    # `ended` is null where the name is null.
     invalid = np.asarray(pc.or_(items.is_null(), pc.fill_null(ended, fill_value=True)))
     counts = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
     of_items = np.repeat(np.arange(len(column)), counts)
     return sorted(set(of_items[invalid | _not_utf8(names)].tolist()))
 
 
-# What librdkafka takes for the time of writing: so no record of that very time can be made, and one
-# of 1970-01-01T00:00:00Z moves by the least.
+# librdkafka takes 0 for the time of writing. So a record of 1970-01-01T00:00:00Z can't be written,
+# and moves by the smallest step.
 NOW: Final = 0
 EPOCH: Final = 1
-# A record's that has none, as of old producers: each topic takes it.
+# The timestamp of a record without one, as from old producers; every topic accepts it.
 NO_TIMESTAMP: Final = -1
 
 
 def producer_timestamp(milliseconds: int | None) -> int:
-    """Return what librdkafka's producer takes for a record's timestamp."""
+    """Return the timestamp to pass to librdkafka's producer."""
     return NOW if milliseconds is None else milliseconds or EPOCH
 
 
 class RecordContent(NamedTuple):
     key: bytes | None
     value: bytes | None
-    # None if they can't be read, or written.
+    # None if the headers can't be read or written.
     headers: Sequence[Header] | None
     # Milliseconds since 1970; None for the time of writing.
     timestamp: int | None
-    # The partitioner chooses unless it is set.
+    # By default, the partitioner chooses.
     partition: int = ANY_PARTITION
 
 
 def record_content(rows: pa.RecordBatch, row: int) -> RecordContent:
-    """Return what the record of a row holds; without headers if one of them can't be written."""
+    """Return the content of a row's record; without headers if one of them can't be written."""
     key, value, timestamp = (
         None if column is None else column[row].as_py()
         for column in (column_of(rows, name) for name in ("key", "value", "timestamp"))

@@ -1,10 +1,10 @@
 """The slot of a Python worker process, which makes its transactional id unique."""
 
 # A node is a host; a slot is the lowest number whose lock file no live process holds. So there are
-# no more ids than workers, and a worker that takes a dead one's slot ends its open transaction.
-# Whoever cleans temporary files may remove a lock file that is held. Another worker then creates
-# and locks a new one: as an inode exists until all processes have closed it, the two differ in
-# their inodes, and hence in their ids.
+# no more ids than workers, and a worker that takes a dead worker's slot ends the open transaction
+# of the dead one. A cleaner of temporary files may remove a lock file that is still held, and
+# another worker then creates and locks a new file. An inode exists until all processes have closed
+# it, so the two files differ in their inodes, and the workers in their ids.
 
 import contextlib
 import fcntl
@@ -62,11 +62,11 @@ class Slot:
 
 def _node_id(base: Path, inside: int) -> str:
     host = quote(socket.gethostname(), safe="")
-    # The file is named after the host, since containers may share a directory or an image.
+    # Name the file after the host: containers may share a directory or an image.
     name = f"node-{host}"
     with _locked(base / f"{name}.lock"):
         node = private_text(name, inside)
-        # Checked, since the node becomes part of the ids by which open transactions are found.
+        # Check the node: it becomes part of the ids by which open transactions are found.
         if node is None or not re.fullmatch(rf"{re.escape(host)}-[0-9a-f]{{8}}", node):
             node = f"{host}-{secrets.token_hex(4)}"
             write_private_text(name, node, inside)
@@ -86,14 +86,14 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lowest_free(inside: int, locks: Path) -> tuple[int, int]:
-    """The descriptor of the lowest free slot's file, which is locked, and the slot's number."""
+    """Lock the lowest free slot's file; return the file's descriptor and the slot's number."""
     for number in range(_MOST_SLOTS):
         file = open_private(f"slot-{number}.lock", os.O_RDWR | os.O_CREAT, inside)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(file)
-            # The latter on some network file systems.
+            # Some network file systems raise PermissionError.
             if not isinstance(error, BlockingIOError | PermissionError):
                 raise
         else:

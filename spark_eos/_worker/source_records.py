@@ -1,4 +1,4 @@
-"""Reads single source records again, for dead letters of rows that do not carry them."""
+"""Reads single source records again, for dead letters of rows that don't carry their record."""
 
 import contextlib
 import time
@@ -20,26 +20,26 @@ _SETTINGS: Final = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
-    # The positions are those of records that Spark has read, whatever its isolation level.
+    # Spark has already read the records at these positions, with its own isolation level.
     "isolation.level": "read_uncommitted",
     "fetch.wait.max.ms": 20,
     "fetch.queue.backoff.ms": 5,
     "queued.min.messages": 2_000,
     "queued.max.messages.kbytes": 8_192,
 }
-# Records that are read and thrown away rather than asking for a later one: a new position costs
-# tens of milliseconds.
+# Read and discard up to this many records rather than seek: a new position costs tens of
+# milliseconds.
 _AHEAD: Final = 5_000
 _READ: Final = 500
-# Seconds without a record after which it is asked whether there is still one.
+# Seconds without a record after which to ask whether the record still exists.
 _SILENCE: Final = 1.0
 _GONE: Final = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 
 
 class SourceRecords:
-    """Fetches source records by their positions. Commits nothing, and joins no group."""
+    """Fetches source records by their positions, without committing or joining a group."""
 
-    # Positions that ascend within a partition are fetched fastest.
+    # This is fastest if positions ascend within a partition.
 
     def __init__(self, settings: WriterSettings) -> None:
         self._settings = settings
@@ -47,7 +47,7 @@ class SourceRecords:
         self._partition: TopicPartition | None = None
         self._next = 0
         self._read: deque[Any] = deque()
-        # Several rows may be made of one record.
+        # Several rows may come from one record.
         self._last: tuple[TopicPartition, int] | None = None
         self._last_record: RecordContent | None = None
 
@@ -77,18 +77,18 @@ class SourceRecords:
             error = None if message is None else message.error()
             if error is None and message is not None:
                 if message.offset() >= offset:
-                    return self._found(message, offset)
+                    return self._content_at(message, offset)
                 continue
             if error is not None and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                # librdkafka looks the group up, which is not used here, and may be another
-                # cluster's.
+                # librdkafka looks up the group's coordinator, although the group is not used here
+                # and may belong to another cluster.
                 cause = str(error)
                 if error.code() in DENIED:
                     raise KafkaException(error)
             silent = message is None and time.monotonic() - heard > _SILENCE
-            told = error is not None and error.code() in _GONE
-            if (silent or told) and self._is_gone(partition, offset):
-                # After such an error the consumer fetches nothing more.
+            said_gone = error is not None and error.code() in _GONE
+            if (silent or said_gone) and self._is_gone(partition, offset):
+                # After such an error, the consumer fetches nothing more.
                 self._partition = None
                 return None
             heard = time.monotonic() if silent else heard
@@ -105,17 +105,17 @@ class SourceRecords:
         self._partition, self._next = partition, offset
         self._consumer.assign([confluent_kafka.TopicPartition(*partition, offset)])
 
-    def _found(self, message: Any, offset: int) -> RecordContent | None:
+    def _content_at(self, message: Any, offset: int) -> RecordContent | None:
         self._next = offset + 1
         if message.offset() > offset:
             self._read.appendleft(message)
             return None
-        kind, timestamp = message.timestamp()
-        told = None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp
-        return RecordContent(message.key(), message.value(), headers_of(message), told)
+        kind, milliseconds = message.timestamp()
+        timestamp = None if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds
+        return RecordContent(message.key(), message.value(), headers_of(message), timestamp)
 
     def _is_gone(self, partition: TopicPartition, offset: int) -> bool:
-        """Return True if the partition is known not to have the offset any more."""
+        """Return True if the partition is known to no longer have the offset."""
         asked = confluent_kafka.TopicPartition(*partition)
         try:
             low, _high = self._consumer.get_watermark_offsets(asked, 2, cached=False)

@@ -1,8 +1,8 @@
-"""The source partitions that a group's partitions stand for; for rows, reports and messages."""
+"""Maps a group's partitions to source partitions and back, for rows, reports and messages."""
 
-# The offsets of a mirrored query are those of progress partitions. Rows are given the group's
-# partitions as they enter a task, and reports and messages name source partitions again: nothing in
-# between knows that there are two.
+# A mirrored query commits offsets of progress partitions. Rows get the group's partition when they
+# enter a task, and reports and messages name the source partition again. The code in between does
+# not distinguish the two.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 
 @dataclass(frozen=True)
 class Sources:
-    """Translates between a group's partitions and source partitions, which are mostly the same."""
+    """Maps between a group's partitions and source partitions, which are usually the same."""
 
     by_partition: Mapping[TopicPartition, TopicPartition] = field(default_factory=dict)
 
@@ -32,7 +32,7 @@ class Sources:
         return self._by_source.get(source, source)
 
     def name(self, partition: TopicPartition) -> str:
-        """Return what messages call a partition of the group."""
+        """Return the name of a group's partition for messages."""
         if partition not in self.by_partition:
             return str(partition)
         return f"{self.source(partition)} (its progress is {partition})"
@@ -43,7 +43,7 @@ class Sources:
         """Return the command that sets the group's offsets while the query is stopped."""
         named = [(*self.source(partition), offset) for partition, offset in wanted.items()]
         if self.by_partition:
-            # Kafka's tool limits offsets of progress partitions to the log's end, which is empty.
+            # Kafka's tool allows no offset beyond the log's end, and progress partitions are empty.
             sets = (("--set", f"{topic}:{index}={offset}") for topic, index, offset in named)
             return group.own_tool("progress", *chain(*sets), *more)
         reset = ("--reset-offsets", "--execute", "--topic")

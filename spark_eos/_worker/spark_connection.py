@@ -1,4 +1,4 @@
-"""A worker's connection with Spark, which PySpark has no public API for."""
+"""A worker's connection to Spark, for which PySpark has no public API."""
 
 import contextlib
 import functools
@@ -13,12 +13,12 @@ from typing import Final, Protocol, TypeVar
 from spark_eos.errors import PrintableError
 
 _Item = TypeVar("_Item")
-# Linux alone has it; elsewhere nothing is to be done.
+# Only Linux has this option; other systems don't need it.
 _AT_ONCE: Final = getattr(socket, "TCP_QUICKACK", None)
 
 
 class _File(Protocol):
-    """``io.BufferedReader``, or an ``io.BufferedRWPair``, which has no descriptor."""
+    """An ``io.BufferedReader``, or an ``io.BufferedRWPair``, which has no descriptor."""
 
     def fileno(self) -> int: ...
 
@@ -26,7 +26,7 @@ class _File(Protocol):
 
 
 class CutOffError(PrintableError):
-    """Spark has ended a task whose rows had not all arrived."""
+    """Spark ended a task before all of its rows had arrived."""
 
 
 class SparkConnection:
@@ -37,7 +37,7 @@ class SparkConnection:
 
     @classmethod
     def of_worker(cls) -> "SparkConnection":
-        """That of a worker in a task; ``pyspark.worker`` has it in ``main(infile, outfile)``."""
+        """Return the connection of this worker's task: ``infile`` in ``main`` of pyspark.worker."""
         frame = inspect.currentframe()
         while frame is not None:
             variables = frame.f_locals
@@ -45,20 +45,20 @@ class SparkConnection:
                 return cls(variables["infile"])
             frame = frame.f_back
         raise RuntimeError(
-            "the Python workers of this Spark are not PySpark's own: their connection with Spark "
-            "is not found, without which a record of a cancelled task might be written in part"
+            "the Python workers of this Spark are not PySpark's own, so their connection to Spark "
+            "can't be found. Without it, a cancelled task might write a record only in part"
         )
 
     def reduce_task_overhead(self) -> None:
-        """Remove two delays of every task; to be called before the first row is read."""
+        """Remove two delays from each task; call this before reading the first row."""
         _freeze_once()
         # Spark writes to its workers in small pieces, each of which waits until the previous one is
         # acknowledged (RFC 896). Linux acknowledges 40 ms later unless asked to do so at once (RFC
-        # 1122, 4.2.3.2). Unix domain sockets (spark.python.unix.domain.socket.enabled) need none.
-        # A default timeout would make Spark's own socket non-blocking, too.
+        # 1122, 4.2.3.2). Unix domain sockets (spark.python.unix.domain.socket.enabled) don't need
+        # this. With a default timeout, Spark's own socket would also become non-blocking.
         if _AT_ONCE is None or socket.getdefaulttimeout() is not None:
             return
-        # In a process that no daemon has forked, the file has no descriptor.
+        # In a process that was not forked by Spark's daemon, the file has no descriptor.
         with (
             contextlib.suppress(io.UnsupportedOperation, OSError),
             socket.socket(fileno=os.dup(self._file.fileno())) as spark,
@@ -67,20 +67,20 @@ class SparkConnection:
                 spark.setsockopt(socket.IPPROTO_TCP, _AT_ONCE, 1)
 
     def whole(self, items: Iterator[_Item]) -> Iterator[_Item]:
-        """Yield the items that Spark sends, and raise if they were not all."""
-        # A connection that ends between two batches of rows is an end of rows like any other to
-        # Arrow, so the last record may lack rows. After all of them Spark sends one number more,
-        # which PySpark reads once the task is over (SpecialLengths.END_OF_STREAM).
+        """Yield the items that Spark sends; raise if some are missing."""
+        # If the connection ends between two batches of rows, Arrow takes that for the end of the
+        # rows, so the last record may lack rows. After all rows Spark sends one more number, which
+        # PySpark reads once the task is over (SpecialLengths.END_OF_STREAM).
         yield from items
         if not self._file.peek(1):
-            raise CutOffError("Spark has ended the task before all of its rows had arrived")
+            raise CutOffError("Spark ended the task before all of its rows had arrived")
 
 
 @functools.cache
 def _freeze_once() -> None:
-    # Between tasks Spark's daemon collects all garbage, which takes tens of milliseconds once
-    # pyarrow and pandas are loaded. Objects alive at the first task's start are excluded from then
-    # on, so cycles among them are never freed.
+    # Between tasks, Spark's workers collect all garbage, which takes tens of milliseconds once
+    # pyarrow and pandas are loaded. Exclude the objects that are alive when the first task starts;
+    # cycles among them are then never freed.
     if os.environ.get("SPARK_REUSE_WORKER"):
         gc.collect()
         gc.freeze()

@@ -1,4 +1,4 @@
-"""The topics that a transaction writes to: they must exist, and must not change meanwhile."""
+"""The topics that a transaction writes to: they must exist, and must not change until its end."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
@@ -11,16 +11,16 @@ from spark_eos._worker.librdkafka_errors import TransactionError, asking_cluster
 from spark_eos._worker.records import TOPIC_IS_SOURCE, SourceRows, column_of
 from spark_eos.acls import Operation
 
-# A record can name any topic: so many names of topics that do not exist are remembered.
+# How many names of missing topics are remembered: a record can name any topic.
 MOST_NAMES: Final = 10_000
 # More characters than a topic's name may have.
-_MOST_LETTERS: Final = 250
+_MOST_CHARACTERS: Final = 250
 _LOOKING_UP: Final = "looking up target topics"
 _NO_TOPIC: Final = "the row names no topic and the sink has no default (topic=)"
 
 
 class TargetTopics:
-    """Target topics of the open transaction, as they were when it first wrote to them."""
+    """The target topics of the open transaction, as they were when it first wrote to them."""
 
     def __init__(
         self, cache: TopicCache, refuses: Callable[[str, bool], str], absent: LRUCache[str, bool]
@@ -28,31 +28,32 @@ class TargetTopics:
         self._cache = cache
         self._refuses = refuses
         self._absent = absent
-        # Whether this task has waited for topics or partitions in vain.
+        # True if this task has waited in vain for topics or partitions.
         self._waited = False
         self._missing: LRUCache[str, str] = LRUCache(MOST_NAMES)
         self._seen: dict[str, TopicInfo] = {}
 
     def refuse(self, part: SourceRows, firsts: Mapping[str | None, int]) -> None:
-        """Refuse topics that no row of the query may be for, each with its first row."""
+        """Refuse topics that no row may be written to; each topic is given with its first row."""
         matched = column_of(part.rows, TOPIC_IS_SOURCE)
         for name, row in firsts.items():
-            # Null where the row has no topic: the default one is known before.
+            # Null if the row has no topic: the default topic was checked before.
             is_source = matched is not None and matched[row].as_py() is True
             if name is not None and (why := self._refuses(name, is_source)):
                 raise TransactionError(
                     f"{part.position(row)}: the row is for {name!r}, {why}. A row's `topic` "
-                    "column is its target, before topic= of the sink: drop it, or compute it",
+                    "column is its target, in preference to topic= of the sink: drop the column, "
+                    "or compute it",
                     again=False,
                 )
 
     def look_up(self, part: SourceRows, firsts: Mapping[str | None, int]) -> dict[str, TopicInfo]:
-        """Return the target topics as they are now; given with the first row of each."""
+        """Return the target topics as they are now; each name is given with its first row."""
         if None in firsts:
             raise TransactionError(f"{part.position(firsts[None])}: {_NO_TOPIC}", again=False)
         with asking_cluster(_LOOKING_UP):
             try:
-                # Looked up here: librdkafka would wait for a missing topic, or create it.
+                # Look topics up here: librdkafka would wait for a missing topic, or create it.
                 return self._cache.get(_named(firsts), Operation.WRITE)
             except MissingTopicsError as error:
                 name = error.names[0]
@@ -61,12 +62,12 @@ class TargetTopics:
                 if (why := why_impossible(name, Operation.WRITE)) is not None:
                     what = f"can't be written to: {why}"
                 raise TransactionError(
-                    f"{part.position(row)}: the row's topic {name[:_MOST_LETTERS]!r} {what}",
+                    f"{part.position(row)}: the row's topic {name[:_MOST_CHARACTERS]!r} {what}",
                     again=False,
                 ) from error
 
     def ready(self, names: Collection[str | None]) -> bool:
-        """Return True if topics are known to exist, or not to be worth another wait."""
+        """Return True if all topics are known to exist, or not worth another wait."""
         if self._waited:
             return True
         unknown = _named(names) - self.known(names) - self._absent.keys()
@@ -75,19 +76,19 @@ class TargetTopics:
             return not new or not new - self._cache.look(new, Operation.WRITE).keys()
 
     def known(self, names: Collection[str | None]) -> set[str]:
-        """Those of the topics that are known to exist, without asking again."""
+        """Return the topics that are known to exist, without asking again."""
         return {name for name in _named(names) if name in self._cache}
 
     # For dead letters -------------------------------------------------------------------------
 
     def missing(self, names: Collection[str | None]) -> Mapping[str | None, str]:
-        """Return why topics can't be written to that do not exist, by topic; for None too."""
-        # A task waits for topics that do not exist once, and for each only once in this process;
-        # otherwise it looks whether they exist now.
+        """Return the topics that don't exist and why rows can't be written to them; None too."""
+        # A task waits for missing topics only once, and this process for each topic only once.
+        # Otherwise, the task only checks whether the topics exist now.
         unknown = _named(names) - self.known(names) - self._missing.keys()
         for name in unknown:
             if (why := why_impossible(name, Operation.WRITE)) is not None:
-                self._missing[name] = f"topic {name[:_MOST_LETTERS]!r}: {why}"
+                self._missing[name] = f"topic {name[:_MOST_CHARACTERS]!r}: {why}"
         new = unknown - self._missing.keys()
         with asking_cluster(_LOOKING_UP):
             if new:
@@ -117,7 +118,7 @@ class TargetTopics:
     def partitions(
         self, names: Collection[str | None], wanted: Mapping[str, int] | None = None
     ) -> dict[str, int]:
-        """Numbers of partitions of the topics that exist."""
+        """Return the number of partitions of each topic that exists."""
         known = _named(names) - self._missing.keys()
         wanted = wanted or {}
         with asking_cluster(_LOOKING_UP):
@@ -128,7 +129,7 @@ class TargetTopics:
             return {n: t.partitions for n, t in look(known, Operation.WRITE).items()}
 
     def letter_partitions(self, topic: str) -> int:
-        """The number of partitions of the dead-letter topic, which is written to from now on."""
+        """Return the dead-letter topic's number of partitions, and check the topic from now on."""
         with asking_cluster("looking up the dead-letter topic"):
             try:
                 topics = self._cache.get([topic], Operation.WRITE)
@@ -146,12 +147,12 @@ class TargetTopics:
         self._seen = {}
 
     def add(self, topics: dict[str, TopicInfo]) -> None:
-        """Remembers topics as they are; those written to before stay as they were then."""
+        """Remember topics as they are; topics that were written to before stay unchanged."""
         for name, topic in topics.items():
             self._seen.setdefault(name, topic)
 
     def check(self) -> None:
-        """Look the topics up again."""
+        """Look the topics up again, and raise if one has changed."""
         with asking_cluster(_LOOKING_UP):
             now = self._cache.refresh(self._seen, Operation.WRITE)
         for name, before in self._seen.items():
@@ -169,5 +170,5 @@ def _named(names: Collection[str | None]) -> set[str]:
 
 
 def _of_partitions(topic: str) -> str:
-    """The entry for partitions that a topic did not get in time; no topic has such a name."""
+    """Return the key for partitions that a topic did not get in time; it is no topic's name."""
     return f"{topic}/"

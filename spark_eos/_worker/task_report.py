@@ -1,4 +1,4 @@
-"""What tasks report to the driver."""
+"""The reports of tasks to the driver."""
 
 import contextlib
 import json
@@ -14,28 +14,28 @@ from spark_eos._worker.dead_letter_settings import DeadLetterTally
 from spark_eos._worker.sources import Sources
 
 WRITTEN: Final = "written"
-# A later attempt may write it.
+# A later attempt may write the partition.
 REJECTED: Final = "rejected"
-# A later attempt may write it in smaller transactions.
+# A later attempt may write the partition in smaller transactions.
 TOO_SLOW: Final = "too slow"
 # More dead letters than this attempt allows, or deferred: see `PartitionPlan.defer_dead_letters`.
 OVER_LIMIT: Final = "over limit"
-# Its task stopped at such a partition.
+# The task stopped earlier, at a partition that is over the limit.
 NOT_ATTEMPTED: Final = "not attempted"
-# A repeated Spark task, which leaves it to an attempt.
+# A repeated Spark task leaves the partition to a later attempt.
 RETRIED: Final = "retried"
 FAILED: Final = "failed"
 OUT_OF_ORDER: Final = "out of order"
 
-# A row for each task, of one column: Spark plans and runs eighteen columns, one for each field,
-# in 10 % more time of a small job.
+# Each task reports one row with one column. With eighteen columns, one for each field, Spark plans
+# and runs a small job 10 % slower.
 REPORT: Final = "report"
 _SCHEMA: Final = pa.schema([(REPORT, pa.string())])
 
 
 @dataclass
 class Counters:
-    """What a task did; ``offset_commit_version`` is the lowest that was answered, if any."""
+    """What a task did; ``offset_commit_version`` is the lowest version answered, if any."""
 
     transactions: int = 0
     bytes: int = 0
@@ -51,13 +51,13 @@ class Counters:
 
     @contextlib.contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Add the time that a block takes to one of the fields in milliseconds."""
+        """Add a block's time to one of the fields in milliseconds."""
         began = time.monotonic()
         yield
         setattr(self, step, getattr(self, step) + (time.monotonic() - began) * 1000)
 
     def offsets_answered(self, version: int) -> None:
-        """Take note of an answer to TxnOffsetCommit."""
+        """Note the version of an answered TxnOffsetCommit."""
         self.offset_commit_version = min(version, self.offset_commit_version or version)
 
     def add_past_retention(self, rows: Mapping[str, int]) -> None:
@@ -68,17 +68,17 @@ class Counters:
 
 @dataclass
 class PartitionOutcome:
-    """What became of one of the group's partitions in a task."""
+    """A task's result for one of the group's partitions."""
 
     status: str = WRITTEN
-    # After the last committed row; None if no row was committed.
+    # The offset after the last committed row; None if no row was committed.
     next_offset: int | None = None
-    # Without dead letters.
+    # Committed rows, without dead letters.
     rows: int = 0
-    # Below the committed offset, already written by an earlier attempt.
+    # Rows below the committed offset, which an earlier attempt has written.
     skipped: int = 0
     reason: str | None = None
-    # Committed.
+    # Committed dead letters.
     dead_letters: int = 0
 
 
@@ -92,7 +92,7 @@ def report_batch(
     *,
     left_out_others: bool = False,
 ) -> pa.RecordBatch:
-    """Return a task's report as a batch of one row: JSON of the task, and of each partition."""
+    """Return a task's report as a batch of one row: JSON of the task and of each partition."""
     task: dict[str, Any] = {"status": status, "reason": reason, **asdict(counters)}
     task["left_out_others"] = left_out_others
     for name, tally in (("dead", dead), ("dead_over_limit", dead_over_limit)):
@@ -107,7 +107,7 @@ def report_batch(
 
 @dataclass
 class JobOutcome:
-    """What became of the group's partitions in one attempt of a batch."""
+    """The result of one attempt of a batch, for each of the group's partitions."""
 
     partitions: dict[TopicPartition, PartitionOutcome] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
@@ -121,7 +121,7 @@ class JobOutcome:
     retried: bool = False
     dead: DeadLetterTally = field(default_factory=DeadLetterTally)
     dead_over_limit: DeadLetterTally = field(default_factory=DeadLetterTally)
-    # Rows that may be no dead letters were left out with those over the limit.
+    # Rows that may not be dead letters were left out together with those over the limit.
     left_out_others: bool = False
 
     @property
@@ -136,7 +136,7 @@ class JobOutcome:
 
     @property
     def over_limit(self) -> bool:
-        """True if all that is unwritten is so because of the number of dead letters."""
+        """True if the number of dead letters is the only reason that partitions are unwritten."""
         statuses = {outcome.status for outcome in self.partitions.values()} - {WRITTEN}
         return bool(statuses) and statuses <= {OVER_LIMIT, NOT_ATTEMPTED}
 
@@ -165,11 +165,11 @@ def job_outcome(reports: Iterable[str], sources: Sources = Sources()) -> JobOutc
         if outcome.status == OUT_OF_ORDER:
             job.out_of_order.add(partition)
         if known is not outcome:
-            # Two tasks got rows of one partition: one's offset must not make the other's rows
-            # count as written.
+            # Two tasks got rows of one partition: the offset of the one must not make the rows of
+            # the other count as written.
             job.failed = True
             job.out_of_order.add(partition)
-            # The group's offset is that of the task that committed last.
+            # The group has the offset of the task that committed last.
             known.next_offset = max(known.next_offset or 0, outcome.next_offset or 0) or None
             job.reason = (
                 f"two tasks hold rows of source {sources.source(partition)}: between "

@@ -1,9 +1,9 @@
-"""Which rows topics take, as far as their configs and the client's settings tell."""
+"""Decides which rows topics accept, by the topics' configs and the client's settings."""
 
-# A broker that refuses a record batch dooms its transaction, and names none of the records of a
-# batch that is too large. So rows are judged before they are sent, and no batch is larger than the
-# smallest limit of the topics that are written to. Sizes count before compression, as Kafka's own
-# producer counts a record against its max.request.size.
+# A broker that refuses a record batch dooms its transaction, and does not say which record made a
+# batch too large. So rows are checked before they are sent, and no batch is larger than the
+# smallest limit of the topics that are written to. Sizes are those before compression, just as
+# Kafka's own producer compares a record with its max.request.size.
 
 import math
 import time
@@ -35,26 +35,26 @@ from spark_eos._worker.writer_settings import WriterSettings
 
 # Bytes of a record batch's header (message format 2).
 _BATCH_HEADER: Final = 61
-# What librdkafka adds to key, value and headers when it compares a record with message.max.bytes.
+# Bytes that librdkafka adds to key, value and headers to compare a record with message.max.bytes.
 _LIBRDKAFKAS: Final = 36
-# More than a record adds to its key, value and headers, and a header to its own.
+# More bytes than a record adds to its key, value and headers, or a header to its name and value.
 _RECORD_HEADER: Final = 40
-# More than a batch grows by that a broker compresses although that makes it larger: bytes, and one
-# in so many. librdkafka sends such a batch as it is.
+# More than a batch can grow when a broker compresses data that does not compress: bytes, and one
+# byte in so many. librdkafka sends such a batch uncompressed.
 _GROWTH: Final = 64
 _GROWTH_SHARE: Final = 1_000
 _UNCOMPRESSED: Final = frozenset({"none", "uncompressed"})
-# Seconds after which a topic is asked for again before a row is refused by its config.
+# Seconds after which a topic's config is asked for again before it refuses a row.
 _FRESH: Final = 5.0
 
-# The greatest 64-bit integer.
+# The largest 64-bit integer.
 _MOST: Final = (1 << 63) - 1
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 def batch_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Bytes of an uncompressed record batch that holds only this record (message format 2)."""
+    """Return the bytes of an uncompressed batch that holds only this record (message format 2)."""
     body = 3 + _field(key) + _field(value) + _varint(len(headers)) + _headers_size(headers)
     return _BATCH_HEADER + _varint(body) + body
 
@@ -74,19 +74,19 @@ def _varint(number: int) -> int:
 
 @dataclass
 class _Known:
-    """A topic's config, None if the broker does not tell it, and when it was asked for."""
+    """A topic's config, None if the broker does not show it, and when it was asked for."""
 
     config: TopicConfig | None
     asked: float
 
 
 def _limit(known: _Known) -> int:
-    """Return the largest batch that a topic takes, in bytes."""
+    """Return the largest batch that a topic accepts, in bytes."""
     return BROKERS_DEFAULT if known.config is None else _most_sent(known.config)
 
 
 class TopicRules:
-    """The rules of a worker process's target topics; a topic whose config is unknown has none."""
+    """The rules of a worker process's target topics; topics with unknown configs have none."""
 
     def __init__(self, connections: Connections, settings: WriterSettings) -> None:
         self._connections = connections
@@ -99,25 +99,25 @@ class TopicRules:
         self._topics: TTLCache[str, _Known] = TTLCache(
             math.inf, settings.limits.metadata_max_idle_ms / 1000
         )
-        # The number of topics that are known, and the smallest of their batches' limits.
+        # The number of known topics, and the smallest limit of their batches.
         self._smallest: tuple[float, int] = (0, self._own_batch_size)
 
     # Configs ----------------------------------------------------------------------------------
 
     @property
     def batch_size(self) -> int:
-        """The size of batches, in bytes, that all known topics take."""
-        # Each slice of rows asks for it. Entries that have expired are gone from the number.
+        """The size of batches, in bytes, that all known topics accept."""
+        # Each slice of rows asks for this size. The number of entries excludes expired entries.
         number, smallest = self._smallest
         if number != self._topics.currsize:
-            # Counted first: an entry may expire while they are read.
+            # Count first: an entry may expire while the entries are read.
             number = self._topics.currsize
             smallest = min([self._own_batch_size, *(_limit(known) for known in self._known())])
             self._smallest = number, smallest
         return max(1, smallest)
 
     def learn(self, topics: Collection[str]) -> None:
-        """Ask for the configs of topics that exist, unless they are known."""
+        """Ask for the configs of existing topics, unless they are known."""
         unknown = set()
         for topic in topics:
             known = self._topics.get(topic)
@@ -145,13 +145,13 @@ class TopicRules:
             self._smallest = number, min(smallest, _limit(known))
 
     def changed(self, topic: str) -> bool:
-        """Ask for a topic's config again, and tell whether it is another one now."""
+        """Ask for a topic's config again; return True if it has changed."""
         before = self._config(topic)
         self._ask([topic])
         return self._config(topic) != before
 
     def is_known(self, topic: str) -> bool:
-        """Return True if the broker tells the topic's config."""
+        """Return True if the broker shows the topic's config."""
         return self._config(topic) is not None
 
     def _config(self, topic: str | None) -> TopicConfig | None:
@@ -159,8 +159,8 @@ class TopicRules:
         return None if known is None else known.config
 
     def forget(self) -> None:
-        """Has all configs asked for again when they are needed next."""
-        # Their limits count until then, so that the next producer need not be replaced at once.
+        """Ask for all configs again when they are next needed."""
+        # The old limits count until then, so that the next producer need not be replaced at once.
         for known in self._known():
             known.asked = -1.0
 
@@ -174,7 +174,7 @@ class TopicRules:
     def faults(
         self, part: SourceRows, topics: RowTopics, without: Collection[int] = ()
     ) -> dict[int, Fault]:
-        """Return the rows that their topics don't take, by row."""
+        """Return the rows that their topics don't accept, with the reason."""
         names = {topic for topic in topics.firsts(without) if topic is not None}
         self.learn(names)
         configs = [config for name in names if (config := self._config(name)) is not None]
@@ -190,7 +190,7 @@ class TopicRules:
     def past_retention(
         self, part: SourceRows, topics: RowTopics, without: Collection[int] = ()
     ) -> Counter[str]:
-        """Number of rows that are older than their topic's retention.ms, by topic."""
+        """Count the rows that are older than their topic's retention.ms, by topic."""
         timestamps = column_of(part.rows, "timestamp")
         if timestamps is None or timestamps.null_count == len(timestamps):
             return Counter()
@@ -203,7 +203,7 @@ class TopicRules:
         latest = now - min(kept.values(), default=_MOST)
         if pc.min(timestamps).as_py() >= latest:
             return Counter()
-        # Brokers take a negative timestamp for none, and keep the record.
+        # Brokers treat a negative timestamp as no timestamp, and keep the record.
         old = pc.and_(pc.less(timestamps, latest), pc.greater_equal(timestamps, 0))
         rows = set(_where(old)).difference(without)
         ages = {row: now - timestamps[row].as_py() for row in rows}
@@ -211,12 +211,12 @@ class TopicRules:
         return Counter(name for name, age in names if name and age > kept.get(name, _MOST))
 
     def _suspects(self, rows: pa.RecordBatch, configs: Collection[TopicConfig]) -> set[int]:
-        """Rows that one of the topics may not take, found by whole columns."""
+        """Return the rows that one of the topics may refuse, judged by whole columns."""
         suspects: set[int] = set()
         limit = min([self._own_limit, self._queue, *map(_most_sent, configs)])
         more = _BATCH_HEADER + _RECORD_HEADER
-        # In most slices all rows together are smaller. What Kafka adds to a header is less than
-        # twice what Arrow does.
+        # In most slices, all rows together are below the limit. Kafka adds less than twice as much
+        # to a header as Arrow does.
         if more + 2 * rows.nbytes > limit:
             sizes = pc.add(_lengths(rows, "key"), _lengths(rows, "value"))
             sizes = pc.add(sizes, more + _most_header_bytes(rows))
@@ -230,7 +230,7 @@ class TopicRules:
             before = [c.before_max_ms for c in configs if c.before_max_ms is not None]
             after = [c.after_max_ms for c in configs if c.after_max_ms is not None]
             first = now - min(before, default=_MOST)
-            if any(map(self._is_compressed_anew, configs)):
+            if any(map(self._may_be_recompressed, configs)):
                 first = max(first, 0)
             last = min(now + min(after, default=_MOST), _MOST)
             bounds = pc.min_max(timestamps).as_py()
@@ -242,11 +242,11 @@ class TopicRules:
     # One record -------------------------------------------------------------------------------
 
     def fault(self, topic: str, record: RecordContent) -> Fault | None:
-        """Return why a topic does not take a record; None if it does, as far as is known."""
+        """Return why a topic does not accept a record; None if it does, as far as is known."""
         fault = self._fault(topic, record)
         known = self._topics.get(topic)
         if fault and known is not None and known.asked < time.monotonic() - _FRESH:
-            # What is refused by an old config is judged by the topic's present one.
+            # The config is old: before refusing the record, check it against the current config.
             self._ask([topic])
             fault = self._fault(topic, record)
         return fault
@@ -259,9 +259,9 @@ class TopicRules:
             text = f"topic {topic!r} is compacted, and the record has no key"
             return Fault(reasons.INVALID_RECORD, text)
         if self._is_out_of_bounds(config, timestamp):
-            text = f"its timestamp {timestamp} is out of topic {topic!r}'s bounds"
+            text = f"its timestamp {timestamp} is outside the bounds of topic {topic!r}"
             return Fault(reasons.INVALID_RECORD, text)
-        if config is not None and timestamp < NO_TIMESTAMP and self._is_compressed_anew(config):
+        if config is not None and timestamp < NO_TIMESTAMP and self._may_be_recompressed(config):
             text = (
                 f"its timestamp {timestamp} is before 1970, and brokers can't compress such a "
                 f"record for topic {topic!r} (its compression.type is {config.compression!r})"
@@ -283,20 +283,20 @@ class TopicRules:
         if own > self._own_limit:
             text = "the record is larger than this client sends (kafka['message.max.bytes'])"
         elif len(value or b"") > self._queue:
-            # Of a record, librdkafka counts the value alone; it would never take a larger one.
+            # librdkafka counts only a record's value, and would never accept a larger value.
             text = (
                 f"its value of {len(value or b'')} bytes is larger than this client's queue "
                 "(kafka['queue.buffering.max.kbytes'])"
             )
         elif config is not None and size > _most_sent(config):
             text = (
-                f"its {size} bytes before compression are more than topic {topic!r} takes "
+                f"its {size} bytes before compression are more than topic {topic!r} accepts "
                 "(its max.message.bytes)"
             )
         return None if text is None else Fault(reasons.TOO_LARGE, text)
 
-    def _is_compressed_anew(self, config: TopicConfig) -> bool:
-        """Whether brokers may make a topic's batches anew; clients don't compress all of theirs."""
+    def _may_be_recompressed(self, config: TopicConfig) -> bool:
+        """Return True if brokers may recompress batches; clients don't compress all batches."""
         undone = config.compression in _UNCOMPRESSED and self._codec not in _UNCOMPRESSED
         return _compresses(config) or undone
 
@@ -315,13 +315,13 @@ def _compresses(config: TopicConfig) -> bool:
 
 
 def _most_sent(config: TopicConfig) -> int:
-    """Return the largest uncompressed batch that fits whatever it holds."""
+    """Return the largest uncompressed batch that fits, whatever its content."""
     limit = config.max_message_bytes
     return limit - limit // _GROWTH_SHARE - _GROWTH if _compresses(config) else limit
 
 
 def _lengths(rows: pa.RecordBatch, name: str) -> pa.Array:
-    """Bytes of each of a column's values, 0 for null."""
+    """Return the bytes of each of a column's values, 0 for null."""
     column = column_of(rows, name)
     if column is None:
         return pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
@@ -329,7 +329,7 @@ def _lengths(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _most_header_bytes(rows: pa.RecordBatch) -> int:
-    """Return what the headers of the row with the most could have at most."""
+    """Return an upper bound of the bytes of any row's headers."""
     column = column_of(rows, "headers")
     if column is None:
         return 0

@@ -19,7 +19,7 @@ class WriterSettings:
 
     client: ClientSettings
     group_id: str
-    # None if every row names its own.
+    # None if every row names its own topic.
     topic: str | None
     transactions: Transactions = Transactions()
     limits: Limits = Limits()
@@ -27,7 +27,7 @@ class WriterSettings:
     # None if the source is in the same cluster.
     source_client: ClientSettings | None = None
     dead_letters: DeadLetterSettings | None = None
-    # Topics of the cluster it writes to that the query reads by name, or keeps its progress in.
+    # Topics in the target cluster that the query reads by name, or keeps its progress in.
     source_topics: frozenset[str] = frozenset()
     moved_from: str | None = None
 
@@ -39,38 +39,38 @@ class WriterSettings:
             check_text("moved_from", self.moved_from)
         if self.dead_letters is not None and self.dead_letters.topic == self.topic:
             raise ConfigurationError(
-                f"dead_letters.topic={self.topic!r} is the target topic: dead letters need a topic "
-                "of their own"
+                f"dead_letters.topic={self.topic!r} is the target topic: dead letters need a "
+                "separate topic"
             )
 
     @property
     def target_topics(self) -> tuple[str, ...]:
         """The topics that the query writes to, as far as they are known before its rows."""
-        letters = None if self.dead_letters is None else self.dead_letters.topic
-        return tuple(topic for topic in (self.topic, letters) if topic is not None)
+        dead_letters = None if self.dead_letters is None else self.dead_letters.topic
+        return tuple(topic for topic in (self.topic, dead_letters) if topic is not None)
 
     def refuses_target(self, topic: str, matched: bool) -> str:  # noqa: FBT001
-        """Why rows may not be for a topic; ``matched``: by a pattern that chooses what is read."""
+        """Return why rows may not be written to a topic, or ""; ``matched``: a pattern reads it."""
         if self.dead_letters is not None and topic == self.dead_letters.topic:
-            return "the query's dead-letter topic, which holds its dead letters only"
+            return "the query's dead-letter topic, which holds only dead letters"
         if matched or topic in self.source_topics:
             return "a topic that the query reads or keeps its progress in, so it would feed itself"
         return ""
 
     @property
     def group(self) -> Group:
-        """The query's group, for texts."""
+        """The query's group, for messages."""
         return Group(self.group_id, self.client.principal)
 
     @property
     def id_prefix(self) -> str:
-        """What the query's own transactional ids begin with."""
+        """The prefix of the query's own transactional ids."""
         return id_prefix(self.transactions.id_prefix, self.group_id)
 
     def group_deadline(self, at_most: float = math.inf) -> Deadline:
-        """Return the time limit of a call to the group, from now on; ``at_most``: seconds."""
+        """Return the time limit of a call to the group, from now on, of at most so many seconds."""
         return group_deadline(self.limits.group_timeout_ms, at_most)
 
     def connect_deadline(self) -> Deadline:
-        """Return the time limit of a call that the group has no part in, from now on."""
+        """Return the time limit, from now on, of a call that does not concern the group."""
         return Deadline(self.limits.connect_timeout_ms / 1000, "connect_timeout_ms")

@@ -168,11 +168,11 @@ def test_rows_that_topics_do_not_take_are_named_before_they_are_sent(flow: Flow)
         ),
         (
             rows(flow, 0, [b"a", b"b"], topics=[bounded] * 2, timestamps=[now, now - DAY - 10_000]),
-            rf"offset 1, for topic '{bounded}': its timestamp \d+ is out of .*bounds",
+            rf"offset 1, for topic '{bounded}': its timestamp \d+ is outside the bounds",
         ),
         (
             rows(flow, 0, [b"a", b"b"], timestamps=[None, now + DAY]),
-            r"offset 1, for topic .*: its timestamp \d+ is out of .*bounds",
+            r"offset 1, for topic .*: its timestamp \d+ is outside the bounds",
         ),
     ]
     with writing(flow) as found:
