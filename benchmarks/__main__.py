@@ -1,7 +1,7 @@
-"""All benchmarks in one run: ``make bench``, or ``.venv/bin/python benchmarks --help``.
+"""Runs all benchmarks: ``make bench``, or ``.venv/bin/python benchmarks --help``.
 
-Machines are shared and noisy, so contestants take turns within each round, the first round does
-not count, and results are compared as ratios within a round.
+Machines are shared and noisy. Therefore, contestants take turns within each round, the first round
+does not count, and results are compared as ratios within a round.
 """
 
 import logging
@@ -31,7 +31,7 @@ from support.origin import origin
 
 _RESULTS = Path("evidence")
 _PICTURES = Path("docs/performance")
-# What results of one file have in common.
+# Conditions that must be the same for all results in a file.
 _SAME = ("code", "machine", "spark", "kafka", "rounds", "scale")
 _console = Console(highlight=False)
 
@@ -42,11 +42,11 @@ _console = Console(highlight=False)
 @click.option(
     "--only",
     multiple=True,
-    help="Run only scenarios whose name contains this; repeatable. Earlier results of other "
+    help="Run only scenarios whose name contains this text; repeatable. Earlier results of other "
     "scenarios are kept.",
 )
 @click.option("--quix", type=click.Path(path_type=Path), help="Python with quixstreams installed.")
-@click.option("--bounds", is_flag=True, help="Measure queries that write nothing, too.")
+@click.option("--bounds", is_flag=True, help="Also measure queries that write nothing.")
 @click.option("--to", "directory", type=click.Path(path_type=Path), default=_RESULTS,
               show_default=True, help="Directory of the results.")  # fmt: skip
 def main(
@@ -73,15 +73,15 @@ def main(
         if other := [name for name in _SAME if its[name] != about[name]]:
             raise click.UsageError(
                 f"{earlier} was measured with {', '.join(f'{name} {its[name]}' for name in other)}:"
-                " use the same, or another directory (--to)"
+                " use the same conditions, or another directory (--to)"
             )
     with tempfile.TemporaryDirectory() as checkpoints:
-        # One broker, one replica: meant here.
+        # A single broker with one replica is intended here.
         logging.getLogger("spark_eos._checks.replication").setLevel(logging.ERROR)
-        # Spark keeps what a poll has brought for minutes, of each of 500 partitions and query.
+        # Spark keeps a poll's records for minutes, for each query and each of 500 partitions.
         spark = spark_session(config={"spark.driver.memory": "8g", "spark.jars": spark_avro()})
-        # Queries are stopped in the middle of a batch, which Spark would log at length; failures
-        # are raised here.
+        # Queries are stopped in the middle of a batch, which Spark would log at length. Failures
+        # are raised anyway.
         spark.sparkContext.setLogLevel("OFF")
         bench = Bench(spark, Path(checkpoints), rounds, quix, bounds=bounds)
         latency = Latency(1_000, 10 * scale)
@@ -98,8 +98,8 @@ def main(
         for name, measure in scenarios:
             if not only or any(part in name for part in only):
                 began = time.monotonic()
-                for found in measure():
-                    measured = [*(one for one in measured if one.name != found.name), found]
+                for result in measure():
+                    measured = [*(one for one in measured if one.name != result.name), result]
                 _keep(directory, about, measured)
                 _console.print(f"{name}: {(time.monotonic() - began) / 60:.1f} minutes")
         spark.stop()
@@ -111,7 +111,7 @@ def _one(measure: Callable[..., Measured], *arguments: object) -> list[Measured]
 
 
 def _keep(directory: Path, about: Mapping[str, Any], measured: Sequence[Measured]) -> None:
-    """Writes the results so far, because a whole run takes long and may be interrupted."""
+    """Write the results so far, because a whole run takes a long time and may be interrupted."""
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "bench.json", about, measured)
     pictures = _PICTURES if directory == _RESULTS else directory

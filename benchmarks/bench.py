@@ -1,6 +1,6 @@
-"""Runs each scenario's contestants in turn: a new broker for each scenario, one Spark session.
+"""Runs each scenario's contestants in turn, with a new broker per scenario and one Spark session.
 
-Topics are not deleted while a scenario runs; all of them go with its broker.
+Topics are not deleted while a scenario runs; they all disappear with its broker.
 """
 
 import statistics
@@ -44,20 +44,20 @@ from spark_eos.testing import EmbeddedKafka
 _PEAKS: Final = ("driver", "workers", "jvm")
 _LOOP: Final = "transactional loop"
 _QUIX: Final = "Quix Streams, exactly-once"
-# Quix Streams gets this fraction of the rows: all of them would take minutes, at the same rate.
+# Quix Streams gets one in this many rows: all rows would take minutes, at the same rate.
 _SLOW: Final = 10
 _console = Console(stderr=True, highlight=False)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a scenario runs.
+    """The environment that a scenario runs in.
 
     Attributes:
-        broker: Its broker.
+        broker: The scenario's broker.
         spark: The session.
         directory: Directory for checkpoints.
-        records: What its topics have.
+        records: The records in its topics.
         other: Another cluster, if there is one.
     """
 
@@ -68,7 +68,7 @@ class Stage:
     other: EmbeddedKafka | None = None
 
     def source(self, rows: int) -> str:
-        """Creates a topic with records; the other cluster has them, too."""
+        """Create a topic with records, in the other cluster too."""
         name = self.topic()
         fill(self.broker, name, rows, self.records)
         if self.other is not None:
@@ -77,13 +77,13 @@ class Stage:
         return name
 
     def topic(self) -> str:
-        """Creates a topic."""
+        """Create a topic."""
         name = f"bench-{uuid.uuid4().hex[:8]}"
         self.broker.create_topic(name, self.records.partitions)
         return name
 
     def arena(self, source: str, most: int | None, batches: int) -> Arena:
-        """Returns where a contestant reads and writes, with a new target."""
+        """Return a contestant's topics and options, with a new target."""
         return Arena(
             self.spark,
             self.broker.bootstrap_servers,
@@ -107,7 +107,7 @@ class Bench:
         directory: Directory for checkpoints.
         rounds: Number of rounds that count.
         quix: Python interpreter with Quix Streams, if any.
-        bounds: Whether queries are measured, too, that write nothing.
+        bounds: Whether to measure queries that write nothing, too.
     """
 
     def __init__(
@@ -121,15 +121,16 @@ class Bench:
 
     @contextmanager
     def _stage(self, records: Records, variant: str = "") -> Iterator[Stage]:
-        # No quick start here: the JVMs compile fully, for the highest speed.
+        # The session has no quick start: the JVMs compile fully, for the highest speed.
         with EmbeddedKafka(heap="2g") as broker, ExitStack() as ending:
-            # It runs all the time, so that all contestants have the same share of the machine.
+            # The other cluster always runs, so that all contestants get the same share of the
+            # machine.
             mirrored = variant == "mirrored"
             other = ending.enter_context(EmbeddedKafka(heap="2g")) if mirrored else None
             yield Stage(broker, self._spark, self._directory, records, other)
 
     def throughput(self, scenario: Throughput) -> Measured:
-        """Measures rows per second of large batches."""
+        """Measure rows per second in large batches."""
         measured = Measured(scenario.name, "rows/s", base=scenario.base)
         records, batches = scenario.records, scenario.batches
         whole = scenario.rows * batches + SPARE * records.partitions
@@ -189,12 +190,12 @@ class Bench:
         return {**usual, **self._bounds}
 
     def triggers(self, scenario: Triggers) -> Measured:
-        """Measures the milliseconds of a trigger."""
+        """Measure the milliseconds that a trigger takes."""
         measured = Measured(scenario.name, "ms per trigger", base=scenario.base)
         records = scenario.records
         contestants = self._contestants(SMALL_BATCHES, scenario)
         with self._stage(records, scenario.variant) as stage:
-            # Spark may begin one more batch before the query is stopped.
+            # Spark may begin another batch before the query is stopped.
             rows = scenario.rows * (scenario.batches + 5) + SPARE * records.partitions
             source = stage.source(rows)
             for number, name in turns(list(contestants), self._rounds):
@@ -209,14 +210,14 @@ class Bench:
                 )
                 if found is None:
                     continue
-                trial, _usage_of_it = found
+                trial, _ = found
                 warm = trial.trigger_ms[scenario.warm :]
                 note(measured, name, statistics.median(warm), counts=number > 0)
                 measured.details[name] = _steps(trial, scenario.warm)
         return measured
 
     def latency(self, scenario: Latency) -> Measured:
-        """Measures the milliseconds from a record's append to its output's visibility."""
+        """Measure the milliseconds from a record's append to its output's visibility."""
         measured = Measured(scenario.name, "ms, p50")
         records = Records(100, 4)
         with self._stage(records) as stage:
@@ -232,7 +233,7 @@ class Bench:
         return measured
 
     def growth(self, scenario: Growth) -> Measured:
-        """Measures the milliseconds that spark-eos spends on the driver per batch."""
+        """Measure the milliseconds that spark-eos spends on the driver per batch."""
         measured = Measured(scenario.name, "ms of the driver's own")
         for number in range(2):
             for partitions, members in scenario.sizes[: None if number else 1]:
@@ -258,9 +259,9 @@ def _trial(
     most: int,
     batches: int,
 ) -> tuple[Trial, Usage] | None:
-    """Runs a contestant, again if it fails: Spark's own sink fails after a delivery timeout.
+    """Run a contestant, twice if it fails: Spark's own sink fails after a delivery timeout.
 
-    One that has failed twice is left out, and there is nothing to return.
+    After a second failure, the contestant is left out and None is returned.
     """
     if name in measured.failed:
         return None
@@ -279,13 +280,13 @@ def _trial(
     try:
         return once()
     except StreamingQueryException as error:
-        _console.print(f"  {name} failed again, and is left out: {str(error)[:300]}")
+        _console.print(f"  {name} failed again and is left out: {str(error)[:300]}")
         measured.leave_out(name)
         return None
 
 
 def note(measured: Measured, name: str, figure: float, *, counts: bool) -> None:
-    """Adds a figure, if it counts, and prints it."""
+    """Add a figure if it counts, and print it."""
     if counts:
         measured.add(name, figure)
     warming = "" if counts else " (does not count)"
@@ -295,14 +296,14 @@ def note(measured: Measured, name: str, figure: float, *, counts: bool) -> None:
 
 
 def _usage(usage: Usage, rows: int) -> dict[str, float]:
-    """Returns CPU seconds per million rows, and peak memory."""
+    """Return CPU seconds per million rows, and peak memory."""
     cpu = {f"{part}, CPU s/M rows": s / rows * 1e6 for part, s in usage.cpu_seconds.items()}
     peaks = {f"{part}, peak MiB": mib for part, mib in usage.peak_mib.items() if part in _PEAKS}
     return {**cpu, **peaks}
 
 
 def _steps(trial: Trial, warm: int) -> dict[str, float]:
-    """Returns medians of a trigger's steps: Spark's, and those of spark-eos if it has any."""
+    """Return medians of a trigger's steps: Spark's and, if available, spark-eos's."""
     progress = trial.progress[warm:]
     spark = {
         part: statistics.median(p["durationMs"].get(part, 0) for p in progress)

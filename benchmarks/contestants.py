@@ -1,4 +1,4 @@
-"""The streaming queries compared: all in one Spark session, reading the same topic."""
+"""The streaming queries compared, which all read the same topic in one Spark session."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ _NOTHING = {"batchId": -1}
 
 @dataclass(frozen=True)
 class Arena:
-    """Where a contestant reads and writes.
+    """A contestant's topics and options.
 
     Attributes:
         spark: The session.
@@ -63,7 +63,7 @@ class Arena:
 
     @property
     def reading(self) -> dict[str, str]:
-        """Options of the source besides servers and topics."""
+        """Options of the source other than servers and topics."""
         return {} if self.most is None else {"maxOffsetsPerTrigger": str(self.most)}
 
     @property
@@ -72,7 +72,7 @@ class Arena:
         return ["key", "value", *(["headers"] if self.header else [])]
 
     def read(self, *, as_we_do: bool) -> DataFrame:
-        """Reads the source with Spark's defaults or with the client settings of spark-eos."""
+        """Read the source with Spark's defaults or spark-eos's client settings."""
         servers = {"bootstrap.servers": self.bootstrap_servers}
         options = {
             **(
@@ -94,8 +94,8 @@ class Trial:
     """One run of one contestant.
 
     Attributes:
-        progress: Spark's progress of the batches with rows.
-        reports: The reports of spark-eos.
+        progress: Spark's progress for batches with rows.
+        reports: spark-eos's reports.
     """
 
     progress: list[dict[str, Any]]
@@ -112,13 +112,13 @@ class Trial:
         return sum(int(p["numInputRows"]) for p in self.progress)
 
     def rows_per_second(self, first: int) -> float:
-        """Rows per second of the triggers from one on."""
+        """Return rows per second over all triggers from ``first`` on."""
         rows = sum(int(p["numInputRows"]) for p in self.progress[first:])
         return rows / sum(self.trigger_ms[first:]) * 1000
 
 
 def run_and_stop(writer: Writer, arena: Arena) -> Trial:
-    """Stops before the last batch, which with Kafka's defaults waits a second per partition."""
+    """Run a query; stop it before a batch that, with Kafka's defaults, waits 1 s per partition."""
     query = writer.option("checkpointLocation", arena.checkpoint).start()
     while query.isActive and (query.lastProgress or _NOTHING)["batchId"] < arena.batches - 1:
         time.sleep(0.2)
@@ -139,7 +139,7 @@ def _plain(progress: Any) -> dict[str, Any]:
 def our_sink(
     arena: Arena, on_batch: Callable[[BatchReport], None] | None = None, **more: Any
 ) -> ExactlyOnceSink:
-    """Returns the sink that is measured, with further arguments if there are any."""
+    """Return the measured sink, with further arguments if there are any."""
     return ExactlyOnceSink(
         kafka={"bootstrap.servers": arena.bootstrap_servers},
         group_id=arena.target,
@@ -155,7 +155,7 @@ def our_sink(
 def our_writer(
     sink: ExactlyOnceSink, arena: Arena, shape: Callable[[DataFrame], DataFrame] | None = None
 ) -> ExactlyOnceWriter:
-    """Returns the query of spark-eos, without its trigger: a relay, or of another shape."""
+    """Return spark-eos's query without a trigger: a relay, or a query of another shape."""
     frame = sink.read(
         arena.spark,
         subscribe=arena.source,
@@ -168,7 +168,7 @@ def our_writer(
 
 
 def own_writer(arena: Arena, *, as_we_do: bool = False) -> DataStreamWriter:
-    """Returns the same query with Spark's own Kafka sink, at-least-once."""
+    """Return the same query with Spark's own Kafka sink, at-least-once."""
     options = {
         "kafka.bootstrap.servers": arena.bootstrap_servers,
         "topic": arena.target,
@@ -180,7 +180,7 @@ def own_writer(arena: Arena, *, as_we_do: bool = False) -> DataStreamWriter:
 def spark_eos(
     arena: Arena, shape: Callable[[DataFrame], DataFrame] | None = None, **more: Any
 ) -> Trial:
-    """Runs spark-eos, with further arguments of the sink if there are any."""
+    """Run spark-eos, with further arguments for the sink if there are any."""
     reports: list[BatchReport] = []
     sink = our_sink(arena, reports.append, **more)
     trial = run_and_stop(our_writer(sink, arena, shape), arena)
@@ -189,7 +189,7 @@ def spark_eos(
 
 
 def sparks_own(arena: Arena, *, as_we_do: bool = False) -> Trial:
-    """Runs Spark's own Kafka sink, at-least-once."""
+    """Run Spark's own Kafka sink, at-least-once."""
     return run_and_stop(own_writer(arena, as_we_do=as_we_do), arena)
 
 
@@ -198,12 +198,12 @@ def _asynchronously(run: Callable[[Arena], Trial], arena: Arena) -> Trial:
 
 
 def read_only(arena: Arena) -> Trial:
-    """Writes nothing: the lower bound of everything that reads with Spark."""
+    """Write nothing: the lower bound for everything that reads with Spark."""
     return run_and_stop(arena.read(as_we_do=True).writeStream.format("noop"), arena)
 
 
 def arrow_only(arena: Arena) -> Trial:
-    """Sends rows to Python and drops them: the lower bound of all writing from Python."""
+    """Send rows to Python and drop them: the lower bound for everything that writes from Python."""
 
     def drop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = sum(batch.num_rows for batch in batches)
@@ -219,7 +219,7 @@ EQUAL: Final = "Spark's own sink, equal read settings"
 SHIPPED: Final = "Spark's own sink, as shipped"
 OURS: Final = "spark-eos"
 BASES: Final = (EQUAL, SHIPPED)
-"""What others are compared with; the first is the fair one."""
+"""The contestants that others are compared with; the first makes the fair comparison."""
 BATCHES: Final[dict[str, Callable[[Arena], Trial]]] = {
     EQUAL: partial(sparks_own, as_we_do=True),
     SHIPPED: sparks_own,

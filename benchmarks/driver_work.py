@@ -1,4 +1,4 @@
-"""CPU time and bytes of what the driver does for source partitions, without brokers and Spark.
+"""Measures CPU time and bytes of the driver's work on source partitions, without brokers or Spark.
 
 PYTHONPATH=tests .venv/bin/python benchmarks/driver_work.py
 """
@@ -16,7 +16,7 @@ _SIZES = (100, 1_000, 10_000)
 
 
 def _milliseconds(work: Callable[[], object]) -> float:
-    """The least CPU time of five calls, since the machine does other things, too."""
+    """Return the lowest CPU time of five calls, since the machine does other work too."""
     found = []
     for _ in range(5):
         began = time.process_time()
@@ -27,7 +27,7 @@ def _milliseconds(work: Callable[[], object]) -> float:
 
 @click.command()
 def main() -> None:
-    """Print a table in Markdown: partitions in a third as many topics; and how it grows."""
+    """Print a Markdown table of times and their growth, with three partitions per topic."""
     queries = [ManyPartitions.of(size) for size in _SIZES]
     print_line = Console(highlight=False, soft_wrap=True).print
     print_line(f"| CPU ms, by partitions | {' | '.join(f'{n:,}' for n in _SIZES)} | growth |")

@@ -1,7 +1,7 @@
-"""Records of a schema as Spark's columns, against Spark's own functions: from files to nowhere.
+"""Compares schema records in Spark's columns with Spark's own functions for Avro and JSON.
 
-Batch frames of 8 fields, from Parquet to Spark's noop sink, with a real registry. Spark's own
-functions get the schema as a text, and neither check a record's id nor find most damaged records.
+Batch frames of 8 fields go from Parquet to Spark's noop sink, with a real registry. Spark's own
+functions get the schema as text. They don't check record ids, and miss most damaged records.
 """
 
 import json
@@ -51,7 +51,7 @@ _JSON: Final[dict[str, Any]] = {
 
 
 def spark_avro() -> str:
-    """Return the path of Spark's Avro functions, which are downloaded once."""
+    """Return the path of the jar with Spark's Avro functions, which is downloaded once."""
     text = (_HERE / "locks" / "spark-avro-4.2.0.json").read_text(encoding="utf-8")
     (jar,) = locked_jars(parse_lock("spark-avro-4.2.0", text))
     return str(jar)

@@ -1,4 +1,4 @@
-"""Time from a record's append to the source until a read_committed consumer sees its output."""
+"""Measures the time from a record's append to the source until a consumer sees its output."""
 
 import threading
 import time
@@ -20,15 +20,15 @@ def latencies(
     partitions: int,
     scenario: Latency,
 ) -> list[float]:
-    """Returns the milliseconds of each record, without the first seconds.
+    """Return each record's latency in milliseconds, without the first seconds.
 
-    Both ends are on this machine and use the same clock.
+    Both ends are on this machine and use the same clock. The consumer reads read_committed.
 
     Args:
-        arena: Where the query reads and writes; its topics are empty.
+        arena: The query's topics and options; the topics are empty.
         start: Function that starts the query, with a trigger that does not wait.
         partitions: Number of partitions of both topics.
-        scenario: How many records come, and for how long after the warm-up.
+        scenario: The rate of records and the duration after the warm-up.
     """
     found: list[float] = []
     seen = 0

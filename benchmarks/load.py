@@ -1,4 +1,4 @@
-"""Records for benchmarks."""
+"""Produces records for benchmarks."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from spark_eos.testing import EmbeddedKafka
 
 
 def fill(broker: EmbeddedKafka, topic: str, rows: int, records: Records) -> None:
-    """Fills a topic with numbered records, round-robin over its partitions."""
+    """Fill a topic with numbered records, round-robin across its partitions."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50})
     padding = b"x" * records.size
     more: dict[str, Any] = {"headers": [("source", b"benchmark")]} if records.header else {}

@@ -51,7 +51,7 @@ def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, f
             or len(owners) < members
         ):
             raise click.ClickException(f"{len(owners)} of {members} members have a partition")
-        # Only heartbeats run in this process now.
+        # From here on, only heartbeats run in this process.
         busy = time.process_time()
         threading.Event().wait(seconds)
         found["core"] = (time.process_time() - busy) / seconds
@@ -70,12 +70,12 @@ def _measure(broker: EmbeddedKafka, members: int, seconds: float) -> dict[str, f
 )
 @click.option("--seconds", default=20.0, show_default=True, help="Time to measure heartbeats for.")
 def main(members: int, seconds: float) -> None:
-    """Measure groups of growing size on the embedded broker, with its default heartbeats of 5 s."""
+    """Measure groups of growing size on the embedded broker with its default 5 s heartbeats."""
     table = Table(title="Members of one group, one source partition each")
     for column in ("members", "joined and stable", "taken over", "left", "heartbeats, % of a core"):
         table.add_column(column, justify="right")
     with EmbeddedKafka() as broker:
-        # Not measured: the broker's first group takes longer.
+        # This one doesn't count, since the broker's first group takes longer.
         _measure(broker, 1, 0.1)
         for count in sorted({1, members // 10, members // 2, members}):
             found = _measure(broker, count, seconds)

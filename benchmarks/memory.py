@@ -1,4 +1,4 @@
-"""Peak memory of the writing worker, for batches of growing size in one source partition.
+"""Measures the writing worker's peak memory for batches of growing size in one source partition.
 
 .venv/bin/python benchmarks/memory.py --rows 2000000
 """
@@ -20,7 +20,7 @@ from spark_eos.testing import EmbeddedKafka, spark_session
 
 
 def _writers(directory: str) -> list[int]:
-    """Returns the process ids of workers that hold the slot of a transactional id."""
+    """Return the process ids of workers that hold the slot of a transactional id."""
     found = []
     for process in Path("/proc").iterdir():
         try:

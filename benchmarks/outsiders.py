@@ -22,13 +22,13 @@ _PATIENCE = 600.0
 
 @dataclass(frozen=True)
 class Topics:
-    """The topics that are copied.
+    """The topics to copy from and to.
 
     Attributes:
         bootstrap_servers: The broker's address.
         source: Topic to read, filled.
         target: Topic to write, empty.
-        rows: Number of records of the source.
+        rows: Number of records in the source.
         partitions: Number of partitions of both topics.
     """
 
@@ -41,13 +41,13 @@ class Topics:
 
 @dataclass(frozen=True)
 class Copied:
-    """What a contestant has done.
+    """The result of a contestant.
 
     Attributes:
         rows: Number of records.
-        seconds: From its first record until all of them were committed.
-        cpu_seconds: Of its process, with its start if it starts for each copy.
-        peak_mib: Peak resident memory of its process; 0 if that is not known.
+        seconds: Time from the first record until all records were committed.
+        cpu_seconds: CPU time of the process, including its start if it starts for each copy.
+        peak_mib: Peak resident memory of the process; 0 if unknown.
     """
 
     rows: int
@@ -57,12 +57,12 @@ class Copied:
 
 
 def script(python: Path | str, name: str, topics: Topics, rows: int) -> Copied:
-    """Runs one of the Python loops.
+    """Run one of the Python loops.
 
     Args:
         python: The interpreter.
-        name: Name of its file.
-        topics: What it copies.
+        name: Name of the loop's file.
+        topics: The topics to copy from and to.
         rows: Number of records to copy, at most as many as the source has.
     """
     arguments = [topics.bootstrap_servers, topics.source, topics.target, rows, topics.partitions]
@@ -80,7 +80,7 @@ def script(python: Path | str, name: str, topics: Topics, rows: int) -> Copied:
 
 
 def plain_loop(topics: Topics) -> Copied:
-    """Copies with a consume-transform-produce loop of confluent-kafka."""
+    """Copy with a consume-transform-produce loop that uses confluent-kafka."""
     return script(sys.executable, "plain.py", topics, topics.rows)
 
 
@@ -88,9 +88,9 @@ class JavaRelay:
     """A Java process that copies topics, one after another.
 
     Args:
-        source: Name of its source file.
-        lock: Name of the lock file of its jars.
-        arguments: Its arguments.
+        source: Name of the program's source file.
+        lock: Name of the lock file of the program's jars.
+        arguments: The program's arguments.
     """
 
     def __init__(self, source: str, lock: str, *arguments: str) -> None:
@@ -111,7 +111,7 @@ class JavaRelay:
         self._watched = psutil.Process(self._process.pid)
 
     def __call__(self, topics: Topics) -> Copied:
-        """Copies a topic."""
+        """Copy a topic."""
         asked, answers = self._process.stdin, self._process.stdout
         if asked is None or answers is None:
             raise RuntimeError("it has no pipes")
@@ -126,14 +126,14 @@ class JavaRelay:
         return Copied(topics.rows, float(answer), used, peak_mib(self._process.pid))
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self._process.communicate("", timeout=60)
         self._classes.cleanup()
 
 
 @contextmanager
 def java_relays(bootstrap_servers: str) -> Iterator[dict[str, JavaRelay]]:
-    """Kafka Streams and Flink, for the time of the block."""
+    """Run Kafka Streams and Flink while the block runs."""
     with tempfile.TemporaryDirectory() as state:
         relays = {
             f"Kafka Streams 4.3.1, {guarantee}": JavaRelay(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 
 def peak_mib(pid: int) -> float:
-    """Returns the peak resident memory since the process started, in MiB.
+    """Return the peak resident memory since the process started, in MiB.
 
-    From /proc, because psutil has it on Windows only.
+    The figure comes from /proc, because psutil has it only on Windows.
     """
     status = Path(f"/proc/{pid}/status").read_text()
     match = re.search(r"VmHWM:\s+(\d+) kB", status)

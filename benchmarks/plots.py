@@ -1,4 +1,4 @@
-"""The results as pictures: how many times Spark's own sink each contestant takes or writes."""
+"""Plots the results as multiples of the results of Spark's own sink."""
 
 import statistics
 from collections.abc import Sequence
@@ -15,33 +15,37 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 from results import PICTURES, Measured
 
-# Text stays text, and a picture that is drawn again is the same.
+# Keep text as text, and make pictures reproducible.
 matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "spark-eos"}
 
-# Inches; narrow enough to be read on a telephone.
+# Inches; narrow enough to read on a phone.
 _WIDTH: Final = 5.0
 _BAR: Final = 0.42
 _FRAME: Final = 1.25
-# Halves and doubles are as far from 1.0 as they look.
+# On a log scale, half and double are equally far from 1.0.
 _TICKS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _UNITS: Final = {"rows/s": "throughput", "ms per trigger": "triggers", "ms, p50": "latency"}
 
 
 def plot(directory: Path, measured: Sequence[Measured]) -> None:
-    """Plots each contestant's median ratio to the fairest base, one panel per scenario.
+    """Plot each contestant's median ratio to the fairest base, one panel per scenario.
 
     Args:
         directory: Where to write `PICTURES`.
         measured: The scenarios.
     """
     for name in PICTURES:
-        shown = [one for one in measured if EQUAL in one.figures and _UNITS.get(one.unit) == name]
+        shown = [
+            scenario
+            for scenario in measured
+            if EQUAL in scenario.figures and _UNITS.get(scenario.unit) == name
+        ]
         if shown:
             _picture(directory / f"{name}.svg", shown)
 
 
 def _picture(file: Path, shown: Sequence[Measured]) -> None:
-    heights = [_FRAME + _BAR * (len(one.figures) - 1) for one in shown]
+    heights = [_FRAME + _BAR * (len(scenario.figures) - 1) for scenario in shown]
     figure, panels = plt.subplots(
         len(shown),
         figsize=(_WIDTH, sum(heights)),
@@ -49,8 +53,8 @@ def _picture(file: Path, shown: Sequence[Measured]) -> None:
         layout="constrained",
         squeeze=False,
     )
-    for one, panel in zip(shown, panels[:, 0], strict=True):
-        _draw(panel, one)
+    for scenario, panel in zip(shown, panels[:, 0], strict=True):
+        _draw(panel, scenario)
     figure.savefig(file, metadata={"Date": None})
     plt.close(figure)
 
@@ -66,7 +70,7 @@ def _draw(panel: Axes, one: Measured) -> None:
     ]
     colours = ["tab:orange" if name.startswith(OURS) else "tab:blue" for name in names]
     panel.set_xscale("log")
-    # From 1.0 to the left or to the right.
+    # Bars start at 1.0 and go left or right.
     panel.barh(names, [m - 1 for m in medians], left=1.0, xerr=spread, color=colours, capsize=2)
     panel.axvline(1.0, color="black", linewidth=1)
     lowest = min(min(found) for found in ratios)

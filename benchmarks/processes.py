@@ -1,4 +1,4 @@
-"""CPU time and peak memory of the processes involved, by role."""
+"""Measures CPU time and peak memory of the processes involved, by role."""
 
 import contextlib
 import threading
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import psutil
 from peak import peak_mib
 
-# Seconds between two looks at the processes.
+# Seconds between two samples of the processes.
 _SECONDS = 0.25
 
 
@@ -18,7 +18,7 @@ class Usage:
 
     Attributes:
         cpu_seconds: CPU time by role: ``jvm``, ``workers``, ``broker`` and ``driver`` (its Python).
-        peak_mib: Peak resident memory, since its start, of the largest process of each role.
+        peak_mib: Peak resident memory of each role's largest process since its start.
     """
 
     cpu_seconds: dict[str, float] = field(default_factory=dict)
@@ -26,13 +26,13 @@ class Usage:
 
 
 def parts(broker: int) -> Iterator[tuple[str, psutil.Process]]:
-    """Yields the processes involved, each with its role."""
+    """Yield the processes involved, each with its role."""
     yield "broker", psutil.Process(broker)
     yield from of_query(psutil.Process())
 
 
 def of_query(driver: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
-    """Yields a query's processes, each with its role."""
+    """Yield a query's processes, each with its role."""
     yield "driver", driver
     for process in driver.children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -51,7 +51,7 @@ class _Found:
 
 
 def _found(broker: int) -> dict[int, _Found]:
-    """What each process has used since its start, by process id."""
+    """Return each process's usage since its start, by process id."""
     found = {}
     for role, process in parts(broker):
         with contextlib.suppress(psutil.Error, OSError):
@@ -62,10 +62,10 @@ def _found(broker: int) -> dict[int, _Found]:
 
 @contextlib.contextmanager
 def used(broker: int) -> Iterator[Usage]:
-    """Measures the CPU time of a block, and the peaks at its end.
+    """Measure the CPU time of a block, and peak memory at its end.
 
-    Looks four times a second: Spark kills workers whose task is cancelled, and nobody asks what
-    they have used.
+    Processes are sampled four times a second, because the usage of workers that Spark kills, when
+    their task is cancelled, would be lost.
 
     Args:
         broker: Process id of the broker.

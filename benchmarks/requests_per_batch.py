@@ -1,4 +1,4 @@
-"""Counts the requests that a batch sends to the brokers, with a proxy in front of them."""
+"""Counts the requests that a batch sends to brokers, using a proxy in front of them."""
 
 import uuid
 from collections import Counter
@@ -20,7 +20,7 @@ _RECORDS = Records(100, 4)
 
 
 def requests_per_batch(spark: SparkSession, directory: Path) -> Measured:
-    """Counts requests of all clients per batch, including the query's start and end.
+    """Count all clients' requests per batch, including the query's start and end.
 
     Args:
         spark: The session.

@@ -1,4 +1,4 @@
-"""Results as values, JSON and Markdown."""
+"""Results as values, and their output as JSON and Markdown."""
 
 import json
 import statistics
@@ -13,15 +13,15 @@ from turns import median_and_range, ratios
 
 @dataclass
 class Measured:
-    """The results of one scenario: all contestants, several rounds.
+    """The results of one scenario, for all contestants and rounds.
 
     Attributes:
         name: The scenario's name.
         unit: Unit of the figures.
         figures: Figures by contestant, one per round.
         details: Further measurements, by contestant.
-        failed: Contestants that are left out, because they have failed.
-        base: The one that others are compared with, if it isn't Spark's own sink.
+        failed: Contestants that are left out because they have failed.
+        base: The contestant that others are compared with, if it isn't Spark's own sink.
     """
 
     name: str
@@ -32,17 +32,17 @@ class Measured:
     base: str = ""
 
     def leave_out(self, contestant: str) -> None:
-        """Forgets a contestant that has failed, but for its name."""
+        """Drop the results of a contestant that has failed; keep only its name."""
         self.failed.append(contestant)
         self.figures.pop(contestant, None)
         self.details.pop(contestant, None)
 
     def add(self, contestant: str, figure: float) -> None:
-        """Adds the figure of one round."""
+        """Add the figure of one round."""
         self.figures.setdefault(contestant, []).append(figure)
 
     def ratios(self, contestant: str, base: str) -> list[float]:
-        """Returns each round's figure divided by the base's figure of the same round."""
+        """Return each round's figure divided by the base's figure of the same round."""
         return ratios(self.figures[contestant], self.figures[base])
 
     @property
@@ -57,17 +57,17 @@ PICTURES = {
     "triggers": "Time of a trigger against Spark's own sink, by rows",
     "latency": "Latency against Spark's own sink",
 }
-"""The pictures of a run, by name of their file, with what they show."""
+"""Descriptions of a run's pictures, by file name."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Returns the smallest value that at least this share of all values does not exceed."""
+    """Return the smallest value that is not exceeded by at least this share of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def markdown(measured: Measured) -> str:
-    """Returns a table with medians, ratios and their range."""
+    """Return a table with medians, ratios and ranges."""
     bases = measured.bases
     heads = [measured.unit, *(f"of {base}" for base in bases)]
     rows = [
@@ -85,17 +85,18 @@ def markdown(measured: Measured) -> str:
 
 
 def page(about: Mapping[str, Any], measured: Sequence[Measured], pictures: str) -> str:
-    """Return all tables, after a paragraph on how they were measured, and pictures."""
+    """Return all tables, after the pictures and a paragraph on how the figures were measured."""
     how = (
         f"`make bench` on {about['date']}, commit {about['commit']}, code {about['code']}: "
         f"Spark {about['spark']}, Kafka {about['kafka']}, {about['machine']}, for broker, Spark "
-        f"and workers together; {about['scale']:g} of the rows. The medians of {about['rounds']} "
-        "rounds, after one that warms up and does not count. Contestants take turns in each, "
-        "not always in the same order; ratios compare figures of the same round, with the lowest "
-        "and the highest. Equal read settings are those of `sink.read`. The JVMs of Kafka "
-        "Streams and Flink stay from round to round, as Spark's does; Quix Streams gets a tenth of "
-        "the others' rows. CPU, steps and peaks are of the last round; workers are what runs "
-        "the contestant's Python, or all of a contestant without Spark."
+        f"and workers together; {about['scale']:g} of the rows. Figures are medians of "
+        f"{about['rounds']} rounds, after a warm-up round that does not count. Contestants take "
+        "turns in each round, not always in the same order. Ratios compare figures of the same "
+        "round and are followed by the lowest and highest ratio. Equal read settings are those of "
+        "`sink.read`. The JVMs of Kafka Streams and Flink keep running from round to round, as "
+        "Spark's does; Quix Streams gets a tenth of the rows. CPU, steps and peaks are from the "
+        "last round. Workers are the processes that run the contestant's Python or, without Spark, "
+        "the whole contestant."
     )
     head = [
         "# Measurements",
@@ -131,12 +132,12 @@ def _text(value: object) -> str:
 
 
 def write_json(file: Path, about: Mapping[str, Any], measured: Sequence[Measured]) -> None:
-    """Writes all figures and the conditions of the measurement."""
+    """Write all figures and the conditions of the measurement."""
     content = {**about, "scenarios": [asdict(one) for one in measured]}
     file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def read_json(file: Path) -> tuple[dict[str, Any], list[Measured]]:
-    """Returns the conditions and figures of an earlier run."""
+    """Return the conditions and figures of an earlier run."""
     content = json.loads(file.read_text())
     return content, [Measured(**one) for one in content.pop("scenarios")]

@@ -1,10 +1,11 @@
-"""Whole queries of many source partitions, topics and tasks at once: start, batches, take-over.
+"""Measures whole queries with many source partitions, topics and tasks: start, batches, takeover.
 
 PYTHONPATH=tests .venv/bin/python benchmarks/scale.py
 
-A batch has 20 records of 100 B for each source partition. The query is killed with its workers
-(SIGKILL) while half of its tasks have transactions open, or after ten seconds, and started again:
-the new one ends what was left. Machines are shared and noisy: compare the lines of one run.
+A batch has 20 records of 100 B per source partition. The query and its workers are killed (SIGKILL)
+while half of its tasks have open transactions, or after ten seconds. Then the query is started
+again, and ends the transactions left open. Machines are shared and noisy, so compare only lines of
+the same run.
 """
 
 import json
@@ -40,19 +41,20 @@ _QUERY: Final = str(Path(__file__).parent / "loops" / "scale_query.py")
 _ROWS: Final = 20
 _BATCHES: Final = 5
 _WARM: Final = 2
+# Seconds to wait for open transactions before the query is killed anyway.
 _IN_VAIN: Final = 10.0
-# Of records, more than are read in that time.
+# Further batches of records, more than are read in that time.
 _SPARE: Final = 20
 
 
 @dataclass(frozen=True)
 class Size:
-    """What one query has.
+    """The size of a query.
 
     Attributes:
         topics: Number of source topics, matched by a pattern.
-        partitions: Number of partitions of each.
-        tasks: Number of tasks at once, each in a worker of its own: executors times cores.
+        partitions: Number of partitions per topic.
+        tasks: Number of concurrent tasks, each in its own worker: executors times cores.
     """
 
     topics: int
@@ -61,7 +63,7 @@ class Size:
 
     @property
     def total(self) -> int:
-        """Number of source partitions."""
+        """Total number of source partitions."""
         return self.topics * self.partitions
 
 
@@ -77,7 +79,7 @@ _SIZES: Final = (
 
 
 class _Query:
-    """A query's process, and what it has told."""
+    """A query's process and the lines that it prints."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._log = log
@@ -90,17 +92,17 @@ class _Query:
                 start_new_session=True,
                 env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
             )
-        self._told = cast("IO[str]", self._process.stdout)
+        self._output = cast("IO[str]", self._process.stdout)
 
     def next(self, what: str) -> dict[str, Any]:
-        """The next line of a kind."""
-        for line in self._told:
+        """Return the next line of a kind."""
+        for line in self._output:
             if line.startswith("{") and (found := json.loads(line))["what"] == what:
                 return dict(found)
         raise RuntimeError(f"the query has ended: {self._log.read_text()[-3000:]}")
 
     def peaks(self) -> dict[str, float]:
-        """Peak MiB of the driver's Python and its JVM, and what workers share with nobody, now."""
+        """Return peak MiB of the driver's Python and JVM, and the workers' current unshared MiB."""
         found = {"driver": 0.0, "jvm": 0.0, "workers": 0.0}
         for role, process in of_query(psutil.Process(self._process.pid)):
             with suppress(psutil.Error):  # it has ended
@@ -112,7 +114,7 @@ class _Query:
         return found
 
     def kill(self) -> None:
-        """Ends it and all that it has started, at once; may be called again."""
+        """Kill the query and all its child processes; may be called again."""
         if self._process.poll() is not None:
             return
         whole = psutil.Process(self._process.pid)
@@ -120,7 +122,7 @@ class _Query:
             with suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
         self._process.wait()
-        self._told.close()
+        self._output.close()
 
 
 @contextmanager
@@ -175,9 +177,9 @@ def _measured(broker: EmbeddedKafka, size: Size, place: Path) -> dict[str, float
 
 
 @click.command()
-@click.option("--only", type=int, help="Only so many of the sizes, from the first.")
+@click.option("--only", type=int, help="Measure only this many of the sizes, from the first.")
 def main(only: int | None) -> None:
-    """Print a table in Markdown, a line for each size."""
+    """Print a Markdown table with a line for each size."""
     print_line = Console(highlight=False, soft_wrap=True).print
     with tempfile.TemporaryDirectory() as directory, EmbeddedKafka(heap="2g") as broker:
         for number, size in enumerate(_SIZES[:only]):

@@ -1,11 +1,11 @@
-"""The scenarios measured: plain values."""
+"""The measured scenarios, as plain values."""
 
 from dataclasses import dataclass, field
 
 from variants import VARIANTS
 
 SPARE = 1_000
-"""Records left in each partition, more than one poll returns: see `contestants.Arena.batches`."""
+"""Records left in each partition, more than a poll returns; see `contestants.Arena.batches`."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Records:
 
     @property
     def name(self) -> str:
-        """As it stands in tables."""
+        """The name used in tables."""
         size = f"{self.size // 1024} KiB" if self.size >= 1024 else f"{self.size} B"
         parts = [size, f"{self.partitions} partition{'s' if self.partitions > 1 else ''}"]
         if not self.key:
@@ -47,13 +47,14 @@ class Records:
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches of one size, of a query of one kind.
+    """Batches of the same size in a query of one kind.
 
     Attributes:
         records: The source's records.
-        rows: Rows of each batch.
-        pair_only: Whether only the fair pair is measured, so that a whole run takes no hour.
-        variant: What else the query does, by its name in `variants.VARIANTS`.
+        rows: Number of rows in each batch.
+        pair_only: Whether to measure only the fair pair, so that a whole run takes less than an
+            hour.
+        variant: The variant of the query, by its name in `variants.VARIANTS`.
     """
 
     records: Records
@@ -63,21 +64,21 @@ class Batches:
 
     @property
     def base(self) -> str:
-        """The contestant that a variant's others are compared with."""
+        """The contestant that the variant's other contestants are compared with."""
         return next(iter(VARIANTS[self.variant])) if self.variant else ""
 
     @property
     def kind(self) -> str:
-        """As it stands in tables."""
+        """The name used in tables."""
         return ", ".join(filter(None, (self.variant, self.records.name)))
 
 
 @dataclass(frozen=True)
 class Throughput(Batches):
-    """Large batches of a running query; the first one starts it, and does not count.
+    """Large batches in a running query; the first batch starts it and does not count.
 
     Attributes:
-        outsiders: Whether contestants without Spark are measured, too.
+        outsiders: Whether contestants without Spark are measured too.
         count: Number of batches that count.
     """
 
@@ -91,13 +92,13 @@ class Throughput(Batches):
 
     @property
     def name(self) -> str:
-        """As it stands in tables."""
+        """The name used in tables."""
         return f"large batches, {self.kind}"
 
 
 @dataclass(frozen=True)
 class Triggers(Batches):
-    """Many batches of one size, the first of which do not count.
+    """Many batches of the same size, the first of which don't count.
 
     Attributes:
         count: Number of triggers that count.
@@ -107,7 +108,7 @@ class Triggers(Batches):
 
     @property
     def warm(self) -> int:
-        """Number of triggers before those that count."""
+        """Number of triggers before the ones that count."""
         return max(2, self.count // 2)
 
     @property
@@ -117,19 +118,19 @@ class Triggers(Batches):
 
     @property
     def name(self) -> str:
-        """As it stands in tables."""
+        """The name used in tables."""
         return f"{self.rows:,} rows, {self.kind}"
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How the driver's own time grows with partitions and members.
+    """A scenario that shows how the driver's own time grows with partitions and members.
 
     Attributes:
-        rows: Rows of each partition in each batch.
-        sizes: Pairs of numbers of partitions and members.
+        rows: Number of rows per partition and batch.
+        sizes: Pairs of partition and member counts.
         batches: Number of triggers to run.
-        warm: How many of them do not count.
+        warm: Number of triggers that don't count.
         name: Name in tables.
     """
 
@@ -145,7 +146,7 @@ GROWTH = Growth(20, ((4, 1), (64, 1), (500, 1), (500, 64)), batches=8, warm=2)
 
 @dataclass(frozen=True)
 class Latency:
-    """Records that come one by one.
+    """Records that arrive one by one.
 
     Attributes:
         rate: Records per second.
@@ -157,12 +158,12 @@ class Latency:
 
     @property
     def name(self) -> str:
-        """As it stands in tables."""
+        """The name used in tables."""
         return f"latency at {self.rate:,} records/s"
 
 
 def throughputs(scale: float) -> list[Throughput]:
-    """Returns scenarios of batches of about 100 MB at scale 1; the last ones of 50 MB."""
+    """Return scenarios with batches of about 100 MB at scale 1, or 50 MB for the last ones."""
 
     def rows(records: Records, megabytes: int) -> int:
         most = megabytes * min(10_000, 1_000_000 // records.record_bytes)
@@ -192,7 +193,7 @@ def throughputs(scale: float) -> list[Throughput]:
 
 
 def triggers(scale: float) -> list[Triggers]:
-    """Returns scenarios of small and medium batches, and of many partitions."""
+    """Return scenarios with small and medium batches, and with many partitions."""
 
     def count(most: int) -> int:
         return max(3, int(most * scale))

@@ -1,7 +1,7 @@
-"""What decoding and encoding takes a core, against a plain loop of the library that it uses.
+"""Compares the CPU time of decoding and encoding with plain loops of the underlying libraries.
 
-Records of ten fields, with dates and times, in batches as Spark's. No Spark and no Kafka: what
-is measured is what a task does for each batch, in processor time.
+Records have ten fields, with dates and times, and come in batches as large as Spark's. There is no
+Spark and no Kafka: the benchmark measures the CPU time of a task's work for each batch.
 """
 
 import datetime
@@ -62,15 +62,15 @@ def _order(number: int) -> dict[str, Any]:
 
 
 class Contest(NamedTuple):
-    """A format, and a plain loop of the library.
+    """A format, and plain loops with its library.
 
     Attributes:
-        loop: The library.
+        loop: Name of the library.
         schema: The writer's schema.
-        wider: The reader's, with a field more, so that each record is resolved.
-        records: What the loop has written.
-        read: The loop.
-        write: Likewise.
+        wider: The reader's schema, with an additional field, so that each record is resolved.
+        records: The records written by the loop.
+        read: The loop that reads.
+        write: The loop that writes.
     """
 
     loop: str
@@ -177,7 +177,7 @@ _CONTESTS: Final = {"avro": _avro, "json": _json, "protobuf": _protobuf}
 
 
 def schemas(rounds: int, scale: float) -> Iterator[Measured]:
-    """Measures each format: what reads records, and what writes them."""
+    """Measure reading and writing in each format."""
     for name, contest in _CONTESTS.items():
         yield from _measured(name, contest(), max(1, int(10 * scale)), rounds)
 

@@ -1,4 +1,4 @@
-"""How long until output is visible: after a cold start, and after the driver was killed."""
+"""Measures the time until output is visible, after a cold start and after the driver was killed."""
 
 import os
 import signal
@@ -32,10 +32,10 @@ _KINDS: Final = {
 
 
 def starts(directory: Path, rounds: int) -> tuple[Measured, Measured]:
-    """Measures the milliseconds to the first commit of a cold start, and after SIGKILL.
+    """Measure the milliseconds to the first commit after a cold start, and after SIGKILL.
 
-    From the moment that the process of a query is started, in plain Python, until a read_committed
-    consumer sees its first record. The kill comes in the middle of a stream of batches.
+    The time runs from the start of a query's process, in plain Python, until a read_committed
+    consumer sees its first record. The query is killed in the middle of a stream of batches.
 
     Args:
         directory: Directory for checkpoints.
@@ -43,7 +43,7 @@ def starts(directory: Path, rounds: int) -> tuple[Measured, Measured]:
     """
     cold = Measured("cold start to first commit", "ms")
     killed = Measured("SIGKILL of the driver to next commit", "ms")
-    # Made before the first start that counts.
+    # Create the class archive before the first start that counts.
     driver_options(train)
     with EmbeddedKafka() as broker:
         for number, name in turns(list(_KINDS), rounds):
@@ -115,7 +115,7 @@ def _first(reader: Consumer, query: "subprocess.Popen[bytes]") -> None:
 
 
 def _go_on(reader: Consumer, producer: Producer, source: str) -> None:
-    """Lets the query write for some seconds, so that it is killed in the middle of batches."""
+    """Let the query write for a few seconds, so that it is killed in the middle of batches."""
     until = time.monotonic() + 3
     while time.monotonic() < until:
         for record in range(100):

@@ -1,4 +1,4 @@
-"""Runs many small batches for a long time, to show that no resource grows.
+"""Runs many small batches for a long time, to show that resource usage does not grow.
 
 .venv/bin/python benchmarks/steady.py --minutes 60
 """
@@ -35,18 +35,18 @@ _GROUP = "steady"
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample.
+    """A sample of the query's resource usage.
 
     Attributes:
         minutes: Time since the start.
         batches: Number of batches so far.
         driver_mib: Resident memory of the driver's Python process, which also runs this program.
-        driver_threads: Number of threads of that process.
+        driver_threads: Number of threads in that process.
         jvm_mib: Resident memory of the driver's JVM.
-        jvm_threads: Number of threads of the JVM.
+        jvm_threads: Number of threads in the JVM.
         workers: Number of Python workers, including the daemon that forks them.
         workers_mib: Resident memory of the largest worker.
-        workers_threads: Number of threads of all workers.
+        workers_threads: Total number of threads in all workers.
         transactional_ids: Number of transactional ids that the broker knows.
         members: Number of group members.
     """
@@ -95,7 +95,7 @@ def _sample(
 
 @contextlib.contextmanager
 def _fed(broker: EmbeddedKafka, topic: str) -> Iterator[None]:
-    """Produces records at a constant rate while the block runs."""
+    """Produce records at a constant rate while the block runs."""
     stop = threading.Event()
 
     def feed() -> None:
@@ -124,7 +124,7 @@ def _fed(broker: EmbeddedKafka, topic: str) -> Iterator[None]:
 @click.option("--to", type=click.Path(path_type=Path), default=Path("evidence/steady.json"),
               show_default=True, help="File for the samples.")  # fmt: skip
 def main(*, minutes: float, every: float, trigger: float, to: Path) -> None:
-    """Run one query with as many small batches as possible, and sample its resources."""
+    """Run a query with as many small batches as possible, and sample its resources."""
     samples: list[Sample] = []
     batches = 0
 
@@ -175,7 +175,7 @@ def main(*, minutes: float, every: float, trigger: float, to: Path) -> None:
 
 
 def _picked(samples: list[Sample]) -> list[Sample]:
-    """Returns about six samples, including the first and the last."""
+    """Return about six samples, including the first and the last."""
     step = max(1, (len(samples) - 1) // 5)
     return [*samples[:-1:step], samples[-1]]
 

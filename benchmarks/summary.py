@@ -1,4 +1,4 @@
-"""Writes tables of README.md and of pages of docs/ from what `make bench` has measured."""
+"""Writes the tables in README.md and pages of docs/ from the measurements of `make bench`."""
 
 import statistics
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _LARGE: Final = "large batches, {}"
 _COLD: Final = "cold start to first commit"
 _KILLED: Final = "SIGKILL of the driver to next commit"
 _PER_SECOND: Final = "rows/s"
-# What all variants have in common.
+# Part of the name of all variants.
 _RECORDS: Final = ", 100 B, 4 partitions"
 
 Scenarios = Mapping[str, Measured]
@@ -38,12 +38,15 @@ _OUTSIDERS: Final = {
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the first table: what was measured, whose figure it is, and what is aimed at.
+    """A row of the first table, with its aim.
 
     Attributes:
-        aim: a share of the base's figure.
-        base: the contestant that the aim is about.
-        seconds: an aim that is no share.
+        what: The row's label.
+        scenario: The scenario measured.
+        contestant: The contestant whose figure the row shows.
+        aim: An aim as a share of the base's figure.
+        base: The contestant that the aim refers to.
+        seconds: An aim in seconds instead of a share.
     """
 
     what: str
@@ -54,7 +57,7 @@ class Line:
     seconds: float | None = None
 
     def reached(self, scenario: Measured) -> bool | None:
-        """Whether the aim is met; None without one."""
+        """Return True if the aim is met; None if there is no aim."""
         if self.seconds is not None:
             return _seconds(scenario, self.contestant) <= self.seconds
         if self.aim is None:
@@ -63,7 +66,7 @@ class Line:
         return share >= self.aim if scenario.unit == _PER_SECOND else share <= self.aim
 
     def words(self, scenario: Measured) -> str:
-        """The aim, and whether it is met."""
+        """Return the aim, and whether it is met, in words."""
         of = "of equal" if self.base == EQUAL else "as shipped"
         aim = f"{self.aim} {of}" if self.seconds is None else f"{self.seconds:g} s"
         reached = self.reached(scenario)
@@ -133,7 +136,7 @@ def _head(*heads: str) -> list[str]:
 
 
 def _compared(measured: Measured, contestant: str, base: str) -> str:
-    """The ratio as all pages write it; empty if one of the two was not measured."""
+    """Return the ratio as text for all pages; empty if one of the two was not measured."""
     if not {contestant, base} <= measured.figures.keys():
         return "failed" if contestant in measured.failed else ""
     return median_and_range(measured.ratios(contestant, base))
@@ -154,7 +157,7 @@ def _aims(scenarios: Scenarios) -> list[str]:
         for line in lines:
             scenario = scenarios.get(line.scenario)
             if scenario is None:
-                # Added since the last run.
+                # The scenario was added after the last run.
                 rows.append(_row(line.what, "", "not measured", ""))
                 continue
             took = f": {_seconds(scenario, line.contestant):.1f} s" if scenario.unit == "ms" else ""
@@ -237,7 +240,7 @@ def _steps(scenarios: Scenarios) -> list[str]:
 
 
 def _latency(scenarios: Scenarios) -> list[str]:
-    """When a consumer sees a record, in seconds."""
+    """Return rows for the seconds until a consumer sees a record."""
     scenario = scenarios[_LATENCY]
     rows = _head("", "half of the records", "99 % of them")
     for name, told in {OURS: "by default", _ASYNCHRONOUS: f"with {_SCHEDULED}"}.items():
@@ -264,13 +267,13 @@ def _comparison(about: Mapping[str, Any], scenarios: Scenarios) -> list[str]:
     rows.append(_row(OURS, "exactly-once", "1", "1"))
     for name, told in others.items():
         compared = (_compared(one, name, OURS) for one in _both(scenarios))
-        # Without the range.
+        # Leave out the range.
         rows.append(_row(*told, *(text.partition(" (")[0] for text in compared)))
     return rows
 
 
 def pages(results: Path = _RESULTS) -> dict[Path, str]:
-    """The whole pages with the current tables."""
+    """Return the pages' full texts with the current tables."""
     about, measured = read_json(results)
     scenarios = {one.name: one for one in measured}
     tables = {

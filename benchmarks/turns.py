@@ -1,4 +1,4 @@
-"""Contestants in turns: who runs when, and what their figures say of each other."""
+"""Lets contestants take turns, and compares their figures."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -8,9 +8,9 @@ from rich.progress import track
 
 
 def turns(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """Yields the number of a round and who runs in it, not always in the same order.
+    """Yield round numbers and contestants, not in the same order in every round.
 
-    Round 0 comes beside the others: it warms up, and its figures are to be thrown away.
+    Round 0 comes in addition to the rounds that count: it warms up, and its figures are dropped.
 
     Args:
         names: The contestants.
@@ -24,14 +24,14 @@ def turns(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
 
 
 def ratios(figures: Sequence[float], base: Sequence[float]) -> list[float]:
-    """Returns each round's figure divided by the base's figure of the same round."""
+    """Return each round's figure divided by the base's figure of the same round."""
     return [figure / of_base for figure, of_base in zip(figures, base, strict=True)]
 
 
 def median_and_range(values: Sequence[float]) -> str:
-    """Returns a median with the lowest and the highest value.
+    """Return the median with the lowest and highest value.
 
-    Whatever their distribution, of five values lowest and highest enclose its median with a
-    confidence of 94 % (1 - 2 / 2^5).
+    The lowest and highest of five values enclose the median of their distribution, whatever it is,
+    with a confidence of 94 % (1 - 2 / 2^5).
     """
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"

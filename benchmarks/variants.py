@@ -1,6 +1,6 @@
-"""What else a query can do: each variant has contestants of its own, the first one their base.
+"""Variants of the query, each with its own contestants; the first one is the base of comparison.
 
-Each runs over large batches and over triggers of 100 rows, as plain relays do.
+Each variant runs with large batches and with triggers of 100 rows, like the plain relays.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def _own_staged(arena: Arena) -> Trial:
 
 
 def _judged(frame: DataFrame, *, digits: int) -> DataFrame:
-    """With an error in records whose number ends with so many zeros."""
+    """Add an error to records whose number ends with ``digits`` zeros."""
     last = F.expr(f"cast(substring(value, {13 - digits}, {digits}) as string)")
     error = F.when(last == "0" * digits, F.lit("not an order"))
     return frame.select("source", "key", "value", error.alias("error"))

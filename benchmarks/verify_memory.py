@@ -1,6 +1,6 @@
 """Measures peak memory and temporary files of ``spark-eos verify`` for topics of growing size.
 
-Small topics have no temporary files on disk: SQLite holds what fits its cache of 32 MiB.
+For small topics there are no temporary files on disk: SQLite has a cache of 32 MiB.
 
 .venv/bin/python benchmarks/verify_memory.py --records 4000000
 """
@@ -26,7 +26,7 @@ _PARTITIONS = 4
 
 
 def _produce(broker: EmbeddedKafka, source: str, target: str, count: int, size: int) -> None:
-    """Writes the same records to both topics; those of the target have a position header."""
+    """Write the same records to both topics; the target's records have a position header."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50})
     value = b"x" * size
     for number in range(count):
@@ -45,7 +45,7 @@ def _produce(broker: EmbeddedKafka, source: str, target: str, count: int, size: 
 
 
 def _verify(broker: EmbeddedKafka, source: str, target: str) -> tuple[float, float, float]:
-    """Returns peak MiB, seconds, and the most MiB of temporary files at one time."""
+    """Return peak MiB, seconds, and the peak MiB of temporary files."""
     command = [str(Path(sys.executable).with_name("spark-eos")), "verify", "--input", source]
     command += ["--output", target, "--position-header", "position"]
     command += ["--bootstrap-servers", broker.bootstrap_servers]
@@ -63,7 +63,10 @@ def _verify(broker: EmbeddedKafka, source: str, target: str) -> tuple[float, flo
 
 
 def _open_bytes(pid: int, directory: str) -> int:
-    """Bytes of a directory's files that a process has open; SQLite unlinks those it sorts in."""
+    """Return the bytes of a directory's files that a process has open, even unlinked ones.
+
+    SQLite unlinks its sort files.
+    """
     sizes: dict[str, int] = {}
     with suppress(OSError):  # the process has ended
         for descriptor in Path("/proc", str(pid), "fd").iterdir():

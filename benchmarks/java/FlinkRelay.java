@@ -21,9 +21,10 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 /**
  * Copies topics with Flink's KafkaSource and KafkaSink, exactly once.
  *
- * <p>Arguments: servers. Each line of the input is a source, a target and the source's number of
- * records; its answer is the seconds from the first record read until the last checkpoint's
- * transactions are committed, which ends the job. The JVM stays, so that later lines find it warm.
+ * <p>Arguments: servers. Each line of input has a source, a target and the source's number of
+ * records. The answer is the number of seconds from reading the first record until the transactions
+ * of the last checkpoint are committed, which ends the job. The JVM keeps running, so that it is
+ * warm for later lines.
  */
 public final class FlinkRelay {
     private static final int SLOTS = 2;
@@ -44,7 +45,7 @@ public final class FlinkRelay {
         StreamExecutionEnvironment flink =
                 StreamExecutionEnvironment.createLocalEnvironment(SLOTS, settings);
         flink.enableCheckpointing(CHECKPOINT_MS);
-        // What is read is handed on as it is: nothing keeps it.
+        // Records are passed on unchanged, and nothing keeps them.
         flink.getConfig().enableObjectReuse();
         KafkaSource<Tuple2<byte[], byte[]>> from =
                 KafkaSource.<Tuple2<byte[], byte[]>>builder()

@@ -14,13 +14,13 @@ import org.apache.kafka.streams.StreamsConfig;
 /**
  * Copies topics with Kafka Streams, exactly once or at least once.
  *
- * <p>Arguments: servers, guarantee, state directory. Each line of the input is a source, a target
- * and the source's number of records; its answer is the seconds from the first record read until all
- * of the source is committed. The JVM stays, so that later lines find it warm.
+ * <p>Arguments: servers, guarantee, state directory. Each line of input has a source, a target and
+ * the source's number of records. The answer is the number of seconds from reading the first record
+ * until the whole source is committed. The JVM keeps running, so that it is warm for later lines.
  */
 public final class StreamsRelay {
     private static final int THREADS = 2;
-    // The default of exactly_once_v2; that of at_least_once is 30 s.
+    // The default of exactly_once_v2; the default of at_least_once is 30 s.
     private static final int COMMIT_MS = 100;
 
     public static void main(String[] arguments) throws Exception {

@@ -1,6 +1,6 @@
 """A consume-transform-produce loop with transactions, as in confluent-kafka's documentation.
 
-Arguments: servers, source, target, rows and partitions. Prints seconds, of time and of CPU.
+Arguments: servers, source, target, rows and partitions. Prints wall-clock and CPU seconds.
 """
 
 import json
@@ -13,7 +13,7 @@ _AT_ONCE = 10_000
 
 
 def main() -> None:
-    """Run one transaction per group of messages in one process."""
+    """Run one transaction per batch of messages, in a single process."""
     servers, source, target, rows, partitions = sys.argv[1:]
     common = {"bootstrap.servers": servers}
     consumer = Consumer(

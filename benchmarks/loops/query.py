@@ -1,7 +1,7 @@
-"""A relay query in a process of its own, as plain Python starts it.
+"""A relay query in its own process, started by plain Python.
 
 Arguments: ``eos`` or ``own`` (Spark's own sink), servers, source, target, checkpoint, and
-``archive`` or ``plain``: whether the JVM takes its classes from an archive.
+``archive`` or ``plain``: whether the JVM loads its classes from an archive.
 """
 
 import sys
@@ -13,7 +13,7 @@ from spark_eos._client.settings import ClientSettings
 
 
 def main() -> None:
-    """Runs the query until it is killed."""
+    """Run the query until it is killed."""
     kind, servers, source, target, checkpoint, classes = sys.argv[1:]
     builder = session_builder(class_archive=classes == "archive").master("local[2]")
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()

@@ -1,6 +1,6 @@
 """Quix Streams with exactly-once; runs in its own virtual environment.
 
-Arguments: servers, source, target, rows and partitions. Prints seconds, of time and of CPU.
+Arguments: servers, source, target, rows and partitions. Prints wall-clock and CPU seconds.
 """
 
 import json
@@ -12,7 +12,7 @@ from quixstreams import Application
 
 
 def main() -> None:
-    """Run Quix Streams in one process, with its defaults except for the guarantee."""
+    """Run Quix Streams in one process with default settings, except for the guarantee."""
     servers, source, target, rows, _partitions = sys.argv[1:]
     application = Application(
         broker_address=servers,

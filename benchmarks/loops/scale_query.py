@@ -1,7 +1,7 @@
-"""A query of many partitions in a process of its own, for `benchmarks/scale.py`.
+"""A query with many partitions in its own process, for `benchmarks/scale.py`.
 
-Arguments: servers, group, a pattern of source topics, target, checkpoint, tasks at once, rows of a
-batch. Prints a line of JSON once its session is there, and for each batch.
+Arguments: servers, group, pattern of source topics, target, checkpoint, concurrent tasks, rows per
+batch. Prints a line of JSON once the session has started, and one for each batch.
 """
 
 import json
@@ -17,14 +17,14 @@ def _tell(what: str, **figures: object) -> None:
 
 
 def main() -> None:
-    """Runs the query until it is killed."""
+    """Run the query until it is killed."""
     servers, group, pattern, target, checkpoint, tasks, rows = sys.argv[1:]
-    # Spark keeps a consumer and what its last poll has brought for each partition.
+    # Spark keeps a consumer for each partition, with the records of its last poll.
     config = {"spark.driver.memory": "4g"}
     spark = spark_session(master=f"local[{tasks}]", config=config)
     _tell("session")
 
-    def told(report: BatchReport) -> None:
+    def tell_batch(report: BatchReport) -> None:
         _tell("batch", rows=report.rows_written, transactions=report.transactions,
               **dict(report.milliseconds))  # fmt: skip
 
@@ -33,7 +33,7 @@ def main() -> None:
         group_id=group,
         topic=target,
         checkpoint_location=checkpoint,
-        on_batch=told,
+        on_batch=tell_batch,
     )
     frame = sink.read(spark, subscribePattern=pattern, options={"maxOffsetsPerTrigger": rows})
     sink.write(frame.select("source", "key", "value")).start().awaitTermination()
