@@ -7,7 +7,6 @@ from io import BytesIO
 from typing import Any, Final
 
 import fastavro
-import numpy as np
 import pyarrow as pa
 from fastavro.read import SchemaResolutionError
 from pyspark.sql import types as T
@@ -18,8 +17,8 @@ from spark_eos.schemas.avro_columns import Schemas, columns_of
 from spark_eos.schemas.avro_defaults import Defaults, make_plain
 from spark_eos.schemas.avro_rows import rows_of
 from spark_eos.schemas.avro_types import kind_of, without_invalid
-from spark_eos.schemas.formats import Codec, Format, Schema
-from spark_eos.schemas.kinds import CodecResult, Kind, Place, said
+from spark_eos.schemas.formats import Codec, Format, Schema, with_others
+from spark_eos.schemas.kinds import Kind, Place, said
 
 _VALUE: Final = "value"
 # Without a namespace, which would be that of what it wraps.
@@ -67,12 +66,12 @@ class Avro(Format):
         """Makes columns of ordinary records together, and of the others one by one."""
         one_by_one = super().decoder(writer)
         pair = Schemas(writer.top, self.top, writer.named, self.named)
-        return _with_others(columns_of(pair, self._default, self.kind.arrow), one_by_one)
+        return with_others(columns_of(pair, self._default, self.kind.arrow), one_by_one)
 
     def encoder(self, column: T.DataType) -> Codec:
         """Writes ordinary rows together, and the others one by one."""
         one_by_one = super().encoder(column)
-        return _with_others(rows_of(self.top, self.named, column, self.kind.arrow), one_by_one)
+        return with_others(rows_of(self.top, self.named, column, self.kind.arrow), one_by_one)
 
     def _default(self, value: Any, schema: Any) -> pa.Array:
         value = Defaults(self.named).whole(value, schema)
@@ -129,29 +128,6 @@ class Avro(Format):
 
     def _unwritten(self, error: Exception) -> str:
         return said(error)
-
-
-def _with_others(
-    together: Callable[[pa.Array], tuple[pa.Array, np.ndarray]] | None, one_by_one: Codec
-) -> Codec:
-    """What makes all rows together but those that it leaves, which another makes one by one."""
-    if together is None:
-        return one_by_one
-
-    def code(rows: pa.Array) -> CodecResult:
-        try:
-            array, left = together(rows)
-        except Exception:  # noqa: BLE001 - too much for one column, or a schema that is none
-            return one_by_one(rows)
-        if not len(left):
-            return CodecResult(array, {})
-        others = one_by_one(rows.take(pa.array(left)))
-        places = np.arange(len(array))
-        places[left] = len(array) + np.arange(len(left))
-        made = pa.concat_arrays([array, others.array]).take(pa.array(places))
-        return CodecResult(made, {int(left[row]): text for row, text in others.errors.items()})
-
-    return code
 
 
 def _loaded(text: str) -> Any:

@@ -29,6 +29,8 @@ class Schema:
 
 
 Codec = Callable[[pa.Array], CodecResult]
+Together = Callable[[pa.Array], tuple[pa.Array, np.ndarray]]
+"""Codes all rows of a batch together; also returns the numbers of the rows it has left out."""
 
 
 class Format(ABC):
@@ -103,6 +105,27 @@ class Format(ABC):
     @abstractmethod
     def _unwritten(self, error: Any) -> str:
         """What is wrong with a value."""
+
+
+def with_others(together: Together | None, one_by_one: Codec) -> Codec:
+    """Code the rows of a batch together, and those that are left out one by one."""
+    if together is None:
+        return one_by_one
+
+    def code(rows: pa.Array) -> CodecResult:
+        try:
+            array, left = together(rows)
+        except Exception:  # noqa: BLE001 - too much for one column, or a schema that is none
+            return one_by_one(rows)
+        if not len(left):
+            return CodecResult(array, {})
+        others = one_by_one(rows.take(pa.array(left)))
+        places = np.arange(len(array))
+        places[left] = len(array) + np.arange(len(left))
+        made = pa.concat_arrays([array, others.array]).take(pa.array(places))
+        return CodecResult(made, {int(left[row]): text for row, text in others.errors.items()})
+
+    return code
 
 
 _FORMATS: Final = {

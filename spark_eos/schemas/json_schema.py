@@ -1,4 +1,4 @@
-"""JSON: parsed and written by Python's own json, and validated by jsonschema-rs."""
+"""JSON: parsed by orjson, or row by row by Python's own json, and validated by jsonschema-rs."""
 
 import json
 import re
@@ -9,8 +9,11 @@ from typing import Any, Final, NoReturn
 from urllib.parse import urljoin
 
 import jsonschema_rs
+import orjson
+from pyspark.sql import types as T
 
-from spark_eos.schemas.formats import Format, Schema
+from spark_eos.schemas.formats import Codec, Format, Schema, with_others
+from spark_eos.schemas.json_columns import columns_of, rows_of
 from spark_eos.schemas.json_types import Column, Resolver, column_of
 from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
 
@@ -40,15 +43,14 @@ class _Exact(float):
         return int(number) if number == int(number) else 2**64
 
 
-# Faster parsers round whole numbers beyond 64 bits, or write other numbers than Confluent's
-# serializer.
+# orjson rounds whole numbers beyond 64 bits.
 _parse: Final = json.JSONDecoder(parse_constant=_refuse).decode
 _parse_exactly: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_Exact).decode
 # Whole numbers that may be rounded: with a point, or an exponent, after many digits; or that an
 # exponent makes large.
 _ROUNDED: Final = re.compile(rb"\d{16}(\.|[eE]-)|\d[eE]\+?\d")
-# As Confluent's JSONSerializer.
-_write: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+# orjson, with which Confluent's serializer writes, would make a null of NaN.
+_check: Final = json.JSONEncoder(allow_nan=False).encode
 
 
 class JsonSchema(Format):
@@ -68,14 +70,14 @@ class JsonSchema(Format):
         }
         whole = jsonschema_rs.Registry([*errors.items(), (self._root, self._top)])
         self._resolver = Resolver(whole.resolver(self._root), {**errors, self._root: self._top})
-        self.validate = jsonschema_rs.validator_for(
+        self.validator = jsonschema_rs.validator_for(
             self._top,
             registry=jsonschema_rs.Registry([*errors.items()]),
             base_uri=self._root,
             offline=True,
             validate_formats=False,  # as Confluent's serializer
             mask=_MASK,
-        ).validate
+        )
         # Confluent's serializers take the title for it.
         top = self._top if isinstance(self._top, dict) else {"$id": ""}
         self.name = str(top.get("title") or top.get("$id", "object"))
@@ -87,11 +89,29 @@ class JsonSchema(Format):
     def _kind(self) -> Kind:
         return self._column.kind
 
+    @cached_property
+    def _shape(self) -> Any:
+        """Validates the columns' types, which a writer's own schema may leave open."""
+        return jsonschema_rs.validator_for(self._column.shape, validate_formats=True, mask=_MASK)
+
+    def decoder(self, writer: "JsonSchema") -> Codec:
+        """Read the records of a batch together, and records in doubt one by one."""
+        one_by_one = super().decoder(writer)
+        fits, valid = self._shape.is_valid, writer.validator.is_valid
+        implied = writer is self and not self._column.beyond
+        check = fits if implied else lambda value: fits(value) and valid(value)
+        return with_others(columns_of(self.kind, check), one_by_one)
+
+    def encoder(self, column: T.DataType) -> Codec:
+        """Write the rows of a batch together, and rows in doubt one by one."""
+        one_by_one = super().encoder(column)
+        # A column has no fields that its schema lacks.
+        implied = self._column.beyond <= {"additionalProperties"}
+        valid = None if implied else self.validator.is_valid
+        return with_others(rows_of(self.kind, valid), one_by_one)
+
     def _reader(self, writer: "JsonSchema") -> Callable[[bytes], Any]:
-        validate = writer.validate
-        # The writer's own may leave open what the columns' types are inferred from.
-        shape = jsonschema_rs.validator_for(self._column.shape, validate_formats=True, mask=_MASK)
-        validate_shape = shape.validate
+        validate, validate_shape = writer.validator.validate, self._shape.validate
 
         def read(payload: bytes) -> Any:
             value = _parse(payload.decode())
@@ -102,11 +122,12 @@ class JsonSchema(Format):
         return read
 
     def _writer(self) -> Callable[[Any], bytes]:
-        validate = self.validate
+        validate = self.validator.validate
 
         def write(value: Any) -> bytes:
             validate(value)
-            return _write(value).encode()
+            _check(value)
+            return orjson.dumps(value)
 
         return write
 

@@ -1,11 +1,13 @@
 """Which columns JSON Schema's types become; refuses those that Spark has no column for."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
 import jsonschema_rs
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
@@ -19,6 +21,23 @@ _NESTING: Final = {"properties", "items"}
 # Keywords from which a type without a name can be told.
 _TELLING: Final = {"properties": "object", "additionalProperties": "object", "items": "array"}
 _SCALARS: Final = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
+# Keywords that refuse nothing, or nothing that the shape admits.
+_ANNOTATIONS: Final = {
+    *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default"),
+    *(
+        "examples",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "format",
+        "type",
+        "properties",
+        "required",
+    ),
+    *("required", "items", "$ref"),
+}
+# In older drafts, 1.0 is no integer.
+_DRAFTS: Final = re.compile(r"https?://json-schema\.org/(draft-07|draft/20(19-09|20-12))/schema#?")
 _LONG: Final = {"minimum": -(2**63), "maximum": 2**63 - 1}
 
 
@@ -28,6 +47,8 @@ class Column(NamedTuple):
     kind: Kind
     # A schema of no more than the column's types, and which properties must be there.
     shape: dict[str, Any]
+    # Keywords by which the schema may refuse a value that fits the shape.
+    beyond: frozenset[str] = frozenset()
 
 
 class Resolver:
@@ -53,7 +74,24 @@ class Resolver:
 
 
 def column_of(schema: Any, resolver: Resolver, place: Place) -> Column:
-    """What values of a schema become; refuses types that Spark has none for."""
+    """Return a schema's column; raise SchemaError for types that Spark does not have."""
+    made = _column(schema, resolver, place)
+    return made._replace(beyond=made.beyond | _beyond(schema))
+
+
+def _beyond(schema: Mapping[str, Any]) -> set[str]:
+    """Return the keywords of a schema itself, not of its parts, that its shape lacks."""
+    words = schema.keys() - _ANNOTATIONS
+    if schema.get("additionalProperties") in ({}, True):
+        words -= {"additionalProperties"}
+    if not _DRAFTS.fullmatch(schema.get("$schema", "http://json-schema.org/draft-07/schema#")):
+        words |= {"$schema"}
+    if {*schema.get("required", ())} - schema.get("properties", {}).keys():
+        words |= {"required"}
+    return words - {*_COMBINING}
+
+
+def _column(schema: Any, resolver: Resolver, place: Place) -> Column:
     if not isinstance(schema, dict):
         raise SchemaError(f"{place}: its schema is {json.dumps(schema)}, which tells no type")
     if (reference := schema.get("$ref")) is not None:
@@ -116,7 +154,11 @@ def _combined(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Co
     if more or word == "allOf" or len(others) != 1 or _NESTING & schema.keys():
         raise SchemaError(f"{place}: {word} is only read as one type or null. {REMEDY}")
     made = column_of(others[0], resolver, place)
-    return _nullable(made) if len(others) < len(branches) else made
+    if len(others) == len(branches):
+        return made
+    # A null fits both branches, which oneOf refuses.
+    twice = {word} if made.kind.nullable and word == "oneOf" else set()
+    return _nullable(made)._replace(beyond=made.beyond | twice)
 
 
 def _type_names(schema: Mapping[str, Any], place: Place) -> list[str]:
@@ -156,7 +198,7 @@ def _array(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Colum
     if not isinstance(items, dict) or "prefixItems" in schema:
         raise SchemaError(f"{place}: an array needs items of one type. {REMEDY}")
     item = column_of(items, resolver, place.items())
-    return Column(List(item.kind), {"type": "array", "items": item.shape})
+    return Column(List(item.kind), {"type": "array", "items": item.shape}, item.beyond)
 
 
 def _object(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Column:
@@ -170,7 +212,9 @@ def _object(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Colu
             "properties": {name: column.shape for name, column in made.items()},
             "required": required,
         }
-        return Column(Object({n: column.kind for n, column in made.items()}, required), shape)
+        kinds = {name: column.kind for name, column in made.items()}
+        beyond = frozenset().union(*(column.beyond for column in made.values()))
+        return Column(Object(kinds, required), shape, beyond)
     values = schema.get("additionalProperties")
     if not isinstance(values, dict) or "patternProperties" in schema:
         raise SchemaError(
@@ -180,6 +224,7 @@ def _object(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Colu
     return Column(
         Map(Kind(*PRIMITIVES["string"]), value.kind),
         {"type": "object", "additionalProperties": value.shape},
+        value.beyond,
     )
 
 
@@ -189,17 +234,18 @@ class Object(Record):
     def __init__(self, properties: Mapping[str, Kind], required: Sequence[str]) -> None:
         super().__init__(properties, required)
         names = {name for name, kind in properties.items() if kind.nullable}
-        self._nulls = [name for name in required if name in names]
-        self._left_out = properties.keys() - names - {*required}
+        # Required fields that are written as null, and optional ones that are left out instead.
+        self.nulls = [name for name in required if name in names]
+        self.left_out = properties.keys() - names - {*required}
 
     def _parts(self, records: Sequence[Any], name: str) -> list[Any]:
         return [record.get(name) for record in records]
 
     def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
         made = super()._record(names, parts)
-        for name in self._nulls:
+        for name in self.nulls:
             made.setdefault(name)
-        left_out = self._left_out
+        left_out = self.left_out
         if not left_out or None not in parts:
             return made
         return {
@@ -213,8 +259,12 @@ class Date(Kind):
     def __init__(self) -> None:
         super().__init__(T.DateType(), pa.string())
 
+    def texts(self, array: pa.Array) -> tuple[pa.Array, np.ndarray]:
+        """Return texts, and which of them JSON has no year for."""
+        return _of_length(array.cast(pa.string()), len("2026-01-01"))
+
     def _to_wire(self, array: pa.Array) -> pa.Array:
-        return _of_four_digits(array.cast(pa.string()), len("2026-01-01"))
+        return _checked(*self.texts(array))
 
 
 class DateTime(Kind):
@@ -229,14 +279,24 @@ class DateTime(Kind):
         micros = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
         return micros.cast(pa.timestamp("us", "UTC")).cast(self.arrow)
 
+    def texts(self, array: pa.Array) -> tuple[pa.Array, np.ndarray]:
+        """Return texts, and which of them JSON has no year for."""
+        # Without a zone, whose rules Arrow would look up for each value.
+        texts = array.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us")).cast(pa.string())
+        texts = pc.binary_join_element_wise(pc.replace_substring(texts, " ", "T"), "Z", "")
+        return _of_length(texts, len("2026-01-01T00:00:00.000000Z"))
+
     def _to_wire(self, array: pa.Array) -> pa.Array:
-        texts = array.cast(pa.timestamp("us", "UTC")).cast(pa.string())
-        texts = pc.replace_substring(texts, " ", "T")
-        return _of_four_digits(texts, len("2026-01-01T00:00:00.000000Z"))
+        return _checked(*self.texts(array))
 
 
-def _of_four_digits(texts: pa.Array, length: int) -> pa.Array:
-    if pc.any(pc.not_equal(pc.utf8_length(texts), length)).as_py():
+def _of_length(texts: pa.Array, length: int) -> tuple[pa.Array, np.ndarray]:
+    other = pc.not_equal(pc.binary_length(texts), length).fill_null(False)  # noqa: FBT003
+    return texts, np.asarray(other)
+
+
+def _checked(texts: pa.Array, wrong: np.ndarray) -> pa.Array:
+    if wrong.any():
         raise BadValueError("JSON has no years before 0 or after 9999")
     return texts
 

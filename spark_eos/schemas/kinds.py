@@ -137,7 +137,7 @@ class Kind:
         self.nullable = isinstance(spark, T.NullType)
         self._raw = raw
         self._items = items
-        self._fields = fields or {}
+        self.fields = fields or {}
         self._required = required
 
     @cached_property
@@ -220,16 +220,16 @@ class Kind:
     def _check_fields(self, kind: T.StructType, path: str) -> None:
         where, dot = path or "the column", f"{path}." if path else ""
         for field in kind:
-            if field.name not in self._fields:
+            if field.name not in self.fields:
                 raise SchemaError(
                     f"{where} has a field {field.name!r} that its schema lacks; that has "
-                    f"{', '.join(self._fields)}"
+                    f"{', '.join(self.fields)}"
                 )
             if kind.names.count(field.name) > 1:
                 raise SchemaError(f"{where} has more than one field {field.name!r}")
-            self._fields[field.name].check(field.dataType, dot + field.name)
+            self.fields[field.name].check(field.dataType, dot + field.name)
         for name in self._required:
-            if name not in kind.names and not self._fields[name].nullable:
+            if name not in kind.names and not self.fields[name].nullable:
                 raise SchemaError(
                     f"{where} lacks the field {name!r}, for which its schema has no default"
                 )

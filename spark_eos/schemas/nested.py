@@ -20,16 +20,16 @@ class List(Kind):
     def __init__(self, item: Kind) -> None:
         super().__init__(T.ArrayType(item.spark), items=[item])
         self.tagged = item.tagged
-        self._item = item
+        self.item = item
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
-        items = self._item.array([*chain.from_iterable(filter(None, values))])
+        items = self.item.array([*chain.from_iterable(filter(None, values))])
         return _with_lengths(values, self.arrow, items)
 
     def values(self, array: pa.Array, path: str) -> Iterable[Any]:
         """A list for each row."""
         with _by_containers(array):
-            items = self._item.inner_values(array.flatten(), f"{path}[]")
+            items = self.item.inner_values(array.flatten(), f"{path}[]")
         return _by_row(array, items)
 
 
@@ -96,10 +96,10 @@ class Record(Kind):
         self._empty: Any = dict.fromkeys(fields)
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
-        if not self._fields:
+        if not self.fields:
             return pa.array([None if value is None else {} for value in values], self.arrow)
         records = [self._empty if value is None else value for value in values]
-        children = [kind.array(self._parts(records, n)) for n, kind in self._fields.items()]
+        children = [kind.array(self._parts(records, n)) for n, kind in self.fields.items()]
         is_null = pa.array([value is None for value in values], pa.bool_())
         return pa.StructArray.from_arrays(children, fields=[*self.arrow], mask=is_null)
 
@@ -133,7 +133,7 @@ class Record(Kind):
         dot = f"{path}." if path else ""
         arrays = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         self._check_together(arrays, path)
-        parts = [self._fields[n].inner_values(array, dot + n) for n, array in arrays.items()]
+        parts = [self.fields[n].inner_values(array, dot + n) for n, array in arrays.items()]
         return [*arrays], zip(*parts, strict=True) if parts else repeat((), len(array))
 
     def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
