@@ -38,7 +38,7 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """End with the text of an error of ours and exit status 1, without a traceback."""
+        """Report spark-eos errors as text with exit status 1, without a traceback."""
         try:
             return super().invoke(ctx)
         except PrintableError as error:
@@ -60,15 +60,15 @@ def main() -> None:
           --input orders --output orders-enriched --position-header source
     Explain an error or a warning by the code at its end:
       spark-eos explain EOS54
-    Print the commands that grant it its ACLs:
+    Print the commands that grant a query its ACLs:
       spark-eos acls --bootstrap-servers localhost:9092 --principal User:orders \\
           --group-id orders --source orders --target orders-enriched
-    Count the records that it could not write, by why it could not:
+    Count the records that a query could not write, by reason:
       spark-eos dead-letters count --bootstrap-servers localhost:9092 --topic orders-dlq
-    Run a Kafka for experiments, until Ctrl-C, and look into its topics:
+    Run Kafka for experiments, until Ctrl-C, and inspect its topics:
       spark-eos broker --port 9092 --topic orders:4
       spark-eos topics --bootstrap-servers localhost:9092
       spark-eos consume orders --bootstrap-servers localhost:9092 --limit 10
-    Run a schema registry beside it:
+    Run a schema registry for experiments:
       spark-eos registry --port 8081
     """  # noqa: D301 - click needs the character itself

@@ -23,42 +23,42 @@ from spark_eos.errors import SparkEosError
 @query_options
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 def abort(*, query: Query, yes: bool) -> None:
-    """Abort the open transactions of a query, for example those left by a killed one.
+    """Abort a query's open transactions, for example those left by a killed query.
 
-    Until they end, read_committed consumers can't read beyond them. A query's start aborts them,
-    too, and brokers abort each at its timeout. A running query writes its aborted transactions
-    again.
+    Until the transactions end, read_committed consumers can't read beyond them. Starting the query
+    also aborts them, and brokers abort each transaction at its timeout. If the query is running, it
+    writes the aborted transactions again.
 
-    Exit status 2 if a broker does not answer, and the transactions that it coordinates are unknown.
+    Exit status 2 if a broker does not answer, so that the transactions it coordinates are unknown.
     """
     with connected(query) as connections:
         silent = SilentBrokers(connections)
         lingering = lingering_transactions(
             connections, query.prefix, query.group_id, query.deadline(), silent
         )
-        whose = f"open transactions of prefix {query.prefix} and group {query.group_id}"
+        wanted = f"open transactions of prefix {query.prefix} and group {query.group_id}"
         if not lingering:
-            _check_all_known(silent, f"whether there are {whose} is unknown")
-            click.echo(f"No {whose}.")
+            _check_all_known(silent, f"it is unknown whether there are {wanted}")
+            click.echo(f"No {wanted}.")
             return
         group = describe_if_known(connections, query.group_id, query.deadline(), silent)
         terminal().print(transactions(lingering, time.time()), Text())
         if group is UNKNOWN:
             what = f"Group {query.group_id}'s coordinator does not answer"
-            terminal().print(Text(f"{what}: whether a query is running is unknown.\n"))
+            terminal().print(Text(f"{what}: it is unknown whether a query is running.\n"))
         if group.members:
             terminal().print(_warning(query.group_id, group.members))
         if not yes:
             if not _may_ask():
                 raise click.ClickException(
                     "nothing was ended: there is no terminal to ask for confirmation. Give --yes "
-                    "to end them without"
+                    "to end the transactions without confirmation"
                 )
             if not _agreed(f"End {counted(len(lingering), 'open transaction')}?"):
                 click.echo("Nothing was ended.")
                 raise SystemExit(1)
             shown = lingering
-            # Those still open; the user has not agreed to end any that began since.
+            # End only transactions that the user has agreed to: others may have begun since.
             now = lingering_transactions(
                 connections, query.prefix, query.group_id, query.deadline(), silent
             )
@@ -71,14 +71,14 @@ def abort(*, query: Query, yes: bool) -> None:
             _end(connections, query, lingering)
         else:
             click.echo("They have ended in the meantime.")
-        _check_all_known(silent, f"whether there are other {whose} is unknown")
+        _check_all_known(silent, f"it is unknown whether there are other {wanted}")
 
 
 def _check_all_known(silent: SilentBrokers, unknown: str) -> None:
     if silent.names:
         raise NotKnownError(
-            f"{does_not_answer(silent.names)}, and may coordinate some: {unknown}. Run the command "
-            "again when it answers"
+            f"{does_not_answer(silent.names)}, but may coordinate transactions: {unknown}. Run the "
+            "command again when the broker answers"
         )
 
 
@@ -96,8 +96,8 @@ def _agreed(question: str) -> bool:
 
 def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
     text = Text(
-        f"Group {group_id} has live members: a query may be running, and these may include its "
-        "current transactions. Ending them loses nothing, but the query has to write them again.\n"
+        f"Group {group_id} has live members: a query may be running, and some of the transactions "
+        "may be its current ones. Ending them loses nothing, but the query has to write them again.\n"
     )
     # A query may have many members, all with the same client id.
     for (client_id, where), number in sorted(
@@ -114,7 +114,7 @@ def _end(connections: Connections, query: Query, transactions: Sequence[OpenTran
     for transaction in transactions:
         name = printable(transaction.transactional_id)
         try:
-            # The brokers allow the transaction's own timeout, so it can be sent again.
+            # Send the transaction's own timeout: the brokers have allowed it before.
             fence_producer(
                 connections, transaction.transactional_id, transaction.timeout_ms, query.deadline()
             )

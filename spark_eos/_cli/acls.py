@@ -45,7 +45,7 @@ def _principal(
     "--source-principal",
     callback=_principal,
     metavar="TYPE:NAME",
-    help="The client's principal there.  [default: --principal]",
+    help="The client's principal in that cluster.  [default: --principal]",
 )
 @click.option(
     "--dead-letter-topic",
@@ -118,11 +118,11 @@ def acls(
         there = Principal(source_principal or principal, source_bootstrap_servers, command_config)
         read = (acl for purpose in wanted for acl in source_acls(purpose, sources))
         granted.append((there, without_implied(read)))
-    each = [(to, acl) for to, needed in granted for acl in needed]
+    commands = [(to, acl) for to, needed in granted for acl in needed]
     if json_:
-        click.echo(json.dumps([_document(*binding) for binding in each], indent=2))
+        click.echo(json.dumps([_document(*binding) for binding in commands], indent=2))
         return
-    for to, acl in each:
+    for to, acl in commands:
         if acl.only_until is not None:
             click.echo(f"# Needed only until {acl.only_until}:")
         click.echo(to.command(acl))

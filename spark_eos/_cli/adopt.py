@@ -21,14 +21,14 @@ from spark_eos._kafka.offset_metadata import KnownPartitions
 @click.option(
     "--repeat-unfinished",
     is_flag=True,
-    help="If a batch was begun and not finished, write all of it again.",
+    help="If a batch was begun but not finished, write all of it again.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be done, without doing it.")
 def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bool) -> None:
     """Migrate a query from Spark's own Kafka sink to spark-eos.
 
-    Reads from the checkpoint how far the query has finished, and sets the group's offsets there.
-    The query must be stopped, and the group must be new. The checkpoint is only read.
+    Reads from the checkpoint how far the query has finished, and sets the group's offsets to that
+    point. The query must be stopped, and the group must be new. The checkpoint is not changed.
     """
     finished = OffsetLog(ArrowFiles(checkpoint)).finished()
     migration.check_finished(finished, repeat_unfinished=repeat_unfinished)
@@ -40,7 +40,7 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
         for partition, offset in sorted(finished.ends.items()):
             click.echo(f"{partition}: {offset}")
         if unset and not dry_run:
-            # So that partitions which are added before the first start count as new ones.
+            # The texts make partitions that are added before the first start count as new.
             texts = KnownPartitions().including(finished.ends, ids).texts(finished.ends)
             migration.set_offsets(
                 connections, query.group_id, finished.ends, ids, query.deadline(), texts
@@ -48,7 +48,7 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
     where = "the start" if finished.last is None else f"the end of batch {finished.last}"
     partitions = counted(len(finished.ends), "partition")
     if not unset:
-        click.echo(f"Group {query.group_id} has these offsets already: {where}, {partitions}.")
+        click.echo(f"Group {query.group_id} already has these offsets: {where}, {partitions}.")
     else:
         verb = "would continue" if dry_run else "continues"
         click.echo(f"Group {query.group_id} {verb} from {where}, in {partitions}.")

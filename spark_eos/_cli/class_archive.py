@@ -1,4 +1,4 @@
-"""``spark-eos class-archive``: lets a Spark of your own start sooner."""
+"""``spark-eos class-archive``: makes your own Spark start faster."""
 
 import click
 
@@ -8,11 +8,12 @@ from spark_eos.testing.class_training import train
 
 @click.command("class-archive")
 def class_archive() -> None:
-    """Print JVM options that let a Spark driver start some seconds sooner.
+    """Print JVM options that make a Spark driver start a few seconds faster.
 
-    The driver then takes Spark's classes from an archive (class data sharing) for this Java and the
-    installed pyspark; with others, Spark starts without it. The first call makes the archive in a
-    minute or two, in the cache directory (SPARK_EOS_CACHE). Only the options are printed on stdout.
+    With these options, the driver loads Spark's classes from an archive (class data sharing), or
+    starts without it if Java or pyspark has changed. The first call creates the archive in the
+    cache directory (SPARK_EOS_CACHE), which takes a minute or two. Only the options are printed on
+    stdout.
 
     \b
     Example: spark-submit --jars "$(spark-eos jars)" \\

@@ -13,7 +13,7 @@ from spark_eos._client.checks import check_topic
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._kafka.committed_records import CommittedRecords
 
-# What JSON leaves as it is, and a terminal may obey: controls, and marks that turn text attempt.
+# Not escaped by JSON, but obeyed by some terminals: controls, and marks that reorder text.
 _CONTROLS: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
@@ -21,10 +21,10 @@ _CONTROLS: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069
 @click.argument("topic")
 @cluster_options
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after so many records."
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after this many records."
 )
 def consume(*, topic: str, cluster: Cluster, limit: int | None) -> None:
-    """Print a topic's committed records as lines of JSON, from its beginning to its present end.
+    """Print a topic's committed records as lines of JSON, from its beginning to its current end.
 
     Keys, values and headers are printed as text if they are UTF-8, otherwise as
     {"base64": "..."}. Joins no group and commits nothing.

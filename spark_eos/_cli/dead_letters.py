@@ -1,4 +1,4 @@
-"""``spark-eos dead-letters``: lists, counts and shows them, and prints how to replay them."""
+"""``spark-eos dead-letters``: lists, counts and shows dead letters, and prints replay commands."""
 
 import functools
 import shlex
@@ -18,9 +18,9 @@ from spark_eos._client.tables import FittingTable
 from spark_eos._kafka.dead_letter_topic import DeadLetter, DeadLetterTopic
 
 _UNREADABLE: Final = "headers: can't be read, since a name is not UTF-8"
-# Commands are printed for so many source topics.
+# The most source topics for which replay commands are printed.
 _SHOWN: Final = 20
-# A wheel has the job in the package; a clone has it beside the other jobs.
+# A wheel has the job in the package; a clone has it next to the other jobs.
 _JOB: Final = Path("jobs", "replay_dead_letters.py")
 _PACKAGED_JOB: Final = Path(__file__).parent.parent / _JOB
 _topic: Final = click.option(
@@ -34,7 +34,7 @@ _group: Final = click.option(
 )
 
 
-def _asked(cluster: Cluster, name: str) -> DeadLetterTopic:
+def _dead_letter_topic(cluster: Cluster, name: str) -> DeadLetterTopic:
     """Return the dead-letter topic that ``--topic`` names."""
     check_topic("--topic", name)
     check_reached(cluster)
@@ -46,7 +46,7 @@ def _topic_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_topic(*, cluster: Cluster, topic: str, **rest: Any) -> None:
-        command(topic=_asked(cluster, topic), **rest)
+        command(topic=_dead_letter_topic(cluster, topic), **rest)
 
     return cluster_options(_topic(with_topic))
 
@@ -71,19 +71,19 @@ def dead_letters() -> None:
 def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, limit: int) -> None:
     """List dead letters with their reasons and source positions, without their values.
 
-    "-" means that the time of writing is unknown, as in dead letters of earlier versions.
+    "-" means that the time of writing is unknown, as for dead letters from earlier versions.
     """
-    letters = (letter for letter in topic.read() if _matches(letter, reason, group_id))
+    matching = (each for each in topic.read() if _matches(each, reason, group_id))
     table = FittingTable("dead letter", "written", "reason", "source", "error")
-    for letter in islice(letters, limit):
+    for dead_letter in islice(matching, limit):
         table.add(
-            f"{letter.partition}:{letter.offset}",
-            "-" if letter.written is None else _time(letter.written),
-            printable(letter.reason),
-            printable(_source(letter)),
+            f"{dead_letter.partition}:{dead_letter.offset}",
+            "-" if dead_letter.written is None else _time(dead_letter.written),
+            printable(dead_letter.reason),
+            printable(_source(dead_letter)),
             _UNREADABLE
-            if letter.headers is None
-            else printable(letter.error_headers.get("message", "")),
+            if dead_letter.headers is None
+            else printable(dead_letter.error_headers.get("message", "")),
         )
     terminal().print(table)
 
@@ -96,19 +96,19 @@ def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, l
 def count(*, cluster: Cluster, topic: str, reason: str | None, group_id: str | None) -> None:
     """Count dead letters by source topic, group, reason and exception.
 
-    Prints the commands that replay them, too: a command for each source topic.
+    Also prints a replay command for each source topic.
     """
     counts: Counter[tuple[str, str, str, str]] = Counter()
     homes: Counter[str | None] = Counter()
     incomplete = 0
-    for letter in _asked(cluster, topic).read():
-        if not _matches(letter, reason, group_id):
+    for dead_letter in _dead_letter_topic(cluster, topic).read():
+        if not _matches(dead_letter, reason, group_id):
             continue
-        told = letter.error_headers
-        group, exception = told.get("group", "-"), told.get("exception", "-")
-        counts[letter.home or "-", group, letter.reason, exception] += 1
-        homes[letter.home] += 1
-        incomplete += letter.incomplete is not None
+        headers = dead_letter.error_headers
+        group, exception = headers.get("group", "-"), headers.get("exception", "-")
+        counts[dead_letter.home or "-", group, dead_letter.reason, exception] += 1
+        homes[dead_letter.home] += 1
+        incomplete += dead_letter.incomplete is not None
     table = FittingTable("dead letters>", "source", "group", "reason", "exception")
     for texts, number in counts.most_common():
         table.add(number, *texts)
@@ -117,11 +117,12 @@ def count(*, cluster: Cluster, topic: str, reason: str | None, group_id: str | N
     click.echo(f"{counted(homes.total() + elsewhere, 'dead letter')}.")
     for home, number in homes.most_common(_SHOWN):
         command = _replay_command(cluster, topic, str(home), reason, group_id)
-        click.echo(f"\nReplay the {number:,} of {home}, each once:\n\n{command}")
+        amount = counted(number, "dead letter")
+        click.echo(f"\nReplay the {amount} of {home} exactly once:\n\n{command}")
     notes = (
         (len(homes) - _SHOWN, "more source topics: name each as --target"),
-        (elsewhere, "without a source topic here: give --all, and another --target"),
-        (incomplete, "without their whole record: leave them out by --where"),
+        (elsewhere, "without a source topic in this cluster: give --all and another --target"),
+        (incomplete, "without their complete record: exclude them with --where"),
     )
     if shown := [f"  {number:,} {text}" for number, text in notes if number > 0]:
         click.echo("\n".join(("", "Not replayed by these commands:", *shown)))
@@ -130,11 +131,11 @@ def count(*, cluster: Cluster, topic: str, reason: str | None, group_id: str | N
 def _replay_command(
     cluster: Cluster, topic: str, source: str, reason: str | None, group_id: str | None
 ) -> str:
-    """Return the command that replays a source topic's dead letters; the same one each time."""
+    """Return the command that replays a source topic's dead letters, the same on every call."""
     chosen = {"reason": reason, "group": group_id}
     conditions = (f"dead_letter.{name} = {_sql(text)}" for name, text in chosen.items() if text)
     where = " and ".join(conditions)
-    # A replay continues from its group's offsets. So what is replayed decides on the group.
+    # A replay continues from its group's offsets, so each selection of dead letters has its group.
     digest = sha256(repr((topic, source, where)).encode()).hexdigest()[:8]
     group = f"replay-{source[:100]}-{digest}"
     lines: list[tuple[str, ...]] = [
@@ -144,7 +145,7 @@ def _replay_command(
         ("--checkpoint-location", f"checkpoints/{group}"),
     ]
     if len(cluster.kafka) > 1:
-        # Not printed: they may be secret.
+        # Don't print the settings: they may be secret.
         lines.append(("--kafka-config", "FILE"))
     if where:
         lines.append(("--where", where))
@@ -158,31 +159,34 @@ def _sql(text: str) -> str:
 
 @dead_letters.command()
 @_topic_options
-@click.option("--partition", type=click.IntRange(min=0), required=True, help="Its partition.")
-@click.option("--offset", type=click.IntRange(min=0), required=True, help="Its offset.")
+@click.option(
+    "--partition", type=click.IntRange(min=0), required=True, help="The dead letter's partition."
+)
+@click.option(
+    "--offset", type=click.IntRange(min=0), required=True, help="The dead letter's offset."
+)
 def show(*, topic: DeadLetterTopic, partition: int, offset: int) -> None:
     """Show one dead letter with its headers, key and value."""
-    letter = topic.letter(partition, offset)
-    if letter is None:
+    dead_letter = topic.letter(partition, offset)
+    if dead_letter is None:
         raise click.ClickException(f"there is no committed record at {partition}:{offset}")
-    if letter.headers is None:
+    if dead_letter.headers is None:
         click.echo(_UNREADABLE)
-    for name, content in letter.headers or ():
+    for name, content in dead_letter.headers or ():
         click.echo(f"{printable(name)}: {_text(content)}")
-    click.echo(f"key: {_text(letter.key)}")
-    click.echo(f"value: {_text(letter.value)}")
+    click.echo(f"key: {_text(dead_letter.key)}")
+    click.echo(f"value: {_text(dead_letter.value)}")
 
 
-def _matches(letter: DeadLetter, reason: str | None, group_id: str | None) -> bool:
-    return reason in (None, letter.reason) and group_id in (None, letter.error_headers.get("group"))
+def _matches(dead_letter: DeadLetter, reason: str | None, group_id: str | None) -> bool:
+    group = dead_letter.error_headers.get("group")
+    return reason in (None, dead_letter.reason) and group_id in (None, group)
 
 
-def _source(letter: DeadLetter) -> str:
+def _source(dead_letter: DeadLetter) -> str:
     names = ("topic", "partition", "offset")
-    return (
-        ":".join(letter.error_headers[name] for name in names if name in letter.error_headers)
-        or "-"
-    )
+    headers = dead_letter.error_headers
+    return ":".join(headers[name] for name in names if name in headers) or "-"
 
 
 def _time(milliseconds: int) -> str:

@@ -10,13 +10,13 @@ from rich.markdown import Markdown
 from spark_eos._cli.query import terminal
 
 _PACKAGE: Final = Path(__file__).parent.parent
-# A wheel has the page in the package; a clone has it where the documentation is.
+# A wheel has the page in the package; a clone has it in the documentation.
 _PAGES: Final = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")
 _ENTRY: Final = re.compile(r"^## (EOS\d\d)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def entries() -> dict[str, str]:
-    """Return the documentation's entries of errors and warnings, in Markdown, by code."""
+    """Return the documentation's entries for errors and warnings, in Markdown, by code."""
     page = next(path for path in _PAGES if path.is_file())
     return {code: text.strip() for code, text in _ENTRY.findall(page.read_text(encoding="utf-8"))}
 
@@ -24,16 +24,16 @@ def entries() -> dict[str, str]:
 @click.command()
 @click.argument("code", metavar="CODE")
 def explain(code: str) -> None:
-    """Explain an error or a warning: its cause, what to check, and the cure.
+    """Explain an error or a warning: its cause, what to check, and how to fix it.
 
-    CODE is at the end of its text, such as EOS54.
+    CODE is at the end of the message, such as EOS54.
 
     \b
     Example: spark-eos explain EOS54
     """  # noqa: D301 - click needs the character itself
     known = entries()
     if code.upper() not in known:
-        raise click.BadParameter(f"{code!r} is none of {', '.join(known)}", param_hint="CODE")
+        raise click.BadParameter(f"{code!r} is not one of {', '.join(known)}", param_hint="CODE")
     text = re.sub(r"\[(\w+)\]\(#\w+\)", r"\1", known[code.upper()])
     text = re.sub(r"\]\((?!https:)", "](docs/", text)
     terminal().print(Markdown(f"**{code.upper()}**: {text}", hyperlinks=False), "")

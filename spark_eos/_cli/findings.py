@@ -1,4 +1,4 @@
-"""Findings and comparisons: as a JSON document, or as tables for 100 columns or more."""
+"""Findings and comparisons, as a JSON document or as tables for at least 100 columns."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -26,12 +26,12 @@ _VERDICTS: Final = {
     Verdict.ANOMALIES: ("ANOMALIES", "bold red"),
     Verdict.UNJUDGED: ("CAN'T BE JUDGED", "bold yellow"),
 }
-# By kind: its name, and what it means.
+# The name and meaning of each kind.
 _Checks = Mapping[Any, tuple[str, str]]
 _FINDINGS: Final[_Checks] = {
     Kind.LOST: ("lost writes", "processed input without visible output"),
     Kind.DUPLICATE: ("duplicates", "more visible outputs of an input than expected"),
-    Kind.PHANTOM: ("outputs of no input", "visible outputs without an input"),
+    Kind.PHANTOM: ("outputs without an input", "visible outputs that no input explains"),
     Kind.ABORTED_READ: ("aborted reads (G1a)", "visible, but their transaction was aborted"),
     Kind.DIRTY_READ: ("dirty reads", "visible, but their transaction has not ended"),
     Kind.REORDERED: ("reordered", "visible after the output of a later input"),
@@ -47,16 +47,16 @@ _FINDINGS: Final[_Checks] = {
     Kind.UNPROCESSED: ("not yet processed", "input at or above the group's offsets"),
 }
 _OF_ROWS: Final[_Checks] = {
-    Difference.MISSING: ("missing", "expected rows that are not there"),
-    Difference.DUPLICATE: ("duplicates", "rows that are there more often than expected"),
-    Difference.UNEXPECTED: ("unexpected", "rows that are there, but were never expected"),
+    Difference.MISSING: ("missing", "expected rows that do not occur"),
+    Difference.DUPLICATE: ("duplicates", "rows that occur more often than expected"),
+    Difference.UNEXPECTED: ("unexpected", "rows that occur but were never expected"),
     Difference.VALUE: ("different values", ""),
     Difference.OPEN: ("open transactions", "not ended within the timeout"),
 }
 _OF_KEYS: Final[_Checks] = {
     **_OF_ROWS,
-    Difference.MISSING: ("missing", "expected keys that are not there, or deleted"),
-    Difference.UNEXPECTED: ("unexpected", "keys that are there, but were never expected"),
+    Difference.MISSING: ("missing", "expected keys that do not occur or are deleted"),
+    Difference.UNEXPECTED: ("unexpected", "keys that occur but were never expected"),
     Difference.VALUE: ("different values", "keys whose last value is not the expected one"),
 }
 _WHY_NOT: Final[Mapping[Any, str]] = {
@@ -75,7 +75,7 @@ _FATES: Final = {
 
 
 def as_json(result: Findings | Comparison) -> str:
-    """The document. Its keys are public, also those that are names of fields: rename none."""
+    """Return the JSON document. All its keys are public, even those that are names of fields."""
     document = {
         "verdict": result.verdict.name.lower(),
         **{field.name: getattr(result, field.name) for field in fields(result)},
@@ -108,7 +108,7 @@ def _finding(kind: object, finding: Finding[Any]) -> dict[str, Any]:
 
 
 def verify_tables(result: Findings | Comparison) -> RenderableType:
-    """Return the verdict, the checks, and examples of what was found."""
+    """Return the verdict, the checks, and examples of the findings."""
     if isinstance(result, Findings):
         checks, comparing = _FINDINGS, ""
         read, level = f"{result.records_in:,} records in", result.isolation_level
@@ -174,7 +174,7 @@ def _of_record(example: Example) -> Iterator[str]:
 
 def _of_row(kind: Kind | Difference, example: RowExample) -> Iterator[str]:
     if kind is not Difference.OPEN:
-        yield "" if example.key is None else f"key '{example.key}'"  # null, or not compared
+        yield "" if example.key is None else f"key '{example.key}'"  # None: null, or not compared
         yield f"value {_quoted(example.value)}"
     if kind is Difference.VALUE:
         yield f"expected {_quoted(example.expected)}"

@@ -1,4 +1,4 @@
-"""``spark-eos jars``: what a Spark of your own needs."""
+"""``spark-eos jars``: prints the jars that your own Spark needs."""
 
 import click
 
@@ -16,8 +16,8 @@ def jars(pyspark: str | None, name: str | None) -> None:
     """Print the jars of Spark's Kafka source, joined by commas.
 
     Missing jars are downloaded, verified and kept in the cache directory (SPARK_EOS_CACHE). Only
-    the jars are printed on stdout. They may be of another version than pyspark; docs/versions.md
-    has those that are tested with each other.
+    the jars are printed on stdout. Their version may differ from pyspark's; docs/versions.md lists
+    the versions that are tested together.
 
     \b
     Example: spark-submit --jars "$(spark-eos jars)" job.py

@@ -25,21 +25,21 @@ from spark_eos.errors import (
 
 
 def check_finished(batches: FinishedBatches, *, repeat_unfinished: bool) -> None:
-    """Refuse a checkpoint whose last batch was begun and not finished."""
+    """Refuse a checkpoint whose last batch was begun but not finished."""
     if batches.unfinished is None or repeat_unfinished:
         return
     raise CheckpointError(
-        f"batch {batches.unfinished} of the checkpoint was begun and not finished: some or all of "
+        f"batch {batches.unfinished} of the checkpoint was begun but not finished: some or all of "
         "its rows may already be written. Run the unchanged query once more with "
         ".trigger(availableNow=True) and let it end; or give --repeat-unfinished to write all "
-        "rows of that batch again, which duplicates those already written"
+        "rows of that batch again, which duplicates the rows already written"
     )
 
 
 def check_unused(
     connections: Connections, group_id: str, prefix: str, wanted: Positions, deadline: Deadline
 ) -> bool:
-    """Check that the group is unused, and whether its offsets still have to be set."""
+    """Check that the group is unused; return True if its offsets still have to be set."""
     group = Group(group_id, connections.principal)
     members = describe_group(connections, group_id, deadline).members
     if members:
@@ -58,7 +58,7 @@ def check_unused(
     if committed and committed != wanted:
         first = min(committed)
         raise ConfigurationError(
-            f"group_id {group_id!r} has offsets already, such as "
+            f"group_id {group_id!r} already has offsets, such as "
             f"{committed[first]} of {first}: it belongs to another query, "
             "or this query has already run with it. Choose another group_id, or delete the group "
             f"({group.tool('--delete')})"
@@ -69,7 +69,7 @@ def check_unused(
 def check_topics(
     connections: Connections, group_id: str, wanted: Positions, deadline: Deadline
 ) -> dict[str, UUID | None]:
-    """Return the ids of the source topics, in which the checkpoint's offsets have to lie."""
+    """Check that the checkpoint's offsets exist in the source topics; return the topics' ids."""
     names = {topic for topic, _ in wanted}
     existing = cluster.topics(connections, names, deadline)
     starts = start_offsets(connections, existing, deadline)
@@ -108,7 +108,7 @@ def set_offsets(
     deadline: Deadline,
     texts: Mapping[TopicPartition, str],
 ) -> None:
-    """Commit offsets to a group without members; the broker refuses if it has any."""
+    """Commit offsets to a group without members; the broker refuses if there are any."""
     codes = commit_offsets(connections, group_id, None, wanted, ids, deadline, metadata=texts)
     bad = {code for code in codes.values() if code != Code.NONE}
     if bad:

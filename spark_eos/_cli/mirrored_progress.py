@@ -1,4 +1,4 @@
-"""Setting by hand how far a mirrored query has come in its source partitions."""
+"""Manually sets how far a mirrored query has read its source partitions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,10 +24,10 @@ def set_progress(
     deadline: Deadline,
     *,
     source_connections: Connections | None = None,  # for partitions without progress
-    progress_topic: str | None = None,  # if no offset tells of it
+    progress_topic: str | None = None,  # if no offset names it
     dry_run: bool = False,
 ) -> dict[TopicPartition, int | None]:
-    """Set a stopped query's progress by source partition, and take marks off these."""
+    """Set a stopped query's progress by source partition, and clear those partitions' marks."""
     if describe_group(connections, group_id, deadline).members:
         raise ConfigurationError(
             f"group {group_id!r} has members: stop the query first, or its next commit undoes this"
@@ -37,7 +37,7 @@ def set_progress(
     pairs = {pair.source.topic_partition: pair for pair in before}
     topic = before[0].progress.topic if before else progress_topic
     if topic is None:
-        raise no_progress(group_id, ". To begin with an offset, give --progress-topic, too")
+        raise no_progress(group_id, ". To begin with an offset, give --progress-topic too")
     if progress_topic not in (None, topic):
         raise ConfigurationError(
             f"the progress of group {group_id!r} is in topic {topic!r}, not in {progress_topic!r}"
@@ -47,7 +47,7 @@ def set_progress(
         if source_connections is None:
             raise ConfigurationError(
                 f"{missing[0]} has no progress in group {group_id!r}: give "
-                "--source-bootstrap-servers, so that it can be told which partition is meant"
+                "--source-bootstrap-servers, so that the partition can be identified"
             )
         sources = _sources(source_connections, missing, deadline, all_of_a_topic=not before)
         free = free_partitions(topic, (*known.partitions, *progress.committed), len(missing))
@@ -61,7 +61,7 @@ def set_progress(
         needed = 1 + max(index for _, index in held.values())
         info = ensure_progress_topic(connections, ProgressTopic(topic), deadline, partitions=needed)
         ids = {topic: info.topic_id}
-        # Raises if a transaction is about to change them.
+        # Raise if a transaction is about to change the offsets.
         group_offsets(connections, group_id, held.values(), ids, deadline, wait=False)
         known = known.including(held.values(), ids)
         kept = {
@@ -93,10 +93,10 @@ def _sources(
         if partition not in every:
             raise TopicNotFoundError(f"{partition} does not exist in the source cluster")
     if all_of_a_topic and (others := sorted(every - set(wanted))):
-        # They would count as new, although theirs may be lost as well.
+        # The other partitions would count as new, although their progress may be lost as well.
         raise ConfigurationError(
-            "the group has no progress left that tells whether other partitions of the topics are "
-            "new: set these, too: " + ", ".join(f"{name}:{index}" for name, index in others)
+            "the group has no progress left to show whether other partitions of the topics are "
+            "new: set these too: " + ", ".join(f"{name}:{index}" for name, index in others)
         )
     return {
         partition: SourcePartition(

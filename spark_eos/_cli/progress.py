@@ -42,12 +42,12 @@ def _wanted(
     multiple=True,
     callback=_wanted,
     metavar="TOPIC:PARTITION=OFFSET",
-    help="Set the next offset to read of a source partition; repeatable.",
+    help="Set the next offset to read from a source partition; repeatable.",
 )
 @click.option(
     "--progress-topic",
     metavar="TOPIC",
-    help="The progress topic, for --set if the group has no progress.",
+    help="The progress topic; --set needs it if the group has no progress.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what --set would do, without doing it.")
 def progress(
@@ -58,11 +58,12 @@ def progress(
     progress_topic: str | None,
     dry_run: bool,
 ) -> None:
-    """Show how far a mirrored query has come in each source partition, or set it.
+    """Show or set how far a mirrored query has read each source partition.
 
     Stop the query before --set, and start it with an empty checkpoint afterwards. Records before
-    the offset are skipped, records from it on are written, even again. --bootstrap-servers is the
-    target's cluster; --source-bootstrap-servers is needed only for partitions without progress.
+    the offset are skipped. Records from the offset on are written, even if they have been written
+    before. --bootstrap-servers is the target's cluster; --source-bootstrap-servers is needed only
+    for partitions without progress.
     """
     with contextlib.ExitStack() as stack:
         connections = stack.enter_context(connected(query))

@@ -1,4 +1,4 @@
-"""What commands share: options of a cluster and of a query, connections, the terminal, signals."""
+"""Shared by all commands: cluster and query options, connections, the terminal, signals."""
 
 import functools
 import signal
@@ -18,25 +18,25 @@ from spark_eos._kafka.connection import Connections, reached
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.jobs.client_options import client_options
 
-# Columns for files and pipes.
+# Width of the output in files and pipes, in columns.
 _WIDTH: Final = 100
 _EPOCH: Final = datetime.fromtimestamp(0, timezone.utc)
 _Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class NotKnownError(click.ClickException):
-    """Brokers that do not answer, or something else, leave what was asked for unknown."""
+    """The answer is unknown, for example because brokers do not respond."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that a command asks."""
+    """A cluster that a command connects to."""
 
     client: ClientSettings
     timeout: float  # seconds, per step of the command
-    kafka: Mapping[str, str]  # what the client was made of
+    kafka: Mapping[str, str]  # the settings that `client` was made from
 
     def deadline(self) -> Deadline:
         """Return a deadline that begins now."""
@@ -61,7 +61,7 @@ json_option: Final = click.option("--json", "json_", is_flag=True, help="Print o
 
 
 def topics_option(name: str, argument: str, meaning: str, *, required: bool = False) -> _Option:
-    """Return an option that can be given for each of some topics."""
+    """Return an option that names topics and can be repeated."""
     return click.option(
         name, argument, multiple=True, required=required, metavar="TOPIC", help=meaning
     )
@@ -113,25 +113,25 @@ def connected(cluster: Cluster) -> AbstractContextManager[Connections]:
 
 
 def check_reached(cluster: Cluster) -> None:
-    """Say why a cluster can't be reached, for commands of librdkafka, which doesn't."""
+    """Raise an error with the reason if a cluster can't be reached: librdkafka's has none."""
     with connected(cluster):
         pass
 
 
 def terminal() -> Console:
-    """Return standard output, as wide as the terminal, or 100 columns otherwise."""
+    """Return standard output, as wide as the terminal, or 100 columns wide without one."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def end_at(*signals: signal.Signals) -> None:
-    """Let signals raise KeyboardInterrupt."""
-    # Name SIGINT too: a shell starts background commands with it ignored.
+    """Make signals raise KeyboardInterrupt."""
+    # Pass SIGINT too: a shell starts background commands with SIGINT ignored.
     for number in signals:
         signal.signal(number, signal.default_int_handler)
 
 
 def moment(milliseconds: int) -> datetime | None:
-    """Return the time of a record in UTC; None of a timestamp that Python has no date for."""
+    """Convert a record's timestamp to UTC; return None if Python has no date for it."""
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:

@@ -31,13 +31,13 @@ _port_option: Final = click.option(
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Number of nodes; with --port, they listen on it and those after it.",
+    help="Number of nodes; with --port, they listen on that port and the next ones.",
 )
 def broker(port: int | None, topics: Mapping[str, int], nodes: int) -> None:
-    """Run a Kafka on 127.0.0.1 until Ctrl-C.
+    """Run Kafka on 127.0.0.1 until Ctrl-C.
 
-    Prints its addresses on stdout as soon as it and the topics are ready. Removes its data when it
-    stops. Of three nodes, any one may be killed.
+    Prints the brokers' addresses on stdout as soon as Kafka and the topics are ready. Removes all
+    data when it stops. With three nodes, any one of them may be killed.
     """
     try:
         kafka = EmbeddedKafka(nodes=nodes, port=port)
@@ -57,8 +57,9 @@ def broker(port: int | None, topics: Mapping[str, int], nodes: int) -> None:
 def registry(port: int | None) -> None:
     """Run a schema registry on 127.0.0.1 until Ctrl-C.
 
-    It is Apicurio Registry, with the API of Confluent's. Prints its URL on stdout as soon as it is
-    ready: clients need all of it, with its path. Removes its schemas when it stops.
+    The server is Apicurio Registry, with the API of Confluent's registry. Prints its URL on stdout
+    as soon as it is ready: clients need the whole URL, including the path. Removes all schemas when
+    it stops.
 
     \b
     Example: spark-eos registry --port 8081
@@ -74,7 +75,7 @@ def _serve(
     address: Callable[[], str],
     processes: Sequence[KafkaNode | EmbeddedSchemaRegistry],
 ) -> None:
-    """Run a server until Ctrl-C; ``address`` makes it ready, and return what to print."""
+    """Run a server until Ctrl-C; ``address`` prepares the server and returns the line to print."""
     end_at(signal.SIGINT, signal.SIGTERM)
     try:
         with server:

@@ -25,7 +25,7 @@ from spark_eos.jobs.client_options import source_client_options
 @topics_option(
     "--target",
     "targets",
-    "A topic that the query writes to, to see what holds back its readers; repeatable.",
+    "A topic that the query writes to, to show what holds back its consumers; repeatable.",
 )
 @json_option
 @click.option(
@@ -34,7 +34,7 @@ from spark_eos.jobs.client_options import source_client_options
     is_flag=False,
     flag_value=2.0,
     metavar="[SECONDS]",
-    help="Show it again every SECONDS, 2 by default, until Ctrl-C.",
+    help="Show the state again every SECONDS, 2 by default, until Ctrl-C.",
 )
 def status(
     *,
@@ -46,8 +46,8 @@ def status(
 ) -> None:
     """Show the state of a query: its group, offsets, lag and open transactions.
 
-    Only reads. Exit status 1 if there is no such group; 2 if a broker does not answer, and what it
-    alone knows is unknown. The lag is unknown where the group has no offset. For the lag of a
+    Changes nothing. Exit status 1 if there is no such group; 2 if a broker does not answer, so that
+    some values are unknown. The lag is unknown where the group has no offset. To see the lag of a
     mirrored query, give --source-bootstrap-servers.
     """
     if watch is not None:
@@ -60,7 +60,7 @@ def status(
             try:
                 status = _status(query, source_kafka, targets)
             except SparkEosError as error:
-                # A cluster that restarts, or a group that is gone for now.
+                # The cluster may be restarting, or the group may be gone for now.
                 click.echo(f"Error: {error!s}", err=True)
             else:
                 _show(status, json_=json_, clear=True)
@@ -90,7 +90,7 @@ def _show(status: Status, *, json_: bool, clear: bool) -> None:
         return
     console = terminal()
     if clear:
-        console.clear()  # Only a terminal; in a file, one follows the other.
+        console.clear()  # Affects only terminals; files get one output after the other.
         console.print(time.strftime("%H:%M:%S"))
     console.print(status)
     if clear and not console.is_terminal:
@@ -98,8 +98,8 @@ def _show(status: Status, *, json_: bool, clear: bool) -> None:
 
 
 def as_json(status: Status) -> str:
-    """The document. Its keys are public, also those that are names of fields: rename none."""
-    # Null means unknown; *_ms are milliseconds, times since 1970.
+    """Return the JSON document. All its keys are public, even those that are names of fields."""
+    # Null means unknown. *_ms are milliseconds, since 1970 for times.
     group, cluster, staged, now = status.group, status.cluster, status.staged, status.taken_at
     document = {
         "group": {
@@ -127,7 +127,7 @@ def as_json(status: Status) -> str:
             for partition in status.partitions
         ],
         "lag": status.lag,
-        # Null if nothing in the group's offsets tells, as with direct delivery.
+        # Null if the group's offsets don't show the delivery, as with direct delivery.
         "delivery": status.delivery,
         "staged": staged
         and {
@@ -140,7 +140,7 @@ def as_json(status: Status) -> str:
             "files_written": staged.files_written,
             "written": staged.written,
         },
-        # Whose text another client has written.
+        # Offsets whose text another client has written.
         "foreign_offsets": _named(status.foreign),
         "transactional_id_prefix": status.prefix,
         "open_transactions": [
@@ -151,7 +151,7 @@ def as_json(status: Status) -> str:
             | {"transaction": blocked.transaction and _transaction(blocked.transaction, now)}
             for blocked in status.held_back
         ],
-        # Null and missing is also what only these know.
+        # Values that only these brokers know are null or missing.
         "silent_brokers": list(status.silent),
         "brokers": [_fields(broker, node_id="id") for broker in cluster.brokers],
         "transaction_version": cluster.transaction_version,
@@ -163,7 +163,7 @@ def as_json(status: Status) -> str:
 
 
 def _fields(value: Any, **names: str) -> dict[str, Any]:
-    """Return a value's fields, some by other names."""
+    """Return a value's fields, some of them renamed."""
     names["last_stable"] = "last_stable_offset"
     return {names.get(name, name): content for name, content in asdict(value).items()}
 

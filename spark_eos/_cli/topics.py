@@ -23,7 +23,7 @@ _MOST: Final = 1_000
 def new_topics(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, int]:
-    """Partitions by name, of an option's values."""
+    """Parse an option's values into numbers of partitions by topic name."""
     topics: dict[str, int] = {}
     for text in values:
         name, colon, number = text.partition(":")
@@ -51,14 +51,14 @@ def new_topics(
 )
 @json_option
 def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None:
-    """List the topics of a cluster, with their partitions and how much is in them.
+    """List the topics of a cluster, with their partitions, replicas and offsets.
 
-    Transactions' markers take offsets, too, so there may be fewer records than offsets.
+    Transaction markers take offsets as well, so there may be fewer records than offsets.
     """
     with connected(cluster) as connections:
         for name, partitions in created.items():
             if not create_topic(connections, name, partitions, None, cluster.deadline()):
-                click.echo(f"{name} exists; it stays as it is", err=True)
+                click.echo(f"{name} already exists and stays unchanged", err=True)
             await_topic(connections, name, cluster.deadline(), Operation.DESCRIBE)
         metadata = _topics(connections, cluster.deadline())
     if json_:
@@ -69,7 +69,7 @@ def topics(*, cluster: Cluster, created: Mapping[str, int], json_: bool) -> None
 
 
 def _topics(connections: Connections, deadline: Deadline) -> list[dict[str, Any]]:
-    """Return all topics that the client may describe, but Kafka's internal ones, by name."""
+    """Return all topics that the client may describe, except Kafka's internal ones, by name."""
     metadata = connections.send(metadata_request(None), deadline).topics
     shown = {
         topic.name: topic.partitions
@@ -89,9 +89,9 @@ def _topics(connections: Connections, deadline: Deadline) -> list[dict[str, Any]
         {
             "name": name,
             "partitions": len(partitions),
-            # Of the partition that has the fewest.
+            # The replicas of the partition that has the fewest.
             "replicas": min(len(partition.replica_nodes) for partition in partitions),
-            # Up to where readers of committed records get; null if a partition has no leader.
+            # Offsets that read_committed consumers can read; null if a partition has no leader.
             "offsets": None if name in unknown else lengths[name],
         }
         for name, partitions in sorted(shown.items())

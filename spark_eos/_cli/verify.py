@@ -49,12 +49,12 @@ _OF_INPUT: Final = {
 @topics_option(
     "--dead-letter-topic",
     "dead_letter_topics",
-    "Output topic that holds the query's dead letters; repeatable.",
+    "Output topic that contains the query's dead letters; repeatable.",
 )
 @click.option(
     "--position-header",
     metavar="NAME",
-    help="Match by this header of the output, which holds its source's topic:partition:offset.",
+    help="Match by this output header, which contains the source's topic:partition:offset.",
 )
 @click.option(
     "--header", metavar="NAME", help="Match by this header, the same in input and output."
@@ -68,7 +68,7 @@ _OF_INPUT: Final = {
 @click.option(
     "--expect-header",
     metavar="NAME",
-    help="Header of the input that holds its number of outputs.  [default: 1 output each]",
+    help="Input header that contains the number of outputs.  [default: 1 output each]",
 )
 @click.option(
     "--expect",
@@ -96,10 +96,10 @@ _OF_INPUT: Final = {
 @click.option(
     "--at-most-once-each",
     is_flag=True,
-    help="An input may have no output, as with a filter, but not two. With --expect-header: its "
-    "number is the maximum.",
+    help="An input may have no output, as with a filter, but not two. With --expect-header, the "
+    "header's number is the maximum.",
 )
-@click.option("--complete", is_flag=True, help="Count input not yet processed as an anomaly.")
+@click.option("--complete", is_flag=True, help="Count unprocessed input as an anomaly.")
 @timeout_option(30, "How long to wait for open transactions, and for each answer.")
 @click.option(
     "--examples",
@@ -113,11 +113,11 @@ _OF_INPUT: Final = {
 def verify_command(
     *, inputs: tuple[str, ...], expect: str | None, json_: bool, **given: Any
 ) -> None:
-    """Judge by input and output topics alone whether each record was written exactly once.
+    """Check, from input and output topics alone, that each record was written exactly once.
 
     Finds lost writes, duplicates, outputs without input, aborted and dirty reads, output out of
-    order, and transactions that are torn or still open. Only reads, also while a query runs.
-    Compacted topics can't be judged.
+    order, and transactions that are torn or still open. Changes nothing, and works even while the
+    query runs. Compacted topics can't be judged.
 
     For queries that aggregate, join or sort, --expect compares the outputs with rows that you have
     computed.
@@ -159,8 +159,8 @@ def _refuse_with_expect() -> None:
         nothing = (None, (), parameter.get_default(context))
         if parameter.name in _OF_INPUT and context.params[parameter.name] not in nothing:
             raise click.UsageError(
-                f"{parameter.opts[0]} says how outputs are matched with input, which --expect does "
-                "not do."
+                f"{parameter.opts[0]} says how outputs are matched with input, so it can't be used "
+                "with --expect."
             )
 
 

@@ -70,7 +70,7 @@ def test_a_query_of_sparks_own_sink_goes_on(flow: Flow, spark_eos_session: Spark
     ]
     assert flow.committed() == {0: 25, 1: 25}
     again = _adopt(flow)
-    assert (again.exit_code, "has these offsets already" in again.output) == (0, True)
+    assert (again.exit_code, "already has these offsets" in again.output) == (0, True)
 
     # The topic grows before the first start.
     flow.broker.add_partitions(flow.source, 3)
@@ -88,7 +88,7 @@ def test_a_query_of_sparks_own_sink_goes_on(flow: Flow, spark_eos_session: Spark
 def test_a_batch_that_has_not_finished_is_repeated_if_so_wanted(flow: Flow) -> None:
     flow.produce(range(20))
     _checkpoint(flow, {0: 10, 1: 10}, finished=False)
-    _refused(flow, "batch 0 of the checkpoint was begun and not finished")
+    _refused(flow, "batch 0 of the checkpoint was begun but not finished")
     result = _adopt(flow, "--repeat-unfinished", "--dry-run")
     assert result.output.splitlines()[-1].endswith("continue from the start, in 2 partitions.")
     _checkpoint(flow, {0: 10, 1: 10})
@@ -107,7 +107,7 @@ def test_a_group_that_is_in_use(flow: Flow) -> None:
     with started(flow):
         _refused(flow, f"group_id '{flow.group_id}' has a live member: client id 'spark-eos-")
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 3})
-    _refused(flow, f"has offsets already, such as 3 of {flow.source}-0")
+    _refused(flow, f"already has offsets, such as 3 of {flow.source}-0")
 
 
 def test_a_group_whose_query_has_left_a_transaction_open(flow: Flow) -> None:

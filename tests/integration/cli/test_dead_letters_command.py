@@ -56,9 +56,9 @@ def test_a_command_is_printed_for_each_source_topic(flow: Flow) -> None:
     assert own[own.index("--target") + 1 :][0] == flow.source
     assert payments[payments.index("--target") + 1 :][0] == "payments"
     counted = run(flow, "count").stdout
-    assert "Replay the 3 of " in counted
-    assert "\n  1 without a source topic here: " in counted
-    assert "\n  1 without their whole record: " in counted
+    assert "Replay the 3 dead letters of " in counted
+    assert "\n  1 without a source topic in this cluster: " in counted
+    assert "\n  1 without their complete record: " in counted
     # Another selection has offsets of its own, and secrets are not printed.
     chosen = ("--group-id", "a 'b' \\", "--reason", "error", "--kafka", "client.id=secret")
     (command,) = _commands(flow, *chosen)

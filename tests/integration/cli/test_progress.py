@@ -90,7 +90,7 @@ def test_progress_of_which_nothing_tells_is_set(written: MirroredFlow) -> None:
     assert "To begin with an offset, give --progress-topic" in _set(flow, *wanted).output
     result = _set(flow, *wanted[2:], "--progress-topic", flow.progress)
     assert result.exit_code == 1
-    assert f"set these, too: {flow.source}:0" in result.output
+    assert f"set these too: {flow.source}:0" in result.output
     assert _set(flow, *wanted, "--progress-topic", flow.progress).exit_code == 0
     # With an empty checkpoint.
     with mirrored_run(flow) as runs:

@@ -155,9 +155,9 @@ def test_what_is_known_without_the_groups_coordinator(
     assert "1 open transaction transactional id" in words
     assert name in words
     assert ended.exit_code == 2, ended.output
-    assert "whether a query is running is unknown" in " ".join(ended.stdout.split())
+    assert "it is unknown whether a query is running" in " ".join(ended.stdout.split())
     assert ended.stdout.endswith("Ended 1 open transaction.\n")
-    assert f"Error: broker 2 (127.0.0.1:{port}) does not answer, and may" in ended.stderr
+    assert f"Error: broker 2 (127.0.0.1:{port}) does not answer, but may" in ended.stderr
     assert "whether there are other open transactions of prefix" in ended.stderr
 
 

@@ -91,7 +91,7 @@ def test_topics_are_created(flow: Flow) -> None:
     found = {each["name"]: each for each in json.loads(_run(flow, *create).stdout)}
     assert (found[one]["partitions"], found[other]["partitions"]) == (3, 1)
     again = _run(flow, "topics", "--create", f"{one}:5", "--json")
-    assert again.stderr == f"{one} exists; it stays as it is\n"
+    assert again.stderr == f"{one} already exists and stays unchanged\n"
     assert {each["name"]: each for each in json.loads(again.stdout)}[one] == found[one]
 
 

@@ -59,9 +59,9 @@ def test_differences_have_exit_status_1(flow: Flow, tmp_path: Path) -> None:
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[0].startswith("ANOMALIES: 3 rows expected, 4 out")
     table = {" ".join(line.split()) for line in lines}
-    assert "missing 2 expected rows that are not there" in table
-    assert "duplicates 1 rows that are there more often than expected" in table
-    assert "unexpected 2 rows that are there, but were never expected" in table
+    assert "missing 2 expected rows that do not occur" in table
+    assert "duplicates 1 rows that occur more often than expected" in table
+    assert "unexpected 2 rows that occur but were never expected" in table
     assert "different values - not checked: needs --key" in table
     assert "missing, 1 of 2:" in lines
     assert "  key 'a', value '1', row e.parquet:0, 0 visible, 1 expected" in lines
@@ -103,7 +103,7 @@ def test_different_values_of_keys(flow: Flow, tmp_path: Path) -> None:
     result = run(flow, file, "--key")
     assert result.exit_code == 1
     table = {" ".join(line.split()) for line in result.stdout.splitlines()}
-    assert "missing 1 expected keys that are not there, or deleted" in table
+    assert "missing 1 expected keys that do not occur or are deleted" in table
     assert "different values 1 keys whose last value is not the expected one" in table
     assert "duplicates - not checked: does not apply to --key" in table
     at = f"at {flow.target}:0:3"
