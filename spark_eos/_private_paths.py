@@ -1,7 +1,8 @@
-"""Directories and files that belong to this user alone."""
+"""Directories and files that belong only to this user."""
 
-# Each is opened without following links, and then checked; files relative to the open directory. So
-# the object that was checked is the one that is used, even if names change meanwhile.
+# Directories and files are opened without following links, and checked only then; files are opened
+# relative to the open directory. So the object that was checked is the object that is used, even if
+# names change in the meantime.
 
 import contextlib
 import errno
@@ -26,13 +27,13 @@ _MAX_BYTES: Final = 4096
 def private_directory(
     path: Path, inside: int | None = None, *, readable: bool = False
 ) -> Iterator[int]:
-    """Open a directory of this user, and create it if it does not exist."""
+    """Open a directory of this user, creating it if needed."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700, dir_fd=inside)
     try:
         descriptor = os.open(path, _DIRECTORY, dir_fd=inside)
     except OSError as error:
-        # What Linux and other systems say of a link.
+        # Linux and other systems report a link with different codes.
         if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
             raise
         raise OSError(f"{path} must be a directory, not a link or a file") from None
@@ -47,7 +48,7 @@ def private_directory(
 
 
 def private_text(name: str, inside: int) -> str | None:
-    """Read the text of a short file."""
+    """Read the text of a short file; None if there is no trustworthy file."""
     try:
         descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=inside)
     except FileNotFoundError:
@@ -59,14 +60,14 @@ def private_text(name: str, inside: int) -> str | None:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{name} must be a file")
         if status.st_uid == os.geteuid() and status.st_mode & _WRITABLE_BY_OTHERS:
-            # Older versions created it like this under a permissive umask: ignore it.
+            # Older versions created such files under a permissive umask. Ignore them.
             return None
         check_owner(name, status)
         return file.read(_MAX_BYTES).decode(errors="replace")
 
 
 def write_private_text(name: str, text: str, inside: int) -> None:
-    """Write a file atomically, and replace anything that has its name."""
+    """Write a file atomically, replacing anything of the same name."""
     new = f"{name}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new, dir_fd=inside)
@@ -84,7 +85,7 @@ def open_private(name: str, flags: int, inside: int) -> int:
 def check_owner(
     name: str, status: os.stat_result, *, or_root: bool = False, or_open: bool = False
 ) -> None:
-    """Refuse what others than this user may write; a group of this user alone may."""
+    """Refuse a path that other users may write; this user's private group is allowed."""
     if status.st_uid != os.geteuid() and not (or_root and status.st_uid == 0):
         raise OSError(
             f"{name} belongs to user id {status.st_uid}; it must belong to this user, "
@@ -94,12 +95,12 @@ def check_owner(
     if not or_open and status.st_mode & others:
         raise OSError(
             f"{name} has mode {stat.S_IMODE(status.st_mode):04o}, so others may write there: if "
-            f"you trust its contents run chmod go-w {shlex.quote(name)}, otherwise remove it"
+            f"you trust its contents, run chmod go-w {shlex.quote(name)}, otherwise remove it"
         )
 
 
 def _is_private_group(group_id: int) -> bool:
-    """Whether a group is this user's alone, as where each user has one and the umask is 002."""
+    """Return True if a group is private to this user, as on systems with a umask of 002."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(group_id)
     except KeyError:
@@ -110,7 +111,7 @@ def _is_private_group(group_id: int) -> bool:
 
 
 def check_way(path: Path) -> None:
-    """Refuse a path that others than this user and root can change, or lead elsewhere."""
+    """Refuse a path that users other than this one and root can change or redirect."""
     for part in (*reversed(path.parents), path):
         itself, target = part.lstat(), part.stat()
         if stat.S_ISLNK(itself.st_mode):
@@ -121,5 +122,5 @@ def check_way(path: Path) -> None:
 
 
 def default_directory() -> Path:
-    """Return the directory for a host's node id and slots, below the temporary directory."""
+    """Return the directory below the temporary directory for a host's node id and slots."""
     return Path(tempfile.gettempdir()) / f"spark-eos-{os.geteuid()}"

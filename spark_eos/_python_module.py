@@ -1,4 +1,4 @@
-"""Other programs: run to their end, or a module as ``python -P -m`` does from Python 3.11 on."""
+"""Runs programs to their end, and modules like ``python -P -m``, which needs Python 3.11."""
 
 import os
 import signal
@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-# -m, and -c until it has removed it, look for modules in the working directory first.
+# -m looks for modules in the working directory first. So does -c, until this code removes that
+# directory from the path.
 _RUN: Final = (
     "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -15,14 +16,14 @@ _RUN: Final = (
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module, whatever files the working directory has."""
+    """Return the command that runs a module, regardless of files in the working directory."""
     return [sys.executable, "-c", _RUN, name, *arguments]
 
 
 def finished(
     command: Sequence[str], seconds: float, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, without input; raise TimeoutExpired after some seconds."""
+    """Run a program to its end without input; raise TimeoutExpired after ``seconds``."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -35,7 +36,7 @@ def finished(
         try:
             stdout, stderr = program.communicate(timeout=seconds)
         except BaseException:
-            # With the programs that this one has started, which would outlive it.
+            # Also kill the programs that this one has started: they would outlive it.
             os.killpg(program.pid, signal.SIGKILL)
             raise
     return subprocess.CompletedProcess(command, program.returncode, stdout, stderr)

@@ -97,7 +97,7 @@ def _agreed(question: str) -> bool:
 def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
     text = Text(
         f"Group {group_id} has live members: a query may be running, and some of the transactions "
-        "may be its current ones. Ending them loses nothing, but the query has to write them again.\n"
+        "may be its current ones. Ending them loses nothing, but the query must write them again.\n"
     )
     # A query may have many members, all with the same client id.
     for (client_id, where), number in sorted(

@@ -14,7 +14,7 @@ from spark_eos.errors import PrintableError
 
 CACHE_VARIABLE = "SPARK_EOS_CACHE"
 _SILENT_SECONDS: Final = 5.0
-# As long as a download of a hundred jars may take.
+# Long enough for a download of a hundred jars.
 _LOCK_SECONDS: Final = 600.0
 
 
@@ -25,7 +25,7 @@ class JarError(PrintableError, RuntimeError):
 
 
 def cache_directory() -> Path:
-    """Return the cache directory, which need not exist; all in it may be deleted at any time."""
+    """Return the cache directory, which may not exist; its contents may be deleted at any time."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -35,11 +35,11 @@ def cache_directory() -> Path:
 
 
 def cached(*names: str) -> Path:
-    """Return a directory below the cache directory, created if it does not exist."""
+    """Return a directory below the cache directory, creating it if needed."""
     directory = cache_directory().joinpath(*names)
     try:
         for level in (*reversed(directory.parents), directory):
-            # Whatever the umask, others may not write: programs are run from here.
+            # Whatever the umask, don't let other users write here: programs are run from here.
             level.mkdir(mode=0o755, exist_ok=True)
     except OSError as error:
         raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error
@@ -48,7 +48,7 @@ def cached(*names: str) -> Path:
 
 
 def check_trusted(path: Path) -> None:
-    """Refuse an existing path in the cache that others may write: programs are run from it."""
+    """Refuse a path in the cache that other users may write: programs are run from there."""
     try:
         check_way(path)
     except OSError as error:
@@ -57,7 +57,7 @@ def check_trusted(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file in the cache, for which ten minutes are waited."""
+    """Hold a lock file in the cache, waiting up to ten minutes for it."""
     lock = FileLock(path, mode=0o600)
     try:
         lock.acquire(timeout=_SILENT_SECONDS)
@@ -69,7 +69,7 @@ def locked(path: Path) -> Iterator[None]:
         except Timeout:
             raise JarError(
                 f"another process, such as a download of spark-eos, has held the lock {path} for "
-                f"{_LOCK_SECONDS:g} s: see which with fuser -v {path} and end it, or set "
+                f"{_LOCK_SECONDS:g} s: find it with fuser -v {path} and end it, or set "
                 f"{CACHE_VARIABLE} to another directory"
             ) from None
     try:

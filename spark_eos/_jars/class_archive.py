@@ -1,4 +1,4 @@
-"""A class data archive (AppCDS): a JVM maps classes that another JVM has loaded and verified."""
+"""A class data archive (AppCDS), with classes that another JVM has already loaded and verified."""
 
 import contextlib
 import hashlib
@@ -15,20 +15,20 @@ from spark_eos._jars.java import Java
 from spark_eos.errors import text_of, warn
 
 JVM_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Flags that let a JVM start sooner, at the expense of long-running work."""
+"""Flags that make a JVM start faster, at the expense of long-running work."""
 # Silences the warning of a JVM that refuses the archive and starts without it.
 _QUIET = "-Xlog:cds=off,cds+dynamic=off"
-# What made a training fail, such as a busy machine or a full disk, may be over by then.
+# How long to wait after a failed training: a busy machine or a full disk may recover by then.
 _RETRY_SECONDS = 3600.0
 logger = logging.getLogger(__name__)
 
 Exercise = Callable[[list[str]], None]
-"""Runs the program of an archive with further JVM options, until it ends."""
+"""Runs the archive's program with additional JVM options until it ends."""
 
 
 def fingerprint(java: Java, jars: Iterable[Path]) -> str:
-    """Return a name for the JVM, its flags and the unchanged jars that an archive is valid for."""
-    # In whole seconds, as images of containers keep them.
+    """Return a name that identifies the JVM, flags and jars for which an archive is valid."""
+    # Use whole seconds, since container images keep nothing finer.
     marks = [f"{jar} {jar.stat().st_size} {int(jar.stat().st_mtime)}" for jar in jars]
     return digest(java.banner, *JVM_FLAGS, *marks)
 
@@ -40,10 +40,10 @@ def digest(*parts: str) -> str:
 
 @dataclass(frozen=True)
 class ClassArchive:
-    """An archive in its own directory, which other JVM builds or class paths must not use."""
+    """An archive in its own directory, for one JVM build and one class path."""
 
     directory: Path
-    of: str  # the programs it is for, in messages: Brokers
+    of: str  # the programs that use the archive, for messages, such as "Brokers"
 
     @property
     def file(self) -> Path:
@@ -52,14 +52,14 @@ class ClassArchive:
 
     @property
     def options(self) -> list[str]:
-        """JVM options that use the archive, if it exists; others may not write to it."""
+        """JVM options that use the archive, if it exists; refuses one that others may write."""
         if not self.file.exists():
             return []
         check_trusted(self.file)
         return [f"-XX:SharedArchiveFile={self.file}", _QUIET]
 
     def train(self, exercise: Exercise) -> None:
-        """Create it by `make`, unless that failed within the last hour; a failure is logged."""
+        """Create the archive like `make`, but log failures, and don't retry within an hour."""
         failed = self.file.with_suffix(".failed")
         if self.file.exists() or _is_recent(failed):
             return
@@ -72,7 +72,7 @@ class ClassArchive:
                 warn(
                     logger,
                     "EOS70",
-                    "%s will start slowly: no class data archive: %s",
+                    "%s will start slowly, without a class data archive: %s",
                     self.of,
                     error,
                 )
@@ -80,19 +80,20 @@ class ClassArchive:
                     failed.write_text(text_of(error), encoding="utf-8")
 
     def make(self, exercise: Exercise) -> None:
-        """Create it, unless it exists."""
+        """Create the archive unless it exists."""
         with self._lock():
             if not self.file.exists():
                 self._make(exercise)
 
     def _make(self, exercise: Exercise) -> None:
         new = self.file.with_suffix(".new")
-        # A minute of silence looks like a program that hangs.
+        # Without this line, a minute of silence would look like a hang.
         Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"{self.of} are prepared for quick starts, once on this machine: a minute or two ..."
+            f"{self.of} are being prepared for quick starts, once on this machine. This takes a "
+            "minute or two ..."
         )
         exercise([f"-XX:ArchiveClassesAtExit={new}", _QUIET])
-        # Others may not write there, whatever the umask.
+        # Other users may not write the file, whatever the umask.
         new.chmod(0o644)
         new.rename(self.file)
 
@@ -105,5 +106,5 @@ def _is_recent(marker: Path) -> bool:
         age = time.time() - marker.stat().st_mtime
     except FileNotFoundError:
         return False
-    # A clock that was set back must not keep it for longer.
+    # A clock that was set back must not extend the wait.
     return 0 <= age < _RETRY_SECONDS

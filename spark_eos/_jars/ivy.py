@@ -22,8 +22,8 @@ _PROBLEM = re.compile(
 )
 _MAX_PROBLEM_LINES = 25
 _ARCHIVE = "archive"
-# The default root is Maven Central. The lock has all that poms would tell, and not reading them is
-# three times as fast.
+# The default root is Maven Central. The lock already contains everything that the POMs would say,
+# and not reading them is three times as fast.
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="maven"/>
   <resolvers>
@@ -40,7 +40,7 @@ class DownloadError(PrintableError, RuntimeError):
 
 def find_ivy() -> Path:
     """Return the Ivy jar of the installed pyspark."""
-    # Without importing pyspark, which would take a second.
+    # Find pyspark without importing it, which would take a second.
     spec = PathFinder.find_spec("pyspark", sys.path)
     places = [Path(place) / "jars" for place in (spec and spec.submodule_search_locations) or ()]
     if os.environ.get("SPARK_HOME"):
@@ -49,13 +49,13 @@ def find_ivy() -> Path:
         for jar in sorted(place.glob("ivy-*.jar")):
             return jar
     raise DownloadError(
-        "Jars are downloaded with the Ivy of pyspark, but no installed pyspark was found. "
+        "Jars are downloaded with pyspark's Ivy, but no installed pyspark was found. "
         "Install it with: pip install pyspark 'pandas>=2.2,<3'"
     )
 
 
 def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title: str) -> None:
-    """Download `jars` with progress on stderr; the caller checks their sums."""
+    """Download `jars` with progress on stderr; the caller verifies their checksums."""
     java = find_java()
     ivy = find_ivy()
     (work / "ivy.xml").write_text(_module(jars), encoding="utf-8")

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from spark_eos._jars import ivy
-from spark_eos._jars.cache import JarError as JarError  # noqa: PLC0414 - what is raised here
+from spark_eos._jars.cache import JarError as JarError  # noqa: PLC0414 - raised by functions here
 from spark_eos._jars.cache import cache_directory, cached, check_trusted, locked
 from spark_eos._jars.lockfile import Lock, LockedJar, lock_names, read_lock
 
@@ -19,13 +19,13 @@ _SPARK_KAFKA = "spark-kafka-"
 
 
 def jar_set(name: str) -> list[Path]:
-    """Return a set's verified jar files, in class path order; of an archive, its directory."""
-    # Threads and processes may call this at the same time. If no file is missing, it takes a few
+    """Return a set's verified jar files, and directories of archives, in class path order."""
+    # Threads and processes may call this concurrently. If no file is missing, the call takes a few
     # milliseconds and starts no other program.
     try:
         lock = read_lock(name)
     except KeyError:
-        raise JarError(f"No jar set {name!r}; there are: {', '.join(lock_names())}") from None
+        raise JarError(f"No jar set {name!r}; available sets: {', '.join(lock_names())}") from None
     return locked_jars(lock)
 
 
@@ -57,7 +57,7 @@ def _spark_kafka_set(pyspark_version: str) -> str:
                 return name
             supported.update(minors)
     raise JarError(
-        f"No Kafka source is known for pyspark {pyspark_version}; supported are pyspark "
+        f"No Kafka source is known for pyspark {pyspark_version}; supported versions: "
         f"{', '.join(sorted(supported))}. Install one of these, for example with "
         f"pip install 'pyspark=={max(supported)}.*', or add the jars of spark-sql-kafka for your "
         "Spark to spark.jars yourself."
@@ -80,7 +80,7 @@ def installed_pyspark() -> str:
 
 
 def _complete(lock: Lock, directory: Path) -> None:
-    """Verify existing files and download the others; the caller holds the lock."""
+    """Verify existing files and download missing files; the caller holds the lock."""
     work = directory / ".ivy"
     stamp = _read_stamp(directory)
     missing = [jar for jar in lock.jars if not _is_kept(jar, directory, stamp)]
@@ -95,7 +95,8 @@ def _complete(lock: Lock, directory: Path) -> None:
             for jar in missing:
                 _keep(jar, fetched / jar.file_name, directory / jar.kept_name)
         finally:
-            # It only serves to resume an interrupted download, and a wrong file must not stay.
+            # The directory only serves to resume an interrupted download, and must not keep a wrong
+            # file.
             shutil.rmtree(work, ignore_errors=True)
     stamp |= {jar.kept_name: _mark(jar, directory) for jar in lock.jars}
     temporary = directory / f"{_STAMP}.new"
@@ -105,7 +106,7 @@ def _complete(lock: Lock, directory: Path) -> None:
 
 
 def _is_kept(jar: LockedJar, directory: Path, stamp: dict[str, list[object]]) -> bool:
-    """Whether it is in the cache; without a stamp a jar is verified, and an archive removed."""
+    """Return True if the jar is cached; verify unstamped jars, and remove unstamped archives."""
     path = directory / jar.kept_name
     if not path.exists():
         return False
@@ -118,7 +119,7 @@ def _is_kept(jar: LockedJar, directory: Path, stamp: dict[str, list[object]]) ->
 
 
 def _verify(jar: LockedJar, path: Path) -> None:
-    """Check a file's checksum."""
+    """Check a file's checksum, and remove the file if it is wrong."""
     actual = _sha256(path)
     if actual != jar.sha256:
         path.unlink()
@@ -137,23 +138,26 @@ def _keep(jar: LockedJar, fetched: Path, kept: Path) -> None:
         except ValueError as error:
             raise JarError(str(error)) from error
     else:
-        # Others may not write to it, whatever the umask.
+        # Other users may not write the file, whatever the umask.
         fetched.chmod(0o644)
         fetched.replace(kept)
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack an archive into a new directory, complete once it exists; ValueError if hostile."""
+    """Unpack an archive into a directory that appears only when complete.
+
+    Raises ValueError if the archive is hostile.
+    """
     unfinished = archive.with_name(f"{target.name}.unpacking")
     shutil.rmtree(unfinished, ignore_errors=True)
-    # Others may not write there, whatever the umask.
+    # Other users may not write there, whatever the umask.
     unfinished.mkdir(mode=0o755)
-    # Not by tarfile's own filter, which Python has only since 3.10.12 and 3.11.4.
+    # Don't use tarfile's own filter, which Python has only since 3.10.12 and 3.11.4.
     with tarfile.open(archive) as members:
         for member in members:
             path = PurePosixPath(member.name)
             if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
-                raise ValueError(f"{archive.name} has a member that is refused: {member.name!r}")
+                raise ValueError(f"{archive.name} contains an unsafe member: {member.name!r}")
             for level in [*reversed(path.parents), *([path] if member.isdir() else [])]:
                 (unfinished / level).mkdir(mode=0o755, exist_ok=True)
             content = members.extractfile(member)
@@ -161,7 +165,7 @@ def unpack(archive: Path, target: Path) -> None:
                 with (unfinished / path).open("wb") as file:
                     shutil.copyfileobj(content, file)
                 (unfinished / path).chmod(0o644)
-                # In whole seconds, as images of containers keep them.
+                # Use whole seconds, since container images keep nothing finer.
                 os.utime(unfinished / path, (int(member.mtime), int(member.mtime)))
     unfinished.rename(target)
 
@@ -175,7 +179,7 @@ def _all_stamped(lock: Lock, directory: Path) -> bool:
 
 
 def _mark(jar: LockedJar, directory: Path) -> list[object]:
-    """Return what identifies a file whose checksum was computed before."""
+    """Return a mark that identifies a file whose checksum was computed before."""
     path = directory / jar.kept_name
     if jar.is_archive:
         return [_content_mark(path), jar.sha256]
@@ -185,7 +189,7 @@ def _mark(jar: LockedJar, directory: Path) -> list[object]:
 
 def _content_mark(directory: Path) -> str:
     """Return a hash of the names, sizes and times of an unpacked archive's files."""
-    directory.stat()  # which must exist
+    directory.stat()  # raises if there is none
     marks = []
     for path in sorted(directory.rglob("*")):
         status = path.stat()

@@ -12,11 +12,11 @@ from spark_eos._python_module import finished
 from spark_eos.errors import PrintableError
 
 MINIMUM_MAJOR = 17
-"""The oldest Java version for Kafka 4 brokers and Spark 4."""
+"""The oldest Java version that runs Kafka 4 brokers and Spark 4."""
 
 
 class JavaError(PrintableError, RuntimeError):
-    """There is no Java, it does not run, or it is too old."""
+    """Java is missing, does not run, or is too old."""
 
     entry = "EOS22"
 
@@ -29,7 +29,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """Return the Java of ``JAVA_HOME`` if set, else the first one on ``PATH``."""
+    """Return the Java in ``JAVA_HOME`` if that is set, otherwise the first Java on ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     if home:
         executable = Path(home) / "bin" / "java"
@@ -52,15 +52,15 @@ def _probe(executable: Path) -> Java:
     try:
         result = finished([str(executable), "-version"], 60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JavaError(f"{executable} -version does not run: {error}") from error
+        raise JavaError(f"{executable} -version can't be run: {error}") from error
     banner = (result.stderr + result.stdout).strip()
     version = re.search(r'version "(?:1\.)?(\d+)', banner)
     if result.returncode != 0 or version is None:
-        raise JavaError(f"{executable} -version printed no version, but: {banner}")
+        raise JavaError(f"{executable} -version did not print a version, but: {banner}")
     major = int(version[1])
     if major < MINIMUM_MAJOR:
         raise JavaError(
             f"{executable} is Java {major}, but Kafka 4 and Spark 4 need Java {MINIMUM_MAJOR} or "
-            "newer. Set JAVA_HOME to such a Java."
+            "newer. Set JAVA_HOME to a newer Java."
         )
     return Java(executable, major, banner)

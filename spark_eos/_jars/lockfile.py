@@ -10,29 +10,29 @@ _ARCHIVE: Final = ".tar.gz"
 
 @dataclass(frozen=True)
 class LockedJar:
-    """One jar, or an archive of jars: its coordinates in Maven, and its checksum."""
+    """A jar, or an archive of jars, with its Maven coordinates and its checksum."""
 
     organisation: str  # the group id
     name: str  # the artifact id
     version: str
-    sha256: str  # of the downloaded file, in hexadecimal digits
+    sha256: str  # of the downloaded file, in hexadecimal
     classifier: str = ""
-    extension: str = "jar"  # or tar.gz, which is kept unpacked
+    extension: str = "jar"  # or tar.gz, for archives, which are kept unpacked
 
     @property
     def file_name(self) -> str:
-        """Name of the downloaded file, for example ``kafka-clients-4.4.0.jar``."""
+        """The name of the downloaded file, for example ``kafka-clients-4.4.0.jar``."""
         return f"{self.kept_name}{_ARCHIVE}" if self.is_archive else self.kept_name
 
     @property
     def kept_name(self) -> str:
-        """Name in the cache: an archive's directory, or the jar."""
+        """The name in the cache, of a jar or of an archive's directory."""
         stem = "-".join(filter(None, (self.name, self.version, self.classifier)))
         return stem if self.is_archive else f"{stem}.{self.extension}"
 
     @property
     def is_archive(self) -> bool:
-        """True if it is kept unpacked."""
+        """True for an archive, which is kept unpacked."""
         return f".{self.extension}" == _ARCHIVE
 
 
@@ -42,7 +42,7 @@ class Lock:
 
     name: str
     jars: tuple[LockedJar, ...]  # in class path order
-    pyspark: tuple[str, ...] = ()  # minor versions that a Kafka source of Spark fits, such as 4.2
+    pyspark: tuple[str, ...] = ()  # minor versions that Spark's Kafka source fits, such as 4.2
 
 
 def lock_names() -> list[str]:
@@ -59,7 +59,7 @@ def read_lock(name: str) -> Lock:
 
 
 def parse_lock(name: str, text: str) -> Lock:
-    """Return the lock of a set with this name, from a lock file's text."""
+    """Parse a lock file's text into the lock of the named set."""
     content = json.loads(text)
     return Lock(
         name=name,

@@ -1,4 +1,4 @@
-"""The class data archive that lets a Spark driver start sooner: created once, then cached."""
+"""The class data archive that makes a Spark driver start faster: created once, then cached."""
 
 from collections.abc import Iterable
 from importlib import resources
@@ -9,7 +9,7 @@ from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, Exercise, dig
 from spark_eos._jars.java import JavaError, find_java
 from spark_eos.errors import PrintableError, text_of
 
-# A part of the archive's name. Count up to have archives made anew by a better training.
+# A part of the archive's name. Increment it to recreate all archives after improving the training.
 _TRAINING = "1"
 
 
@@ -27,11 +27,11 @@ def quick_start_options(exercise: Exercise) -> list[str]:
 
 
 def driver_options(exercise: Exercise | None = None) -> str | None:
-    """Return JVM options for Spark's classes from the archive; None if there is none to use.
+    """Return JVM options for using the archive of Spark's classes; None if there is no archive.
 
-    With an exercise, the archive is made, in a minute or two, unless it exists.
+    With an exercise, create the archive unless it exists, which takes a minute or two.
     """
-    # A Spark that the archive does not fit starts without it.
+    # If the archive does not fit, Spark starts without it.
     try:
         archive = _archive(create=exercise is not None)
         if exercise is not None and not archive.file.exists():

@@ -183,8 +183,11 @@ def test_an_archive_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     archive.train(exercise)
     archive.train(exercise)
     assert len(trained) == 1
-    told = "Programs are prepared for quick starts, once on this machine: a minute or two ...\n"
-    assert capsys.readouterr().err == told
+    message = (
+        "Programs are being prepared for quick starts, once on this machine. This takes a minute "
+        "or two ...\n"
+    )
+    assert capsys.readouterr().err == message
     assert archive.options[0] == f"-XX:SharedArchiveFile={archive.file}"
     assert archive.file.read_bytes() == b"classes"
 
@@ -198,7 +201,7 @@ def test_a_failure_is_told_once_and_tried_again_after_an_hour(
         archive.train(_fail)
         archive.train(_make)
     assert [without_address(r.message) for r in caplog.records] == [
-        "Programs will start slowly: no class data archive: no room"
+        "Programs will start slowly, without a class data archive: no room"
     ]
     assert archive.options == []
     (marker,) = tmp_path.glob("*.failed")
