@@ -2,11 +2,11 @@
 
 - `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
 - `Transactions`, `DeadLetters`, `ProgressTopic`, `Limits`: arguments of the sink.
-- `print_batch`: says one line for each batch, as an ``on_batch``.
-- `run`: waits in a script until a query ends; Ctrl-C and SIGTERM stop it cleanly.
+- `print_batch`: prints one line for each batch, as an ``on_batch``.
+- `run`: waits in a script until a query ends; Ctrl-C and SIGTERM stop the query cleanly.
 - `session_builder`: a Spark session that can read Kafka.
 - `BatchReport`, `PartitionReport`, `LostRecords`: the outcome of one micro-batch.
-- `Status`: how a query stands in its cluster; `ExactlyOnceSink.status` returns it.
+- `Status`: the state of a query in its cluster, as `ExactlyOnceSink.status` returns it.
 - The errors that spark-eos raises, all subclasses of `SparkEosError`.
 """
 
@@ -108,7 +108,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # Imported on first use: the pytest plugin and the command line are part of this package and
+    # Import on first use: the pytest plugin and the command line are part of this package, but
     # must load without pyspark.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

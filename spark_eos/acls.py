@@ -1,6 +1,6 @@
-"""The ACLs that a query and its commands need: one list for the command, errors and docs.
+"""The ACLs that a query and its commands need: a single list for the command, errors and docs.
 
-In Kafka's authorizers Read and Write imply Describe, so Describe is not listed beside them.
+In Kafka's authorizers, Read and Write imply Describe, so Describe is not listed in addition.
 Operations and resources are Kafka's (KIP-11, KIP-98, and KIP-290 for prefixes).
 """
 
@@ -14,7 +14,7 @@ _UNKNOWN_PRINCIPAL: Final = "User:PRINCIPAL"
 
 
 class ResourceType(enum.Enum):
-    """The resource type of an ACL; the value is its option of ``kafka-acls.sh``."""
+    """The resource type of an ACL; the value is the matching option of ``kafka-acls.sh``."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -23,7 +23,7 @@ class ResourceType(enum.Enum):
 
 
 class Operation(enum.Enum):
-    """The operation that an ACL allows; the value is its name for ``kafka-acls.sh``."""
+    """The operation that an ACL allows; the value is its name in ``kafka-acls.sh``."""
 
     READ = "Read"
     WRITE = "Write"
@@ -34,7 +34,7 @@ class Operation(enum.Enum):
 
 
 class Purpose(enum.Enum):
-    """What ACLs are needed for."""
+    """The purpose for which ACLs are needed."""
 
     QUERY = "query"
     STATUS = "status"
@@ -72,7 +72,7 @@ class Acl:
 
     @property
     def only_until(self) -> str | None:
-        """Until when it is needed; None if always.
+        """The event until which the ACL is needed; None if it is always needed.
 
         Example:
             >>> Acl(ResourceType.TOPIC, "progress", Operation.CREATE).only_until
@@ -117,7 +117,7 @@ class Principal:
 
     @property
     def who(self) -> str:
-        """The principal, for a text."""
+        """The principal, or a description of an unknown one, for messages."""
         return self.principal or "the principal of the kafka settings"
 
     def command(self, acl: Acl) -> str:
@@ -154,7 +154,7 @@ def write_topic(topic: str) -> Acl:
 
 
 def describe_configs(topic: str) -> Acl:
-    """Return the ACL to see which records a topic takes, and whether it is compacted."""
+    """Return the ACL to see which records a topic accepts, and whether it is compacted."""
     return Acl(ResourceType.TOPIC, topic, Operation.DESCRIBE_CONFIGS)
 
 
@@ -181,7 +181,7 @@ def transactional_ids(prefix: str, operation: Operation) -> Acl:
 def query_acls(
     group_id: str, id_prefix: str, sources: Collection[str], targets: Collection[str]
 ) -> list[Acl]:
-    """List the ACLs that a query needs; none is on the cluster.
+    """List the ACLs that a query needs; none of them is on the cluster itself.
 
     Args:
         group_id: The query's group.
@@ -201,7 +201,7 @@ def query_acls(
         *map(read_topic, sorted(sources)),
         *map(write_topic, sorted(targets)),
         read_group(group_id),
-        # It also allows finding, describing and ending open transactions.
+        # This ACL also allows finding, describing and ending open transactions.
         transactional_ids(id_prefix, Operation.WRITE),
     ]
 
@@ -236,9 +236,9 @@ def acls_for(
     """
     group = describe(ResourceType.GROUP, group_id)
     sources = () if mirrored else sources
-    letters = [] if dead_letter_topic is None else [dead_letter_topic]
-    targets = {*targets, *letters}
-    # The group subscribes to it, as to the sources.
+    dead_letter_topics = [] if dead_letter_topic is None else [dead_letter_topic]
+    targets = {*targets, *dead_letter_topics}
+    # The group subscribes to the progress topic as well as to the sources.
     subscribed = {*sources, *([] if progress_topic is None else [progress_topic])}
     if purpose is Purpose.QUERY:
         create = [] if progress_topic is None else [create_topic(progress_topic)]
@@ -247,7 +247,7 @@ def acls_for(
         configs = map(describe_configs, sorted(targets))
         return [*query_acls(group_id, id_prefix, subscribed, targets), *configs, *create]
     if purpose in (Purpose.STATUS, Purpose.ABORT):
-        # To describe a group, one must be allowed to describe its members' topics too.
+        # Describing a group requires the right to describe its members' topics as well.
         topics = [describe(ResourceType.TOPIC, topic) for topic in sorted(subscribed)]
         operation = Operation.WRITE if purpose is Purpose.ABORT else Operation.DESCRIBE
         return [*topics, group, transactional_ids(id_prefix, operation)]
@@ -255,11 +255,11 @@ def acls_for(
         named = sorted({*sources, *targets})
         read = [read_topic(topic) for topic in named]
         if mirrored and progress_topic is not None:
-            # The group's offsets of it tell how far the inputs are processed.
+            # The group's offsets in the progress topic show how far the inputs are processed.
             read.append(describe(ResourceType.TOPIC, progress_topic))
         ids = transactional_ids(id_prefix, Operation.DESCRIBE)
         return [*read, group, ids, *map(describe_configs, named)]
-    # Spark's consumers then join groups of their own, whose names end at random.
+    # With this setting, Spark's consumers join their own groups, whose names have random endings.
     return [Acl(ResourceType.GROUP, "spark-kafka-source", Operation.READ, prefixed=True)]
 
 

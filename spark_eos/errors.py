@@ -1,8 +1,7 @@
 """The errors that spark-eos raises.
 
-Errors raised while a query starts reach the caller as they are. When an error ends a running
-query, Spark raises its own ``StreamingQueryException``, with the error's class and text in the
-message.
+Errors raised while a query starts reach the caller unchanged. When an error ends a running query,
+Spark raises its own ``StreamingQueryException``, with the error's class and text in the message.
 """
 
 import logging
@@ -13,11 +12,11 @@ from spark_eos.acls import Acl
 
 
 def escaped(text: str, keep: str = "\n\t") -> str:
-    r"""Return the text with what moves a terminal's cursor or reorders its text shown as escapes.
+    r"""Escape characters that move a terminal's cursor or reorder its text.
 
     Args:
-        text: A text that may hold what others have written.
-        keep: Control characters that stay.
+        text: A text that may contain input from others.
+        keep: Control characters that are not escaped.
 
     Example:
         >>> escaped("red " + chr(27) + "[31m")
@@ -32,7 +31,7 @@ def escaped(text: str, keep: str = "\n\t") -> str:
 
 
 def with_entry(text: str, entry: str) -> str:
-    """Return a text that ends with the command that prints an entry.
+    """Append the command that explains an entry to a text.
 
     Example:
         >>> with_entry("no such partition", "EOS17")
@@ -42,46 +41,46 @@ def with_entry(text: str, entry: str) -> str:
 
 
 def text_of(error: object) -> str:
-    """Return the text of an error for another text: of ours without the command."""
+    """Return an error's text for use in another message, without the command at its end."""
     return error.text if isinstance(error, PrintableError) else str(error)
 
 
 def warn(
     logger: logging.Logger, entry: str, text: str, *arguments: object, trace: bool = False
 ) -> None:
-    """Log a warning that ends with the command that prints its entry.
+    """Log a warning that ends with the command that explains it.
 
     Args:
         logger: The caller's logger.
         entry: The entry's code.
-        text: As of ``Logger.warning``.
-        arguments: Likewise.
-        trace: Whether to log the exception that is being handled, too.
+        text: The message, as for ``Logger.warning``.
+        arguments: The message's arguments, as for ``Logger.warning``.
+        trace: Whether to also log the exception that is being handled.
 
     Example:
         >>> warn(logging.getLogger("spark_eos.example"), "EOS54", "smaller: %d", 7)
     """
-    told = (
+    texts = (
         argument.text if isinstance(argument, PrintableError) else argument
         for argument in arguments
     )
-    logger.warning(with_entry(text, entry), *told, exc_info=trace, stacklevel=2)
+    logger.warning(with_entry(text, entry), *texts, exc_info=trace, stacklevel=2)
 
 
 class PrintableError(Exception):
-    """An error whose text holds no control characters but newlines and tabs.
+    """An error whose text contains no control characters except newlines and tabs.
 
-    Its text may quote rows, names and answers of others, and is shown on terminals.
+    The text may quote rows, names and answers from others, and is shown on terminals.
 
     Attributes:
-        entry: The code that ``spark-eos explain`` takes, which ``str`` adds; "" if there is none.
+        entry: The code for ``spark-eos explain``, which ``str`` appends; "" if there is none.
     """
 
     entry: str = ""
 
     @property
     def text(self) -> str:
-        """The text without the command: for another error's text."""
+        """The text without the command, for use in another error's text."""
         return escaped(super().__str__())
 
     def __str__(self) -> str:
@@ -134,7 +133,7 @@ class AuthenticationError(SparkEosError):
 
 
 class FormatVersionError(SparkEosError):
-    """Offsets, or a checkpoint, were written by a version of spark-eos that has another format.
+    """Offsets or a checkpoint were written by a version of spark-eos that uses another format.
 
     For example:
 
@@ -172,7 +171,7 @@ class UnsupportedBrokerError(SparkEosError):
 class TopicNotFoundError(SparkEosError):
     """A source or target topic does not exist, or no longer exists.
 
-    spark-eos never creates them.
+    spark-eos never creates source or target topics.
 
     For example:
 
@@ -210,20 +209,20 @@ class FencedByNewerRunError(SparkEosError):
 
 
 class OffsetGapError(SparkEosError):
-    """The group's committed offset is before what Spark has already read.
+    """The group's committed offset is below the offset up to which Spark has already read.
 
     For example:
 
         # kafka-consumer-groups.sh --reset-offsets --to-earliest ..., with the old checkpoint
         query = sink.write(rows).start()
-        # OffsetGapError: start with an empty checkpoint to write again from the offsets
+        # OffsetGapError: start with an empty checkpoint to write again from the group's offsets
     """
 
     entry = "EOS14"
 
 
 class OffsetsLostError(SparkEosError):
-    """The group's committed offsets no longer tell what has been written.
+    """The group's committed offsets no longer show which records have been written.
 
     They were deleted, have expired, were set by another client, or belong to a topic that was
     deleted and recreated.
@@ -232,7 +231,7 @@ class OffsetsLostError(SparkEosError):
 
         # kafka-consumer-groups.sh --delete-offsets ..., with an empty checkpoint
         query = sink.write(rows).start()
-        # OffsetsLostError: find out what is written (spark-eos verify) and set the offsets
+        # OffsetsLostError: find out what was written (spark-eos verify) and set the offsets
     """
 
     entry = "EOS15"
@@ -243,7 +242,7 @@ class RecordsLostError(SparkEosError):
 
     For example:
 
-        ExactlyOnceSink(..., fail_on_data_loss=False)  # reports the gap and goes on instead
+        ExactlyOnceSink(..., fail_on_data_loss=False)  # reports the gap and continues instead
     """
 
     entry = "EOS16"
@@ -266,18 +265,17 @@ class QueryStoppedError(SparkEosError):
 
     For example:
 
-        query.stop()  # what was not committed is written at the next start
+        query.stop()  # uncommitted rows are written at the next start
     """
 
     entry = "EOS18"
 
 
 class QueryFailedError(SparkEosError):
-    """A query has failed; `spark_eos.run` raises it.
+    """A query has failed; raised by `spark_eos.run`.
 
-    Its text is the cause: the class and the text of the error that has ended the query, and its
-    entry is that error's. Spark's ``StreamingQueryException``, with stack traces and plan, is its
-    ``__context__``.
+    The text is the class and text of the error that ended the query, and the entry is that error's
+    entry. Spark's ``StreamingQueryException``, with stack traces and plan, is the ``__context__``.
 
     For example:
 
@@ -316,10 +314,10 @@ class VerificationError(SparkEosError):
 
 
 class SchemaError(SparkEosError, ValueError):
-    """Columns and a schema do not fit each other, or a record does not fit its schema.
+    """Columns don't fit a schema, or a record doesn't fit its schema.
 
-    The first is raised when the frame is made. The second ends a query only with
-    ``errors="raise"``; else it is in the text of the row's ``error``.
+    Columns that don't fit raise this error when the frame is created. A record that doesn't fit
+    ends the query only with ``errors="raise"``; otherwise the text is in the row's ``error``.
 
     Example::
 
@@ -343,7 +341,7 @@ class RegistryError(SparkEosError):
 
 
 class DeadlineExceededError(SparkEosError, TimeoutError):
-    """The cluster gave no final answer in the time allowed.
+    """The cluster gave no final answer within the time limit.
 
     For example:
 
@@ -355,7 +353,7 @@ class DeadlineExceededError(SparkEosError, TimeoutError):
 
 
 class KafkaResponseError(SparkEosError):
-    """A broker answered with an error that retrying does not cure.
+    """A broker answered with an error that retrying can't fix.
 
     Attributes:
         code: Kafka's error code.
@@ -372,7 +370,7 @@ class KafkaResponseError(SparkEosError):
         self.code = int(code)
 
     def __reduce__(self) -> tuple[type["KafkaResponseError"], tuple[str, int]]:
-        # By default exceptions are pickled with the arguments of Exception, which lack the code.
+        # By default, exceptions are pickled with the arguments of Exception, which lack the code.
         return type(self), (self.text, self.code)
 
 

@@ -1,7 +1,7 @@
-"""The sink's options that belong together, each declared once: its name, default, help and check.
+"""The sink's grouped options, each declared once with its name, default, help and check.
 
-The options of jobs, and docs/options.md, are made of these declarations; help is what docstrings
-say of the arguments.
+The options of jobs and docs/options.md are generated from these declarations. The help comes from
+the docstrings' descriptions of arguments.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ from spark_eos._client.checks import check_count, check_positive, check_prefix, 
 from spark_eos._client.letter_headers import STYLES
 from spark_eos.errors import ConfigurationError
 
-# What CreateTopics can hold.
+# The highest numbers that CreateTopics can hold.
 _INT16: Final = 2**15 - 1
 _INT32: Final = 2**31 - 1
 LEAST_PARTITIONS: Final = 2
-"""Of a progress topic: one for staged commits, and one for rows."""
+"""The fewest partitions of a progress topic: one for staged commits, and one for rows."""
 
 Check = Callable[[str, Any], None]
 
@@ -31,12 +31,12 @@ def _positive(name: str, value: object) -> None:
 
 
 def _option(check: Check | None = None, flat: str | None = None) -> dict[str, Any]:
-    """Return a field's check of a value of its type, and its flat name, if that is another."""
+    """Return the metadata of a field: a check of its value, and its flat name if that differs."""
     return {"check": check, "flat": flat}
 
 
 class _Options:
-    """Checks all fields when it is made."""
+    """Checks all fields when an object is created."""
 
     _ARGUMENT = ""
 
@@ -45,7 +45,7 @@ class _Options:
 
 
 def _check(kind: Any, values: Mapping[str, Any], shown: Callable[[str], str]) -> None:
-    """Check values of fields; ``shown``: what errors call a field."""
+    """Check values of fields; ``shown`` returns a field's name for errors."""
     hints = typing.get_type_hints(kind)
     for declared in dataclasses.fields(kind):
         if declared.name not in values:
@@ -66,9 +66,9 @@ def _check(kind: Any, values: Mapping[str, Any], shown: Callable[[str], str]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Transactions(_Options):
-    """How large a task's transactions are, and what their ids begin with.
+    """The size limits of a task's transactions, and the prefix of their ids.
 
-    A task commits its transaction, and begins another, as soon as one of the limits is reached.
+    A task commits its transaction and begins another as soon as one of the limits is reached.
 
     Args:
         max_records: Number of rows after which a task commits its transaction.
@@ -76,7 +76,7 @@ class Transactions(_Options):
         max_ms: The same limit in milliseconds; must be below timeout_ms.
         timeout_ms: Milliseconds after which the brokers abort a transaction; at most their
             transaction.max.timeout.ms.
-        id_prefix: Prefix of all transactional ids; for ACLs.
+        id_prefix: Prefix of all transactional ids, for ACLs.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -118,20 +118,21 @@ def _style(name: str, style: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetters(_Options):
-    """Where rows go that can't be written, and how many there may be.
+    """Where rows go that can't be written, and how many are allowed.
 
-    They are those whose ``error`` column is not null, and those that Kafka refuses for what they
-    are. They are written in the same transaction as the rows around them.
+    Dead letters are rows whose ``error`` column is not null, and rows that Kafka refuses because of
+    their content. They are written in the same transaction as the rows around them.
 
     Args:
-        topic: Topic for rows that can't be written; without one, the query fails at the first one.
+        topic: Topic for rows that can't be written; without a topic, the query fails at the first
+            such row.
         limit: Maximum number of dead letters in a batch; more end the query. A float is a share of
-            the batch's source records (staged: of its rows), but at least 100. Unless it is 1.0,
-            more than five rows that all have one error end the query, too.
+            the batch's source records (staged: of its rows), but at least 100. Unless the limit is
+            1.0, a batch of more than five rows that all have the same error also ends the query.
         headers: Names of the headers that explain a dead letter: ``dlq`` (``__dlq.errors.*``),
             ``streams`` (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).
-        stacktrace: Whether to add the stack trace of an ``error`` that has one. It may show values
-            of records.
+        stacktrace: Whether to add the stack trace of an ``error`` that has one. A stack trace may
+            show values of records.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -163,16 +164,16 @@ def _replicas(name: str, value: int) -> None:
 
 @dataclass(frozen=True)
 class ProgressTopic(_Options):
-    """The topic of a mirrored or staged query's progress, and how to create it if it is missing.
+    """The topic for a mirrored or staged query's progress, and how to create it if it is missing.
 
-    Its partitions' group offsets are the progress. It holds no records, and serves all queries of
-    the cluster.
+    The progress is the group's committed offsets in this topic. The topic contains no records, and
+    serves all queries of the cluster.
 
     Args:
-        name: Topic of a mirrored or staged query's progress; created if it is missing.
-        partitions: Number of partitions to create it with: one more than the tasks that may write a
-            staged batch. Mirrored queries add what they need.
-        replicas: Number of replicas to create it with; None for the brokers' default.
+        name: Topic for a mirrored or staged query's progress; created if it is missing.
+        partitions: Number of partitions when the topic is created: one more than the number of
+            tasks that may write a staged batch. Mirrored queries add the partitions that they need.
+        replicas: Number of replicas when the topic is created; None for the brokers' default.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -198,21 +199,22 @@ least 2, not 1 [more: spark-eos explain EOS02]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(_Options):
-    """Members, attempts and waiting times of a query, whose defaults seldom need a change.
+    """Members, attempts and waiting times of a query. The defaults rarely need to be changed.
 
     Args:
         max_members: Maximum number of static group members, which share the source partitions. One
-            is fastest: a transaction commits offsets for each member whose partitions it holds.
-        max_attempts: Maximum number of Spark jobs for one batch, including the first. Later ones
-            write what a failed task left.
+            is fastest: a transaction commits offsets separately for each member whose partitions it
+            contains.
+        max_attempts: Maximum number of Spark jobs for one batch, including the first. Later jobs
+            write the partitions that failed tasks left unwritten.
         connect_timeout_ms: Milliseconds allowed to reach the cluster and to start a producer.
         group_timeout_ms: Milliseconds allowed for joining the group and for each call to it.
         max_block_ms: Milliseconds for which a running query waits for a missing source topic, or
-            topic that a row names. Kafka's ``max.block.ms`` (KIP-1319).
+            for a missing topic that a row names. Kafka's ``max.block.ms`` (KIP-1319).
         metadata_max_idle_ms: Milliseconds after which an unused target topic is forgotten and
             looked up again before its next use. Kafka's ``metadata.max.idle.ms`` (KIP-1319).
-        worker_directory: Directory, on each host, for the host's id and the locks of transactional
-            ids; None for one below the temporary directory.
+        worker_directory: Directory on each host for the host's id and the locks of transactional
+            ids; None for a directory below the temporary directory.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -243,7 +245,7 @@ GROUPS: Final[Mapping[str, Any]] = {
 
 
 class FlatOption(NamedTuple):
-    """An option of a value object, where options have no groups: on command lines, in files."""
+    """An option of a value object as command lines and files use it, which have no groups."""
 
     name: str
     argument: str
@@ -254,7 +256,7 @@ class FlatOption(NamedTuple):
 
 
 def flat_options() -> Iterator[FlatOption]:
-    """Return all of them, by their flat names."""
+    """Return the options of all value objects, with their flat names."""
     for argument, kind in GROUPS.items():
         helps = _helps(kind)
         for declared in dataclasses.fields(kind):
@@ -263,7 +265,7 @@ def flat_options() -> Iterator[FlatOption]:
 
 
 def _helps(kind: type) -> dict[str, str]:
-    """What a class's docstring says of its arguments; nothing if Python leaves docstrings out."""
+    """Return a docstring's descriptions of arguments; none if Python runs without docstrings."""
     arguments = inspect.cleandoc(kind.__doc__ or "").partition("Args:")[2].partition("Raises:")[0]
     described = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in described}
@@ -279,9 +281,9 @@ def _grouped_name(option: FlatOption) -> str:
 def grouped(
     given: Mapping[str, Any], shown: Callable[[FlatOption], str] = _grouped_name
 ) -> dict[str, Any]:
-    """Arguments of the sink, with flat options in their value objects; others stay.
+    """Return arguments of the sink, with flat options moved into their value objects.
 
-    ``shown``: what errors call an option.
+    Other arguments stay as they are. ``shown`` returns an option's name for errors.
 
     Example:
         >>> grouped({"group_id": "orders", "max_block_ms": 500})["limits"].max_block_ms
@@ -295,10 +297,10 @@ def grouped(
     for name, value in given.items():
         if (option := FLAT.get(name)) is not None:
             values.setdefault(option.argument, {})[option.field] = value
-    letters = values.get("dead_letters", {})
-    without_topic = letters.get("topic") is None
+    dead_letters = values.get("dead_letters", {})
+    without_topic = dead_letters.get("topic") is None
     if without_topic:
-        letters.pop("topic", None)
+        dead_letters.pop("topic", None)
     for argument, own in values.items():
         names = {
             option.field: shown(option) for option in FLAT.values() if option.argument == argument
@@ -310,14 +312,14 @@ def grouped(
 
 
 def parse_limit(text: str) -> float:
-    """Return a number of dead letters or a share of rows, as an option's text gives it.
+    """Parse an option's text as a number of dead letters or a share of rows.
 
     Example:
         >>> parse_limit("500"), parse_limit("0.05")
         (500, 0.05)
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text is neither.
     """
     try:
         return int(text)
