@@ -1,6 +1,6 @@
 """Directories and files that belong only to this user."""
 
-# Directories and files are opened without following links, and checked only then; files are opened
+# Directories and files are opened without following links, and checked afterwards. Files are opened
 # relative to the open directory. So the object that was checked is the object that is used, even if
 # names change in the meantime.
 

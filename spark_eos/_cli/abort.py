@@ -58,7 +58,7 @@ def abort(*, query: Query, yes: bool) -> None:
                 click.echo("Nothing was ended.")
                 raise SystemExit(1)
             shown = lingering
-            # End only transactions that the user has agreed to: others may have begun since.
+            # End only transactions that the user has agreed to end: others may have begun since.
             now = lingering_transactions(
                 connections, query.prefix, query.group_id, query.deadline(), silent
             )

@@ -113,7 +113,7 @@ def connected(cluster: Cluster) -> AbstractContextManager[Connections]:
 
 
 def check_reached(cluster: Cluster) -> None:
-    """Raise an error with the reason if a cluster can't be reached: librdkafka's has none."""
+    """Raise an error that says why a cluster can't be reached; librdkafka's errors don't."""
     with connected(cluster):
         pass
 

@@ -8,12 +8,12 @@ from confluent_kafka import Message
 from spark_eos._client.letter_headers import Header
 
 UNREADABLE: Final = "headers, since one is null, or a name is not UTF-8 or has U+0000"
-"""Describes headers that are unknown or can't be written, for the dead letter's explanation."""
+"""How a dead letter describes headers that are unknown or can't be written."""
 
 _UNREADABLE: Final[list[Header]] = []
 # If a name is unreadable, confluent-kafka returns a list with gaps and leaves the exception set.
-# Python notices this in calls that go through C, but not in a line that has run several times:
-# there the exception would surface somewhere else.
+# Python notices this in calls that go through C. In a direct call it no longer does once the line
+# has run several times, and the exception would surface somewhere else.
 _headers: Final = methodcaller(Message.headers.__name__)
 
 
@@ -32,7 +32,7 @@ def headers_of(message: Any) -> tuple[Header, ...] | None:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the first error: each unreadable name raises an error from the previous one."""
+    """Follow the causes to the first error: each further unreadable name raises another."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error

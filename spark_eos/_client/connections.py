@@ -23,8 +23,8 @@ _PAUSE: Final = 0.05
 _ATTEMPT: Final = 1.0
 # The most addresses that an error names.
 _NAMED: Final = 5
-# Seconds. A listener for another protocol closes each connection silently. A load balancer does
-# the same while its brokers restart, but not for long.
+# Seconds to tolerate closed connections. A listener for another protocol closes each connection
+# silently. A load balancer does the same while its brokers restart, but not for long.
 _SILENCE: Final = 5.0
 _TLS_WANTED: Final = "set security.protocol to SSL or SASL_SSL"
 # OpenSSL's codes for a failed verification.
@@ -66,7 +66,7 @@ class ConnectionManager(NodeConnections):
                 return
 
     def unreached(self, node: int | None = None) -> str:
-        """Return why the given node, or any node at all, can't be reached, as far as is known."""
+        """Return why a node, or by default any node, can't be reached, as far as is known."""
         advertised = [a for n, a in self.addresses().items() if node in {None, n}]
         asked = advertised if self.bootstrapped else [*self._failures]
         if failed := [self._failures[address] for address in asked if address in self._failures]:
@@ -83,7 +83,7 @@ class ConnectionManager(NodeConnections):
             raise refused
 
     def refused(self) -> AuthenticationError | None:
-        """Return why a connection was refused permanently, only once: a later one may succeed."""
+        """Return and forget why a connection was refused permanently: a later one may succeed."""
         refusal, self._refusal = self._refusal, None
         return refusal
 

@@ -19,7 +19,7 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def our_connections() -> Iterator[None]:
-    """Treat the log records that kafka-python makes in this thread as ours."""
+    """Treat kafka-python's log records from this thread as ours."""
     for name in list(logging.root.manager.loggerDict):
         if name == _PACKAGE or name.startswith(f"{_PACKAGE}."):
             # Each logger needs the filter: it doesn't see records of child loggers.

@@ -1,6 +1,6 @@
 """The internals of kafka-python that spark-eos uses: event loop, connections and messages."""
 
-# Apart from the verifier and the test brokers, all other modules use only this one and the public
+# Apart from the verifier and the test brokers, other modules use only this module and the public
 # `kafka.errors`. Any kafka-python release may change these internals: MAINTAINING.md describes how
 # to upgrade.
 
@@ -197,7 +197,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         self.close()
 
     def expire_metadata(self) -> None:
-        """Request new metadata, which is read soon after."""
+        """Request a refresh of the metadata, which happens soon after."""
         self.cluster.request_update()
 
     def get_connection(self, node_id: Any, *arguments: Any, **named: Any) -> Any:
@@ -205,7 +205,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         self.check()
         known = self._conns.get(node_id)
         if "timeout_ms" in named and len(self.cluster.bootstrap_brokers()) > 1:
-            # Looking for the first broker, kafka-python would spend all its time on a silent one.
+            # Otherwise kafka-python would spend the whole time limit on one silent bootstrap server.
             named["timeout_ms"] = min(named["timeout_ms"], _FIRST_MS)
         connection = super().get_connection(node_id, *arguments, **named)
         if connection is not known:
@@ -221,8 +221,8 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
 
     def least_loaded_node(self, avoided: int | None = None) -> Any:
         """Choose a broker for a request that any broker can answer, preferably a connected one."""
-        # kafka-python prefers a new connection to a busy one. But with a broker that is down and
-        # still in the metadata, the client would wait for many seconds.
+        # kafka-python prefers a new connection to a busy one. But if the new broker is down and
+        # still in the metadata, the client waits for many seconds.
         known = [broker.node_id for broker in self.cluster.brokers()]
         nodes = [node for node in known if node != avoided] or known
         connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
@@ -241,7 +241,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         any_connect_ms: int,
         avoided: int | None = None,
     ) -> Any:
-        """Send a request to a node, or to any but preferably not ``avoided``; return the answer."""
+        """Send a request to a node, or to any, if possible not ``avoided``; return the answer."""
         chosen = self.least_loaded_node(avoided) if node is None else node
         # A message keeps the version it was first sent with, but the next attempt may go to a
         # broker that speaks another version.

@@ -83,7 +83,7 @@ def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
     """Split a dead letter's headers: the inverse of `write_letter_headers`."""
     # The last `reason` determines the style. Headers of that style next to it, without a gap and
     # each name once, explain the dead letter; all other headers are the record's own. Without a
-    # `reason` there is no explanation. If it has another version's format, it says only that.
+    # `reason` there is no explanation. If the format is another version's, only that is explained.
     given = list(headers)
     last = max((at for at, (name, _) in enumerate(given) if name in _BY_REASON), default=None)
     if last is None:

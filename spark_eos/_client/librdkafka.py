@@ -149,7 +149,7 @@ class Handle:
     def _new(self, settings: Mapping[str, Any]) -> int:
         api, why = self._library, c.create_string_buffer(_TEXT)
         conf = api.conf_new()
-        # Log lines become events whatever the user sets: some report lost connections.
+        # Log lines always become events, whatever the user sets: some report lost connections.
         named = {"client.software.name": "spark-eos", **settings, "log.queue": True}
         for name, value in named.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -213,7 +213,7 @@ class Handle:
     def produce_each(
         self, array: Array, counts: Sequence[int], memory: object
     ) -> tuple[int, KafkaError | None]:
-        """Pass records one by one; ``counts`` has the number of arguments (`ARGUMENT`) of each."""
+        """Pass records one by one; ``counts`` lists each record's number of arguments."""
         self._memory.append(memory)
         call, handle, at = self._library.produceva, self._handle, array.ctypes.data
         for taken, count in enumerate(counts):
@@ -284,7 +284,7 @@ class Handle:
     # Events -----------------------------------------------------------------------------------
 
     def poll(self, seconds: float) -> None:
-        """Wait for the first event and serve all; raise the fatal error, even an earlier one."""
+        """Wait for an event and serve all events; raise any fatal error, even an earlier one."""
         wait = int(seconds * 1000)
         while event := self._library.queue_poll(self._queue, wait):
             wait = 0
@@ -350,7 +350,7 @@ class Handle:
 def _destroy(
     api: Any, handle: int, queue: int, topics: dict[str, int], memory: list[object], process: int
 ) -> None:
-    # A forked process doesn't have librdkafka's threads, so waiting for them would never end.
+    # A forked process has none of librdkafka's threads, so don't wait for them there.
     if os.getpid() == process:
         for topic in topics.values():
             api.topic_destroy(topic)

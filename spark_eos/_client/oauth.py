@@ -135,7 +135,7 @@ def _token(body: bytes) -> tuple[str, float]:
 class MskIam:
     """Tokens for Amazon MSK, signed with this machine's AWS credentials."""
 
-    # None for the environment's region.
+    # None for the region that is set in the environment.
     region: str | None
     profile: str | None = None
     # The ARN of the role to assume.
@@ -236,7 +236,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def _body(request: urllib.request.Request, context: ssl.SSLContext) -> bytes:
     handlers = [_NoRedirects(), urllib.request.HTTPSHandler(context=context)]
     if request.type == "http":
-        # Use no proxy, which could read the client secret. An https request is tunneled instead.
+        # Don't use a proxy for http, since it could read the client secret; https is tunneled.
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
     try:

@@ -54,7 +54,7 @@ class Password:
         }
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """Settings for kafka-python, which leaves escaping (RFC 5802, 5.1) to its caller."""
+        """Return settings for kafka-python, which leaves escaping (RFC 5802, 5.1) to its caller."""
         user = self.user
         if self.mechanism != "PLAIN":
             user = user.replace("=", "=3D").replace(",", "=2C")
@@ -71,7 +71,7 @@ class Password:
 
 @dataclass(frozen=True)
 class TokenCallback:
-    """OAUTHBEARER by a function that gets ``config``; Java needs a handler from the user."""
+    """OAUTHBEARER with a token function that takes ``config``; Java needs the user's handler."""
 
     module: str
     function: TokenFunction = field(repr=False)
@@ -100,7 +100,7 @@ class TokenCallback:
 
 @dataclass(frozen=True)
 class Grant(TokenCallback):
-    """OAUTHBEARER by client credentials, which Kafka's own Java handler supports."""
+    """OAUTHBEARER with client credentials, which Kafka's own Java handler supports."""
 
     function: ClientCredentials
     advice: ClassVar[str] = "it does not accept the token from sasl.oauthbearer.token.endpoint.url"

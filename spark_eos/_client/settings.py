@@ -114,9 +114,9 @@ _OF_CONSUMERS: Final = {
 JAVAS_CONSUMER: Final = {javas: ours for ours, javas in _OF_CONSUMERS.items() if ours != javas}
 """Settings of Java's consumers that librdkafka names differently, with librdkafka's names."""
 
-# After each poll, Spark asks for the partition's first and last offsets on the same connection
-# where, at the end of the topic, the next fetch is waiting. With Kafka's defaults this takes a
-# second in each task that reads to the end, and two requests per 500 records in the other tasks.
+# After each poll, Spark asks for the partition's first and last offsets. At the end of the topic,
+# the next fetch is already waiting on the same connection. With Kafka's defaults, this costs a
+# second in each task that reads to the end, and two requests per 500 records in other tasks.
 QUICK_SOURCE: Final = ("kafka.fetch.max.wait.ms", "kafka.max.poll.records")
 # Spark keeps the records of each partition's last poll for minutes. Each record takes about 230
 # bytes in addition to its key and value. From 500 partitions on, this limit leaves each poll
@@ -287,7 +287,7 @@ def _try_producer(settings: dict[str, Any], what: str) -> None:
         Producer({**settings, "log_level": 0}).close()
     except KafkaException as error:
         if len(settings) > 1:
-            # librdkafka reports a setting by its oldest name, so find the setting that it means.
+            # librdkafka reports a setting by its oldest name, so find out which setting it means.
             for name, value in settings.items():
                 # A security setting may fail here just because the others are missing.
                 if not is_security_setting(name):

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from spark_eos._client.printable import printable
 
-# Between two columns: a space on each side, and the box's own space.
+# Width between two columns: a space on each side, plus the box's own.
 _GAP: Final = 3
 # Lines of wrapped names have at least this many characters.
 _SHORTEST: Final = 24
@@ -31,7 +31,7 @@ Value: TypeAlias = str | int | None
 
 
 class FittingTable:
-    """A table, or a list for each row if the table doesn't fit; ``name>`` has numbers."""
+    """A table, or a list per row if it doesn't fit; columns named ``name>`` hold numbers."""
 
     def __init__(self, *columns: str, rows: Iterable[Sequence[Value]] = ()) -> None:
         self._names = [name.removesuffix(">") for name in columns]

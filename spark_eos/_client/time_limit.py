@@ -23,5 +23,5 @@ def within(seconds: float, call: Callable[[], Answer], name: str) -> Answer:
         return answer.result(seconds)
     except concurrent.futures.TimeoutError:
         if answer.done():
-            return answer.result()  # It is the call's own error, or the result came just in time.
+            return answer.result()  # The result came just in time, or the error is the call's own.
         raise TimeoutError(f"no complete answer within {seconds:.3g} s") from None

@@ -39,7 +39,7 @@ def held_back(
     deadline: Deadline,
     silent: SilentBrokers,
 ) -> tuple[BlockedPartition, ...]:
-    """Find the transactions that hold back partitions' last stable offsets below their ends."""
+    """Find the transactions that keep partitions' last stable offsets below their ends."""
     short = {
         partition: end
         for partition, end in ends.items()

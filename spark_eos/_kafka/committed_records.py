@@ -78,7 +78,7 @@ class CommittedRecords:
         }
 
     def messages(self, consumer: Any, only: int | None = None, offset: int = 0) -> Iterator[Any]:
-        """Yield messages up to the current ends, or only one partition's, starting at an offset."""
+        """Yield all messages up to the current ends, or one partition's from an offset on."""
         open_: dict[int, int] = {}
         assigned = []
         for partition, (low, high) in self.bounds(consumer, only).items():

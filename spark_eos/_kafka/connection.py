@@ -223,7 +223,7 @@ class Connections:
         deadline: Deadline,
         operation: Operation = Operation.DESCRIBE,
     ) -> int:
-        """Return a coordinator's node id, cached; a refusal names the ACL for ``operation``."""
+        """Return a coordinator's node id, with a cache; errors name the ACL for ``operation``."""
         node = self._coordinators.get((kind, key))
         if node is not None:
             return node
@@ -304,7 +304,7 @@ class Connections:
 
 @contextmanager
 def reached(settings: ClientSettings, seconds: float, limit: str) -> Iterator[Connections]:
-    """Connect to a cluster and wait for its answer; ``limit`` names the setting for errors."""
+    """Connect to a cluster and wait for its answer; ``limit`` names the setting for ``seconds``."""
     with closing(Connections(settings, request_timeout=min(10.0, seconds))) as connections:
         # Connect first, so that the error says "unreachable" instead of naming a later call.
         connections.brokers(Deadline(seconds, limit))

@@ -1,4 +1,4 @@
-"""Typed requests that describe consumer groups (KIP-848) and check whose members they have."""
+"""Typed requests that describe consumer groups (KIP-848) and refuse foreign members."""
 
 from dataclasses import dataclass
 from typing import Any, Final

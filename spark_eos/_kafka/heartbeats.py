@@ -70,7 +70,7 @@ def heartbeat(
     subscription: Iterable[str] | None = None,
     owned: IdPartitions | None = None,
 ) -> HeartbeatAnswer:
-    """Join, stay in or leave the group, as the member's epoch says (see ``*_EPOCH``)."""
+    """Join, stay in or leave the group, depending on the member's epoch (see ``*_EPOCH``)."""
     request = heartbeat_request(group_id, member, subscription, owned)
     answer = connections.ask_coordinator(
         CoordinatorType.GROUP,

@@ -79,7 +79,7 @@ class _Metadata:
 
 
 def _parse(partition: TopicPartition, committed: CommittedOffset) -> _Metadata | None:
-    """Parse the text; None if spark-eos would never write it, so another client has."""
+    """Parse the text; None if spark-eos never writes such a text, so another client has."""
     offset, text = committed
     try:
         fields = strict_object(text)

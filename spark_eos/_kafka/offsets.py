@@ -25,7 +25,7 @@ TopicIds = Mapping[str, uuid.UUID | None]
 
 
 def _versions(ids: TopicIds) -> dict[str, int]:
-    """Choose versions of OffsetFetch and OffsetCommit: 9, by name, if a topic id is unknown."""
+    """Choose versions of OffsetFetch and OffsetCommit: 9, by name, only if an id is unknown."""
     if NO_ID in ids.values():
         return {"min_version": _BY_NAME, "max_version": _BY_NAME}
     return {"min_version": _BY_NAME}
@@ -138,7 +138,7 @@ def commit_offsets(
     metadata: Mapping[TopicPartition, str] | None = None,
     on_lost: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Commit offsets outside a transaction, as a member, or as None if the group has no members."""
+    """Commit offsets outside a transaction; ``member`` is None if the group has no members."""
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition_class = topic_class.OffsetCommitRequestPartition
     ids = {topic: topic_ids.get(topic) or NO_ID for topic, _ in offsets}

@@ -24,7 +24,7 @@ class OpenTransaction:
 
     transactional_id: str
     state: str
-    # By the broker's clock; None if the broker doesn't tell.
+    # By the broker's clock; None if the broker doesn't say.
     started_ms: int | None
     # The age at which the broker aborts the transaction.
     timeout_ms: int
@@ -40,7 +40,7 @@ class OpenTransaction:
         return max(0.0, now - self.started_ms / 1000)
 
     def same_as(self, other: "OpenTransaction") -> bool:
-        """Return True if both are the same transaction, even if its state has changed."""
+        """Return True if both are the same transaction; state and partitions may differ."""
 
         def identity(transaction: OpenTransaction) -> tuple[str, int, int, int | None]:
             return (

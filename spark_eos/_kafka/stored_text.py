@@ -1,7 +1,7 @@
 """The texts that outlive a run, in committed offsets and checkpoint markers; no I/O."""
 
 # Each text is a JSON object with the number of its format. Another client may have written an
-# offset's text, so its size is checked before it is parsed, and each field must look like those
+# offset's text, so its size is checked before it is parsed, and each field must have a form that is
 # written here.
 
 import base64
@@ -162,10 +162,10 @@ def batch_of_copy(name: str) -> int | None:
 
 
 class StagedBatch(NamedTuple):
-    """A query's last staged batch, from the offset's text of progress partition 0."""
+    """A query's last staged batch, from the text of progress partition 0's offset."""
 
     # The file of progress partition n is written once the group's offset there has reached
-    # (batch + 1) << 32. Until then, the offset is batch << 32 | row, with the next row to write.
+    # (batch + 1) << 32. Until then, the offset is batch << 32 | row, and row is the next to write.
 
     query: str
     batch: int

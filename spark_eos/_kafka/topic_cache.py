@@ -61,7 +61,7 @@ class TopicCache:
     def refresh(
         self, names: Collection[str], operation: Operation = Operation.DESCRIBE
     ) -> dict[str, TopicInfo]:
-        """Like `get`, but asks the cluster for all topics."""
+        """Like `get`, but asks the cluster even for cached topics."""
         for name in names:
             self._topics.pop(name, None)
         return self.get(names, operation)
@@ -160,7 +160,7 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def why_impossible(name: str, operation: Operation) -> str | None:
-    """Return why no cluster can have or accept such a topic; None if one may."""
+    """Return why a topic of this name can't exist or be written; None if it may."""
     if operation is Operation.WRITE and name in _INTERNAL:
         return "it is an internal topic of Kafka"
     try:

@@ -40,7 +40,7 @@ class TopicConfig:
     # How far a timestamp may be before and after the broker's clock; None if it isn't checked.
     before_max_ms: int | None = None
     after_max_ms: int | None = None
-    # The age at which a record is deleted, by its own timestamp; None if it never is.
+    # The age, by its own timestamp, at which a record is deleted; None if there is no such age.
     retention_ms: int | None = None
 
 
@@ -109,7 +109,7 @@ class Durability(NamedTuple):
 def durability(
     connections: Connections, names: Collection[str], deadline: Deadline
 ) -> tuple[dict[str, Durability], bool]:
-    """Return how safely topics keep records, and True if the cluster is one local broker."""
+    """Return how safely topics keep records, and True if the cluster is a single local broker."""
     # Topics that don't exist, or that this client may not describe, are left out.
 
     def fewest(response: Any) -> tuple[dict[str, int], bool]:

@@ -81,7 +81,7 @@ def fence_producer(
 def producer_id_and_epoch(
     connections: Connections, transactional_id: str, deadline: Deadline
 ) -> ProducerIdAndEpoch:
-    """Ask the coordinator; right after ``init_transactions``, the answer is the producer's own."""
+    """Ask the coordinator for an id's producer; just after ``init_transactions``, it is our own."""
     state = describe_transaction(connections, transactional_id, deadline)
     return ProducerIdAndEpoch(transactional_id, state.producer_id, state.producer_epoch)
 
