@@ -12,20 +12,25 @@ import re
 import runpy
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 import click
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._cli import main
-from spark_eos.options import FLAT, GROUPS
+from spark_eos.options import FLAT, GROUPS, FlatOption
 
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "options.md"
 
 _ARGUMENT: Final = re.compile(r"^    (\w+): (.*(?:\n      +.*)*)", re.MULTILINE)
+
+_SHARED: Final = "Options of several commands"
+
+# An option and its meaning.
+_Row: TypeAlias = tuple[str, str]
 
 _HEAD: Final = """# Options
 
@@ -36,17 +41,18 @@ _HEAD: Final = """# Options
 
 def page() -> str:
     """Returns the whole page."""
-    return _HEAD + "\n".join([*_sink(), *_commands(), *_jobs()])
+    return _HEAD + "\n".join([*_sink(), *_command_sections(), *_job_sections()])
 
 
 def _sink() -> Iterator[str]:
-    yield "## ExactlyOnceSink\n\nKeyword arguments; those without a default are required.\n"
+    yield "## ExactlyOnceSink\n\nKeyword arguments. Arguments without a default are required.\n"
     yield _arguments(ExactlyOnceSink, inspect.getdoc(ExactlyOnceSink) or "")
     yield (
         "`kafka` takes the producer settings in librdkafka's\n"
         "[CONFIGURATION.md](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md)"
-        "\nexcept those that the sink sets itself, and applies them to all clients. Spark's source "
-        "gets\nthose of consumers: `client.rack`, `fetch.*`, `retry.backoff.*` and others.\n"
+        "\nexcept the settings that the sink sets itself, and applies them to all clients. "
+        "Spark's source\nalso takes consumer settings: `client.rack`, `fetch.*`, "
+        "`retry.backoff.*` and others.\n"
     )
     for argument, kind in GROUPS.items():
         yield f"### {kind.__name__}\n\nThe sink's `{argument}`.\n"
@@ -77,13 +83,19 @@ def _arguments(function: Callable[..., Any], doc: str) -> str:
 
 
 def _fields(kind: Any) -> str:
-    helps = {one.field: one.help for one in FLAT.values() if GROUPS[one.argument] is kind}
+    flat = {option.field: option for option in FLAT.values() if GROUPS[option.argument] is kind}
     rows = []
-    for one in dataclasses.fields(kind):
-        default = "" if one.default is dataclasses.MISSING else _code(one.default)
-        meaning = helps[one.name].replace("``", "`")
-        rows.append((f"`{one.name}`", _one_of(_type(one.type)), default, meaning))
-    return _table(("field", "type", "default", "meaning"), rows)
+    for field in dataclasses.fields(kind):
+        option = flat[field.name]
+        default = "" if field.default is dataclasses.MISSING else _code(field.default)
+        meaning = option.help.replace("``", "`")
+        job = f"`{_job_option(option)}`"
+        rows.append((f"`{field.name}`", _one_of(_type(field.type)), default, meaning, job))
+    return _table(("field", "type", "default", "meaning", "option of jobs"), rows)
+
+
+def _job_option(option: FlatOption) -> str:
+    return "--" + option.name.replace("_", "-")
 
 
 def _type(annotation: Any) -> str:
@@ -113,7 +125,7 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _commands() -> Iterator[str]:
+def _commands() -> dict[str, click.Command]:
     context = click.Context(main, info_name="spark-eos")
     found: dict[str, click.Command] = {}
     for name in main.list_commands(context):
@@ -122,40 +134,70 @@ def _commands() -> Iterator[str]:
             if isinstance(command, click.Group):
                 for part, inner in sorted(command.commands.items()):
                     found[f"spark-eos {name} {part}"] = inner
-    yield "## Commands\n"
-    yield from _sections(found, "Options of several commands", least=3)
+    return found
 
 
-def _jobs() -> Iterator[str]:
-    yield "## Jobs\n\nFor spark-submit.\n"
+def _job_commands() -> dict[str, click.Command]:
     paths = sorted((ROOT / "jobs").glob("*.py"))
-    found = {f"jobs/{path.name}": runpy.run_path(str(path))["main"] for path in paths}
-    yield from _sections(found, "Options of all jobs", least=len(found))
+    return {f"jobs/{path.name}": runpy.run_path(str(path))["main"] for path in paths}
 
 
-def _sections(commands: Mapping[str, click.Command], shared: str, *, least: int) -> Iterator[str]:
-    """A section for each command; options that are the same in several are in one of their own."""
-    rows = {name: _rows(name, command) for name, command in commands.items()}
-    times = Counter(row for own in rows.values() for row in own)
-    yield f"### {shared}\n"
-    yield _table(("option", "meaning"), [row for row, count in times.items() if count >= least])
-    link = f"[{shared[0].lower()}{shared[1:]}](#{shared.lower().replace(' ', '-')})"
-    for name, command in commands.items():
-        texts = inspect.cleandoc(command.help or "").split("\n\n")
-        yield f"### {name}\n\n" + "\n\n".join(p for p in texts if "\b" not in p) + "\n"
-        if own := [row for row in rows[name] if times[row] < least]:
-            yield _table(("option", "meaning"), own)
-        also = [row[0].split()[0].strip("`") for row in rows[name] if times[row] >= least]
-        if also and len(also) < sum(count >= least for count in times.values()):
-            yield f"Of the {link}: {', '.join(f'`{option}`' for option in also)}.\n"
-        elif also:
-            yield f"All {link}.\n"
+def _command_sections() -> Iterator[str]:
+    yield "## Commands\n"
+    rows = {name: _rows(name, command) for name, command in _commands().items()}
+    shared = _shared(rows.values(), least=3)
+    yield f"### {_SHARED}\n"
+    yield _table(("option", "meaning"), shared)
+    for name, command in _commands().items():
+        yield from _section(name, command, [row for row in rows[name] if row not in shared])
+        if also := [row for row in rows[name] if row in shared]:
+            yield f"{_also(also)}\n"
 
 
-def _rows(name: str, command: click.Command) -> list[tuple[str, str]]:
+def _job_sections() -> Iterator[str]:
+    values = [f"[`{argument}`](#{kind.__name__.lower()})" for argument, kind in GROUPS.items()]
+    listed = f"{', '.join(values[:-1])} and {values[-1]}"
+    yield (
+        "## Jobs\n\nFor spark-submit. Jobs also take the fields of the sink's "
+        f"{listed}, by the names in the last columns of these tables.\n"
+    )
+    jobs = _job_commands()
+    rows = {name: _rows(name, command) for name, command in jobs.items()}
+    shared = _shared(rows.values(), least=len(jobs))
+    told = _shared([_rows(name, command) for name, command in _commands().items()], least=3)
+    yield "### Options of all jobs\n"
+    yield _table(("option", "meaning"), [row for row in shared if row not in told])
+    yield f"{_also([row for row in shared if row in told])}\n"
+    for name, command in jobs.items():
+        yield from _section(name, command, [row for row in rows[name] if row not in shared])
+
+
+def _shared(rows: Iterable[Sequence[_Row]], *, least: int) -> list[_Row]:
+    """Return the options that are the same in several commands, which are described once."""
+    times = Counter(row for own in rows for row in own)
+    return [row for row, count in times.items() if count >= least]
+
+
+def _also(rows: Iterable[_Row]) -> str:
+    names = ", ".join(f"`{option.split()[0].strip('`')}`" for option, _meaning in rows)
+    return f"[Also](#{_SHARED.lower().replace(' ', '-')}): {names}."
+
+
+def _section(name: str, command: click.Command, rows: Sequence[_Row]) -> Iterator[str]:
+    texts = inspect.cleandoc(command.help or "").split("\n\n")
+    yield f"### {name}\n\n" + "\n\n".join(p for p in texts if "\b" not in p) + "\n"
+    if rows:
+        yield _table(("option", "meaning"), rows)
+
+
+def _rows(name: str, command: click.Command) -> list[_Row]:
     context = click.Context(command, info_name=name)
+    # Jobs take fields of the sink's arguments as options, which the tables of the fields name.
+    named = {_job_option(option) for option in FLAT.values()} if name.startswith("jobs/") else set()
     found = []
     for parameter in command.get_params(context):
+        if named.intersection(parameter.opts):
+            continue
         record = parameter.get_help_record(context)
         if record is None or "--help" in parameter.opts:
             continue
