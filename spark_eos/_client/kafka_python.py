@@ -205,7 +205,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         self.check()
         known = self._conns.get(node_id)
         if "timeout_ms" in named and len(self.cluster.bootstrap_brokers()) > 1:
-            # Otherwise kafka-python would spend the whole time limit on one silent bootstrap server.
+            # Otherwise kafka-python would spend the whole time limit on one silent server.
             named["timeout_ms"] = min(named["timeout_ms"], _FIRST_MS)
         connection = super().get_connection(node_id, *arguments, **named)
         if connection is not known:
