@@ -67,31 +67,31 @@ class ExactlyOnceSink:
         group_id: Consumer group whose committed offsets are the query's progress. No other
             consumer may use it.
         checkpoint_location: The streaming query's checkpoint, on any file system Spark knows.
-        topic: Default target topic; a ``topic`` column overrides it row by row. With None, every
+        topic: Default target topic; a ``topic`` column overrides it for each row. If None, every
             row must name its topic.
-        source_kafka: Client settings of the cluster that `read` reads, if it is another one. The
+        source_kafka: Client settings for the cluster to read from, if it is a different one. The
             group is in the cluster of ``kafka``.
-        delivery: ``direct`` writes rows at once; they must stay in their source partitions.
-            ``mirrored`` is the same with ``source_kafka``. ``staged`` writes each batch to files
-            below the checkpoint first, and takes any query. ``auto`` stages only if it must, and
-            refuses a query that only lacks ``source``. A query keeps its first delivery.
-        transactions: How large transactions are, and what their ids begin with.
-        dead_letters: Where rows go that can't be written, and how many there may be; by default
-            the query fails at the first one.
+        delivery: ``direct`` writes rows immediately; they must stay in their source partitions.
+            ``mirrored`` does the same with ``source_kafka``. ``staged`` first writes each batch to
+            files below the checkpoint, and accepts any query. ``auto`` stages only if it must, and
+            refuses a query that lacks only ``source``. A query keeps its first delivery.
+        transactions: The size of transactions, and the prefix of their ids.
+        dead_letters: Topic for rows that can't be written, and how many there may be; by default,
+            the query fails at the first such row.
         progress_topic: Name of a mirrored or staged query's progress topic, or a `ProgressTopic`,
             which also says how to create it.
         limits: Members, attempts and waiting times.
         moved_from: Id of the query whose offsets a new checkpoint continues from, although
-            ``topic`` or all sources differ. The error that asks for it names the id. Has no effect
-            later.
-        fail_on_data_loss: Whether the query fails when source records were deleted before they
-            were read. If False, each gap is logged and reported (`BatchReport.lost`).
+            ``topic`` or all sources differ. The error that asks for this option names the id. Has
+            no effect later.
+        fail_on_data_loss: Whether the query fails if source records were deleted before they were
+            read. If False, each gap is logged and reported (`BatchReport.lost`).
         asynchronous_progress: Whether Spark logs progress about once a second instead of twice per
-            batch. For direct and mirrored queries of classic Spark; no effect with
-            ``availableNow``. After a crash a batch number may come back with other rows.
-        on_batch: Function, or several, called with each `BatchReport` after its commit: on the
-            driver, or as copies in Spark Connect's server. Exceptions are logged, and the query
-            continues.
+            batch. Only for direct and mirrored queries in classic Spark; has no effect with
+            ``availableNow``. After a crash, a batch number may come back with different rows.
+        on_batch: One or more functions that are called with each `BatchReport` after its commit:
+            on the driver, or as copies on Spark Connect's server. Exceptions are logged, and the
+            query continues.
 
     Raises:
         ConfigurationError: An option can't be used as given.
@@ -217,13 +217,13 @@ class ExactlyOnceSink:
 
         Args:
             spark: The session, classic or Spark Connect.
-            subscribe: Topic names: a list, or a string that separates them by commas.
-            subscribePattern: Regular expression of Java's that must match a topic's whole name. The
-                sink's ``topic``, dead-letter and progress topic are never read.
-            assign: Topics and partitions, such as ``{"orders": [0, 1]}``: a dict, or JSON.
+            subscribe: Topic names, as a list or separated by commas.
+            subscribePattern: Java regular expression that must match a topic's whole name. The
+                sink's ``topic``, dead-letter topic and progress topic are never read.
+            assign: Topics and partitions, as a dict such as ``{"orders": [0, 1]}``, or as JSON.
             starting_offsets: Where a group without committed offsets starts: ``earliest`` or
                 ``latest``. Topics and partitions added later are read from their beginning.
-            include_headers: Whether to read the records' headers too.
+            include_headers: Whether to read the records' headers as well.
             options: Further options of Spark's Kafka source, such as ``maxOffsetsPerTrigger``.
 
         Returns:
