@@ -1,4 +1,4 @@
-"""What became of one micro-batch, for the log and for the user."""
+"""The report of one micro-batch, for the log and for the user."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ from spark_eos._worker.writer_settings import WriterSettings
 # Steps of tasks; their times are summed over all tasks of the batch.
 TASK_STEPS: Final = ("wait", "produce", "flush", "offsets", "commit")
 
-# A batch may have thousands of source partitions; a notebook shows so many.
+# A batch may have thousands of source partitions; a notebook shows this many.
 _SHOWN: Final = 20
 
-# The fields in a report's text; JSON logs have all of them.
+# The fields in a report's text; JSON logs have all fields.
 _IN_TEXT: Final = (
     "event",
     "group_id",
@@ -51,9 +51,10 @@ class LostRecords:
         partition: Source partition.
         first: The first offset that was not written.
         after: The offset after the last deleted one.
-        certain: Whether the records were deleted before the batch was read. If False, they were
-            deleted while it was read, and some of them may be written; or before a staged batch was
-            repeated, which is written from its copy: then they are missing from the query's state.
+        certain: Whether the records were deleted before the batch was read. If False, they may have
+            been deleted while the batch was read, so that some of them may be written. Or they were
+            deleted before a staged batch was repeated: it is written from its copy, but the records
+            are missing from the query's state.
 
     Examples:
         >>> str(LostRecords("orders", 0, 5, 7))
@@ -78,11 +79,11 @@ class PartitionReport:
         topic: Source topic.
         partition: Source partition.
         start: First offset of the batch; None if the partition is new.
-        end: Offset after the last one of the batch; the group has committed it.
+        end: Offset after the batch's last one; the group has committed it.
         rows_written: Output rows committed.
         rows_skipped: Output rows that an earlier attempt had already committed.
-        member_epoch: Member epoch of the member that committed; None if the partition is not
-            assigned any more.
+        member_epoch: Member epoch of the member that committed; None if the partition is no longer
+            assigned.
         dead_letters: Rows committed as dead letters; they are not among ``rows_written``.
 
     Examples:
@@ -103,36 +104,37 @@ class PartitionReport:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What became of one micro-batch; passed to ``on_batch`` once everything is committed.
+    """The report of one micro-batch; passed to ``on_batch`` once everything is committed.
 
     A notebook shows it as tables.
 
     Attributes:
         group_id: The consumer group.
-        query_id: Spark's id of the query, the same over restarts from its checkpoint.
+        query_id: Spark's id of the query, the same across restarts from its checkpoint.
         query_run: Spark's id of the query's run, or "".
         batch_id: Spark's number of the batch.
         rows_written: Output rows committed.
         rows_skipped: Output rows that an earlier attempt had already committed.
-        bytes_written: Bytes of the rows handed to the producers, as Arrow holds them.
+        bytes_written: Bytes of the rows passed to the producers, as Arrow holds them.
         transactions: Transactions committed.
         attempts: Spark jobs needed; 1 unless something was retried.
-        offset_commit_version: Version of TxnOffsetCommit that the tasks sent, the lower one if they
-            sent both. If they sent none, the version that the cluster supported at the start.
+        offset_commit_version: Version of TxnOffsetCommit that the tasks sent, or the lower version
+            if they sent both. If they sent none, the version that the cluster supported at the
+            start.
         partitions: One `PartitionReport` per source partition.
         milliseconds: Time by step: ``range``, ``start`` (of a run), ``plan``, ``job``, ``fence``,
             ``commit_end`` and ``total`` as measured by the driver; ``wait`` (for the source
             and the query's own functions), ``produce``, ``flush``, ``offsets`` and ``commit``
             summed over the tasks.
-        lost: Source records that were deleted before they were read, and are not written; only
+        lost: Source records that were deleted before they were read, so they are not written; only
             with ``fail_on_data_loss=False``.
-        delivery: The delivery of the rows, ``direct`` or ``staged``. Of a staged batch,
+        delivery: The delivery of the rows, ``direct`` or ``staged``. For a staged batch,
             ``partitions`` are the progress partitions.
         dead_letters: Number of rows committed as dead letters, by reason: ``error``,
             ``exception``, ``too_large``, ``unknown_topic``, ``unknown_partition``,
             ``invalid_header`` or ``invalid_record``. They are not among ``rows_written``.
         timestamps_adjusted: Number of records that were written with a
-            timestamp of 1970-01-01T00:00:00.001Z in place of 1970-01-01T00:00:00Z.
+            timestamp of 1970-01-01T00:00:00.001Z instead of 1970-01-01T00:00:00Z.
 
     Examples:
         >>> report = BatchReport(
@@ -184,11 +186,11 @@ class BatchReport:
         title = printable(f"Batch {self.batch_id} of group {self.group_id}")
         parts: list[RenderableType] = [Text(title, style="bold"), self._counts()]
         if self.dead_letters:
-            letters = sorted(self.dead_letters.items())
-            parts.append(FittingTable("dead letters", "rows>", rows=letters))
+            reasons = sorted(self.dead_letters.items())
+            parts.append(FittingTable("dead letters", "rows>", rows=reasons))
         if self.timestamps_adjusted:
-            moved = f"{self.timestamps_adjusted:,} written"
-            parts.append(Text(f"Records of 1970-01-01T00:00:00Z, by 1 ms later: {moved}"))
+            moved = f"{self.timestamps_adjusted:,}"
+            parts.append(Text(f"Records of 1970-01-01T00:00:00Z written as 1 ms later: {moved}"))
         parts.append(Text("Milliseconds; produce, flush, offsets, commit are summed over tasks:"))
         times = [f"{spent:,.1f}" for spent in self.milliseconds.values()]
         parts.append(FittingTable(*(f"{step}>" for step in self.milliseconds), rows=[times]))
@@ -229,7 +231,7 @@ class BatchReport:
         return as_html(self)
 
     def fields(self) -> dict[str, Any]:
-        """The report as flat fields of a log record, with ``<step>_ms`` for each step's time.
+        """Return the report as flat fields for a log record; each step's time is ``<step>_ms``.
 
         Offsets are left out, since a batch may have thousands of source partitions.
         """
@@ -267,7 +269,7 @@ def batch_report(
     lost: tuple[LostRecords, ...] = (),
     delivery: str = "direct",
 ) -> BatchReport:
-    """Add up what the attempts of a batch did; ``cluster_version`` of TxnOffsetCommit."""
+    """Add up a batch's attempts; ``cluster_version``: the cluster's of TxnOffsetCommit."""
     parts = {p: [o.partitions[p] for o in outcomes if p in o.partitions] for p in batch.ends}
     partitions = tuple(
         PartitionReport(
@@ -279,7 +281,7 @@ def batch_report(
             member_epoch=members[partition].epoch if partition in members else None,
             dead_letters=sum(part.dead_letters for part in parts[partition]),
         )
-        for partition, end in sorted(batch.ends.items(), key=lambda each: sources.source(each[0]))
+        for partition, end in sorted(batch.ends.items(), key=lambda item: sources.source(item[0]))
     )
     versions = (o.counters.offset_commit_version for o in outcomes)
     sent = [version for version in versions if version is not None]

@@ -1,8 +1,8 @@
-"""What spark-eos uses of PySpark within: the JVM behind it, plans, and how Connect is made."""
+"""The internals of PySpark that spark-eos uses: the JVM behind it, plans, and Connect's client."""
 
-# Nothing else uses more of PySpark and py4j than the public API and py4j's exceptions. Any release
-# of Spark may change what is used here: tests/integration/spark/test_pyspark_internals.py tells
-# what has moved, and MAINTAINING.md what an upgrade takes.
+# All other modules use only the public API of PySpark, and py4j's exceptions. Any release of Spark
+# may change the internals used here: tests/integration/spark/test_pyspark_internals.py shows what
+# has moved, and MAINTAINING.md says what an upgrade takes.
 
 import contextlib
 import inspect
@@ -23,18 +23,18 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 _CONNECT_WORKER: Final = "SPARK_CONNECT_LOCAL_URL"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _ASYNCHRONOUS: Final = "AsyncProgressTrackingMicroBatchExecution"
-# Limits of what Spark prints of a plan.
+# Settings that limit how much Spark prints of a plan.
 _PRINTED: Final = ("spark.sql.maxPlanStringLength", "spark.sql.debug.maxToStringFields")
 
 ANY_SINK_ASYNCHRONOUS: Final = "_asyncProgressTrackingOverrideSinkSupportCheck"
-"""Query option with which Spark's tests track progress asynchronously with any sink."""
+"""The query option with which Spark's own tests let any sink track progress asynchronously."""
 
 
 # Processes and sessions -----------------------------------------------------------------------
 
 
 def is_connect(made: DataFrame | SparkSession) -> bool:
-    """Return True if a DataFrame or session is Spark Connect's; do not import Connect's client."""
+    """Return True if a DataFrame or session is Spark Connect's, without importing its client."""
     return type(made).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -43,12 +43,12 @@ def started_by_submit() -> bool:
 
 
 def in_connect_worker() -> bool:
-    """Return True if a server of Spark Connect has started this process for a query's batches."""
+    """Return True if a Spark Connect server started this process for a query's batches."""
     return _CONNECT_WORKER in os.environ
 
 
 def threads_are_pinned() -> bool:
-    """Return True if each thread of Python has one of the JVM's, and so its local properties."""
+    """Return True if each Python thread has its own JVM thread, and so its own properties."""
     return isinstance(SparkContext._gateway, ClientServer)
 
 
@@ -57,7 +57,7 @@ def cloned_session(session: SparkSession) -> SparkSession:
 
 
 def release_connect_session(session: Any) -> None:
-    """End a session of Connect; ``stop`` would also change this process's environment."""
+    """End a Connect session; ``stop`` would also change this process's environment."""
     client = session.client
     try:
         client.release_session()
@@ -66,7 +66,7 @@ def release_connect_session(session: Any) -> None:
 
 
 def shipped_python_files(context: SparkContext) -> list[str]:
-    """Name of the archives that ``addPyFile`` has added to the path of workers."""
+    """Return the names of the archives that ``addPyFile`` added to the workers' path."""
     return list(context._python_includes or ())
 
 
@@ -75,16 +75,16 @@ def is_stopped(context: SparkContext) -> bool:
 
 
 def stop_jvm(seconds: float) -> None:
-    """End the JVM that this Python has started for Spark, and wait for its exit."""
+    """End the JVM that this process started for Spark, and wait for its exit."""
     gateway: Any = SparkContext._gateway
     gateway.shutdown()
-    # It exits when its standard input is closed.
+    # The JVM exits when its standard input is closed.
     gateway.proc.stdin.close()
     gateway.proc.wait(seconds)
 
 
 def set_spark_log_level(level: str) -> str:
-    """Set the level of the JVM's root logger, and return the one before; "" without a JVM."""
+    """Set the level of the JVM's root logger; return the previous level, or "" without a JVM."""
     context: Any = SparkContext._active_spark_context
     if context is None:
         return ""
@@ -94,19 +94,19 @@ def set_spark_log_level(level: str) -> str:
     return before
 
 
-# Newer versions of Spark want to know the time zone of timestamps.
-_WANTS_ZONE: Final = "timezone" in inspect.signature(to_arrow_schema).parameters
+# Newer versions of Spark need the time zone of timestamps.
+_NEEDS_ZONE: Final = "timezone" in inspect.signature(to_arrow_schema).parameters
 
 
 def arrow_schema(schema: T.StructType) -> Any:
-    """The Arrow schema in which Spark takes rows of a schema from ``mapInArrow``."""
-    zone: dict[str, Any] = {"timezone": "UTC"} if _WANTS_ZONE else {}
+    """Return the Arrow schema that Spark expects from ``mapInArrow`` for rows of a schema."""
+    zone: dict[str, Any] = {"timezone": "UTC"} if _NEEDS_ZONE else {}
     return to_arrow_schema(schema, **zone)
 
 
 @contextlib.contextmanager
 def unlogged() -> Iterator[None]:
-    """Keep this thread's calls to Spark out of the logs: py4j logs each one at level DEBUG."""
+    """Keep this thread's calls to Spark out of the logs: py4j logs every call at level DEBUG."""
     this = threading.get_ident()
 
     def others(record: logging.LogRecord) -> bool:
@@ -126,7 +126,7 @@ def unlogged() -> Iterator[None]:
 
 
 def java_packages(session: SparkSession) -> Any:
-    """Java's packages as attributes, for classes that are not Spark's: Hadoop's, Parquet's."""
+    """Return Java's packages as attributes, also for classes of Hadoop and Parquet."""
     return session.sparkContext._jvm
 
 
@@ -139,12 +139,12 @@ def hadoop_configuration(session: SparkSession) -> Any:
 
 
 def query_of_thread(session: SparkSession) -> str:
-    """Return the id of the query whose batch this thread runs; "" outside of one."""
+    """Return the id of the query whose batch this thread runs; "" outside of a batch."""
     return session.sparkContext.getLocalProperty(_QUERY_ID) or ""
 
 
 class RunningBatch:
-    """Offsets of the batch that a query runs, each as the JSON of its source."""
+    """The offsets of the batch that a query runs, each as its source's JSON."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -165,7 +165,7 @@ class Execution:
 
     @classmethod
     def of(cls, session: SparkSession, query_id: str) -> "Execution | None":
-        """Return an active query's execution; None of the query "", as outside of one."""
+        """Return an active query's execution; None if it is not active, or its id is ""."""
         if not query_id:
             return None
         jvm_session: Any = session._jsparkSession
@@ -175,12 +175,12 @@ class Execution:
 
     @property
     def run_id(self) -> str:
-        """The id of the query's run, which each start has anew."""
+        """The id of the query's run; each start gets a new id."""
         return str(self._execution.runId().toString())
 
     @property
     def is_asynchronous(self) -> bool:
-        """True if the query tracks its progress asynchronously, whoever asked for it."""
+        """True if the query tracks its progress asynchronously, however that was requested."""
         return str(self._execution.getClass().getSimpleName()) == _ASYNCHRONOUS
 
     def running_batch(self) -> RunningBatch:
@@ -203,13 +203,13 @@ def _texts(progress: Any) -> list[str]:
 
 
 def plans_text(frame: DataFrame) -> str:
-    """What ``DataFrame.explain(extended=True)`` prints, to a stdout that all threads share."""
+    """Return what ``DataFrame.explain(extended=True)`` would print to the shared stdout."""
     if is_connect(frame):
         made: Any = frame
         return str(made._explain_string(extended=True))
     java = java_packages(frame.sparkSession).org.apache.spark.sql.api.python
-    # Spark looks for streams in the plan as it was given, where those of SQL are names still. What
-    # a selection is made of is analyzed.
+    # Spark looks for streams in the plan as it was given, in which SQL's streams are still names.
+    # The plan below a selection is already analyzed.
     execution: Any = frame.select("*")._jdf.queryExecution()
     with _printing_all(frame.sparkSession):
         return str(java.PythonSQLUtils.explainString(execution, "extended"))
@@ -217,7 +217,7 @@ def plans_text(frame: DataFrame) -> str:
 
 @contextlib.contextmanager
 def _printing_all(session: SparkSession) -> Iterator[None]:
-    """Let plans be printed whole in this thread, whatever the user's settings are."""
+    """Make Spark print whole plans in this thread, whatever the user's settings are."""
     sessions = java_packages(session).org.apache.spark.sql.classic.SparkSession
     printing: Any = session._jsparkSession.cloneSession()
     for name in _PRINTED:
@@ -237,31 +237,31 @@ class PlanReader:
     """Reads the plans of classic Spark's jobs; made once for all jobs of a run."""
 
     def __init__(self, session: SparkSession) -> None:
-        # Once: each part of a Java class's name is a call to the JVM.
+        # Look classes up once: each part of a Java class's name is a call to the JVM.
         java = java_packages(session)
         self._info = java.org.apache.spark.sql.execution.SparkPlanInfo
-        # JSON is one call, in place of several for each operator.
+        # JSON takes one call instead of several for each operator.
         self._mapper = java.com.fasterxml.jackson.databind.ObjectMapper()
         self._mapper.registerModule(java.com.fasterxml.jackson.module.scala.DefaultScalaModule())
 
     def plan_and_lineage(self, frame: DataFrame) -> tuple[Any, str]:
-        """A job's physical plan and the lineage of its RDDs, which are those that will run."""
-        # The tree that Spark's user interface shows, with nodeName, simpleString and children: a
-        # printed plan has limits, and a text may look like an operator.
+        """Return a job's physical plan, and the lineage of the RDDs that will run."""
+        # Use the tree that Spark's user interface shows, with nodeName, simpleString and children:
+        # a printed plan has limits, and a text in it may look like an operator.
         execution: Any = frame._jdf.queryExecution()
-        # Before the RDDs, which the plan adapts itself to.
+        # Read the plan before making the RDDs, since that changes the plan.
         tree = self._info.fromSparkPlan(execution.executedPlan())
         lineage = str(execution.toRdd().toDebugString())
         return json.loads(self._mapper.writeValueAsString(tree)), lineage
 
 
 def task_count(frame: DataFrame) -> int:
-    """In how many tasks a frame runs that has no shuffle."""
+    """Return the number of tasks in which a frame without a shuffle runs."""
     return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
 
 
 def is_observed(observation: Observation) -> bool:
-    """Whether an observation's metrics are there; its ``get`` waits for them without a limit."""
+    """Return True if an observation has its metrics; its ``get`` may wait for them forever."""
     future: Any = observation._jo
     return bool(future.future().isCompleted())
 
@@ -270,14 +270,14 @@ def is_observed(observation: Observation) -> bool:
 
 
 class StreamSource(NamedTuple):
-    """A streaming source in a plan: its format, and options asked for, by names in lower case."""
+    """A streaming source in a plan: its format, and the requested options by lower-case name."""
 
     format: str
     options: Mapping[str, str]
 
 
 def stream_relations(frame: DataFrame, options: Iterable[str]) -> list[StreamSource]:
-    """Return the streaming sources of a DataFrame, one for each time that its plan reads one."""
+    """Return the streaming sources of a DataFrame, once for each time that its plan reads them."""
     if is_connect(frame):
         reads = messages(connect_plan(frame), "Read")
         return [_of_read(read, options) for read in reads if read.is_streaming]
@@ -291,13 +291,13 @@ def _leaves(plan: Any, options: Iterable[str]) -> list[StreamSource]:
     streams = (
         (leaf, str(leaf.getClass().getSimpleName())) for leaf in relations if leaf.isStreaming()
     )
-    # What WITH names is a leaf where it is used, beside the leaves of its definition.
+    # A query named by WITH is a leaf where it is used, in addition to the leaves of its definition.
     return [_of_leaf(leaf, kind, options) for leaf, kind in streams if kind != "CTERelationRef"]
 
 
 def _of_leaf(leaf: Any, kind: str, names: Iterable[str]) -> StreamSource:
     if kind == "StreamingRelation":
-        # Of a source that Spark has in its first API, such as files.
+        # A source of Spark's first data source API, such as files.
         return StreamSource(str(leaf.dataSource().className()).lower(), {})
     if kind != "StreamingRelationV2":
         return StreamSource(kind, {})
@@ -318,12 +318,12 @@ def _of_read(read: Any, names: Iterable[str]) -> StreamSource:
 
 
 def connect_plan(frame: Any) -> Any:
-    """Return the plan of a Spark Connect DataFrame, as its client sends it: Protocol Buffers."""
+    """Return the plan of a Spark Connect DataFrame as Protocol Buffers, as its client sends it."""
     return frame._plan.plan(frame.sparkSession.client)
 
 
 def messages(message: Any, name: str) -> Iterator[Any]:
-    """Yield every message with a given name within a Protocol Buffers message."""
+    """Yield every message of a given type within a Protocol Buffers message."""
     if message.DESCRIPTOR.name == name:
         yield message
     for field, value in message.ListFields():
@@ -335,7 +335,7 @@ def messages(message: Any, name: str) -> Iterator[Any]:
 
 
 def remote_relations(frame: Any) -> list[str]:
-    """Ids of the server's relations that a Spark Connect DataFrame reads."""
-    # A micro-batch has its own id; the result of checkpoint or localCheckpoint has another one.
+    """Return the ids of the server's relations that a Spark Connect DataFrame reads."""
+    # A micro-batch has its own id; the result of checkpoint or localCheckpoint has a different id.
     relations = messages(connect_plan(frame), "CachedRemoteRelation")
     return [part.relation_id for part in relations]

@@ -1,7 +1,7 @@
-"""Whether Spark can go on from a checkpoint, found out before the query starts."""
+"""Checks, before the query starts, that Spark can continue from a checkpoint."""
 
-# Spark's own errors come once the query has started, name neither file nor cure, and differ from
-# version to version.
+# Spark's own errors come only after the query has started, name neither the file nor a remedy, and
+# differ from version to version.
 
 import json
 import re
@@ -14,16 +14,16 @@ from spark_eos._checkpoint.offset_log import LogEntry, OffsetLog, kafka_position
 from spark_eos._client.printable import listed
 from spark_eos.errors import CheckpointError
 
-# The newest formats that Spark 4.3 writes: of OffsetSeqLog, CommitLog, and Kafka's source.
+# The newest formats of OffsetSeqLog, CommitLog and the Kafka source that Spark 4.3 writes.
 _NEWEST: Final = {"offsets": 2, "commits": 3, "sources": 1}
 _VERSION: Final = re.compile(r"v([0-9]{1,9})")
 
 Reads = Callable[[set[str]], set[str]]
-"""Tells which of some topics a source of the query reads."""
+"""Returns which of some topics a source of the query reads."""
 
 
 class CheckpointCheck:
-    """Reads what Spark reads first; ``restart``: how a query goes on without its checkpoint."""
+    """Reads the files that Spark reads first; ``restart``: how to go on without a checkpoint."""
 
     def __init__(self, files: Files, restart: str) -> None:
         self._files = files
@@ -32,10 +32,10 @@ class CheckpointCheck:
     def check_logs(self, *, every_batch: bool) -> LogEntry | None:
         """Refuse logs that Spark can't read; return where the last batch ends.
 
-        ``every_batch``: whether Spark needs the batch before the last, too; it does unless it
+        ``every_batch``: whether Spark also needs the batch before the last one. It does unless it
         tracks progress asynchronously.
         """
-        log = OffsetLog(self._files, f"Put that file back from a copy, or {self._restart}")
+        log = OffsetLog(self._files, f"Restore that file from a copy, or {self._restart}")
         if not log.exists():
             return None
         try:
@@ -46,7 +46,7 @@ class CheckpointCheck:
         if finished and finished[-1] > max(logged, default=-1):
             what = f"offsets up to batch {logged[-1]} only" if logged else "no offsets of any batch"
             raise self._error(
-                f"calls batch {finished[-1]} finished and has {what}: a write has failed, or files "
+                f"calls batch {finished[-1]} finished but has {what}: a write failed, or files "
                 "were removed",
                 "offsets",
             )
@@ -64,17 +64,17 @@ class CheckpointCheck:
         return LogEntry.of("\n".join(lines))
 
     def _read(self, part: str, batch_id: int) -> list[str]:
-        """Return the lines of a log's entry, whose first two are Spark's."""
+        """Return the lines of a log entry; the first two are its version and metadata."""
         name = f"{part}/{batch_id}"
         text = self._files.read(name)
         if text is None:
-            raise self._error(f"has no {name}, which Spark continues from", name)
+            raise self._error(f"has no {name}, from which Spark would continue", name)
         lines = text.split("\n")
         self._check_version(name, lines[0].strip(), _NEWEST[part])
-        # Spark lets a commit be without.
-        told = lines[1].strip() if len(lines) > 1 else ""
-        if not (_is_json(told) if told else part == "commits" or len(lines) > 1):
-            raise self._damaged(name, told)
+        # A commit may lack the metadata.
+        metadata = lines[1].strip() if len(lines) > 1 else ""
+        if not (_is_json(metadata) if metadata else part == "commits" or len(lines) > 1):
+            raise self._damaged(name, metadata)
         if part == "offsets":
             entry = LogEntry.of(text)
             for line in entry.by_source().values():
@@ -83,7 +83,7 @@ class CheckpointCheck:
         return lines
 
     def _check_initial(self) -> None:
-        """Read where the first batch begins, if Spark has noted it."""
+        """Check the files with the first batch's start offsets, if Spark has written them."""
         for source in self._files.names("sources"):
             name = f"sources/{source}/0"
             text = (self._files.read(name) or "").removeprefix("\0")
@@ -99,8 +99,8 @@ class CheckpointCheck:
             raise self._damaged(name, line)
         if not 0 < int(version[1]) <= newest:
             raise CheckpointError(
-                f"{self._place}: {name} has format {line!r}, which is not known up to Spark 4.3: a "
-                f"newer version has written it. Start the query with that version, or "
+                f"{self._place}: {name} has format {line!r}, which Spark 4.3 and older do not "
+                f"know: a newer version wrote it. Start the query with that version, or "
                 f"{self._restart}"
             )
 
@@ -114,11 +114,11 @@ class CheckpointCheck:
 
     def _error(self, what: str, file: str) -> CheckpointError:
         return CheckpointError(
-            f"{self._place} {what}. Put back {file} from a copy, or {self._restart}"
+            f"{self._place} {what}. Restore {file} from a copy, or {self._restart}"
         )
 
     def check_number(self, entry: LogEntry, number: int) -> None:
-        """Refuse another number of sources than before."""
+        """Refuse a query whose number of sources has changed."""
         read = _topics_by_source(entry)
         if read is not None and len(read) != number:
             shown = "; ".join(listed(sorted(topics), 3) or "no topic" for topics in read)
@@ -127,7 +127,7 @@ class CheckpointCheck:
             )
 
     def check_sources(self, entry: LogEntry, sources: Sequence[Reads | None]) -> None:
-        """Refuse sources, as many as before, that were swapped; None is one that is not Kafka."""
+        """Refuse sources that were swapped; None stands for a source that is not Kafka."""
         read = _topics_by_source(entry)
         if read is None:
             return
@@ -135,18 +135,18 @@ class CheckpointCheck:
             if reads is not None and (others := topics - reads(topics)):
                 raise self._changed(
                     f"has offsets of {listed(sorted(others), 10)} for source {number} of the "
-                    f"query, which does not read {'that' if len(others) == 1 else 'these'} now"
+                    f"query, which no longer reads {'it' if len(others) == 1 else 'them'}"
                 )
 
     def _changed(self, what: str) -> CheckpointError:
         return CheckpointError(
             f"{self._place} {what}: Spark tells sources apart by their order, so none may be "
-            f"added, removed or swapped. Put them back as they were, or {self._restart}"
+            f"added, removed or swapped. Restore the sources as they were, or {self._restart}"
         )
 
 
 def _topics_by_source(entry: LogEntry) -> list[set[str]] | None:
-    """Return what each source has read; None if sources have names, by which Spark finds them."""
+    """Return the topics that each source has read; None if Spark finds the sources by name."""
     before = entry.by_source()
     if not all(name.isdecimal() for name in before):
         return None

@@ -1,4 +1,4 @@
-"""A checkpoint's files without a JVM: local ones, or through pyarrow's file systems."""
+"""A checkpoint's files without a JVM: on this machine, or through pyarrow's file systems."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _HADOOP_S3: Final = re.compile(r"^s3[an]:")
 
 
 def local_directory(location: str) -> Path | None:
-    """Return the local directory that a location names; like Hadoop, it decodes no %-escapes."""
+    """Return the local directory that a location names; like Hadoop, don't decode %-escapes."""
     local, removed = _LOCAL.subn("", location, count=1)
     if removed or not _SCHEME.match(location):
         return Path(local)
@@ -25,7 +25,7 @@ def local_directory(location: str) -> Path | None:
 
 
 class ArrowFiles:
-    """Files below a location: a local path, a ``file:`` URI, or one that pyarrow knows."""
+    """Files below a location: a local path, a ``file:`` URI, or a URI that pyarrow knows."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -44,7 +44,7 @@ class ArrowFiles:
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"checkpoint_location {self.location!r} can't be used here: {error}. It must be a "
-                "path of this machine, or a URI that pyarrow.fs.FileSystem.from_uri reads: s3, gs, "
+                "path on this machine, or a URI that pyarrow.fs.FileSystem.from_uri reads: s3, gs, "
                 "abfs or hdfs"
             ) from error
 
@@ -69,7 +69,7 @@ class ArrowFiles:
             self._fs.delete_dir(f"{self._base}/{path}")
 
     def names(self, path: str) -> list[str]:
-        """Name in a directory, without hidden ones; empty if the directory does not exist."""
+        """Return the names in a directory, except hidden ones; none if it does not exist."""
         selector = fs.FileSelector(f"{self._base}/{path}", allow_not_found=True)
         with self._refusing():
             names = [info.base_name for info in self._fs.get_file_info(selector)]

@@ -27,18 +27,18 @@ STAGED: Final = "staged"
 
 @dataclass(frozen=True)
 class Marker:
-    """What a checkpoint's offsets belong to; of no group if none has written from it."""
+    """Says what a checkpoint's offsets belong to; without a group if none has written from it."""
 
     group_id: str | None = None
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
     delivery: str = DIRECT
-    # How many a staged query has used.
+    # How many progress partitions a staged query has used.
     progress_partitions: int = 0
-    # Of a mirrored query, by number of the progress partition that stands for each.
+    # A mirrored query's source partitions, by the number of their progress partition.
     sources: Mapping[int, SourcePartition] = field(default_factory=dict)
-    # What a direct query has ever read of each topic.
+    # The partitions that a direct query has ever read, by topic.
     partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    # Spark has written its logs asynchronously: they may lie behind what is written.
+    # True if Spark wrote its logs asynchronously, so that they may lag behind the written rows.
     checkpoint_may_lag: bool = False
 
     def names(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
@@ -49,13 +49,13 @@ class Marker:
         return index in self.sources or index in self.partitions.get(topic, ())
 
     def has_begun(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
-        """Whether rows of a partition may have been written that the checkpoint has offsets of."""
-        # All progress partitions that a staged query has are its own.
+        """Return True if rows may have been written for a partition in the checkpoint."""
+        # A staged query owns all of its progress partitions.
         staged = bool(self.progress_partitions) and self.topic_ids.get(partition.topic) == topic_id
         return staged or self.names(partition, topic_id)
 
     def following(self, before: "Marker") -> "Marker":
-        """This marker with what an earlier one of the same checkpoint tells beyond it."""
+        """Return this marker plus what only an earlier marker of the same checkpoint has."""
         ids = {**before.topic_ids, **self.topic_ids}
         partitions = dict(self.partitions)
         if before.group_id == self.group_id:
@@ -67,7 +67,7 @@ class Marker:
 
     @classmethod
     def parse(cls, text: str) -> "Marker":
-        """Read a marker; an empty one if the text isn't a marker, or not a whole one."""
+        """Parse a marker; return an empty marker if the text is not a complete one."""
         try:
             fields = json.loads(text)
             if "group_id" in fields:
@@ -117,7 +117,7 @@ class Files(Protocol):
         """Return a file's text, or None if the file does not exist."""
 
     def names(self, path: str) -> list[str]:
-        """Name in a directory; empty if the directory does not exist."""
+        """Return the names in a directory; none if it does not exist."""
 
     def write(self, path: str, text: str) -> None:
         """Create a directory with one file of one line."""
@@ -127,31 +127,32 @@ class Files(Protocol):
 
 
 class MarkerFiles:
-    """What a checkpoint's offsets belong to, as last noted."""
+    """Reads and writes the marker files of a checkpoint."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._marker: Marker | None = None
         self._last = 0
-        # What the next marker replaces.
+        # The files that the next marker replaces.
         self._seen: list[str] = []
         self._written = False
 
     def read(self) -> Marker:
-        """Return the marker as this run last read or wrote it; an empty one if there is none."""
+        """Return the marker that this run last read or wrote; an empty marker if there is none."""
         if self._marker is None:
             paths = self._paths()
             latest = self._latest(paths)
-            # Another run may remove a marker between listing and reading, once its own is there.
+            # Another run that has written its own marker may remove one between list and read.
             while latest is None and paths != (again := self._paths()):
                 paths, latest = again, self._latest(again)
             self._marker = latest or Marker()
         return self._marker
 
     def write(self, marker: Marker) -> None:
-        """Note what the offsets belong to, before the first row is written."""
+        """Write what the offsets belong to, before the first row is written."""
         marker = marker.following(self.read())
-        # A run's mark must be its own, or an older run that was frozen would clear it.
+        # Each run must write `checkpoint_may_lag` itself, or an older run that was frozen would
+        # clear it.
         if marker == self.read() and (self._written or not marker.checkpoint_may_lag):
             return
         self._last += 1
@@ -167,7 +168,7 @@ class MarkerFiles:
         return [f"{d}/{name}" for d in (_DIRECTORY, _DIRECTORY_BEFORE) for name in listed(d)]
 
     def _latest(self, paths: list[str]) -> Marker | None:
-        """Return the whole marker with the highest number; None if none is whole."""
+        """Return the complete marker with the highest number; None if no marker is complete."""
         self._seen = [path for path in paths if _number(path)]
         self._last = max(map(_number, paths), default=0)
         own = [path for path in paths if path.startswith(f"{_DIRECTORY}/")]
@@ -175,7 +176,7 @@ class MarkerFiles:
         latest = self._latest_of(own)
         if latest is None:
             return self._latest_of(others)
-        # An earlier version, gone back to for a while, numbers those of its directory anew.
+        # After a temporary downgrade, the earlier version's directory has its own numbering.
         before = self._latest_of([path for path in others if _number(path)])
         return latest if before is None else _both(before, latest)
 
@@ -184,8 +185,8 @@ class MarkerFiles:
             markers = [self._parsed(path) for path in paths if _number(path) == number]
             whole = [marker for marker in markers if marker.group_id is not None]
             if whole:
-                # Two, if a run was frozen while a newer one came: which is newer, nothing tells. A
-                # takeover leaves the members' epochs as they are.
+                # There are two if a run was frozen while a newer run began. Nothing shows which
+                # marker is newer: a takeover leaves the members' epochs unchanged.
                 return reduce(_both, whole)
         return None
 
@@ -195,7 +196,7 @@ class MarkerFiles:
 
 
 def _number(path: str) -> int:
-    """Return a marker's number; 0 of another file: unless it is refused, it is none."""
+    """Return a marker's number; 0 for any other file, which has the lowest rank."""
     match = _NAME.fullmatch(path.rpartition("/")[2])
     return int(match[1]) if match else 0
 

@@ -2,7 +2,7 @@
 
 # Formats: Spark's OffsetSeqLog v1, one JSON line per source in source order, and v2 (Spark 4.1),
 # with each line prefixed by the source's name. A batch's end offsets are in offsets/<batch>, its
-# start offsets in offsets/<batch - 1>; those of batch 0 are in sources/<source>/0.
+# start offsets in offsets/<batch - 1>. Batch 0's start offsets are in sources/<source>/0.
 
 import hashlib
 import json
@@ -21,16 +21,16 @@ from spark_eos.errors import CheckpointError
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")
 _NO_OFFSET: Final = "-"
 _PARTS: Final = ("commits", "offsets", "sources", "state")
-_PUT_BACK: Final = "Put that file back as it was, from a copy of the checkpoint"
+_RESTORE: Final = "Restore that file from a copy of the checkpoint"
 CONTINUE_EMPTY: Final = (
-    "start with an empty checkpoint_location and the same group_id: the group's offsets tell where "
+    "start with an empty checkpoint_location and the same group_id: the group's offsets say where "
     "to go on"
 )
 """How a direct or mirrored query goes on without its checkpoint."""
 
 
 def parse_positions(lines: Iterable[str], where: str) -> Positions:
-    """Merges the Kafka offsets of all sources of one offset log entry."""
+    """Merge the Kafka offsets of all sources of one offset log entry."""
     positions: Positions = {}
     for line in lines:
         text = _PREFIX.sub("", line.strip())
@@ -61,7 +61,7 @@ def _positions(text: str) -> Positions:
 
 
 def kafka_positions(text: str) -> Positions:
-    """Return a source's offsets, if they look like Kafka's; empty if they don't."""
+    """Return a source's offsets if they look like Kafka's, else no offsets."""
     try:
         return _positions(text)
     except (ValueError, AttributeError, TypeError):
@@ -83,11 +83,11 @@ def _canonical(text: str) -> str:
 
 
 class LogEntry(NamedTuple):
-    """What Spark has logged of a batch."""
+    """Spark's log entry of a batch."""
 
     version: str
-    began_ms: int  # 0 if it is not logged
-    lines: list[str]  # where it ends in each source
+    began_ms: int  # 0 if the entry does not have it
+    lines: list[str]  # the batch's end offsets in each source
 
     @classmethod
     def of(cls, text: str) -> "LogEntry":
@@ -112,7 +112,7 @@ def _place(files: Files) -> str:
 
 @dataclass(frozen=True)
 class FinishedBatches:
-    """How far a query has come by its checkpoint: Spark's numbers, and the offsets behind them."""
+    """How far a query has come according to its checkpoint: batch numbers and end offsets."""
 
     last: int | None
     unfinished: int | None
@@ -120,14 +120,14 @@ class FinishedBatches:
 
 
 def numbers(files: Files, directory: str) -> list[int]:
-    """Return the numbers of the batches that a directory has files of, in order."""
+    """Return the numbers of the batches for which a directory has files, in order."""
     return sorted(int(name) for name in files.names(directory) if name.isdecimal())
 
 
 class OffsetLog:
     """Reads batch ranges from a checkpoint."""
 
-    def __init__(self, files: Files, cure: str = _PUT_BACK) -> None:
+    def __init__(self, files: Files, cure: str = _RESTORE) -> None:
         self._files = files
         self._cure = cure
         # Where a batch ends, the next one starts.
@@ -153,7 +153,7 @@ class OffsetLog:
         return self._query_id
 
     def exists(self) -> bool:
-        """Return True if there is anything of Spark's at the location."""
+        """Return True if the location has any files of Spark's."""
         if self._files.read("metadata") is not None:
             return True
         return any(self._files.names(name) for name in _PARTS)
@@ -173,7 +173,7 @@ class OffsetLog:
 
     @property
     def begun(self) -> int | None:
-        """The batch that Spark began last; None if there is none."""
+        """The last batch that Spark began; None if there is none."""
         return max(numbers(self._files, "offsets"), default=None)
 
     @property
@@ -208,14 +208,14 @@ class OffsetLog:
         )
 
     def finished(self) -> FinishedBatches:
-        """Return how far the query has finished its batches; for a stopped query."""
+        """Return how far a stopped query has finished its batches."""
         self.query_id()
         if self.markers.read().checkpoint_may_lag:
             raise CheckpointError(
-                f"the logs of {_place(self._files)} may lie behind what is written, since "
+                f"the logs of {_place(self._files)} may lag behind the written rows, since "
                 "spark-eos wrote from it with asynchronous_progress: only its group's offsets "
-                f"tell how far that is ({self.markers.read().group_id!r}; spark-eos status shows "
-                "them)"
+                f"show how far it has come ({self.markers.read().group_id!r}; spark-eos status "
+                "shows them)"
             )
         begun, last = self.begun, self._finished
         if begun is None:
@@ -227,7 +227,7 @@ class OffsetLog:
         return FinishedBatches(last, begun if begun != last else None, ends)
 
     def _first(self) -> dict[str, str | None]:
-        """Where the first batch starts, by the source's name; None if a source has no file."""
+        """Return where the first batch starts, by source name; None if a source has no file."""
         logged: dict[str, str | None] = {}
         for name in sorted(self._files.names("sources")):
             text = self._files.read(f"sources/{name}/0")
@@ -249,7 +249,7 @@ class OffsetLog:
         return BatchRange(batch_id, starts, self._ends(batch_id))
 
     def source_ranges(self, batch_id: int) -> list[BatchRange]:
-        """The range of a batch in each of its sources that is Kafka; of any other there is none."""
+        """Return a batch's range in each of its Kafka sources; other sources have none."""
         starts = self._entry(batch_id - 1).by_source() if batch_id > 0 else self._first()
         ranges = [
             BatchRange(batch_id, kafka_positions(starts.get(name) or ""), kafka_positions(text))
@@ -258,34 +258,34 @@ class OffsetLog:
         return [range_ for range_ in ranges if range_.ends]
 
     def topics(self) -> set[str]:
-        """Return the topics that Spark's last batch reads, or, without one, the first would."""
+        """Return the topics that Spark's last batch reads, or that the first batch would read."""
         begun = self.begun
         ends = self._first() if begun is None else self._entry(begun).by_source()
         return {topic for text in ends.values() for topic, _ in kafka_positions(text or "")}
 
     def began_ms(self, batch_id: int) -> int:
-        """When Spark first began a batch, by its driver's clock; 0 if the log does not have it."""
+        """Return when Spark first began a batch, by its driver's clock; 0 if that isn't logged."""
         try:
             return self._entry(batch_id).began_ms
         except CheckpointError:
             return 0
 
     def fingerprint(self, batch_id: int) -> str:
-        """Return a fingerprint of a batch: of its sources' end offsets, and when it began."""
-        # A batch that Spark repeats from the checkpoint keeps it; one that Spark has planned anew,
-        # after an older checkpoint was put back, does not.
+        """Return a fingerprint of a batch's end offsets and the time when it began."""
+        # A batch that Spark repeats from the checkpoint keeps its fingerprint. A batch that Spark
+        # plans again after an older checkpoint was restored does not.
         entry = self._entry(batch_id)
         return fingerprint_of(entry.began_ms, (_PREFIX.sub("", line) for line in entry.lines))
 
 
 class LogFiles(Files, Protocol):
-    """The file operations on a checkpoint whose log is completed: Spark's own part of it."""
+    """The file operations for completing Spark's own logs in a checkpoint."""
 
-    # There is no other way: Spark wants the entry of the batch before the last where it reads,
-    # whatever its options, and with availableNow it has no mode that needs none.
+    # There is no other way: whatever its options, Spark reads the entry of the batch before the
+    # last from the checkpoint, and with availableNow it has no mode that does without.
 
     def copy_file(self, source: str, target: str) -> None:
-        """Create a file with the text of another one, at once or not at all."""
+        """Create a file with another file's text; it appears complete or not at all."""
 
 
 def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
@@ -301,9 +301,9 @@ def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
     if len(logged) == 1:
         raise CheckpointError(
             f"checkpoint_location {files.location!r} has the offsets of batch {last} and of none "
-            f"before it. Put back what was deleted, or {CONTINUE_EMPTY}"
+            f"before it. Restore the deleted files, or {CONTINUE_EMPTY}"
         )
-    # As Spark itself reads them in its asynchronous mode: each batch starts where the one logged
-    # before it ends. What was written since, the group's offsets tell.
+    # Do as Spark does in its asynchronous mode: each batch starts where the previously logged batch
+    # ends. The group's offsets show which records have been written since.
     files.copy_file(f"offsets/{logged[-2]}", f"offsets/{last - 1}")
     return last - 1

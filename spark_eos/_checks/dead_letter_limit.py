@@ -1,4 +1,4 @@
-"""Whether a batch may have its dead letters, judged for tasks that do not know of each other."""
+"""Enforces the limit on a batch's dead letters, for tasks that do not know of each other."""
 
 import logging
 from collections import Counter
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 class DeadLetterLimit:
     """The limit of one batch: ``dead_letters.limit``."""
 
-    # Each attempt divides what is left of it among the source partitions, so that never more are
-    # written, in however many tasks. A task that needs more than its part stops, and its partitions
-    # get what others have not used in a further attempt.
+    # Each attempt divides the rest of the limit among the source partitions, so that any number of
+    # tasks keeps the limit. A task that needs more than its share stops. In a further attempt, its
+    # partitions get what other partitions have not used.
     #
-    # A batch that is nothing but dead letters of one error is a broken deployment, or an outage
-    # that looks like none. A task that sees nothing else holds its letters back, and gets to write
-    # them in a further attempt if the batch turns out to have anything else.
+    # If all rows of a batch are dead letters with one error, a deployment is broken, or there is an
+    # outage that does not look like one. A task that sees no other rows holds its dead letters
+    # back, and writes them in a further attempt if the batch turns out to have other rows.
 
     def __init__(
         self, settings: WriterSettings, batch: BatchRange, committed: Positions, rows: int | None
@@ -33,7 +33,7 @@ class DeadLetterLimit:
         self._batch = batch
         starts = {p: batch.starts.get(p, committed.get(p, 0)) for p in batch.ends}
         if rows is None:
-            # The whole batch: of a repeated one, most bad records may be in what is left.
+            # Count the whole batch: in a repeated batch, the unwritten part may be mostly bad.
             self._total = sum(max(0, end - starts[p]) for p, end in batch.ends.items())
             self._left = {
                 p: max(0, end - max(starts[p], committed.get(p, 0)))
@@ -41,23 +41,23 @@ class DeadLetterLimit:
             }
         else:
             self._total = rows
-            # How the rows are spread over the files is not known.
+            # It is unknown how the rows are spread over the files.
             self._left = dict.fromkeys(batch.ends, 1)
-        letters = settings.dead_letters
-        self._limit = 0 if letters is None else letters.most(self._total)
-        # What an earlier attempt has written may be anything.
+        option = settings.dead_letters
+        self._limit = 0 if option is None else option.most(self._total)
+        # If an earlier run has written rows, they may have been fine.
         self._begun = any(committed.get(p, 0) > start for p, start in starts.items())
 
     def plan(
         self, planned: BatchPlan, only: Partitions | None, outcomes: Sequence[JobOutcome]
     ) -> BatchPlan:
-        """Return the plan with each source partition's part of what is left."""
+        """Return the plan with each source partition's share of the rest of the limit."""
         if self._settings.dead_letters is None:
             return planned
         left = self._limit - dead_letters_of(outcomes).total
         chosen = planned.keys() if only is None else planned.keys() & set(only)
-        # What is left goes to those that need it: so each attempt ends with more letters written,
-        # another partition that needs them, or more than the limit.
+        # Give the rest to the partitions that need it. Then each attempt writes more dead letters,
+        # finds another partition that needs some, or exceeds the limit.
         stopped = {
             partition
             for partition, part in (outcomes[-1].partitions.items() if outcomes else ())
@@ -70,8 +70,8 @@ class DeadLetterLimit:
             for outcome in outcomes
             for error in (*outcome.dead.errors, *outcome.dead_over_limit.errors)
         }
-        others = len(errors) > 1 or any(outcome.left_out_others for outcome in outcomes)
-        defer_dead_letters = not others and self._may_be_all_dead(outcomes)
+        mixed = len(errors) > 1 or any(outcome.left_out_others for outcome in outcomes)
+        defer_dead_letters = not mixed and self._may_be_all_dead(outcomes)
         return {
             p: replace(
                 plan, max_dead_letters=parts.get(p, 0), defer_dead_letters=defer_dead_letters
@@ -81,8 +81,8 @@ class DeadLetterLimit:
 
     def check(self, outcomes: Sequence[JobOutcome]) -> None:
         """Check the dead letters after an attempt."""
-        letters = self._settings.dead_letters
-        if letters is None or not outcomes:
+        option = self._settings.dead_letters
+        if option is None or not outcomes:
             return
         last, dead = outcomes[-1], dead_letters_of(outcomes)
         written = dead.total
@@ -91,32 +91,33 @@ class DeadLetterLimit:
         if dead.total > self._limit:
             raise WriteError(
                 f"{batch}: at least {dead.total} of {self._total} records are dead letters, and "
-                f"dead_letters.limit={letters.limit} allows {self._limit} in this batch. "
+                f"dead_letters.limit={option.limit} allows {self._limit} in this batch. "
                 f"The first is {next(iter(dead.first.values()))}. Most frequent: "
                 f"{dead.most_frequent()}. {written} of them are in the dead-letter topic "
-                f"{letters.topic!r}; the rest is not written, nor what follows it. Fix the query, "
-                "or raise dead_letters.limit, and start again: the query continues where it stopped"
+                f"{option.topic!r}; the rest and all rows after them are not written. Fix the "
+                "query, or raise dead_letters.limit, and start again: the query continues where it "
+                "stopped"
             )
         all_known = not last.unwritten or (last.over_limit and not last.left_out_others)
         if all_known and dead.is_one_error and self._may_be_all_dead(outcomes):
             raise WriteError(
                 f"{batch}: all {dead.total} rows of the batch are dead letters with one error: "
                 f"{dead.most_frequent()}. The first is {next(iter(dead.first.values()))}. "
-                f"{written or 'None'} of them are in the dead-letter topic {letters.topic!r}. "
-                "That is seldom bad data: a service is away, or the query is broken. Fix it and "
-                "start again: the query continues where it stopped. If such rows are to become "
-                "dead letters, set dead_letters.limit=1.0"
+                f"{written or 'None'} of them are in the dead-letter topic {option.topic!r}. "
+                "Bad data is seldom the cause: a service is down, or the query is broken. Fix it "
+                "and start again: the query continues where it stopped. If all rows of a batch "
+                "should become dead letters, set dead_letters.limit=1.0"
             )
 
     def _may_be_all_dead(self, outcomes: Sequence[JobOutcome]) -> bool:
-        """Return True if all rows are dead letters as far as is known, and must not be."""
-        letters = self._settings.dead_letters
-        if letters is None or letters.allows_all or self._begun:
+        """Return True if all rows known so far are dead letters, and that is not allowed."""
+        option = self._settings.dead_letters
+        if option is None or option.allows_all or self._begun:
             return False
         reported: Counter[TopicPartition] = Counter()
         for outcome in outcomes:
             for partition, part in outcome.partitions.items():
-                # A task that was lost may have committed other rows, which it did not report.
+                # A lost task may have committed other rows without reporting them.
                 if part.rows or part.skipped > reported[partition]:
                     return False
                 reported[partition] += part.dead_letters
@@ -124,9 +125,9 @@ class DeadLetterLimit:
 
     def log(self, outcomes: Sequence[JobOutcome]) -> None:
         """Log the batch's dead letters, without any values."""
-        letters = self._settings.dead_letters
+        option = self._settings.dead_letters
         dead = dead_letters_of(outcomes)
-        if letters is None or not dead.total:
+        if option is None or not dead.total:
             return
         kinds = ", ".join(
             f"{number} {reason} (first: {dead.first[reason]})"
@@ -139,7 +140,7 @@ class DeadLetterLimit:
             self._batch.batch_id,
             self._settings.group_id,
             counted(dead.total, "dead letter"),
-            letters.topic,
+            option.topic,
             kinds,
         )
 

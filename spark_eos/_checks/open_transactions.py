@@ -23,20 +23,20 @@ ABORT_INTERVAL: Final = 10
 """Seconds between the brokers' own checks for transactions past their timeout, by default
 (``transaction.abort.timed.out.transaction.cleanup.interval.ms``)."""
 
-# Seconds between two checks for what cancelled tasks left open.
+# Seconds between checks for transactions that cancelled tasks left open.
 _SWEEP_INTERVAL: Final = 0.25
-# Seconds that each of those checks may take.
+# Seconds that each of these checks may take.
 _SWEEP_TIMEOUT: Final = 5.0
 # Seconds to wait for a transaction's coordinator, which may be away.
 _END_TIMEOUT: Final = 10.0
 
 
 class OpenTransactions:
-    """The query's open transactions, to be ended once whoever opened them has been fenced."""
+    """The query's open transactions, to be ended once their writers have been fenced."""
 
-    # A fenced writer can't add offsets to what it has open, and the offsets that its transaction
-    # already holds aren't read before that transaction ends. So a transaction that can't be found
-    # or ended here costs time and nothing else: it is logged, and left to the brokers.
+    # A fenced writer can't add offsets to its open transaction, and the offsets that are already in
+    # the transaction aren't read before it ends. So a transaction that can't be found or ended here
+    # costs only time: it is logged, and left to the brokers.
 
     def __init__(self, connections: Connections, settings: WriterSettings) -> None:
         self._connections = connections
@@ -45,7 +45,7 @@ class OpenTransactions:
         self._silent_brokers: set[str] = set()
 
     def names(self, deadline: Deadline | None = None) -> list[str]:
-        """Transactional ids of the query that have an open transaction."""
+        """Return the query's transactional ids that have an open transaction."""
         pattern = id_pattern(self._settings.transactions.id_prefix, self._settings.group_id)
         silent = SilentBrokers(self._connections)
         transactions = open_transactions(
@@ -66,14 +66,14 @@ class OpenTransactions:
         self._end(names, deadline)
 
     def end_after_stop(self, seconds: float) -> None:
-        """End what cancelled tasks leave open until the last has stopped, or a newer run joins."""
+        """End transactions of cancelled tasks, until all have stopped or a newer run joins."""
         # The run's members have left the group, so nobody can commit offsets any more.
         until = time.monotonic() + seconds
         try:
             while True:
                 deadline = self._settings.group_deadline(at_most=_SWEEP_TIMEOUT)
-                # List first, then look at the group: a transaction that was open while the group
-                # had no members can't be a newer run's.
+                # List transactions first, then describe the group: a transaction that was open
+                # while the group had no members can't be a newer run's.
                 names = self.names(deadline)
                 if self._has_run(deadline):
                     return
@@ -99,9 +99,9 @@ class OpenTransactions:
         timeout_ms = self._settings.transactions.timeout_ms
         for name in names:
             logger.info("ending the open transaction of %s", printable(name))
-            each = Deadline(min(_END_TIMEOUT, deadline.remaining()), deadline.setting)
+            limit = Deadline(min(_END_TIMEOUT, deadline.remaining()), deadline.setting)
             try:
-                fence_producer(self._connections, name, timeout_ms, each)
+                fence_producer(self._connections, name, timeout_ms, limit)
             except AuthorizationError as error:
                 self.warn_of_hidden(error.text)
             except DeadlineExceededError as error:
@@ -117,7 +117,7 @@ class OpenTransactions:
         warn(
             logger,
             "EOS57",
-            "group %s: %s, and is passed over. If it coordinates open transactions of the query, "
+            "group %s: %s, and is skipped. If it coordinates open transactions of the query, "
             "they are not ended at once: no record is lost or duplicated, but their source "
             "partitions and consumers of the output wait until the brokers end them",
             self._settings.group_id,
@@ -134,10 +134,10 @@ class OpenTransactions:
         warn(
             logger,
             "EOS58",
-            "group %s: %s. What a killed worker left open is therefore not ended at once but by "
-            "the brokers, up to transactions.timeout_ms=%d and %d s after it began. No record is "
-            "lost or duplicated, but until then its source partitions are not written, and "
-            "consumers of the output wait. To end it at once the query needs %s: %s",
+            "group %s: %s. A transaction that a killed worker left open is therefore not ended at "
+            "once but by the brokers, up to transactions.timeout_ms=%d and %d s after it began. No "
+            "record is lost or duplicated, but until then its source partitions are not written, "
+            "and consumers of the output wait. To end it at once, the query needs %s: %s",
             settings.group_id,
             what,
             settings.transactions.timeout_ms,

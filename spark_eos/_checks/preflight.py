@@ -1,8 +1,8 @@
 """Checks made before anything is written; each error says what to change."""
 
-# Each is made once in a start. What is written depends on none of them: brokers judge each request
-# anew. What it does depend on, the run itself asks for: ids of topics, members of the group, open
-# transactions, offsets.
+# Each check is made once per start. Exactly-once does not depend on these checks: brokers check
+# every request again. The run itself asks for what exactly-once does depend on: ids of topics,
+# members of the group, open transactions, offsets.
 
 import logging
 from collections.abc import Callable, Collection
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def offset_commit_version(features: cluster.BrokerFeatures, where: Principal) -> int:
-    """The newest usable version of TxnOffsetCommit: 6 by topic id (KIP-1319), or 5 by name."""
+    """Return the newest usable TxnOffsetCommit version: 6 by topic id (KIP-1319), or 5 by name."""
     greatest = features.versions.get(TxnOffsetCommitRequest.API_KEY, -1)
     heartbeats = ConsumerGroupHeartbeatRequest.API_KEY in features.versions
     if not heartbeats or greatest < BY_NAME:
@@ -49,15 +49,15 @@ def offset_commit_version(features: cluster.BrokerFeatures, where: Principal) ->
     level = features.features.get("transaction.version", 0)
     if level < TRANSACTION_VERSION:
         raise UnsupportedBrokerError(
-            f"the cluster at {where.bootstrap_servers} has transaction.version={level}, spark-eos "
-            f"needs {TRANSACTION_VERSION} (KIP-890). Upgrade the feature: "
+            f"the cluster at {where.bootstrap_servers} has transaction.version={level}, but "
+            f"spark-eos needs {TRANSACTION_VERSION} (KIP-890). Upgrade the feature: "
             f"{transactions_upgrade(where)}"
         )
     return min(greatest, BY_ID)
 
 
 def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) -> int:
-    """Ask a broker for its newest version of TxnOffsetCommit."""
+    """Ask a broker for the newest usable version of TxnOffsetCommit."""
 
     def ask() -> int:
         features = cluster.broker_features(start.target, deadline)
@@ -67,7 +67,7 @@ def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) ->
 
 
 def feeds_itself(option: str, topic: str) -> ConfigurationError:
-    """Return the error for a topic of the query's own that is one of its sources."""
+    """Return the error for an option that names one of the query's sources."""
     return ConfigurationError(
         f"{option}={topic!r} is a topic that the query reads or keeps its progress in: it would "
         "feed itself; choose another topic"
@@ -126,7 +126,7 @@ def check_authorization(
 
     needed = query_acls(settings.group_id, settings.id_prefix, sources, settings.target_topics)
     on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
-    # Those that a query can do without are asked for in the same request.
+    # The same request asks for the ACLs that a query can do without.
     lacking = _lacking(start, [*on_topics, *_configs(settings)], deadline)
     missing = [acl for acl in on_topics if acl in lacking]
     codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []
@@ -150,7 +150,7 @@ def _denied(start: Start, what: str, check: Callable[[], None]) -> int | None:
 
 
 def _lacking(start: Start, wanted: Collection[Acl], deadline: Deadline) -> list[Acl]:
-    """Return which ACLs on topics this client lacks; nothing of topics that do not exist."""
+    """Return the wanted topic ACLs that this client lacks, except for topics that don't exist."""
     unknown = [acl for acl in wanted if not start.remembers(acl)]
     if not unknown:
         return []
@@ -166,14 +166,14 @@ def _configs(settings: WriterSettings) -> list[Acl]:
 
 
 def warn_of_unknown_limits(start: Start, settings: WriterSettings, deadline: Deadline) -> None:
-    """Log one warning if the query may not see which records its target topics take."""
+    """Log a warning if the query may not see which records its target topics accept."""
     if missing := _lacking(start, _configs(settings), deadline):
         warn(
             logger,
             "EOS53",
-            "group %s: %s. Until then, what these topics do not take is noticed only when a broker "
-            "refuses it: that ends the query, even with a dead-letter topic. If one has a "
-            "max.message.bytes below 1 MB, set kafka['batch.size'] to it",
+            "group %s: %s. Until then, a record that these topics do not accept is noticed only "
+            "when a broker refuses it, which ends the query, even with a dead-letter topic. If a "
+            "topic's max.message.bytes is below 1 MB, set kafka['batch.size'] to that value",
             settings.group_id,
             start.target.principal.lacks(missing),
         )
@@ -182,11 +182,11 @@ def warn_of_unknown_limits(start: Start, settings: WriterSettings, deadline: Dea
 def check_cluster(
     start: Start, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> int:
-    """Make all the checks above."""
+    """Run all of the checks above."""
     version = check_brokers(start, settings, deadline)
     check_authorization(start, settings, sources, deadline)
     check_target_topic(start, settings.topic, settings, deadline)
     if settings.dead_letters is not None:
-        letters = settings.dead_letters.topic
-        check_target_topic(start, letters, settings, deadline, "dead_letters.topic")
+        topic = settings.dead_letters.topic
+        check_target_topic(start, topic, settings, deadline, "dead_letters.topic")
     return version

@@ -1,4 +1,4 @@
-"""Warns of topics that may lose or hide records which brokers have acknowledged."""
+"""Warns of topics that may lose or hide acknowledged records."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ def warn_of_replication(
     connections: Connections, targets: Collection[str], deadline: Deadline
 ) -> None:
     """Warn of topics with a single replica, and of configs that lose records."""
-    # A single replica is what a lone broker on this machine is for.
+    # A single broker on this machine is meant to have only one replica.
     durable, local = durability(connections, {*_INTERNAL, *targets}, deadline)
     single = [topic for topic, kept in durable.items() if kept.replicas == 1]
     if single and not local:
@@ -26,7 +26,7 @@ def warn_of_replication(
             logger,
             "EOS52",
             "only one replica of %s: a broker crash can lose or hide committed records "
-            "(KAFKA-20734). Give them three: kafka-reassign-partitions.sh",
+            "(KAFKA-20734). Add replicas, so that there are three: kafka-reassign-partitions.sh",
             ", ".join(single),
         )
     if unsafe := {topic: kept for topic, kept in durable.items() if kept.unsafe_configs}:

@@ -12,14 +12,14 @@ logger = logging.getLogger(__name__)
 
 
 class RetentionWarning:
-    """Warns once in a run."""
+    """Warns at most once per run."""
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
         self._warned = False
 
     def after(self, outcomes: Sequence[JobOutcome]) -> None:
-        """Warn after the first batch that has written such rows."""
+        """Warn after the first batch with rows that are older than their topic's retention."""
         rows: Counter[str] = Counter()
         for outcome in outcomes:
             rows.update(outcome.counters.past_retention)
@@ -28,9 +28,9 @@ class RetentionWarning:
             warn(
                 logger,
                 "EOS72",
-                "group %s: rows older than retention.ms of their topics, which Kafka soon deletes: "
-                "%s. The query's `timestamp` column is the records' time: leave the column out to "
-                "write the present time, or raise retention.ms",
+                "group %s: rows are older than retention.ms of their topics, so Kafka will soon "
+                "delete them: %s. The query's `timestamp` column sets the records' time: leave the "
+                "column out to use the time of writing, or raise retention.ms",
                 self._group_id,
                 ", ".join(f"{counted(number, 'row')} of {topic}" for topic, number in rows.items()),
             )

@@ -1,4 +1,4 @@
-"""A start of a query: connections to each of its clusters, and what was found out by them."""
+"""The start of a query: connections to its clusters, and the results of checks made with them."""
 
 import contextlib
 import logging
@@ -17,34 +17,36 @@ from spark_eos.errors import SparkEosError
 
 logger = logging.getLogger(__name__)
 
-# Seconds for which what was found out need not be asked again: as long as Kafka's clients rely on
-# metadata (metadata.max.age.ms). Spark runs no batch before there are records, maybe for days.
+# Seconds for which results are valid: as long as Kafka's clients rely on metadata
+# (metadata.max.age.ms). Spark runs no batch before there are records, which may take days.
 _VALID: Final = 300.0
 
 Result = TypeVar("Result")
 
 
 class Start:
-    """Open from the query's first request to the end of its run, which takes it over."""
+    """A start, open from the query's first request to the end of its run, which takes it over."""
 
-    # `with start:` is a step of it. It begins anew in a step that finds it too old, or another
-    # process's, and is closed if a step fails, or when its owner goes away without a run.
+    # Each step of a start runs within `with start:`. If a start is too old or was made by another
+    # process, the step opens it again. A start is closed if a step fails, or if its owner goes
+    # away without a run.
 
     def __init__(self, settings: WriterSettings) -> None:
         self._settings = settings
-        # A user's thread may take a step while the query's first batch takes over.
+        # A user's thread may run a step while the query's first batch takes the start over.
         self._lock = threading.Lock()
         self._open()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Spark Connect pickles the sink to the process where batches run, which begins its own.
+        # Spark Connect pickles the sink for the process that runs the batches, which has a start
+        # of its own.
         return Start, (self._settings,)
 
     def _open(self) -> None:
         source = self._settings.source_client
         self.target = Connections(self._settings.client)
         self.source = self.target if source is None else Connections(source)
-        self._found: dict[Hashable, Any] = {}
+        self._results: dict[Hashable, Any] = {}
         self._process = os.getpid()
         self._until = time.monotonic() + _VALID
         self._close_if_abandoned()
@@ -75,8 +77,8 @@ class Start:
         if kind is not None:
             self.close()
         if isinstance(error, SparkEosError):
-            # Without the frames that it came through: a script's last lines are its own place and
-            # the text.
+            # Drop the frames that the error passed through, so that a script's last lines show
+            # only its own frame and the error's text.
             logger.debug("the query does not start", exc_info=error.with_traceback(trace))
             raise error.with_traceback(None) from None
 
@@ -85,51 +87,51 @@ class Start:
         return self._settings.connect_deadline()
 
     def cached(self, what: Hashable, find_out: Callable[[], Result]) -> Result:
-        """Return what was found out before, or else is found out now."""
-        if what not in self._found:
+        """Return an earlier result, or find it out now."""
+        if what not in self._results:
             self.remember(what, find_out())
-        result: Result = self._found[what]
+        result: Result = self._results[what]
         return result
 
     def remember(self, what: Hashable, result: object = None) -> None:
-        self._found[what] = result
+        self._results[what] = result
 
     def remembers(self, what: Hashable) -> bool:
-        return what in self._found
+        return what in self._results
 
     def handed_over(self) -> "Start":
-        """Return a start with these connections and findings, for a run; this one opens others."""
+        """Return a start for a run with these connections and results; this one opens new ones."""
         taken = Start(self._settings)
         with self._lock:
             self._renew_if_too_old()
             taken.target, taken.source = self.target, self.source
-            taken._found, taken._until = self._found, self._until
+            taken._results, taken._until = self._results, self._until
             taken._close_if_abandoned()
             self._abandoned.detach()
             self._open()
         return taken
 
     def close(self) -> None:
-        """Close all connections; the next step opens others. May be called again."""
+        """Close all connections; the next step opens new ones. May be called again."""
         with self._lock:
             self._close()
 
     def _close(self) -> None:
         self._until = 0.0
         self._abandoned.detach()
-        # A fork has no thread that serves its parent's connections.
+        # A forked process has no thread that serves its parent's connections.
         if self._process == os.getpid():
             self.source.close()
             self.target.close()
 
 
 def _close_in_background(process: int, *connections: Connections) -> None:
-    # Python may collect the owner in any thread: also in one that the connections need, or hold.
+    # Python may collect the owner in any thread, even in one that the connections need or block.
     def close() -> None:
-        for each in connections:
-            each.close()
+        for connection in connections:
+            connection.close()
 
-    if process != os.getpid() or not any(each.is_open for each in connections):
+    if process != os.getpid() or not any(connection.is_open for connection in connections):
         return
     with contextlib.suppress(RuntimeError):  # the interpreter is ending
         threading.Thread(target=close, name="spark-eos-closing", daemon=True).start()

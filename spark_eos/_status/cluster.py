@@ -1,4 +1,4 @@
-"""Whether and how spark-eos can run on a cluster, by what its brokers support."""
+"""Finds out whether and how spark-eos can run on a cluster, by the features of its brokers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ class BrokerStatus:
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """Whether and how spark-eos can run on the cluster."""
+    """Says whether and how spark-eos can run on the cluster."""
 
-    brokers: tuple[BrokerStatus, ...]  # those that answer
+    brokers: tuple[BrokerStatus, ...]  # the brokers that answer
     transaction_version: int  # the finalized level of the feature transaction.version
-    # TxnOffsetCommit's version that a query uses here, 5 or 6; None if none can run.
+    # The TxnOffsetCommit version that a query uses here, 5 or 6; None if no query can run.
     offset_commit_version: int | None
     problem: str | None  # why no query can run here, and the remedy
 
 
 def cluster_status(features: Mapping[int, BrokerFeatures], where: Principal) -> ClusterStatus:
-    """Return True if a query can run on brokers with these features."""
+    """Return whether and how a query can run on brokers with these features."""
     # A query talks to all brokers, so it can only use what every broker supports.
     spoken = set.intersection(*(set(f.versions) for f in features.values()))
     common = BrokerFeatures(

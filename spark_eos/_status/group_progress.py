@@ -1,4 +1,4 @@
-"""A query's progress: its group's offsets, read once, and what their texts tell of it."""
+"""A query's progress: its group's offsets, read once, and what their metadata says."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class PartitionStatus:
     topic: str
     partition: int
     committed: int | None  # the next offset to process
-    last_stable: int | None  # the first that a read_committed consumer can't reach yet
-    high_watermark: int | None  # the next to be written
-    member: str | None  # id of the member that it is assigned to
-    log_start: int | None = None  # the first that is not deleted
+    last_stable: int | None  # the first offset that a read_committed consumer can't reach yet
+    high_watermark: int | None  # the next offset to be written
+    member: str | None  # the id of the member that the partition is assigned to
+    log_start: int | None = None  # the first offset that is not deleted
 
     @property
     def lag(self) -> int | None:
@@ -35,7 +35,7 @@ class PartitionStatus:
 
     @property
     def deleted(self) -> int | None:
-        """Number of offsets from the committed one on that are deleted, so nobody can read them."""
+        """Number of deleted offsets from the committed one on, which nobody can read any more."""
         if self.committed is None or self.log_start is None:
             return None
         return max(0, self.log_start - self.committed)
@@ -46,7 +46,7 @@ class MirroredPartition:
     """A mirrored query's progress in one source partition."""
 
     source: SourcePartition
-    offset: int  # the next to read
+    offset: int  # the next offset to read
     progress: TopicPartition  # the progress partition whose group offset this is
 
 
@@ -56,7 +56,7 @@ class StagedStatus:
 
     topic: str  # the progress topic
     batch: StagedBatch
-    # Of which all rows are written and committed; all of them if the batch has no rows.
+    # Files whose rows are all written and committed; all files if the batch has no rows.
     files_written: int
 
     @property
@@ -73,12 +73,12 @@ class GroupProgress:
 
     @classmethod
     def read(cls, connections: Connections, group_id: str, deadline: Deadline) -> "GroupProgress":
-        """Ask for the offsets, published positions of a staged query included."""
+        """Ask for the offsets, including the published positions of a staged query."""
         return cls(all_group_offsets(connections, group_id, deadline, positions=True))
 
     @cached_property
     def known(self) -> KnownPartitions:
-        """What the texts tell; positions, which are for monitoring only, tell nothing."""
+        """What the offsets' metadata says, without positions, which are for monitoring only."""
         return KnownPartitions.of(
             {p: offset for p, offset in self.committed.items() if not is_position(offset.metadata)}
         )
@@ -94,14 +94,14 @@ class GroupProgress:
 
     @cached_property
     def staged(self) -> StagedStatus | None:
-        """The last staged batch; None if none is named by a staged commit."""
+        """The last staged batch; None if no staged commit names one."""
         if not self._staged_commits:
             return None
         (topic, _), batch = max(
             self._staged_commits.items(), key=lambda item: (item[1].batch, item[0])
         )
         if batch.directory is None:
-            # No transaction moves the offsets of its files.
+            # Without rows, no transaction moves the offsets of the batch's files.
             return StagedStatus(topic, batch, batch.files)
         end = first_position(batch.batch + 1)
         written = sum(
@@ -112,14 +112,14 @@ class GroupProgress:
 
     @property
     def progress_topics(self) -> set[str]:
-        """Topics whose offsets are no positions in their logs."""
+        """Topics whose offsets are not positions in their logs."""
         return {topic for topic, _ in self._staged_commits} | {
             pair.progress.topic for pair in self.mirrored
         }
 
     @property
     def foreign(self) -> tuple[TopicPartition, ...]:
-        """Partitions whose offsets have a text of another client."""
+        """Partitions whose offsets have metadata of another client."""
         others = self.known.set_by_others
         return tuple(sorted(p for p in others if has_text(self.committed[p])))
 
@@ -133,7 +133,7 @@ class GroupProgress:
 def mirrored_progress(
     connections: Connections, group_id: str, deadline: Deadline
 ) -> tuple[MirroredPartition, ...]:
-    """Return a mirrored query's progress; `ConfigurationError` if the group has none."""
+    """Return a mirrored query's progress; raise `ConfigurationError` if the group has none."""
     pairs = GroupProgress.read(connections, group_id, deadline).mirrored
     if not pairs:
         raise no_progress(group_id)
@@ -144,5 +144,5 @@ def no_progress(group_id: str, more: str = "") -> ConfigurationError:
     """Return the error for a group without an offset of a mirrored query."""
     return ConfigurationError(
         f"group {group_id!r} has no offset of a mirrored query: check --group-id, and that "
-        f"--bootstrap-servers leads to the target's cluster{more}"
+        f"--bootstrap-servers leads to the target cluster{more}"
     )

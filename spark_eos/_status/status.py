@@ -47,22 +47,22 @@ class Status:
         group_id: The consumer group.
         prefix: The transactional id prefix.
         taken_at: Time of the request, in seconds since 1970.
-        group: State, epochs and members; without a state if its coordinator does not answer, and
-            then without partitions.
+        group: State, epochs and members. If its coordinator does not answer, there is no state, and
+            there are no partitions.
         partitions: All partitions of topics in which the group has offsets or assignments, except
-            progress topics: their offsets are no positions in their log. Of a mirrored query, the
-            source partitions that they stand for; of a staged one, the positions in its sources
-            that it publishes after each batch, for monitoring only.
-        mirrored: The source partitions of a mirrored query; empty for any other one.
+            progress topics, whose offsets are not positions in their logs. For a mirrored query,
+            the source partitions that the progress partitions stand for. For a staged query, the
+            positions in its sources that it publishes after each batch, for monitoring only.
+        mirrored: The source partitions of a mirrored query; empty for any other query.
         staged: The last staged batch; None if the query does not stage its batches.
-        foreign: Partitions of the group whose offsets have a text of another client.
+        foreign: Partitions of the group whose offsets have metadata of another client.
         transactions: The query's open transactions, oldest first.
-        held_back: Partitions of the sources, and of the targets that were asked for, that
-            transactions hold back, of other clients or whose is unknown: nobody reads past them
-            with read_committed.
+        held_back: Partitions of the sources, and of the requested targets, that are held back by
+            transactions of other or unknown clients: nobody reads past these transactions with
+            read_committed.
         cluster: The brokers' versions.
-        silent: Brokers that do not answer, such as ``2 (host:9092)``: what they alone know, open
-            transactions and the ends of partitions, is not in here.
+        silent: Brokers that do not answer, such as ``2 (host:9092)``. What only they know, open
+            transactions and the ends of partitions, is missing here.
     """
 
     group_id: str
@@ -87,7 +87,7 @@ class Status:
 
     @property
     def lag(self) -> int | None:
-        """Sum over all partitions whose lag is known; None if it is known of none."""
+        """The sum over all partitions whose lag is known; None if no lag is known."""
         known = [partition.lag for partition in self.partitions if partition.lag is not None]
         return sum(known) if known else None
 
@@ -109,7 +109,7 @@ class Status:
             parts.append(Group(self._open(), tables.transactions(self.transactions, self.taken_at)))
         else:
             whose = f"open transactions of prefix {self.prefix} and group {self.group_id}"
-            unknown = f"Whether there are {whose} is unknown."
+            unknown = f"It is unknown whether there are {whose}."
             parts.append(Text(unknown if self.silent else f"No {whose}."))
         if self.held_back:
             parts.append(tables.held_back(self.held_back, self.taken_at))
@@ -135,7 +135,7 @@ class Status:
         lag = "unknown" if self.lag is None else f"{least}{self.lag:,}"
         line.append(f", {counted(len(group.members), 'member')}, lag {lag}")
         if self.mirrored and all(partition.lag is None for partition in self.partitions):
-            line.append(" (of the source only with --source-bootstrap-servers)")
+            line.append(" (known only with --source-bootstrap-servers)")
         return line
 
     def _open(self) -> Text:
@@ -162,8 +162,9 @@ def ask_status(
     targets: Collection[str] = (),
 ) -> Status:
     """Ask a cluster about a query, without joining, fencing or creating anything."""
-    # The requests follow one another, so a running query moves on between them. The seconds are for
-    # reaching the cluster, and again for all else; limit is their setting's name.
+    # The requests are sent one after the other, so a running query moves on between them. The
+    # seconds apply to reaching the cluster, and then again to everything else; ``limit`` is the
+    # name of their setting.
     with contextlib.ExitStack() as stack:
         connections = stack.enter_context(reached(client, seconds, limit))
         source = None
@@ -192,11 +193,11 @@ def _status(
             "run with this group_id, or its offsets have expired"
             + (f"{left}, which spark-eos abort ends" if transactions else "")
         )
-    # Instance ids end in a number: the shorter ones have the lower numbers.
+    # Instance ids end in a number: the shorter ids have the lower numbers.
     members = sorted(
         group.members, key=lambda m: (len(m.instance_id or ""), m.instance_id or m.member_id)
     )
-    # Committed offsets first, so that none is newer than its partition's end.
+    # Read the committed offsets first, so that none is newer than its partition's end.
     progress = GroupProgress.read(connections, group_id, deadline) if known else GroupProgress({})
     assigned = {p: m.member_id for m in members for p in m.assigned or ()}
     read = {topic for topic, _ in [*progress.committed, *assigned]}
@@ -207,7 +208,7 @@ def _status(
     others = tuple(
         blocked
         for blocked in held_back(connections, ends, deadline, silent)
-        # By the id, since a running query has begun other transactions meanwhile.
+        # Compare the id, since a running query has begun other transactions meanwhile.
         if blocked.transaction is None or not own.fullmatch(blocked.transaction.transactional_id)
     )
     partitions = [
@@ -221,21 +222,23 @@ def _status(
         for partition in sorted({*progress.committed, *assigned, *ends})
         if partition.topic in sources
     ]
-    starts_there: Mapping[TopicPartition, int] = {}
-    there: Mapping[TopicPartition, EndOffsets | None] = {}
+    source_starts: Mapping[TopicPartition, int] = {}
+    source_ends: Mapping[TopicPartition, EndOffsets | None] = {}
     silent_sources: tuple[str, ...] = ()
     if source_connections is not None:
         silent_there = SilentBrokers(source_connections)
         topics = {pair.source.topic for pair in progress.mirrored}
-        there = end_offsets(source_connections, topics, deadline, silent=silent_there)
-        starts_there = start_offsets(source_connections, topics, deadline, silent=silent_there)
-        others += held_back(source_connections, there, deadline, silent_there)
+        source_ends = end_offsets(source_connections, topics, deadline, silent=silent_there)
+        source_starts = start_offsets(source_connections, topics, deadline, silent=silent_there)
+        others += held_back(source_connections, source_ends, deadline, silent_there)
         silent_sources = silent_there.names
     for pair in progress.mirrored:
         source, committed = pair.source.topic_partition, progress.committed[pair.progress]
         member = assigned.get(pair.progress)
         partitions.append(
-            _partition(source, committed, starts_there.get(source), there.get(source), member)
+            _partition(
+                source, committed, source_starts.get(source), source_ends.get(source), member
+            )
         )
     features = cluster.features_of_brokers(silent, deadline)
     return Status(

@@ -1,4 +1,4 @@
-"""The tables of which a query's status is made, for a terminal or a notebook."""
+"""The tables that show a query's status in a terminal or a notebook."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -18,7 +18,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._status.cluster import ClusterStatus
 from spark_eos._status.group_progress import MirroredPartition, PartitionStatus, StagedStatus
 
-# A line names at most so many partitions.
+# The most partitions that a line names.
 _NAMED = 20
 
 
@@ -28,7 +28,7 @@ def host(member: DescribedMember) -> str:
 
 
 def silent_brokers(names: Sequence[str]) -> Text:
-    """Say what is not known, since brokers do not answer."""
+    """Say what is unknown because brokers do not answer."""
     what = does_not_answer(names)
     unknown = "the open transactions that it coordinates and the partitions that it leads"
     return Text(f"{what[0].upper()}{what[1:]}: {unknown} are unknown", style="bold yellow")
@@ -101,7 +101,7 @@ def partitions(statuses: Iterable[PartitionStatus], names: Mapping[str, str]) ->
 
 
 def deleted(statuses: Iterable[PartitionStatus]) -> Text:
-    """Warn of what retention has deleted before the query has read it."""
+    """Warn of records that retention deleted before the query read them."""
     lost = sorted(
         (
             (status.deleted, f"{status.topic} {status.partition}")
@@ -137,7 +137,7 @@ def staged(status: StagedStatus) -> Group:
 def foreign(others: Sequence[TopicPartition]) -> Text:
     names = ranges(others[:_NAMED]) + (", ..." if len(others) > _NAMED else "")
     what = counted(len(others), "offset")
-    return Text(f"{what} with a text that is not spark-eos', set by another client: {names}")
+    return Text(f"{what} with metadata set by another client, not by spark-eos: {names}")
 
 
 def held_back(blocked: Sequence[BlockedPartition], now: float) -> Group:

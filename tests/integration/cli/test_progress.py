@@ -44,7 +44,7 @@ def test_status_and_progress_name_the_source(written: MirroredFlow) -> None:
     shown = " ".join(run("status", flow, *_source(flow)).stdout.split())
     assert ", delivery mirrored, 0 members, lag 5" in shown
     shown = " ".join(run("status", flow).stdout.split())
-    assert "lag unknown (of the source only with --source-bootstrap-servers)" in shown
+    assert "lag unknown (known only with --source-bootstrap-servers)" in shown
     rows = [line.split() for line in run("progress", flow).stdout.splitlines()]
     assert [row[:5] for row in rows if row[0] == flow.source] == [
         [flow.source, "0", "10", flow.progress, "0"],

@@ -172,11 +172,11 @@ def test_a_transaction_whose_coordinator_does_not_answer(
         table = run("status", flow, "--target", flow.target)
         found = json.loads(run("status", flow, "--target", flow.target, "--json").stdout)
     assert (aborted.exit_code, aborted.stdout) == (2, "")
-    unknown = f"there are open transactions of prefix spark-eos and group {flow.group_id} is unknow"
-    assert f"whether {unknown}" in aborted.stderr
+    unknown = f"whether there are open transactions of prefix spark-eos and group {flow.group_id}"
+    assert f"it is unknown {unknown}" in aborted.stderr
     assert table.exit_code == 2
     words = " ".join(table.stdout.split())
-    assert f"Whether {unknown}" in words
+    assert f"It is unknown {unknown}." in words
     assert "No open transactions" not in words
     assert "Held back by other clients' open transactions, or by unknown ones: nobody" in words
     (held,) = found["held_back"]

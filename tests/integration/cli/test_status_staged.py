@@ -74,7 +74,7 @@ def test_a_text_that_another_client_has_written_has_a_line(
     found = document(flow)
     assert (found["delivery"], found["staged"]) == (None, None)
     assert found["foreign_offsets"] == [{"topic": progress, "partition": 0}]
-    line = "1 offset with a text that is not spark-eos', set by another client: "
+    line = "1 offset with metadata set by another client, not by spark-eos: "
     assert f"{line}{progress} 0\n" in run("status", flow).stdout
 
 

@@ -116,7 +116,7 @@ def test_sources_of_a_union(
     _union(spark_eos_session, flow, [one, other], delivery)
     for topics, words in (
         ([one], rf"offsets of 2 sources \({one}; {other}\), and the query has 1"),
-        ([other, one], f"offsets of {one} for source 1 of the query, which does not read that"),
+        ([other, one], f"offsets of {one} for source 1 of the query, which no longer reads it"),
         ([one, flow.target + "-x"], "does not exist"),
     ):
         with pytest.raises(errors.SparkEosError, match=words) as refused:

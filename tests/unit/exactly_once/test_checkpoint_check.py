@@ -66,10 +66,10 @@ def test_what_spark_has_not_begun() -> None:
         ({"offsets/2": 'v1\n{"batchWat'}, "a damaged offsets/2: its line '{\"batchWat'"),
         ({"offsets/2": 'v1\n{}\n{"a":{"0":8'}, "a damaged offsets/2: its line"),
         ({"offsets/2": 'v9\n{}\n{"a":{"0":8}}'}, r"offsets/2 has format 'v9', .* newer version"),
-        ({"offsets/1": None}, "has no offsets/1, which Spark continues from"),
+        ({"offsets/1": None}, "has no offsets/1, from which Spark would continue"),
         ({"offsets/1": "garbage"}, "a damaged offsets/1"),
-        (dict.fromkeys(("offsets/0", "offsets/1", "offsets/2")), "finished and has no offsets"),
-        ({"offsets/2": None}, "calls batch 2 finished and has offsets up to batch 1 only"),
+        (dict.fromkeys(("offsets/0", "offsets/1", "offsets/2")), "finished but has no offsets"),
+        ({"offsets/2": None}, "calls batch 2 finished but has offsets up to batch 1 only"),
         ({"commits/5": "v1\n{}"}, "calls batch 5 finished"),
         ({"commits/2": ""}, "a damaged commits/2: it is empty"),
         ({"commits/2": 'v1\n{"next'}, "a damaged commits/2"),
@@ -118,7 +118,7 @@ def test_sources_by_their_order(last: str) -> None:
     for wrong, words in (
         ([_reads("a")], r"offsets of 2 sources \(a; b\), and the query has 1"),
         ([_reads("a"), _reads("b"), None], "and the query has 3"),
-        ([_reads("b"), _reads("a")], "offsets of a for source 1 of the query, which does not read"),
+        ([_reads("b"), _reads("a")], "offsets of a for source 1 of the query, which no longer"),
         ([_reads("a"), _reads("c")], "offsets of b for source 2"),
     ):
         with pytest.raises(CheckpointError, match=words) as refused:

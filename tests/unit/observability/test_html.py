@@ -64,7 +64,7 @@ def test_a_report() -> None:
     ]
     for line in (
         ["error", "3"],
-        ["Records of 1970-01-01T00:00:00Z, by 1 ms later: 4 written"],
+        ["Records of 1970-01-01T00:00:00Z written as 1 ms later: 4"],
         ["80.0", "60.0", "20.0"],
         ["Deleted before they were read:"],
         ["a", "0", "10", "2"],
@@ -133,7 +133,7 @@ def test_a_status_has_what_the_command_shows() -> None:
         ["Group g<b>: Stable, group epoch 3, assignment epoch 3, 1 member, lag 200"],
         ["spark-eos-0", "3", SHOWN, "10.0.0.1", "orders 0"],
         ["orders", "0", "1,000", "1,200", "1,201", "200", "spark-eos-0"],
-        ["1 offset with a text that is not spark-eos', set by another client: orders 1"],
+        ["1 offset with metadata set by another client, not by spark-eos: orders 1"],
         ["No open transactions of prefix spark-eos and group g<b>."],
         ["1", "6", "1", "2"],
         ["Offsets are committed by topic id (KIP-1319): TxnOffsetCommit v6."],
