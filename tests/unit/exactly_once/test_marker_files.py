@@ -140,5 +140,5 @@ def test_a_marker_of_another_format_is_refused(format_: object, key: str) -> Non
     fields = {**json.loads(Marker("group").text()), key: format_}
     if format_ is None or key == "format":
         del fields["spark-eos"]
-    with pytest.raises(FormatVersionError, match=f"reads format {FORMAT} alone"):
+    with pytest.raises(FormatVersionError, match=f"reads only format {FORMAT}"):
         Marker.parse(json.dumps(fields))

@@ -117,5 +117,5 @@ def test_positions_of_batches_do_not_overlap_and_end_before_kafkas() -> None:
     last = (1 << 30) - 1
     assert [first_position(n) for n in (0, 1, 7)] == [0, 1 << 32, 7 << 32]
     assert first_position(last) < 1 << 62
-    with pytest.raises(WriteError, match=f"batch {last + 1} is beyond .* another group_id"):
+    with pytest.raises(WriteError, match=f"batch {last + 1} does not fit .* another group_id"):
         first_position(last + 1)

@@ -76,7 +76,7 @@ def test_what_leads_elsewhere_is_refused(
     for member, _content in hostile:
         member.name = member.name.replace("/HERE", str(tmp_path))
     archive = _archive(inside / "some.tar.gz", _file("first.jar"), *hostile)
-    with pytest.raises(ValueError, match="refused"):
+    with pytest.raises(ValueError, match="unsafe member"):
         unpack(archive, inside / "some")
     assert not (inside / "some").exists()
     assert [*tmp_path.rglob("outside")] == []
@@ -84,7 +84,7 @@ def test_what_leads_elsewhere_is_refused(
 
 def test_what_an_earlier_attempt_has_left_is_replaced(tmp_path: Path) -> None:
     archive = _archive(tmp_path / "some.tar.gz", _file("../outside"))
-    with pytest.raises(ValueError, match="refused"):
+    with pytest.raises(ValueError, match="unsafe member"):
         unpack(archive, tmp_path / "some")
     (left,) = (path for path in tmp_path.iterdir() if path.is_dir())
     (left / "old").touch()

@@ -252,5 +252,5 @@ def test_requests_hold_everything_once() -> None:
 def test_what_another_version_has_written_is_refused(version: object) -> None:
     """An operator's offset has no text; another client's is not ours, and tells nothing."""
     text = json.dumps({"spark-eos": version, "partitions": "0", "topics": ""})
-    with pytest.raises(FormatVersionError, match=f"reads format {FORMAT} alone"):
+    with pytest.raises(FormatVersionError, match=f"reads only format {FORMAT}"):
         KnownPartitions.of({_A0: CommittedOffset(9, text)})
