@@ -74,7 +74,7 @@ class ConnectionManager(NodeConnections):
         if not advertised:
             return "no broker has answered yet"
         names = ", ".join(map(printable, advertised[:_NAMED]))
-        return f"no answer from {names}, which the brokers have in their advertised.listeners"
+        return f"no answer from {names}, which the brokers name in their advertised.listeners"
 
     def check(self) -> None:
         """Raise `AuthenticationError` if a connection was refused permanently."""
@@ -96,7 +96,7 @@ class ConnectionManager(NodeConnections):
             self._refusal.__cause__ = error
             return
         if reached:
-            listener += ", which a broker has in its advertised.listeners"
+            listener += ", which a broker names in its advertised.listeners"
         if reached or not closed_by_peer(error):
             self._failures[address] = f"{listener}: {error}"
             self._closing_since = None

@@ -278,7 +278,7 @@ def _without_prefix(settings: Mapping[str, Any]) -> dict[str, Any]:
     if len(named) < len(settings):
         twice = sorted(name for name in named if _SPARKS_PREFIX + name in settings)
         names = ", ".join(name for name in twice if name in settings)
-        raise ConfigurationError(f"kafka has {names} twice: with the prefix 'kafka.' and without")
+        raise ConfigurationError(f"kafka has {names} twice: with and without the prefix 'kafka.'")
     return named
 
 
