@@ -48,7 +48,7 @@ def in_connect_worker() -> bool:
 
 
 def threads_are_pinned() -> bool:
-    """Return True if each Python thread has its own JVM thread, and so its own properties."""
+    """Return True if each Python thread has its own JVM thread, and so its own local properties."""
     return isinstance(SparkContext._gateway, ClientServer)
 
 

@@ -27,7 +27,7 @@ STAGED: Final = "staged"
 
 @dataclass(frozen=True)
 class Marker:
-    """Says what a checkpoint's offsets belong to; without a group if none has written from it."""
+    """Says what a checkpoint's offsets belong to; no group if none has written from it yet."""
 
     group_id: str | None = None
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class MarkerFiles:
         if self._marker is None:
             paths = self._paths()
             latest = self._latest(paths)
-            # Another run that has written its own marker may remove one between list and read.
+            # Another run that has written its own marker may have removed the one that was listed.
             while latest is None and paths != (again := self._paths()):
                 paths, latest = again, self._latest(again)
             self._marker = latest or Marker()

@@ -153,7 +153,7 @@ class OffsetLog:
         return self._query_id
 
     def exists(self) -> bool:
-        """Return True if the location has any files of Spark's."""
+        """Return True if Spark has written any files at the location."""
         if self._files.read("metadata") is not None:
             return True
         return any(self._files.names(name) for name in _PARTS)
@@ -282,7 +282,7 @@ class LogFiles(Files, Protocol):
     """The file operations for completing Spark's own logs in a checkpoint."""
 
     # There is no other way: whatever its options, Spark reads the entry of the batch before the
-    # last from the checkpoint, and with availableNow it has no mode that does without.
+    # last from the checkpoint, and with availableNow it has no mode that does without this entry.
 
     def copy_file(self, source: str, target: str) -> None:
         """Create a file with another file's text; it appears complete or not at all."""

@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 class DeadLetterLimit:
     """The limit of one batch: ``dead_letters.limit``."""
 
-    # Each attempt divides the rest of the limit among the source partitions, so that any number of
-    # tasks keeps the limit. A task that needs more than its share stops. In a further attempt, its
-    # partitions get what other partitions have not used.
+    # Each attempt divides the rest of the limit among the source partitions, so that the limit
+    # holds for any number of tasks. A task that needs more than its share stops. In a further
+    # attempt, its partitions get what other partitions have not used.
     #
     # If all rows of a batch are dead letters with one error, a deployment is broken, or there is an
     # outage that does not look like one. A task that sees no other rows holds its dead letters

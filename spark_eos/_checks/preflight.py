@@ -1,8 +1,8 @@
 """Checks made before anything is written; each error says what to change."""
 
 # Each check is made once per start. Exactly-once does not depend on these checks: brokers check
-# every request again. The run itself asks for what exactly-once does depend on: ids of topics,
-# members of the group, open transactions, offsets.
+# every request again. The run itself asks for everything that exactly-once does depend on: topic
+# ids, group members, open transactions and offsets.
 
 import logging
 from collections.abc import Callable, Collection
@@ -69,8 +69,8 @@ def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) ->
 def feeds_itself(option: str, topic: str) -> ConfigurationError:
     """Return the error for an option that names one of the query's sources."""
     return ConfigurationError(
-        f"{option}={topic!r} is a topic that the query reads or keeps its progress in: it would "
-        "feed itself; choose another topic"
+        f"{option}={topic!r} is a topic that the query reads or keeps its progress in, so the "
+        "query would feed itself: choose another topic"
     )
 
 

@@ -18,7 +18,7 @@ def warn_of_replication(
     connections: Connections, targets: Collection[str], deadline: Deadline
 ) -> None:
     """Warn of topics with a single replica, and of configs that lose records."""
-    # A single broker on this machine is meant to have only one replica.
+    # A lone broker on this machine is expected to have a single replica.
     durable, local = durability(connections, {*_INTERNAL, *targets}, deadline)
     single = [topic for topic, kept in durable.items() if kept.replicas == 1]
     if single and not local:

@@ -40,7 +40,7 @@ from spark_eos._worker.task_report import REPORT, JobOutcome, job_outcome
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import WriteError
 
-# How many consumers an executor caches (spark.kafka.consumer.cache.capacity).
+# How many consumers an executor caches by default (spark.kafka.consumer.cache.capacity).
 _CACHED_CONSUMERS: Final = 64
 
 
@@ -97,7 +97,7 @@ class BatchJobs:
             if tasks < partitions:
                 rows = rows.coalesce(tasks)
         else:
-            # One task per partition: rows that were too many for one task may be so again.
+            # One task per partition: rows that were too many for one task may be too many again.
             chosen = self._is_one_of(map(sources.source, only))
             rows = self._single_task(rows.where(chosen))
         task = write_task(

@@ -47,7 +47,7 @@ class ExecutionLog(OffsetLog):
         running = self._running(batch_id)
         where = f"batch {batch_id}"
         ends = parse_positions(running.ends(), where)
-        # Spark reports no start for the first batch that it knows; the checkpoint has it.
+        # Spark reports no start offsets for the first batch that it knows; the checkpoint has them.
         starts = parse_positions(running.starts(), where) or self.initial()
         return BatchRange(batch_id, starts, ends)
 
@@ -129,7 +129,7 @@ class ClassicRuntime(QueryRuntime):
         return self._session.sparkContext.defaultParallelism
 
     def tasks(self, job: DataFrame) -> int | None:
-        """Return the job's number of tasks: PySpark takes a lost connection for the last row."""
+        """Return the job's number of tasks. PySpark takes a lost connection for the end of rows."""
         return internals.task_count(job)
 
     def collect(
@@ -192,7 +192,10 @@ class ClassicRuntime(QueryRuntime):
 
 @contextmanager
 def described(context: SparkContext, text: str) -> Iterator[None]:
-    """Put a text before Spark's own description of this thread's jobs, which is the query's ids."""
+    """Put a text before Spark's own description of this thread's jobs, which has the query's ids.
+
+    Restore the description at the end.
+    """
     before = context.getLocalProperty(_DESCRIPTION)
     whole = text if before is None else f"{text}\n{before}"
     with local_property(context, _DESCRIPTION, whole, before):
@@ -203,7 +206,7 @@ def described(context: SparkContext, text: str) -> Iterator[None]:
 def local_property(
     context: SparkContext, name: str, text: str, before: str | None = None
 ) -> Iterator[None]:
-    """Set a property of the jobs that this thread starts; reset it to ``before`` at the end."""
+    """Set a property of the jobs that this thread starts; reset it to ``before`` afterwards."""
     context.setLocalProperty(name, text)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Checks of the columns that a query writes."""
+"""Checks the columns that a query writes."""
 
 from collections.abc import Mapping
 from typing import Final

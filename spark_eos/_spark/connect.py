@@ -72,7 +72,7 @@ class ConnectRuntime(QueryRuntime):
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
         """See `QueryRuntime.check_batch`; asks the server only if the plan has changed."""
-        # Connect does not show how a cached relation was made, so only the batch itself is taken.
+        # Connect does not show how a cached relation was made, so only the batch is accepted.
         if self._relation is None or remote_relations(frame) != [self._relation]:
             raise UnsupportedPipelineError(
                 "the batch is not written: its rows are not exactly the micro-batch's own, each "
@@ -215,7 +215,7 @@ def _check_remote_batch(frame: DataFrame) -> None:
 
 
 def _shape(frame: Any) -> bytes:
-    """Return a fingerprint of a Spark Connect DataFrame's plan; the same plan has the same one."""
+    """Return a fingerprint of a Connect DataFrame's plan; equal plans have equal fingerprints."""
     relation = connect_plan(frame)
     for part in messages(relation, "Relation"):
         part.common.Clear()

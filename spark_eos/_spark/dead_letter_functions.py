@@ -1,4 +1,4 @@
-"""Wraps functions: a row on which the function raises gets an error, other rows are unaffected."""
+"""Wraps functions so that a row on which one raises gets an error; other rows are unaffected."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ def guarded(
         requested here or earlier.
 
     Raises:
-        ConfigurationError: ``kind`` or ``errors`` has another value than these.
+        ConfigurationError: ``kind`` or ``errors`` is not one of the values above.
         UnsupportedPipelineError: ``schema`` has a column ``source`` or ``error``.
 
     Examples:

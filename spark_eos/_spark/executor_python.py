@@ -21,7 +21,7 @@ _OTHER_PYTHON: Final = re.compile(r"\[PYTHON_VERSION_MISMATCH\] (?P<what>[^\n]*?
 def executor_fault(session: SparkSession, text: str) -> ConfigurationError | None:
     """Return what is wrong with the executors' Python, if that may be why a job failed.
 
-    The job's error may quote records, so a job without records must fail in the same way.
+    The job's error may quote records, so a fault counts only if a job without records has it too.
     """
     if _named(text) is None:
         return None

@@ -1,4 +1,4 @@
-"""Finds the error that a query failed with in Spark's text of plans and stack traces; pure."""
+"""Extracts a query's error from Spark's text, without the plan and stack traces; pure."""
 
 import re
 from typing import Final
@@ -14,7 +14,7 @@ _TRACEBACK: Final = "Traceback (most recent call last):\n"
 _CODE: Final = re.compile(r"\A(?:[ ^~]{4}.*\n|[ ^~]*\^[ ^~]*\n)*")
 _FRAME: Final = re.compile(r'^  File ".*", line \d+, in .*\n', re.MULTILINE)
 _OURS: Final = "spark_eos.errors."
-# The first is raised if the older query finds the newer query's log, the second if both create one.
+# The first appears if the older query finds the newer query's log, the second if both create one.
 _TWO_QUERIES: Final = re.compile(
     r"\[CONCURRENT_STREAM_LOG_UPDATE\]|^Multiple streaming queries are concurrently using"
 )

@@ -38,7 +38,7 @@ def flattened(frame: DataFrame, only_topic: str | None) -> DataFrame:
     if only_topic is None:
         columns[_TOPIC] = source["topic"]
     else:
-        # Passing the same topic with each row would double the cost. Comparing it is enough.
+        # Passing the same topic with each row would double the cost, so only compare it.
         columns[_PARTITION] = F.when(source["topic"] == F.lit(only_topic), source["partition"])
         metadata[_ONLY_TOPIC] = only_topic
     return frame.withColumns(columns).drop(SOURCE).withMetadata(_PARTITION, metadata)

@@ -21,7 +21,7 @@ _FIELDS: Final = {
 
 
 def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR)) -> DataFrame:
-    """Rename columns and fields that differ only by case from these names and their fields."""
+    """Give these names, and their fields' names, to columns and fields that differ only by case."""
     # Spark ignores the case of names, but all later code compares names exactly, so every frame
     # that enters comes through here. Frames whose names already match cost no request to Spark.
     new = {field.name: _renamed(field, names) for field in frame.schema}

@@ -311,7 +311,7 @@ def with_own_topic_marked(frame: DataFrame) -> DataFrame:
     """Mark the `topic` column for `check_target` if it is a Kafka source's own."""
     if "topic" not in frame.schema.names:
         return frame
-    # Spark's column ids show whose it is; on Connect, only the printed plan has them.
+    # Spark's column ids show whose column it is; on Connect, only the printed plan has them.
     plan = explained(frame.select("topic"))["Analyzed Logical"].strip().splitlines()
     chosen = next((match[1] for line in plan if (match := _TOPIC.search(line))), "")
     for line, below in itertools.pairwise(plan):

@@ -53,7 +53,7 @@ class RowErrors:
     def of(
         cls, schema: T.StructType, errors: str | None, raised: type[SparkEosError]
     ) -> "RowErrors":
-        """Choose what happens to a frame's bad rows; ``errors`` is that of `guarded`."""
+        """Choose what happens to a frame's bad rows; ``errors`` is as for `guarded`."""
         if errors is None and has_error_column(schema):
             errors = "column"  # like an earlier function of the query
         if errors == "column":
@@ -70,7 +70,7 @@ class RowErrors:
     ) -> None:
         """Add the errors, by row, to a batch's new columns; a row keeps its first error."""
         if self._place == ERROR:
-            # Convert an `error` column of any type that dead letters allow.
+            # An `error` column may have any type that dead letters allow, so convert it.
             kind = _arrow_type()
             before = columns.get(ERROR)
             before = pa.nulls(batch.num_rows, kind) if before is None else _as_error(before, kind)

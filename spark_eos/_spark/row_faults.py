@@ -2,9 +2,9 @@
 
 # All code that reads or makes rows runs within `by_halves`. Outages must never make dead letters,
 # so this module lists the exceptions that may be an outage; any other exception of Python's is the
-# row's fault. Exceptions of other packages are judged by their first base alone: clients of servers
-# derive theirs from an exception of their own first, and may add ValueError (redis.LockError);
-# parsers do not.
+# row's fault. Exceptions of other packages are judged only by their first base: in clients of
+# servers, the first base is an exception of the client's own, and ValueError may follow it
+# (redis.LockError); parsers don't do this.
 
 import builtins
 from collections.abc import Callable, Iterator
@@ -89,7 +89,7 @@ def by_halves(
 
 
 def _tried(function: Callable[[Any], Any], rows: Any) -> tuple[Any, Exception | None]:
-    # Return the error: halves are tried outside the handler, so this is not their error's context.
+    # Return the error, so that it does not become the context of errors that the halves raise.
     try:
         return function(rows), None
     except Exception as error:  # noqa: BLE001 - whatever reading or making a row raises

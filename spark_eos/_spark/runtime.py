@@ -23,7 +23,7 @@ _UNANSWERED: Final = 3
 
 
 class QueryRuntime(ABC):
-    """One run's runtime: the query, its checkpoint, and how Spark runs a job."""
+    """The runtime of one run: the query, its checkpoint, and how Spark runs a job."""
 
     # How long tasks may run after a stop; the run then ends the transactions that they left open.
     # Spark cancels tasks, and kills their workers spark.python.task.killTimeout (2 s) later.
@@ -89,7 +89,7 @@ class QueryRuntime(ABC):
 
     @abstractmethod
     def tasks(self, job: DataFrame) -> int | None:
-        """Return a job's number of tasks; None if `collect` can't return only some of the rows."""
+        """Return a job's number of tasks; None if `collect` can't miss any of their rows."""
 
     @abstractmethod
     def run_job(

@@ -32,7 +32,7 @@ _PYTHON: Final = "PYSPARK_PYTHON"
 _REMOTE: Final = "SPARK_REMOTE"
 # The modules that a task of the sink imports.
 _MODULES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka", "kafka", "spark_eos")
-# The version matters most: another Python version can't read what Spark sends to it.
+# The version is checked first: another Python version can't read what Spark sends.
 _PROBE: Final = f"""
 import json, sys
 missing = ""
@@ -111,7 +111,8 @@ def check_session(spark: SparkSession) -> None:
 def _check_kafka_source(spark: SparkSession) -> None:
     reader = spark.readStream.format("kafka").option("subscribe", "-")
     try:
-        # This asks no broker: the columns are always the same. Connect needs .schema to analyze it.
+        # No broker is asked: the columns are always the same. On Connect, only reading the schema
+        # triggers the analysis.
         _ = reader.option("kafka.bootstrap.servers", "-").load().schema
     except AnalysisException as error:
         if "Failed to find data source: kafka" not in str(error):

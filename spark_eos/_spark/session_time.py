@@ -1,4 +1,4 @@
-"""Functions get and return times without a zone, in the session's time zone, as in Spark."""
+"""Passes times to functions and back without a zone, in the session's time zone, as Spark does."""
 
 # Spark's mapInPandas and pandas UDFs do the same, for zones that pandas knows. This module never
 # gives Arrow or pandas the name of a zone: Java has names that they don't know.

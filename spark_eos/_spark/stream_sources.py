@@ -16,7 +16,7 @@ from spark_eos._spark.topic_patterns import SourceTopics
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 
 READ_BY_US: Final = "sparkeosread"
-"""Names the group of a source made by `spark_eos._sink.reader`; Spark ignores the option."""
+"""The option with the group of a source made by `spark_eos._sink.reader`; Spark ignores it."""
 
 _KAFKA: Final = {"kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider"}
 _ISOLATION: Final = "kafka.isolation.level"

@@ -36,8 +36,8 @@ def matching(spark: SparkSession, pattern: str, names: Iterable[str]) -> set[str
         if error.getCondition() != _INVALID:
             raise
         raise ConfigurationError(
-            f"subscribePattern {pattern!r} is not a regular expression of Java's, as Spark's Kafka "
-            "source needs: see java.util.regex.Pattern"
+            f"subscribePattern {pattern!r} is not a valid Java regular expression, which Spark's "
+            "Kafka source needs: see java.util.regex.Pattern"
         ) from None
     return {name for (name,) in matched if name}
 
@@ -53,7 +53,7 @@ class WholeNames(NamedTuple):
 def whole_names(
     spark: SparkSession, pattern: str, names: Iterable[str], never: Collection[str]
 ) -> WholeNames:
-    """Return a pattern that is found only in names that the given one matches whole, minus some."""
+    """Make a pattern that is found only in names that the given one matches whole, but not some."""
     # Check the pattern by itself: it may be valid only inside the longer one.
     matched = matching(spark, pattern, names)
     # Python escapes only ASCII punctuation, which Java allows.
@@ -87,7 +87,7 @@ class SourceTopics:
 
 
 def topic_is_source(columns: Iterable[str], patterns: Collection[str]) -> list[Column]:
-    """Return a column that is true if the query reads a row's topic, if sources have patterns."""
+    """Return a column that is true if the query reads a row's topic; no column without patterns."""
     # Spark evaluates it, since tasks have no Java. So topics created while the query runs count.
     if not patterns or "topic" not in columns:
         return []

@@ -28,14 +28,14 @@ class PartitionStatus:
 
     @property
     def lag(self) -> int | None:
-        """Number of offsets from the committed one to the last stable one."""
+        """Number of offsets from the committed offset to the last stable offset."""
         if self.committed is None or self.last_stable is None:
             return None
         return max(0, self.last_stable - self.committed)
 
     @property
     def deleted(self) -> int | None:
-        """Number of deleted offsets from the committed one on, which nobody can read any more."""
+        """Number of deleted offsets from the committed offset on, which can no longer be read."""
         if self.committed is None or self.log_start is None:
             return None
         return max(0, self.log_start - self.committed)

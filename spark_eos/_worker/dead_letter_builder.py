@@ -1,4 +1,4 @@
-"""Turns the rows of a task that can't be written as they are into dead letters."""
+"""Makes dead letters from a task's rows that can't be written as they are."""
 
 from collections.abc import Mapping
 
@@ -123,7 +123,7 @@ class DeadLetterBuilder:
             omitted.append(left_out)
         if refused is not None:
             raise self._refusal(part.position(row), refused)
-        # Only each reason's first position is kept, so make no text for the others.
+        # Only each reason's first position is kept, so don't build a text for later positions.
         first = fault.reason not in self.counts.first
         self.counts.add(fault.reason, part.position(row) if first else "", fault.message)
         self.by_partition[part.partition] = self.by_partition.get(part.partition, 0) + 1

@@ -81,7 +81,7 @@ def rows_for_unknown_partition(
     counts = np.array([partitions.get(name or "", _MOST_PARTITIONS) for name in topics.names])
     faults = {}
     for row in np.flatnonzero((named < 0) | (named >= counts[topics.codes])).tolist():
-        text = f"partition {named[row]} is below 0; if it is null, the key decides"
+        text = f"partition {named[row]} is below 0; leave it null to let the key decide"
         if named[row] >= 0:
             number = counts[topics.codes[row]]
             text = f"topic {topics[row]!r} has {number} partitions, and no partition {named[row]}"
@@ -103,9 +103,9 @@ def greatest_partitions(
 
 
 def carried_record(part: SourceRows, row: int) -> tuple[RecordContent | None, bool]:
-    """Return the source record that the row carries, if any, and whether it is complete.
+    """Return the source record that the row carries, if any, and True if no more can be learned.
 
-    Spark changes header names that are not UTF-8, so such a record is not complete.
+    Spark changes header names that are not UTF-8, so such a record has to be read again.
     """
     carried: Mapping[str, Any] | None = None
     for name in (RECORD, LETTER):
@@ -126,13 +126,13 @@ def carried_record(part: SourceRows, row: int) -> tuple[RecordContent | None, bo
 
 
 def _bytes(fields: Mapping[str, str | None], name: str = "value") -> bytes | None:
-    # By default, Spark's JSON has binary values as base64, and leaves out nulls.
+    # Spark's JSON encodes binary values as base64 and, by default, leaves out nulls.
     content = fields.get(name)
     return None if content is None else base64.b64decode(content)
 
 
 def without_largest(record: RecordContent) -> tuple[RecordContent, str] | None:
-    """Return the record without its largest part, and that part's name; None if it is empty."""
+    """Return the record without its largest part, and which part that was; None if it is empty."""
     sizes = {
         "value": len(record.value or b""),
         "key": len(record.key or b""),
@@ -164,7 +164,7 @@ def letter_headers(
         explaining["partition"] = str(part.source.partition)
         explaining["offset"] = str(part.offsets[row].as_py())
         explaining["cluster"] = settings.cluster
-        # Readers of a position expect that position's record, so say if it is another one.
+        # Readers expect the record at this position, so say if the row takes its place.
         explaining["record"] = "row" if is_row else None
     explaining |= {
         "group": group_id,

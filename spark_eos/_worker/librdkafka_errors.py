@@ -1,4 +1,4 @@
-"""What librdkafka's errors and log lines mean for a transaction."""
+"""Says what librdkafka's errors mean for a transaction."""
 
 import contextlib
 from collections.abc import Iterator

@@ -63,7 +63,7 @@ def records_of(batch: BatchRange, committed: Positions) -> int:
 
 
 def wait_per_record(milliseconds: float, tasks: int, records: int) -> float:
-    """Return how long tasks waited for each record: for the source and the query's functions."""
+    """Return how long tasks waited per record, for the source and the query's own functions."""
     return max(0.0, milliseconds - tasks * _MS_TO_FIRST_ROW) / max(1, records)
 
 

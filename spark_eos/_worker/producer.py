@@ -207,7 +207,7 @@ class TransactionalProducer:
     def _initialize(self, producer: Handle, deadline: Deadline) -> None:
         def attempt() -> None:
             wait = min(_REFUSED_WITHIN, deadline.remaining())
-            # This also makes a token, without which there is no connection.
+            # This also creates a token, without which there is no connection.
             self._raise_refusal(producer)
             if self.settings.topic is not None:
                 # Connect first. Without a connection, librdkafka fails to find the coordinator, and

@@ -20,7 +20,7 @@ _SOMEWHERE: Final = 1
 
 
 def one_by_one(rows: pa.RecordBatch) -> bool:
-    """Return True if any row has a header, timestamp or partition, which needs its own call."""
+    """Return True if a row has a header, timestamp or partition, so that it needs its own call."""
     # If so, all rows are sent one by one, to keep them in order.
     for name in ("timestamp", "partition"):
         column = column_of(rows, name)
@@ -107,7 +107,7 @@ def _integers(column: pa.Array | None, default: int) -> Integers | int:
 
 
 def _contents(column: pa.Array | None, count: int) -> tuple[Addresses, Addresses]:
-    """Return the address of each of a binary column's values, 0 for null, and its size in bytes."""
+    """Return the address (0 for null) and the size in bytes of each value of a binary column."""
     if column is None or not count:
         return np.zeros(count, np.uint64), np.zeros(count, np.uint64)
     is_large = pa.types.is_large_binary(column.type)

@@ -59,7 +59,7 @@ class RecordSender:
         self._settings = settings
         # Raises an error if a target topic has changed.
         self._check = check
-        # The rows passed to librdkafka, which of them dead letters replaced, their first numbers.
+        # The rows passed to librdkafka, with those that dead letters replaced, and first numbers.
         self._sent: list[tuple[SourceRows, Collection[int]]] = []
         self._numbers: list[int] = [1]
         self._failure: _Failure | None = None

@@ -205,7 +205,7 @@ def target_topics(part: SourceRows, default: str | None) -> RowTopics:
 
 
 INVALID_HEADER: Final = "a header is null, or its name is null, not UTF-8 or contains U+0000"
-"""What is wrong with the rows that `rows_with_invalid_header` returns, for messages."""
+"""The message for the rows that `rows_with_invalid_header` returns."""
 
 
 def rows_with_invalid_header(rows: pa.RecordBatch) -> list[int]:

@@ -1,10 +1,10 @@
 """The slot of a Python worker process, which makes its transactional id unique."""
 
 # A node is a host; a slot is the lowest number whose lock file no live process holds. So there are
-# no more ids than workers, and a worker that takes a dead worker's slot ends the open transaction
-# of the dead one. A cleaner of temporary files may remove a lock file that is still held, and
-# another worker then creates and locks a new file. An inode exists until all processes have closed
-# it, so the two files differ in their inodes, and the workers in their ids.
+# no more ids than workers, and a worker that takes a dead worker's slot ends that worker's open
+# transaction. A cleanup of temporary files may remove a lock file that is still held. Another
+# worker then creates and locks a new file. An inode exists until all processes have closed it, so
+# the two files differ in their inodes, and the workers in their ids.
 
 import contextlib
 import fcntl
@@ -44,7 +44,7 @@ class Slot:
         locks = Path(sha256(stem.encode()).hexdigest()[:16])
         try:
             base.parent.mkdir(parents=True, exist_ok=True)
-            # Users may let others read a directory that they have chosen.
+            # Users may let others read a directory of their own choice.
             with private_directory(base, readable=bool(directory)) as inside:
                 node = _node_id(base, inside)
                 with private_directory(locks, inside) as slots:

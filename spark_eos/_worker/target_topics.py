@@ -82,7 +82,7 @@ class TargetTopics:
     # For dead letters -------------------------------------------------------------------------
 
     def missing(self, names: Collection[str | None]) -> Mapping[str | None, str]:
-        """Return the topics that don't exist and why rows can't be written to them; None too."""
+        """Return why rows can't be written to missing topics, by topic; None is always missing."""
         # A task waits for missing topics only once, and this process for each topic only once.
         # Otherwise, the task only checks whether the topics exist now.
         unknown = _named(names) - self.known(names) - self._missing.keys()

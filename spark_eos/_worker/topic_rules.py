@@ -39,8 +39,8 @@ _BATCH_HEADER: Final = 61
 _LIBRDKAFKAS: Final = 36
 # More bytes than a record adds to its key, value and headers, or a header to its name and value.
 _RECORD_HEADER: Final = 40
-# More than a batch can grow when a broker compresses data that does not compress: bytes, and one
-# byte in so many. librdkafka sends such a batch uncompressed.
+# More than a batch grows if a broker compresses it although that makes it larger: so many bytes,
+# and one more in so many. librdkafka sends such a batch uncompressed.
 _GROWTH: Final = 64
 _GROWTH_SHARE: Final = 1_000
 _UNCOMPRESSED: Final = frozenset({"none", "uncompressed"})

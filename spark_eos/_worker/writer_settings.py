@@ -54,7 +54,10 @@ class WriterSettings:
         if self.dead_letters is not None and topic == self.dead_letters.topic:
             return "the query's dead-letter topic, which holds only dead letters"
         if matched or topic in self.source_topics:
-            return "a topic that the query reads or keeps its progress in, so it would feed itself"
+            return (
+                "a topic that the query reads or keeps its progress in, so the query would feed "
+                "itself"
+            )
         return ""
 
     @property

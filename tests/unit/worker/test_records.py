@@ -141,7 +141,7 @@ def test_no_topic_has_a_partition_below_0() -> None:
     assert rows_for_unknown_partition(found, topics, {}).keys() == {1, 3}
     faults = rows_for_unknown_partition(found, topics, {"t": 4})
     assert faults.keys() == {1, 3, 5}
-    assert faults[1].message == "partition -1 is below 0; if it is null, the key decides"
+    assert faults[1].message == "partition -1 is below 0; leave it null to let the key decide"
     assert faults[5].message == "topic 't' has 4 partitions, and no partition 4"
 
 
