@@ -29,6 +29,16 @@ _ARGUMENT: Final = re.compile(r"^    (\w+): (.*(?:\n      +.*)*)", re.MULTILINE)
 
 _SHARED: Final = "Options of several commands"
 
+# Where a page has what the help of a command says beyond its first sentence.
+_PAGES: Final = {
+    "spark-eos abort": "[operations](operations.md#open-transactions)",
+    "spark-eos acls": "[ACLs](acls.md)",
+    "spark-eos adopt": "[moving](moving.md)",
+    "spark-eos progress": "[mirrored queries](mirrored.md#see-the-progress)",
+    "spark-eos status": "[operations](operations.md#check-a-querys-state)",
+    "spark-eos verify": "[verifying](verify.md)",
+}
+
 # An option and its meaning.
 _Row: TypeAlias = tuple[str, str]
 
@@ -185,6 +195,8 @@ def _also(rows: Iterable[_Row]) -> str:
 
 def _section(name: str, command: click.Command, rows: Sequence[_Row]) -> Iterator[str]:
     texts = inspect.cleandoc(command.help or "").split("\n\n")
+    if (page := _PAGES.get(name)) is not None:
+        texts = [f"{texts[0]} See {page}."]
     yield f"### {name}\n\n" + "\n\n".join(p for p in texts if "\b" not in p) + "\n"
     if rows:
         yield _table(("option", "meaning"), rows)
