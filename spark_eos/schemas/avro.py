@@ -1,4 +1,4 @@
-"""Avro: reads and writes records by fastavro, without logical types, which Arrow converts."""
+"""Avro: reads and writes records with fastavro; Arrow converts the logical types."""
 
 import json
 import re
@@ -21,9 +21,9 @@ from spark_eos.schemas.formats import Codec, Format, Schema, with_others
 from spark_eos.schemas.kinds import Kind, Place, said
 
 _VALUE: Final = "value"
-# Without a namespace, which would be that of what it wraps.
+# No namespace, since the wrapped types would inherit it.
 _WRAPPER: Final = "spark_eos_Wrapper"
-# Of a schema's JSON.
+# Maximum nesting of a schema's JSON.
 _DEEPEST: Final = 500
 
 _read: Any = fastavro.schemaless_reader
@@ -37,8 +37,8 @@ class Avro(Format):
 
     def __init__(self, schema: Schema) -> None:
         self._texts = [*(text for _, text in schema.references), schema.text]
-        self.top: Any = None  # the schema, as fastavro takes it
-        # The records, enums and fixed in it, by their full names.
+        self.top: Any = None  # the schema, as parsed by fastavro
+        # The schema's records, enums and fixed by full name.
         self.named: dict[str, Any] = {}
         for text in self._texts:
             self.top = fastavro.parse_schema(_loaded(text), named_schemas=self.named)
@@ -50,12 +50,12 @@ class Avro(Format):
         return kind_of(self.top, self.named, Place())
 
     def plain(self, *, wrapped: bool) -> Any:
-        """The schema without logical types; ``wrapped``: as the one field of a record."""
+        """Return the schema without logical types; ``wrapped``: as the only field of a record."""
         named: dict[str, Any] = {}
         *others, own = map(_loaded, self._texts)
         for other in others:
             fastavro.parse_schema(other, named_schemas=named)
-        # Only records can be parsed once for all; Avro writes one of one field as that field.
+        # Only records can be parsed in advance. Avro writes a record of one field like that field.
         if wrapped:
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
         plain: Any = fastavro.parse_schema(own, named_schemas=named)
@@ -63,13 +63,13 @@ class Avro(Format):
         return plain
 
     def decoder(self, writer: "Avro") -> Codec:
-        """Makes columns of ordinary records together, and of the others one by one."""
+        """Return a codec that reads ordinary records together, and others one by one."""
         one_by_one = super().decoder(writer)
         pair = Schemas(writer.top, self.top, writer.named, self.named)
         return with_others(columns_of(pair, self._default, self.kind.arrow), one_by_one)
 
     def encoder(self, column: T.DataType) -> Codec:
-        """Writes ordinary rows together, and the others one by one."""
+        """Return a codec that writes ordinary rows together, and others one by one."""
         one_by_one = super().encoder(column)
         return with_others(rows_of(self.top, self.named, column, self.kind.arrow), one_by_one)
 
@@ -89,7 +89,7 @@ class Avro(Format):
         if changed:
             for union in _unions([*resolved["__named_schemas"].values()]):
                 union[:] = exact_first(union)
-        # Resolving takes as long as reading; but mostly fields come and go, and none changes.
+        # Resolving takes as long as reading, but usually fields are only added or removed.
         added = None if tagged else _added_fields(written, resolved)
         reader = resolved if added is None else None
 
@@ -97,7 +97,7 @@ class Avro(Format):
             if check_first:
                 check_first(payload)
             stream = BytesIO(payload)
-            # Its arguments by position: keywords take it a tenth longer.
+            # Pass arguments by position: keyword arguments take a tenth longer.
             value = _read(stream, written, reader, False, False, "strict", tagged)  # noqa: FBT003
             check(payload, stream.tell())
             if added:
@@ -123,8 +123,8 @@ class Avro(Format):
             text = re.sub(r"^.*(?= not found in reader symbol list)", "a symbol", text)
             return f"it does not resolve against the reader's schema: {text[:300]}"
         if isinstance(error, EOFError | IndexError):
-            return "it is truncated, or not of its schema"
-        return f"it is not of its schema: {said(error)}"
+            return "it is truncated, or does not match its schema"
+        return f"it does not match its schema: {said(error)}"
 
     def _unwritten(self, error: Exception) -> str:
         return said(error)
@@ -137,7 +137,7 @@ def _loaded(text: str) -> Any:
         level = [inner for item in level if isinstance(item, dict | list) for inner in _parts(item)]
         if not level:
             return schema
-    # fastavro parses it until its stack overflows.
+    # fastavro would parse it until its stack overflows.
     raise RecursionError
 
 
@@ -146,7 +146,7 @@ def _parts(schema: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 
 def _unions(schema: Any) -> Iterator[list[Any]]:
-    """The unions in a type."""
+    """Yield the unions in a type."""
     if isinstance(schema, list):
         yield schema
         for part in schema:
@@ -159,7 +159,7 @@ def _unions(schema: Any) -> Iterator[list[Any]]:
 
 
 def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:
-    """Fields that a record's reader has beyond its writer; None if other parts differ, too."""
+    """Return the fields that only the reader's record has; None if anything else differs."""
     written, other = writer["__named_schemas"], reader["__named_schemas"]
     if writer["name"] != reader["name"]:
         return None

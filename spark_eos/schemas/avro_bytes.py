@@ -1,4 +1,4 @@
-"""Whether a payload is what Avro allows: fastavro reads some that are not as another value."""
+"""Checks payloads against Avro's rules, since fastavro reads some invalid ones as other values."""
 
 import math
 import re
@@ -9,64 +9,66 @@ from spark_eos.errors import SchemaError
 from spark_eos.schemas.kinds import BadValueError
 
 _Skip = Callable[[bytes, int, int], int]
-# Where a value ends that begins at a place, and may hold so many levels of others; raises
-# ValueError or IndexError if it is none.
+# Takes data, the place where a value begins, and the number of levels that may be nested in it.
+# Returns the place where the value ends; raises ValueError or IndexError if the value is invalid.
 
-# A record's values of no bytes: others can't be more than it has bytes.
+# Maximum number of values without bytes in a record. The bytes of a record limit its other values.
 _EMPTY: Final = 1000
-# Of records, arrays and maps in each other, which fastavro reads until its stack overflows. So far
-# Python's own stack reaches, too.
+# Maximum nesting of records, arrays and maps, which fastavro reads until its stack overflows.
+# Python's own stack reaches this far too.
 _DEEPEST: Final = 250
 
 
 class _Type(NamedTuple):
     skip: _Skip
-    empty: int = 0  # how many values a value of no bytes is; 0 if it takes bytes
-    levels: float = 0  # of records, arrays and maps in each other; infinite if it contains itself
+    empty: int = 0  # number of values in a value without bytes; 0 if it takes bytes
+    levels: float = 0  # nesting of records, arrays and maps; infinite if recursive
 
 
 class Checker:
-    """Tells payloads that are not of a schema, as fastavro parses it."""
+    """Finds payloads that don't match a schema, as parsed by fastavro."""
 
     def __init__(self, schema: Any) -> None:
         self._types = {**_PRIMITIVES}
         self._schemas = schema["__named_schemas"]
-        # Values of no bytes that a record may still have, and whether an array has such.
+        # The number of values without bytes that a record may still have, and whether there are
+        # arrays or maps of such values.
         self._left = 0
         self._empties = False
         self._booleans = False
-        # Of a union or an enum.
+        # The largest number of members in a union or an enum.
         self._members = 1
         whole = self._type_of(schema)
         self._skip, is_recursive = whole.skip, whole.levels == math.inf
         if _DEEPEST < whole.levels < math.inf:
             raise SchemaError(f"it is nested more than {_DEEPEST} levels deep")
-        # fastavro counts negative indexes of unions and enums from the end, cuts off numbers of
-        # more than 64 bits, and takes any byte for a boolean.
+        # fastavro counts negative indexes of unions and enums from the end, truncates numbers of
+        # more than 64 bits, and accepts any byte as a boolean.
         negative = re.escape(bytes(range(1, min(2 * self._members, 0x80), 2)))
-        # A negative index, maybe with more bytes than it needs; or a number of more than 64 bits.
+        # Matches a negative index, possibly with more bytes than it needs, or a number of more than
+        # 64 bits.
         suspect = rb"[%b]|[\x80-\xff]\x00|[\x80-\xff]{9}" % negative
         always = self._booleans or self._members > 0x40
         self._suspect = re.compile(b"" if always else suspect).search
-        # What has to raise nothing before a payload is read; None for most schemas.
+        # A check that must pass before a payload is read; None for most schemas.
         self.check_first = self._check_size if self._empties or is_recursive else None
 
     def check(self, payload: bytes, end: int) -> None:
-        """Raises ValueError or IndexError; ``end``: where fastavro has stopped reading."""
+        """Raise ValueError or IndexError if invalid; fastavro has stopped reading at ``end``."""
         if left := len(payload) - end:
             raise BadValueError(f"{left} bytes are left after the record")
-        # Python takes as long to pass over a payload as fastavro to read it: only if there are
-        # bytes that a wrong one must have.
+        # Python takes as long to skip a payload as fastavro takes to read it. So skip it only if it
+        # has bytes that an invalid payload must have.
         if self._suspect(payload) and self._skip(payload, 0, _DEEPEST) != len(payload):
-            raise BadValueError("it ends elsewhere")
+            raise BadValueError("it does not end where its schema says")
 
     def _check_size(self, payload: bytes) -> None:
-        """Raises ValueError or IndexError if few bytes claim many items, or many levels."""
+        """Raise ValueError or IndexError if few bytes claim many items or many levels."""
         self._left = _EMPTY
         self._skip(payload, 0, _DEEPEST)
 
     def _blocks(self, item: _Type) -> _Type:
-        """An array or a map."""
+        """Return the type of an array or a map."""
         self._empties = self._empties or item.empty > 0
 
         def skip(data: bytes, at: int, levels: int) -> int:
@@ -81,7 +83,7 @@ class Checker:
                 if item.empty:
                     self._left -= count * item.empty
                     if self._left < 0:
-                        raise BadValueError(f"it has more than {_EMPTY} items of no bytes")
+                        raise BadValueError(f"it has more than {_EMPTY} items without bytes")
                     continue
                 if count > len(data) - at:
                     raise IndexError
@@ -118,20 +120,20 @@ class Checker:
     def _record(self, schema: Any) -> _Type:
         name, fields = schema["name"], list[_Type]()
         made = _sequence(fields, is_record=True)
-        # In itself, until its fields are known.
+        # Within itself, the record has this type until its fields are known.
         self._types[name] = made._replace(empty=0, levels=math.inf)
         fields += [self._type_of(field["type"]) for field in schema["fields"]]
         is_empty = all(field.empty for field in fields)
         empty = max(1, sum(field.empty for field in fields)) if is_empty else 0
         if empty > _EMPTY:
-            raise SchemaError(f"{name} has more than {_EMPTY} values of no bytes")
+            raise SchemaError(f"{name} has more than {_EMPTY} values without bytes")
         levels = 1 + max((field.levels for field in fields), default=0)
         self._types[name] = _Type(made.skip, empty, levels)
         return self._types[name]
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Return a number and the place where it ends."""
     if (byte := data[at]) < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
     end = _long(data, at, 0)

@@ -1,16 +1,16 @@
-"""Changes between a writer's and a reader's Avro schema that would be read as another value."""
+"""Finds changes between Avro schemas that would make a value be read as a different value."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_eos.errors import SchemaError
 
-# Whose values tell what they are.
+# Types that can be told from their values.
 _UNNAMED: Final = {
     *("null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map"),
 }
 _NUMBERS: Final = ("int", "long", "float", "double")
-# What a value of a type may be read as, beside the type itself (Avro's schema resolution).
+# Types that values of a type may be promoted to (Avro's schema resolution).
 _PROMOTED: Final = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -21,8 +21,8 @@ _PROMOTED: Final = {
 
 
 def exact_first(members: list[Any]) -> list[Any]:
-    """A reader's union, ordered so that a number is read as its own type, where there is one."""
-    # fastavro takes the first member that a value may be read as.
+    """Return a reader's union, ordered so that a number is read as its own type if possible."""
+    # fastavro uses the first member that a value may be read as.
     own = [member for member in members if _kind(member) in _NUMBERS]
     numbers = iter(sorted(own, key=lambda member: _NUMBERS.index(_kind(member))))
     return [next(numbers) if _kind(member) in _NUMBERS else member for member in members]
@@ -31,14 +31,14 @@ def exact_first(members: list[Any]) -> list[Any]:
 def check_changes(
     writer: Any, reader: Any, written: Mapping[str, Any], named: Mapping[str, Any]
 ) -> None:
-    """Refuses a changed logical type, and a union whose member nothing tells."""
-    # Avro resolves what is below the logical types, so that milliseconds would be read as
-    # microseconds; and a record, enum or fixed does not tell which member of a new union it is.
+    """Refuse a changed logical type, and a union in which a value's member can't be told."""
+    # Avro resolves the underlying types of logical types, so milliseconds would be read as
+    # microseconds. A record, enum or fixed doesn't show which member of a new union it is.
     _Changes(written, named).check("the value", writer, reader)
 
 
 class _Changes:
-    """Compares types of a writer and a reader where they meet, each with its named types."""
+    """Compares the types of a writer and a reader wherever they meet."""
 
     def __init__(self, written: Mapping[str, Any], named: Mapping[str, Any]) -> None:
         self._written = written
@@ -47,21 +47,21 @@ class _Changes:
         self._compared: set[tuple[str, str]] = set()
 
     def check(self, where: str, writer: Any, reader: Any) -> None:
-        """Compares two types, with their fields, items and so on."""
+        """Compare two types, including their fields, items and so on."""
         possible = [_resolved(member, self._named) for member in exact_first(_members(reader))]
-        for one in _members(writer):
-            member = _resolved(one, self._written)
+        for branch in _members(writer):
+            member = _resolved(branch, self._written)
             if len(possible) > 1 and _is_named(member) and not isinstance(writer, list):
-                raise SchemaError(f"{where} is a union, and what has written it has none there")
+                raise SchemaError(f"{where} is a union, but the writer's schema has none there")
             fitting = [other for other in possible if _fits(member, other)]
             if fitting and _is_named(member) and _kind(fitting[0]) != _kind(member):
                 raise SchemaError(
-                    f"{where} is the {_kind(fitting[0])} {_said(fitting[0])}, and was the "
+                    f"{where} is the {_kind(fitting[0])} {_said(fitting[0])}, but was the "
                     f"{_kind(member)} {_said(member)}"
                 )
             if any(_same(member, other) for other in fitting) and not _same(member, fitting[0]):
                 raise SchemaError(
-                    f"{where} is a union, of which {_said(member)} would be read as "
+                    f"{where} is a union, in which {_said(member)} would be read as "
                     f"{_said(fitting[0])}"
                 )
             for other in fitting[:1]:
@@ -70,7 +70,7 @@ class _Changes:
     def _check_one(self, where: str, writer: Any, reader: Any) -> None:
         before, after = _logical(writer), _logical(reader)
         if before and after and before != after:
-            raise SchemaError(f"{where} is of the logical type {after}, and was {before}")
+            raise SchemaError(f"{where} has the logical type {after}, but was {before}")
         kind = _kind(reader)
         if kind == "record":
             self._check_fields(writer, reader)
@@ -93,7 +93,7 @@ class _Changes:
 
 
 def _resolved(schema: Any, named: Mapping[str, Any]) -> Any:
-    """A type by its definition, not by its name."""
+    """Return the definition of a type that may be given by name."""
     return named.get(schema, schema) if isinstance(schema, str) else schema
 
 
@@ -103,19 +103,19 @@ def _kind(schema: Any) -> str:
 
 
 def _is_named(schema: Any) -> bool:
-    """Whether it is a record, an enum or a fixed: a value does not tell that it is of one."""
+    """Return True for a record, an enum or a fixed, which can't be told from their values."""
     return _kind(schema) not in _UNNAMED
 
 
 def _members(schema: Any) -> list[Any]:
-    """The members of a union beside null; else the type itself."""
+    """Return the members of a union except null; for other types, the type itself."""
     return (
         [member for member in schema if member != "null"] if isinstance(schema, list) else [schema]
     )
 
 
 def _fits(writer: Any, reader: Any) -> bool:
-    """Whether fastavro reads a value of one type as one of the other."""
+    """Return True if fastavro reads values of the writer's type as the reader's type."""
     before, after = _kind(writer), _kind(reader)
     if _is_named(writer) and _is_named(reader):
         if before == after == "fixed" and writer["size"] != reader["size"]:
@@ -137,6 +137,6 @@ def _said(schema: Any) -> str:
 
 
 def _logical(schema: Any) -> str:
-    """The logical type of a type; "" if there is none."""
+    """Return the logical type of a type; "" if it has none."""
     name: str = schema.get("logicalType", "") if isinstance(schema, dict) else ""
     return f"{name} of scale {schema.get('scale', 0)}" if name == "decimal" else name

@@ -1,7 +1,7 @@
-"""Avro records as columns, all of a batch at once: ordinary schemas and records that are right.
+"""Reads all Avro records of a batch into columns at once: ordinary schemas and valid records.
 
-What is not read here, a schema or a row, is read one by one by fastavro, which also says what is
-wrong with a record. So whatever is in doubt is refused here.
+Schemas and rows that are refused here are read by fastavro, one row at a time. fastavro also
+reports errors in records. So this module refuses everything that is in doubt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,16 +14,16 @@ from spark_eos.schemas.avro_parts import OneByOne, Read, blocks, leaf, resolved,
 from spark_eos.schemas.cursor import Batch, Cursor, placed
 from spark_eos.schemas.kinds import PRIMITIVES
 
-# Promotions that lose nothing.
+# Lossless promotions.
 _PROMOTED: Final = {("int", "long"), ("int", "double"), ("float", "double")}
-# What takes bytes; an array of others could claim any number of items.
+# Types that take bytes. An array of other types could claim any number of items.
 _SOLID: Final = {*PRIMITIVES.keys() - {"null"}, "enum", "array", "map"}
-# Of types in each other: Python's own stack reaches so far, wherever this is called.
+# Maximum nesting of types; Python's own stack reaches this far, wherever this is called.
 _DEEPEST: Final = 50
 
 
 class Schemas(NamedTuple):
-    """A writer's and a reader's schema, as fastavro parses them, and their named types."""
+    """A writer's and a reader's schema, as parsed by fastavro, and their named types."""
 
     writer: Any
     reader: Any
@@ -34,13 +34,14 @@ class Schemas(NamedTuple):
 def columns_of(
     schemas: Schemas, default: Callable[[Any, Any], pa.Array], kind: pa.DataType
 ) -> Callable[[pa.Array], tuple[pa.Array, np.ndarray]] | None:
-    """What reads payloads as a column of a type, and says which rows it leaves; None if nothing.
+    """Return a function that reads payloads into a column, or None if the schemas are refused.
 
-    ``default`` makes a column of one row of the default of a reader's field, and its type.
+    The function also returns the numbers of the rows that it leaves out. ``default`` makes a column
+    with one row from the default value and type of a reader's field.
     """
     try:
         read = _Plans(schemas, default).of(schemas.writer, schemas.reader, kind)
-    except Exception:  # noqa: BLE001 - OneByOne, or a schema that is none, which fastavro says
+    except Exception:  # noqa: BLE001 - OneByOne, or an invalid schema, which fastavro reports
         return None
 
     def columns(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
@@ -56,17 +57,17 @@ def columns_of(
 
 
 class _Plans:
-    """Makes what reads each type, once for a writer's and a reader's schema."""
+    """Makes the functions that read each type, for a writer's and a reader's schema."""
 
     def __init__(self, schemas: Schemas, default: Callable[[Any, Any], pa.Array]) -> None:
         self._written, self._named = schemas.written, schemas.named
         self._default = default
-        # Writers' records around a place: those that contain themselves are not read here.
+        # The writer's records around the current type, to refuse recursive records.
         self._within: list[str] = []
         self._levels = 0
 
     def of(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
-        """What reads a type as another one; without a kind, what only passes over it."""
+        """Return a function that reads a type as another; without a kind, one that skips it."""
         self._levels += 1
         if self._levels > _DEEPEST:
             raise OneByOne
@@ -132,12 +133,12 @@ class _Plans:
         return read
 
     def _added(self, field: Mapping[str, Any]) -> pa.Array:
-        """A column of one row of a field that the writer lacks."""
+        """Return a column with one row for a field that the writer lacks."""
         try:
             return self._default(field["default"], field["type"])
         except MemoryError:
             raise
-        except Exception as error:  # each record has it, read one by one
+        except Exception as error:  # each record reports it when it is read by fastavro
             raise OneByOne from error
 
     def _union(self, writer: list[Any], reader: Any, kind: pa.DataType | None) -> Read:
@@ -161,12 +162,12 @@ class _Plans:
         try:
             return self.of(writer, reader, kind)
         except OneByOne:
-            # Its rows alone are read one by one.
+            # Only rows with this member are read one by one.
             self._levels, self._within = levels, within
             return _refused(kind)
 
     def _same(self, schema: Any, other: Any) -> bool:
-        """Whether types of the writer and the reader are alike in all parts."""
+        """Return True if a type of the writer and a type of the reader are the same throughout."""
         schema, other = resolved(schema, self._written), resolved(other, self._named)
         if isinstance(schema, list) or isinstance(other, list):
             return (
@@ -199,7 +200,7 @@ class _Plans:
         return blocks(lambda cursor: [text(cursor), item(cursor)], [pa.string(), inner], kind)
 
     def _check_solid(self, schema: Any) -> None:
-        """Refuses items that may have no bytes, of which a record may claim any number."""
+        """Refuse items that may have no bytes, since a record could claim any number of them."""
         schema = resolved(schema, self._written)
         if isinstance(schema, list) or schema["type"] in _SOLID:
             return
@@ -207,7 +208,7 @@ class _Plans:
             return
         if schema["type"] != "record":
             raise OneByOne
-        # The first field that takes bytes would do.
+        # Any field that takes bytes would do, but only the first one is checked.
         self._check_solid(schema["fields"][0]["type"])
 
 
@@ -220,7 +221,7 @@ def _refused(kind: pa.DataType | None) -> Read:
 
 
 def _union(reads: Sequence[Read | None], kind: pa.DataType | None, members: Any) -> Read:
-    """What reads a union; ``members``: if each has a column, None if all have the same."""
+    """Return a function that reads a union; ``members``: its types, if each has its own column."""
 
     def read(cursor: Cursor) -> pa.Array:
         indices = cursor.long()
@@ -246,7 +247,7 @@ def _union(reads: Sequence[Read | None], kind: pa.DataType | None, members: Any)
 
 
 def _of_member(part: pa.Array, kind: Any, number: int, members: Sequence[Any]) -> pa.Array:
-    """A column of a union, of which all rows are one member."""
+    """Return a union's column in which all rows have the same member."""
     own = number - [*members[:number]].count("null")
     children = [
         part if place == own else pa.nulls(len(part), field.type)

@@ -1,27 +1,27 @@
-"""Avro's schemas as fastavro is to have them: without logical types, and with whole defaults."""
+"""Prepares Avro schemas for fastavro: removes logical types and completes defaults."""
 
 from typing import Any, Final
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.avro_types import tag_of
 
-# How defaults are written.
+# The Python types of defaults in a schema's JSON.
 _JSON: Final[dict[str, tuple[type, ...]]] = {
     "null": (type(None),),
     "boolean": (bool,),
     **dict.fromkeys(("int", "long"), (int,)),
     **dict.fromkeys(("float", "double"), (int, float)),
-    # Bytes, where one has been met before.
+    # Bytes if the default has been completed before.
     **dict.fromkeys(("bytes", "string", "fixed", "enum"), (str, bytes)),
     "array": (list,),
     **dict.fromkeys(("map", "record"), (dict,)),
 }
-# Values in the defaults of a schema, whose types may refer to each other.
+# Maximum number of values in the defaults of a schema, whose types may refer to each other.
 _MOST: Final = 100_000
 
 
 def make_plain(schema: Any, named: dict[str, Any]) -> None:
-    """Takes logical types out of a parsed record and its named types, and makes defaults whole."""
+    """Remove logical types from a parsed record and its named types, and complete defaults."""
     defaults = Defaults(named)
     for named_type in (schema, *named.values(), *schema["__named_schemas"].values()):
         _make_plain(named_type, defaults)
@@ -32,26 +32,27 @@ def _make_plain(schema: Any, defaults: "Defaults") -> None:
         for part in schema:
             _make_plain(part, defaults)
     elif isinstance(schema, dict):
-        # fastavro makes a Python object of each value of a logical type: half as fast.
+        # fastavro makes a Python object of each value of a logical type, which halves its speed.
         schema.pop("logicalType", None)
         for name in ("type", "items", "values"):
             _make_plain(schema.get(name), defaults)
         for field in schema.get("fields", ()):
             _make_plain(field["type"], defaults)
-            # fastavro takes bytes in them as text, and fills in no defaults in defaults.
+            # fastavro reads bytes in defaults as text, and doesn't fill in defaults within
+            # defaults.
             if "default" in field:
                 field["default"] = defaults.whole(field["default"], field["type"])
 
 
 class Defaults:
-    """Defaults of fields, as values that are read."""
+    """Completes the defaults of fields, so that they equal values that were read."""
 
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
         self._made = 0
 
     def whole(self, value: Any, schema: Any) -> Any:
-        """A default of a type, with the defaults in it."""
+        """Return the default of a type, including the defaults within it."""
         self._made += 1
         if self._made > _MOST:
             raise SchemaError(f"the defaults of its fields hold more than {_MOST:,} values")
@@ -74,19 +75,19 @@ class Defaults:
         return value
 
     def _member(self, value: Any, union: list[Any]) -> Any:
-        """A default of a union, which is of the first member that it may be of."""
+        """Return the default of a union, as the first member that it fits."""
         if isinstance(value, tuple):
-            # Types that several share are met several times.
+            # A type that several types share is visited several times.
             return value
         member = next((branch for branch in union if self._may_be(value, branch)), union[0])
         made = self.whole(value, member)
         several = len([branch for branch in union if branch != "null"]) > 1
-        # As what is read, and written: fastavro itself would try which member it is.
+        # Tag it like values that are read or written: fastavro itself would guess its member.
         tagged = made is not None and (several or _holds_tags(made))
         return (tag_of(member, self._named), made) if tagged else made
 
     def _may_be(self, value: Any, schema: Any) -> bool:
-        """Whether a default is of a member of a union, by its type in JSON, as in Avro's Java."""
+        """Return True if a default's JSON type fits a member of a union, as in Avro for Java."""
         schema = self._defined(schema)
         return type(value) in _JSON[schema if isinstance(schema, str) else schema["type"]]
 

@@ -1,4 +1,4 @@
-"""Avro's own types as columns: fastavro reads and writes them without logical types."""
+"""Converts Avro's types to columns and back; fastavro handles them without logical types."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from spark_eos.errors import SchemaError
 from spark_eos.schemas.kinds import BadValueError, Kind
 from spark_eos.schemas.nested import Record, check_filled
 
-# Microseconds for each unit, as a fraction.
+# Microseconds per unit, as a fraction.
 UNITS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
 
 
@@ -26,12 +26,12 @@ class Timestamp(Kind):
         return _times(pa.array(values, pa.int64()), self._micros, self._own).cast(self.arrow)
 
     def _to_wire(self, array: pa.Array) -> pa.Array:
-        # Rounded down to milliseconds, as the sink's own timestamps.
+        # Milliseconds are rounded down, as in the sink's own timestamps.
         return _times(array.cast(pa.int64()), self._own, self._micros)
 
 
 def _times(array: pa.Array, factor: int, divisor: int) -> pa.Array:
-    """Integers times a fraction, rounded down."""
+    """Multiply integers by a fraction, and round down."""
     if factor != 1:
         array = pc.multiply_checked(array, factor)
     if divisor == 1:
@@ -64,7 +64,7 @@ class Decimal(Kind):
         made = []
         for row in range(len(array)):
             number = int.from_bytes(numbers[16 * row : 16 * row + 16], "little", signed=True)
-            # As fastavro, and so Confluent's serializer, has it.
+            # The same size as in fastavro, and so in Confluent's serializer.
             size = self._size or (number.bit_length() + 8) // 8
             made.append(number.to_bytes(size, "big", signed=True))
         return pa.array(made, pa.binary())
@@ -92,7 +92,7 @@ class FixedUuid(Kind):
         try:
             return pa.array([uuid.UUID(text).bytes for text in texts], pa.binary())
         except ValueError:
-            raise BadValueError("a text is no UUID") from None
+            raise BadValueError("a text is not a UUID") from None
 
 
 class Enum(Kind):
@@ -103,7 +103,7 @@ class Enum(Kind):
     def _values(self, array: pa.Array) -> list[Any]:
         values = super()._values(array)
         if not self._symbols.keys() >= {*values}:
-            raise BadValueError(f"a text is none of {', '.join(self._symbols)}")
+            raise BadValueError(f"a text is not one of {', '.join(self._symbols)}")
         return values
 
 
@@ -131,7 +131,7 @@ _MEMBERS: Final[dict[type, tuple[str, ...]]] = {
 
 
 class Union(Record):
-    """A struct with one member for each type; all others are null."""
+    """A struct with a member for each type, of which only one is not null."""
 
     def __init__(self, members: Mapping[str, tuple[str, Kind]]) -> None:
         super().__init__({name: kind for name, (_, kind) in members.items()})

@@ -1,4 +1,4 @@
-"""Columns of Avro types without others in them, as parts of records."""
+"""Writes columns of simple Avro types, which contain no other types, as parts of records."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,14 +13,14 @@ from spark_eos.schemas.avro_kinds import UNITS
 from spark_eos.schemas.avro_parts import OneByOne
 from spark_eos.schemas.sheet import Sheet
 
-# Writes what a column holds where a mask is true; elsewhere it is null.
+# Writes the values of a column where a mask is true; elsewhere, the column is null.
 Write = Callable[[Sheet, pa.Array, np.ndarray], None]
 
 _LONGEST: Final = 2**63 - 1
 
 
 def leaf(schema: Any, _column: T.DataType, kind: pa.DataType) -> Write:
-    """What writes a type that has no others in it."""
+    """Return a function that writes a type without other types in it."""
     name, logical = schema["type"], str(schema.get("logicalType", ""))
     if name in {"bytes", "fixed"}:
         return _bytes(logical, schema.get("size"), kind)
@@ -48,7 +48,7 @@ def _floating(size: int, kind: pa.DataType) -> Write:
 
 
 def _values(array: pa.Array, code: str) -> np.ndarray:
-    """A column's numbers as they are in memory; of a null, any."""
+    """Return a column's numbers as they are in memory; a null has any number."""
     numbers = np.frombuffer(array.buffers()[1] or b"", code)
     return numbers[array.offset : array.offset + len(array)]
 
@@ -75,7 +75,7 @@ def _decimal(kind: pa.DataType, size: int | None) -> Write:
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         both = _values(array.cast(kind), "V16").view("<i8").reshape(-1, 2)
         low, sign = both[:, 0], both[:, 0] >> 63
-        size_of = low ^ sign  # as many bits, or one more, as the number without its sign
+        size_of = low ^ sign  # has the bits that a number needs besides its sign
         magnitude = size_of - sign
         sheet.refuse(present & ((both[:, 1] != sign) | (size_of == _LONGEST)))
         if size is None:
@@ -130,7 +130,7 @@ def _sizes(array: pa.Array) -> np.ndarray:
 
 
 def text(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-    """Writes texts."""
+    """Write texts."""
     raw = array.cast(pa.binary())
     try:
         raw.cast(pa.string())

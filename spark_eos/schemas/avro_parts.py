@@ -1,4 +1,4 @@
-"""Avro types as columns, each value of all records of a batch at once."""
+"""Reads Avro types into columns, one value of every record in a batch at a time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -13,21 +13,22 @@ from spark_eos.schemas.avro_kinds import UNITS
 from spark_eos.schemas.cursor import Cursor, placed
 from spark_eos.schemas.kinds import PRIMITIVES
 
-# A column of what is next in each record, whose type is that of the reader's schema.
+# Reads the next value of each record into a column with the type of the reader's schema.
 Read = Callable[[Cursor], pa.Array]
 
-# Digits that an integer of 64 bits holds.
+# Number of digits that always fit into a 64-bit integer.
 _LONG_DIGITS: Final = 18
-# An array's items are read one by one, each of all records: not for a few long ones.
+# The first items of all arrays are read together, then the second ones, and so on. After this many
+# items, records are left out if fewer than this many still have items.
 _FEW: Final = 8
 
 
-class OneByOne(PrintableError):  # noqa: N818 - no error: fastavro reads it
-    """A schema, or a part of it, that is not read here."""
+class OneByOne(PrintableError):  # noqa: N818 - not an error: fastavro takes over
+    """Raised for a schema, or a part of it, that is left to fastavro."""
 
 
 def resolved(schema: Any, named: Mapping[str, Any]) -> Any:
-    """A type by its definition: a union's members, or a dictionary."""
+    """Return the definition of a type: a union's members, or a dictionary."""
     while not isinstance(schema, list):
         if isinstance(schema, str):
             schema = {"type": schema} if schema in PRIMITIVES else named[schema]
@@ -39,12 +40,12 @@ def resolved(schema: Any, named: Mapping[str, Any]) -> Any:
 
 
 def _of_values(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """A column without nulls whose values are in memory as Arrow has them."""
+    """Return a column without nulls from values that have Arrow's layout in memory."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def leaf(writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
-    """What reads a type that has no others in it."""
+    """Return a function that reads a type without other types in it."""
     name = writer["type"]
     if name in {"bytes", "fixed"}:
         return _bytes(writer, reader, kind)
@@ -95,7 +96,7 @@ def _integer(name: str, reader: Any, kind: pa.DataType | None) -> Read:
 
 
 def text(cursor: Cursor) -> pa.Array:
-    """A column of texts."""
+    """Read texts."""
     texts = cursor.text()
     try:
         return texts.cast(pa.string())
@@ -109,7 +110,7 @@ def text(cursor: Cursor) -> pa.Array:
 def _enum(writer: Any, reader: Any) -> Read:
     if not writer["symbols"]:
         raise OneByOne
-    # Others have a default, or are errors.
+    # Symbols that the reader lacks become its default, or are errors.
     kept = [symbol if symbol in reader["symbols"] else None for symbol in writer["symbols"]]
     symbols, unknown = pa.array(kept, pa.string()), np.array([symbol is None for symbol in kept])
 
@@ -140,14 +141,15 @@ def _decimal(precision: int, kind: pa.DataType, size: int | None) -> Read:
 
     def read(cursor: Cursor) -> pa.Array:
         sizes = cursor.long() if size is None else np.full(len(cursor), size)
-        # Longer ones begin with eight bytes that are all sign, or are read one by one.
+        # In longer numbers, the bytes before the last eight only repeat the sign. Other numbers are
+        # read one by one.
         cursor.refuse((sizes < 0) | (sizes > 16))
         sizes = np.clip(sizes, 0, 16)
         _, ends = cursor.span(sizes)
         words = cursor.batch.words(">i8")
         low, high = (words[ends - before].astype(np.int64) for before in (8, 16))
         unused = 64 - 8 * np.minimum(sizes, 8)
-        # Of no bytes, it is 0; and no number is shifted by 64 bits.
+        # A number without bytes is 0. The limit of 56 prevents shifts by 64 bits.
         low = np.where(sizes == 0, 0, (low << np.minimum(unused, 56)) >> np.minimum(unused, 56))
         rest = 64 - 8 * np.clip(sizes - 8, 1, 8)
         sign = low >> 63
@@ -164,7 +166,7 @@ def blocks(
     kinds: list[pa.DataType],
     kind: pa.DataType | None,
 ) -> Read:
-    """What reads arrays, or maps, of one block; others are read one by one."""
+    """Return a function that reads arrays or maps with one block; others are read one by one."""
 
     def read(cursor: Cursor) -> pa.Array:
         counts = _counts(cursor, is_passed=kind is None)
@@ -197,13 +199,13 @@ def blocks(
 
 
 def _counts(cursor: Cursor, *, is_passed: bool) -> np.ndarray:
-    """How many items each record's first block has, at most as many as it has bytes."""
+    """Return the number of items in each record's first block; refuse more items than bytes."""
     counts = cursor.long()
     with_size = np.flatnonzero(counts < 0)
     if len(with_size):
         some = cursor.some(with_size)
         some.long()
-        # fastavro passes over such a block by its size, which may be wrong.
+        # fastavro skips such a block by its size, which may be wrong.
         some.refuse(np.full(len(some), is_passed))
         cursor.at[with_size] = some.at
         counts = np.abs(counts)
@@ -230,16 +232,16 @@ def _containers(
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
     if not pa.types.is_map(kind):
         return pa.Array.from_buffers(kind, len(cursor), buffers, children=columns)
-    # Of keys that are equal, the last counts.
+    # Leave out maps with repeated keys, of which the last one counts.
     cursor.batch.refuse(cursor.rows[repeated_keys(columns[0], np.diff(offsets))])
-    # A map has no null as a key: only rows that are refused have them here.
+    # Map keys can't be null; only refused rows have null keys here.
     columns[0] = columns[0].fill_null("")
     entries = pa.StructArray.from_arrays(columns, fields=[kind.key_field, kind.item_field])
     return pa.Array.from_buffers(kind, len(cursor), buffers, children=[entries])
 
 
 def repeated_keys(keys: pa.Array, counts: np.ndarray) -> np.ndarray:
-    """The maps, by their numbers, that have a key more than once; ``counts``: of their keys."""
+    """Return the numbers of the maps that repeat a key; ``counts``: their numbers of keys."""
     if not len(counts) or counts.max() < 2:
         return np.zeros(0, np.int64)
     encoded = keys.dictionary_encode()

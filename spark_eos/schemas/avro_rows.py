@@ -1,6 +1,6 @@
-"""Columns as Avro records, all of a batch at once: ordinary schemas and rows that fit.
+"""Writes all rows of a batch as Avro records at once: ordinary schemas and rows that fit.
 
-As in `avro_columns`, whatever is in doubt is left to be written one by one.
+As in `avro_columns`, anything in doubt is left to be written one by one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from spark_eos.schemas.avro_leaves import Write, leaf, text
 from spark_eos.schemas.avro_parts import OneByOne, repeated_keys, resolved
 from spark_eos.schemas.sheet import Sheet
 
-# So many members have an index of one byte.
+# Maximum number of members in a union whose indexes have one byte.
 _MOST_MEMBERS: Final = 64
 _DEEPEST: Final = 50
 
@@ -23,10 +23,13 @@ _DEEPEST: Final = 50
 def rows_of(
     schema: Any, named: Mapping[str, Any], column: T.DataType, kind: pa.DataType
 ) -> Callable[[pa.Array], tuple[pa.Array, np.ndarray]] | None:
-    """What writes a column, and says which rows it leaves; None if it writes nothing."""
+    """Return a function that writes a column, or None if the schema is refused.
+
+    The function also returns the numbers of the rows that it leaves out.
+    """
     try:
         write = _Plans(named).of(schema, column, kind)
-    except Exception:  # noqa: BLE001 - OneByOne, or a schema that is none, which fastavro says
+    except Exception:  # noqa: BLE001 - OneByOne, or an invalid schema, which fastavro reports
         return None
 
     def rows(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
@@ -42,14 +45,14 @@ def rows_of(
 
 
 class _Plans:
-    """Makes what writes each type, of a schema as fastavro parses it."""
+    """Makes the functions that write each type of a schema, as parsed by fastavro."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
         self._levels = 0
 
     def of(self, schema: Any, column: Any, kind: pa.DataType) -> Write:
-        """What writes a column of a type; ``kind``: what Arrow has for the schema's."""
+        """Return a function that writes a column; ``kind``: the schema's type in Arrow."""
         self._levels += 1
         if self._levels > _DEEPEST:
             raise OneByOne
@@ -90,7 +93,7 @@ class _Plans:
         return write
 
     def _absent(self, field: Mapping[str, Any]) -> Write:
-        """A field that the column lacks: null, if that is its default."""
+        """Return a function that writes a missing field as null, if that is its default."""
         members = resolved(field["type"], self._named)
         is_null = field.get("default") is None and isinstance(members, list) and "null" in members
         if not is_null or len(members) > _MOST_MEMBERS:
@@ -115,7 +118,7 @@ class _Plans:
         return _several(parts, null)
 
     def _inner(self, schema: Any, column: Any, kind: pa.DataType) -> Write:
-        """What writes a member of a union where it is present."""
+        """Return a function that writes a union's member where it is present."""
         return self._one(resolved(schema, self._named), column, kind)
 
     def _array(self, schema: Any, column: Any, kind: pa.DataType) -> Write:
@@ -134,7 +137,7 @@ class _Plans:
         def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
             offsets = np.asarray(array.offsets).astype(np.int64)
             counts = np.diff(offsets)
-            # What is below a null.
+            # Leave out rows with entries below a null.
             sheet.refuse((counts > 0) & ~present)
             keys, items = (part[offsets[0] : offsets[-1]] for part in (array.keys, array.items))
             sheet.refuse_some(repeated_keys(keys, counts))
@@ -149,7 +152,7 @@ class _Plans:
 
 
 class _Member(NamedTuple):
-    """A member of a union: its number, its place in the column, and what writes it."""
+    """A member of a union: its number, its place in the column, and the function that writes it."""
 
     number: int
     place: int
@@ -157,7 +160,7 @@ class _Member(NamedTuple):
 
 
 def _nullable(number: int, null: int | None, inner: Write) -> Write:
-    """What writes a union of one type, with null or without."""
+    """Return a function that writes a union of one type, with or without null."""
 
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         valid = present & np.asarray(array.is_valid())
@@ -170,7 +173,7 @@ def _nullable(number: int, null: int | None, inner: Write) -> Write:
 
 
 def _several(members: Sequence[_Member], null: int | None) -> Write:
-    """What writes a union of several types, whose column has one for each."""
+    """Return a function that writes a union of several types, with a column for each."""
 
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         columns = array.flatten()
@@ -191,7 +194,7 @@ def _several(members: Sequence[_Member], null: int | None) -> Write:
 
 
 def _required(write: Write) -> Write:
-    """What writes a column that may have no nulls."""
+    """Return a function that writes a column which must not have nulls."""
 
     def checked(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         if array.null_count:
@@ -204,7 +207,7 @@ def _required(write: Write) -> Write:
 
 
 def _nothing(_sheet: Sheet, _array: pa.Array, _present: np.ndarray) -> None:
-    """Writes a null, which has no bytes."""
+    """Write nulls, which have no bytes."""
 
 
 def _all(sheet: Sheet) -> np.ndarray:
@@ -212,14 +215,14 @@ def _all(sheet: Sheet) -> np.ndarray:
 
 
 def _index(sheet: Sheet, indices: np.ndarray, present: np.ndarray) -> None:
-    """Which member a union's values are of."""
+    """Write the indexes of members in a union."""
     sheet.put(2 * indices, present * 1)
 
 
 def _block(
     sheet: Sheet, counts: np.ndarray, present: np.ndarray, items: Callable[[Sheet], None]
 ) -> None:
-    """Writes arrays, or maps, each as one block."""
+    """Write arrays or maps, each as one block."""
     inner = Sheet(np.repeat(sheet.rows, counts), sheet.bad)
     items(inner)
     sheet.long(counts, present & (counts > 0))

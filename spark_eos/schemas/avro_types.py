@@ -1,4 +1,4 @@
-"""Which columns Avro's types become; refuses those that Spark has no column for."""
+"""Maps Avro's types to columns; refuses types for which Spark has no column."""
 
 import math
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from spark_eos.schemas.avro_kinds import UNITS, Decimal, Enum, Fixed, FixedUuid,
 from spark_eos.schemas.kinds import PRIMITIVES, Kind, Place
 from spark_eos.schemas.nested import List, Map, Record
 
-# With the types that they may be of, and a fixed's size; decimals depend on more.
+# Logical types with their underlying types, and the size of a fixed; decimals depend on more.
 _LOGICAL: Final = {
     ("date", "int", None),
     ("time-millis", "int", None),
@@ -30,7 +30,7 @@ _LOGICAL: Final = {
 
 
 def kind_of(schema: Any, named: dict[str, Any], place: Place) -> Kind:
-    """How values of a schema, as fastavro parses it, are a column; refuses what Spark lacks."""
+    """Return the column for a schema, as parsed by fastavro; refuse types that Spark lacks."""
     if isinstance(schema, list):
         return _union(schema, named, place)
     if isinstance(schema, str) and schema not in PRIMITIVES:
@@ -45,7 +45,7 @@ def kind_of(schema: Any, named: dict[str, Any], place: Place) -> Kind:
         return Kind(*PRIMITIVES[name])
     if kind is None:
         kind = _KINDS[name](schema, named, place)
-    # A record, enum or fixed; or a default in a union's member.
+    # Records, enums and fixed may be tagged, and so may defaults within a union's member.
     kind.untag = "name" in schema or name in {"array", "map"}
     return kind
 
@@ -75,14 +75,14 @@ _KINDS: Final = {
 
 
 def _logical(schema: Any, place: Place) -> Kind | None:
-    """The kind of a logical type, which is valid; None if there is none."""
+    """Return the kind of a valid logical type; None if the schema has none."""
     base, logical = schema["type"], schema.get("logicalType")
     if logical == "decimal":
         precision, scale = schema["precision"], schema.get("scale", 0)
         if precision > 38:
             raise SchemaError(
-                f"{place}: decimal({precision}, {scale}): Spark has 38 digits at most. Give "
-                f"schema= a reader's schema with the {base} alone, or without the field"
+                f"{place}: decimal({precision}, {scale}): Spark has at most 38 digits. Pass "
+                f"a reader's schema (schema=) with only the {base}, or without the field"
             )
         return Decimal(precision, scale, schema.get("size"))
     if logical == "uuid" and base == "fixed":
@@ -95,7 +95,7 @@ def _logical(schema: Any, place: Place) -> Kind | None:
     if logical == "duration":
         raise SchemaError(
             f"{place}: Spark has no type for a duration, which is months, days and milliseconds. "
-            "Give schema= a reader's schema with the fixed alone, or without the field"
+            "Pass a reader's schema (schema=) with only the fixed, or without the field"
         )
     return None
 
@@ -105,15 +105,15 @@ def _union(schema: list[Any], named: dict[str, Any], place: Place) -> Kind:
     branches = [branch for branch in schema if branch != "null"]
     if len(branches) <= 1:
         union = kind_of(branches[0] if branches else "null", named, place)
-        # fastavro would try which member a value is, and can't try unions in it.
+        # Without a tag, fastavro would guess a value's member, which fails for nested unions.
         union.tag = tag_of(branches[0], named) if union.tagged and nullable else None
     else:
         tags = [tag_of(branch, named) for branch in branches]
         for pair in ({"int", "long"}, {"float", "double"}):
             if pair <= {*tags}:
                 raise SchemaError(
-                    f"{place}: in a union of {' and '.join(sorted(pair))} nothing "
-                    "tells which one a value is. Give schema= a reader's schema with one of them"
+                    f"{place}: in a union of {' and '.join(sorted(pair))}, it can't be told which "
+                    "one a value is. Pass a reader's schema (schema=) with one of them"
                 )
         union = Union(_members(tags, [kind_of(branch, named, place) for branch in branches]))
     union.nullable = union.nullable or nullable
@@ -121,14 +121,14 @@ def _union(schema: list[Any], named: dict[str, Any], place: Place) -> Kind:
 
 
 def tag_of(branch: Any, named: dict[str, Any]) -> str:
-    """What fastavro calls a member of a union."""
+    """Return fastavro's name for a member of a union."""
     if isinstance(branch, str):
         return str(named.get(branch, {}).get("name", branch))
     return str(branch["name"] if "name" in branch else branch["type"])
 
 
 def without_invalid(part: dict[str, Any]) -> dict[str, Any]:
-    """A part of a schema's JSON without a logical type that Avro says to ignore."""
+    """Return a part of a schema's JSON without invalid logical types, which Avro ignores."""
     if "logicalType" in part and "type" in part and not _is_valid(part):
         return {name: value for name, value in part.items() if name != "logicalType"}
     return part
@@ -146,7 +146,7 @@ def _is_valid(schema: dict[str, Any]) -> bool:
 
 
 def _members(tags: list[str], kinds: Iterable[Kind]) -> dict[str, tuple[str, Kind]]:
-    """The members by name: the type's, without its namespace where that is clear."""
+    """Return the members by type name, without the namespace if that is unambiguous."""
     short = [tag.rpartition(".")[2] for tag in tags]
     names = [
         tag.replace(".", "_") if short.count(name) > 1 else name

@@ -1,4 +1,4 @@
-"""The registry as tasks and the driver ask it: waits while it is away, and never shows a secret."""
+"""Asks the schema registry, from tasks and the driver; waits while it is away; hides secrets."""
 
 import json
 import logging
@@ -22,37 +22,37 @@ from spark_eos.schemas.registry_settings import RegistrySettings
 Answer = TypeVar("Answer")
 
 _CONFLUENT: Final = "confluent_kafka.schema_registry"
-# The registry's own codes: a subject, a version, a schema that it does not have. Another 404 may
-# come from a proxy, or from a wrong path.
+# The registry's own codes for an unknown subject, version or schema. Any other 404 may come from a
+# proxy or a wrong path.
 _NO_SCHEMA: Final = 40403
 _UNKNOWN: Final = {40401, 40402, _NO_SCHEMA}
-# Registries have ids as Java's int, and refuse to look for others.
+# Registries store ids as Java's int and refuse to look up larger ones.
 _GREATEST: Final = 2**31 - 1
 _NOT_FOUND: Final = 404
 _INCOMPATIBLE: Final = 409
 _INVALID: Final = {400, 422}
 _REFUSED: Final = {401, 403}
 _RETRIED: Final = {408, 429}
-# A registry's followers learn of a new schema a moment after it was registered.
+# Seconds before an unknown id is looked up again: followers learn of new schemas with a delay.
 _AGAIN_SECONDS: Final = 1.0
-# What the first attempt, and the last one, may take at least.
+# Minimum number of seconds for an attempt, even if less of max_wait is left.
 _LEAST_SECONDS: Final = 1.0
-# Before the name of a subject that is in a context, between colons.
+# Prefix of subjects in a context, whose name is between colons.
 _CONTEXT: Final = ":."
 
 logger = logging.getLogger(__name__)
 
-# Of a registry object, of a subject in whose context an id is looked up, and an id.
+# A registry object's identity, a subject in whose context the id is looked up, and the id.
 _Place = tuple[str, str | None, SchemaKey]
-# Of this process: a worker process runs many tasks.
+# Shared by the tasks of a worker process.
 _schemas: LRUCache[_Place, Schema] = LRUCache(1000)
-# Asked for twice, a moment apart, not long ago.
+# Unknown ids that were looked up twice, a moment apart, within the last minute.
 _asked_twice: TTLCache[_Place, bool] = TTLCache(10_000, ttl=60)
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A schema as a subject has it, with its id and, if the registry has such, its GUID."""
+    """A schema in a subject, with its id and, if the registry has GUIDs, its GUID."""
 
     registry: str
     subject: str
@@ -63,7 +63,7 @@ class Registered:
 
 
 class Client:
-    """Asks a registry, by the settings of confluent_kafka's SchemaRegistryClient; picklable."""
+    """Asks a registry with the settings of confluent_kafka's SchemaRegistryClient; picklable."""
 
     def __init__(self, settings: Mapping[str, Any], max_wait: float) -> None:
         self._settings = RegistrySettings(settings)
@@ -72,28 +72,28 @@ class Client:
         imported(_CONFLUENT)
         try:
             self._settings.client().close()
-        except Exception as error:  # noqa: BLE001 - of clients for HTTP and for tokens
-            told = self._settings.clean(error)
+        except Exception as error:  # noqa: BLE001 - raised by clients for HTTP and for tokens
+            reason = self._settings.clean(error)
         else:
             return
-        raise ConfigurationError(f"schema registry: {told}")
+        raise ConfigurationError(f"schema registry: {reason}")
 
     @property
     def url(self) -> str:
-        """Its address, without user and password."""
+        """The registry's address, without user name and password."""
         return self._settings.url
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
 
     def schema(self, key: SchemaKey, subject: str | None = None) -> Schema | None:
-        """The schema of an id or GUID; None if the registry does not know it."""
+        """Return the schema of an id or GUID; None if the registry does not know it."""
         return self.schemas([key], subject)[key]
 
     def schemas(
         self, keys: Iterable[SchemaKey], subject: str | None = None
     ) -> dict[SchemaKey, Schema | None]:
-        """The schemas of ids, in a subject's context, and of GUIDs; None for those unknown now."""
+        """Return the schemas of ids, in a subject's context, and of GUIDs; None if unknown."""
         places = {key: (self._identity, subject, key) for key in keys}
         schemas = {key: _schemas.get(place) for key, place in places.items()}
         asked = [key for key, known in schemas.items() if known is None and _may_be_known(key)]
@@ -108,7 +108,7 @@ class Client:
     def _look_up(
         self, keys: Iterable[SchemaKey], subject: str | None
     ) -> dict[SchemaKey, Schema | None]:
-        """Asks for schemas, one by one; each answer is kept if the next one does not come."""
+        """Look up schemas one by one; cache each answer even if a later request fails."""
         schemas: dict[SchemaKey, Schema | None] = {}
         with closing(_Connection(self._settings)) as connection:
             for key in keys:
@@ -119,7 +119,7 @@ class Client:
         return schemas
 
     def version(self, subject: str, version: int | None) -> Registered:
-        """A version of a subject; the latest one if None."""
+        """Return a version of a subject, or its latest version for None."""
 
         def ask(client: Any) -> Registered:
             if version is None:
@@ -130,13 +130,13 @@ class Client:
         if schema is None:
             what = "" if version is None else f" with version {version}"
             raise SchemaError(
-                f"{self.url} has no subject {subject!r}{what}. Subjects are mostly called "
-                "<topic>-value or <topic>-key; encode(..., schema=text, register=True) makes one"
+                f"{self.url} has no subject {subject!r}{what}. Subjects are usually called "
+                "<topic>-value or <topic>-key; encode(..., schema=text, register=True) creates one"
             )
         return schema
 
     def registered(self, subject: str, schema: Schema, *, register: bool) -> Registered:
-        """A schema as a subject has it, or as it gets it now."""
+        """Return a schema of a subject; with ``register``, register it first."""
         text = imported(_CONFLUENT).Schema(schema.text, schema.kind)
 
         def ask(client: Any) -> Registered:
@@ -147,8 +147,7 @@ class Client:
         version = self._asked_about(subject, ask)
         if version is None:
             raise SchemaError(
-                f"subject {subject!r} does not have the schema that is given; "
-                "register=True registers it"
+                f"subject {subject!r} does not have the given schema; register=True registers it"
             )
         return version
 
@@ -163,8 +162,8 @@ class Client:
                 return None
             if is_id or failed.http_status_code != _NOT_FOUND:
                 raise
-            # Most registries have no GUIDs. Then they do not know this one; a record may have
-            # bytes that look like one. This shows that the registry is there.
+            # Most registries have no GUIDs, and a record may have bytes that look like a GUID. This
+            # request shows that the registry is there, and so that the GUID is unknown.
             client.get_schema_types()
             return None
         return _schema(client, answer, subject)
@@ -174,7 +173,7 @@ class Client:
         return Registered(self.url, subject, answer.version, answer.schema_id, answer.guid, schema)
 
     def _asked_about(self, subject: str, ask: Callable[[Any], Answer]) -> Answer | None:
-        """What a question about a subject yields; None if the registry has no such thing."""
+        """Ask a question about a subject; return None for an unknown subject, version or schema."""
 
         def attempt(client: Any) -> Answer | None:
             try:
@@ -182,30 +181,30 @@ class Client:
             except _registry_error() as error:
                 if error.error_code in _UNKNOWN:
                     return None
-                told = self._settings.clean(error.error_message)
+                reason = self._settings.clean(error.error_message)
                 if (error.error_code or -1) < 0:
-                    raise  # Not the registry's answer.
+                    raise  # The answer is not from the registry.
                 if error.http_status_code == _INCOMPATIBLE:
                     raise SchemaError(
                         f"subject {subject!r} does not take the schema, which is not compatible "
-                        f"with its earlier ones: {told}"
+                        f"with its earlier ones: {reason}"
                     ) from None
                 if error.http_status_code in _INVALID:
-                    raise SchemaError(f"subject {subject!r}: {told}") from None
+                    raise SchemaError(f"subject {subject!r}: {reason}") from None
                 raise
 
         with closing(_Connection(self._settings)) as connection:
             return self._asked(attempt, f"subject {subject!r}", connection)
 
     def _asked(self, ask: Callable[[Any], Answer], what: str, connection: "_Connection") -> Answer:
-        """What a question yields, once the registry has answered."""
+        """Ask a question until the registry answers or max_wait is over; return the answer."""
         end = time.monotonic() + self._max_wait
         backoff = tenacity.wait_random_exponential(0.5, max=10)
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_delay(self._max_wait),
             wait=lambda state: min(backoff(state), max(0, end - time.monotonic())),
             retry=tenacity.retry_if_exception(_may_pass),
-            before_sleep=self._say,
+            before_sleep=self._warn_once,
             reraise=True,
         )
         try:
@@ -214,16 +213,16 @@ class Client:
             )
         except SchemaError:
             raise
-        except Exception as error:  # noqa: BLE001 - of clients for HTTP and for tokens
+        except Exception as error:  # noqa: BLE001 - raised by clients for HTTP and for tokens
             failure = error
         waited = f", for {self._max_wait:g} s (max_wait)" if _may_pass(failure) else ""
-        # Not from it: its traceback may show what the settings hold.
+        # Hide the original error, since its traceback may show settings.
         raise RegistryError(
             f"schema registry {self.url}, asked for {what}: {type(failure).__name__}: "
             f"{self._settings.clean(failure)}{waited}{_hint(failure)}"
         ) from None
 
-    def _say(self, state: tenacity.RetryCallState) -> None:
+    def _warn_once(self, state: tenacity.RetryCallState) -> None:
         if state.attempt_number != 2 or state.outcome is None:
             return
         failure = self._settings.clean(state.outcome.exception())
@@ -236,20 +235,20 @@ class Client:
 
 
 class _Connection:
-    """A connection for several questions; there are few, so that none is kept between them."""
+    """A connection for several questions in a row; not kept longer, since questions are rare."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
         self._client: Any = None
 
     def ask(self, question: Callable[[Any], Answer], seconds: float) -> Answer:
-        """Asks a question, on a new connection after one that failed; raises TimeoutError, too."""
+        """Ask a question, on a new connection after a failure; may raise TimeoutError."""
         client = self._client = self._client or self._settings.client()
         try:
-            # A registry that sends a byte now and then never exceeds the client's own `timeout`.
+            # The client's own `timeout` never expires if the registry sends a byte now and then.
             return within(seconds, lambda: question(client), "schema-registry")
         except Exception:
-            self.close()  # It ends a question that still waits.
+            self.close()  # This ends a request that is still waiting.
             raise
 
     def close(self) -> None:
@@ -259,7 +258,7 @@ class _Connection:
 
 
 def context_of(subject: str) -> str:
-    """The context of a subject, with its colons; "" for the default one."""
+    """Return the context of a subject, with its colons; "" for the default context."""
     if not subject.startswith(_CONTEXT):
         return ""
     context = subject[1:].partition(":")[0]
@@ -267,7 +266,7 @@ def context_of(subject: str) -> str:
 
 
 def _schema(client: Any, answer: Any, subject: str | None) -> Schema:
-    """A schema that the registry has, with those that it refers to."""
+    """Return a schema from the registry's answer, with the schemas that it refers to."""
     if not isinstance(answer.schema_str, str):
         raise OSError("the registry's answer has no schema")
     references: dict[str, str] = {}
@@ -276,7 +275,7 @@ def _schema(client: Any, answer: Any, subject: str | None) -> Schema:
 
 
 def _resolve(client: Any, schema: Any, context: str, resolved: dict[str, str]) -> None:
-    """Adds the schemas that a schema in a context refers to, the deepest ones first."""
+    """Add the schemas that a schema in a context refers to, the deepest first."""
     for reference in schema.references or ():
         if reference.name not in resolved:
             own = context_of(reference.subject) or context
@@ -303,7 +302,7 @@ def _registry_error() -> Any:
 
 
 def _hint(error: Exception) -> str:
-    """Where to look, if something else than a registry seems to have answered."""
+    """Return a hint if something other than a registry seems to have answered."""
     status = getattr(error, "http_status_code", None)
     if isinstance(error, json.JSONDecodeError) or (
         status is not None and status not in _REFUSED and not _may_pass(error)
@@ -313,11 +312,11 @@ def _hint(error: Exception) -> str:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether a failure may pass by itself."""
+    """Return True if a failure may be temporary."""
     status = getattr(error, "http_status_code", None)
     if status is not None:
         return status in _RETRIED or status >= 500
     if isinstance(error, json.JSONDecodeError):
-        return True  # A proxy's page, with a status that says that all is well.
-    # What the client refuses before it asks.
+        return True  # A proxy has answered with a page and a success status.
+    # The client raises these errors before it sends a request.
     return not isinstance(error, ValueError | TypeError | ConfigurationError)

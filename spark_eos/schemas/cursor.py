@@ -1,4 +1,4 @@
-"""Reads one Avro value of each record at a time, for all records of a batch: columns, not rows."""
+"""Reads Avro by column instead of by row: one value of every record in a batch at a time."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,14 +8,14 @@ import pyarrow as pa
 
 from spark_eos.schemas.sheet import between
 
-# What is read beyond a record's end is refused later, but must be in memory.
+# Padding: reads beyond a record's end are refused later, but must stay within the buffer.
 _BEFORE: Final = 16
 _AFTER: Final = 32
-# Bytes that a column's offsets can tell.
+# Maximum number of bytes for a column's offsets.
 _MOST: Final = 2**31 - 64
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
-# Pairs of 7 bits become 14, these 28, and these 56: masks of what stays and what moves, and by how
-# many bits.
+# Groups of 7 bits are joined in pairs to 14 bits, then to 28 and 56: masks of the bits that stay
+# and of those that move, and by how many bits.
 _PAIRS: Final = [
     (np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), np.uint64(1)),
     (np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
@@ -24,7 +24,7 @@ _PAIRS: Final = [
 
 
 class Batch:
-    """The payloads of a batch, in one buffer; and which rows are not read here."""
+    """The payloads of a batch in one buffer, and the rows that are left out."""
 
     def __init__(self, payloads: pa.Array) -> None:
         _, offsets, content = payloads.buffers()
@@ -40,25 +40,25 @@ class Batch:
         self.bad = np.zeros(len(payloads), bool)
 
     def words(self, kind: str) -> np.ndarray:
-        """What each byte of the buffer would begin, as a number of a type."""
+        """Return, for each byte of the buffer, the number of a type that would begin there."""
         size = np.dtype(kind).itemsize
         words: np.ndarray = np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))
         return words
 
     def cursor(self) -> "Cursor":
-        """The beginning of each record."""
+        """Return a cursor at the beginning of each record."""
         return Cursor(self, np.arange(len(self.bad)), self.bounds[:-1].copy())
 
     def refuse(self, rows: np.ndarray) -> None:
-        """Leaves rows, by their numbers, to be read one by one."""
+        """Leave rows, by their numbers, to be read one by one."""
         self.bad[rows] = True
 
 
 class Cursor:
-    """A place in each of some records, which moves as they are read."""
+    """A place in each of several records; places move as the records are read."""
 
-    # What a row holds after a mistake does not matter: the row is bad. But no place is beyond its
-    # record by more than a byte, which tells at the end that it was too short.
+    # The values of a row do not matter after an error, since the row is bad. But no place is more
+    # than one byte beyond its record. At the end, this byte shows that the record was too short.
 
     def __init__(self, batch: Batch, rows: np.ndarray, at: np.ndarray) -> None:
         self.batch = batch
@@ -70,20 +70,20 @@ class Cursor:
         return len(self.rows)
 
     def some(self, chosen: np.ndarray) -> "Cursor":
-        """The same places in some of the records."""
+        """Return a cursor at the same places in some of the records."""
         return Cursor(self.batch, self.rows[chosen], self.at[chosen])
 
     def refuse(self, bad: np.ndarray) -> None:
-        """Marks rows as bad."""
+        """Mark rows as bad."""
         if bad.any():
             self.batch.refuse(self.rows[bad])
 
     def finish(self) -> None:
-        """Marks records that do not end here."""
+        """Mark records that do not end here."""
         self.refuse(self.at != self._ends)
 
     def left(self) -> np.ndarray:
-        """How many bytes each record still has; -1 if it was too short."""
+        """Return the number of bytes left in each record; -1 if it was too short."""
         left: np.ndarray = self._ends - self.at
         return left
 
@@ -91,19 +91,19 @@ class Cursor:
         self.at = np.minimum(self.at + sizes, self._ends + 1)
 
     def byte(self) -> np.ndarray:
-        """The next byte."""
+        """Read the next byte."""
         bytes_: np.ndarray = self.batch.data[self.at]
         self._move(1)
         return bytes_
 
     def number(self, kind: str) -> np.ndarray:
-        """A number of fixed length, such as ``<f8``."""
+        """Read a number of fixed length, such as ``<f8``."""
         words: np.ndarray = self.batch.words(kind)[self.at]
         self._move(words.itemsize)
         return words
 
     def long(self) -> np.ndarray:
-        """A number of Avro's variable length."""
+        """Read a number of variable length, as in Avro."""
         first = self.batch.data[self.at]
         if not len(first) or first.max() < 0x80:
             self._move(1)
@@ -115,7 +115,7 @@ class Cursor:
 
     def _varint(self) -> np.ndarray:
         word: np.ndarray = self.batch.words("<u8")[self.at]
-        # The high bit of the first byte that has none, which is the last one of the number.
+        # The high bit of the first byte in which it is not set, which is the last of the number.
         stops = ~word & _HIGH_BITS
         last = stops & (~stops + np.uint64(1))
         raw: np.ndarray = word & (last | (last - np.uint64(1)))
@@ -129,7 +129,7 @@ class Cursor:
         return raw
 
     def _ends_of_long(self, chosen: np.ndarray, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of nine or ten bytes, of which eight were read."""
+        """Complete numbers of nine or ten bytes, of which eight were read."""
         ninth, tenth = (self.batch.data[self.at[chosen] + place] for place in (8, 9))
         more = ninth > 0x7F
         self.batch.refuse(self.rows[chosen[more & (tenth > 1)]])
@@ -138,24 +138,24 @@ class Cursor:
         return raw, np.where(more, 10, 9)
 
     def text(self) -> pa.Array:
-        """Bytes, after their number."""
+        """Read bytes that follow their number."""
         sizes = self.long()
         self.refuse(sizes < 0)
         return self.slices(np.maximum(sizes, 0))
 
     def slices(self, sizes: Any) -> pa.Array:
-        """So many of the next bytes, of each record."""
+        """Read the given number of bytes from each record."""
         begins, ends = self.span(sizes)
-        # Records follow each other, and so do the parts of them.
+        # Records are in order in the buffer, and so are their parts.
         return between(begins, ends, self.batch.data)
 
     def rest(self) -> pa.Array:
-        """All that follows."""
+        """Read the rest of each record."""
         return self.slices(self.left())
 
     def span(self, sizes: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Where the next bytes begin and end."""
-        # One after the other: a sum of both may exceed what an integer holds.
+        """Move past the given number of bytes; return where they begin and end."""
+        # Limit the sizes before adding them, since the sum could overflow.
         begins = np.minimum(self.at, self._ends)
         sizes = np.minimum(sizes, self._ends - begins + 1)
         self._move(sizes)
@@ -163,19 +163,19 @@ class Cursor:
 
 
 def _exponent(powers: np.ndarray) -> np.ndarray:
-    """Of powers of two."""
+    """Return the exponents of powers of two."""
     return (powers.astype(np.float64).view(np.int64) >> 52) - 1023
 
 
 def placed(
     parts: Sequence[pa.Array], places: Sequence[np.ndarray], rows: int, kind: pa.DataType
 ) -> pa.Array:
-    """Puts the values of groups where their rows are; other rows are null."""
+    """Put the values of groups into their rows; other rows are null."""
     if len(parts) == 1 and len(parts[0]) == rows:
-        # Groups have their rows in order.
+        # The rows of a group are in order.
         return parts[0]
     whole = pa.concat_arrays([pa.nulls(1, kind), *parts])
-    # The null comes first.
+    # Index 0 is the null.
     indices = np.zeros(rows, np.int64)
     if places:
         together = np.concatenate(places)

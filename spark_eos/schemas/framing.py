@@ -1,4 +1,4 @@
-"""Where a record has its schema's id, as with Confluent's: before its payload or in a header."""
+"""Finds and adds schema ids, as Confluent's serializers do: before the payload or in a header."""
 
 import struct
 import uuid
@@ -14,15 +14,15 @@ from spark_eos.schemas.cursor import Batch
 SchemaKey = int | uuid.UUID
 """A schema's id, or its GUID."""
 
-# How long an id is with the byte before it, which says whether it is a GUID.
+# Length of an id including its first byte, which shows whether it is a GUID.
 _LENGTHS: Final = {b"\x00": 5, b"\x01": 17}
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-# Names that are not UTF-8 stay as they are.
+# Header names that are not UTF-8 stay unchanged.
 _RAW_TYPE: Final = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 
 
 class Group(NamedTuple):
-    """Rows that one schema has written, in order, by their numbers; with what follows the id."""
+    """The numbers of the rows written with one schema, in order, and the bytes after their ids."""
 
     key: SchemaKey
     rows: np.ndarray
@@ -30,29 +30,29 @@ class Group(NamedTuple):
 
 
 class Framed(NamedTuple):
-    """The records of a batch by schema, and what is wrong with the others; nulls are neither."""
+    """The records of a batch by schema, and the errors in other records; nulls are in neither."""
 
     groups: list[Group]
     errors: dict[int, str]
 
 
 def header_name(column: str) -> str:
-    """The header with the schema id of a column's records."""
+    """Return the name of the header with the schema id of a column's records."""
     return "__key_schema_id" if column == "key" else "__value_schema_id"
 
 
 def prefix_of(number: int) -> bytes:
-    """What precedes a payload."""
+    """Return the bytes that precede a payload."""
     return struct.pack(">bI", 0, number)
 
 
 def header_of(guid: str) -> bytes:
-    """The value of a header with a schema's GUID."""
+    """Return the value of a header with a schema's GUID."""
     return b"\x01" + uuid.UUID(guid).bytes
 
 
 def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
-    """Groups a batch's records by schema; an id in a header comes before one in the value."""
+    """Group a batch's records by schema; an id in a header takes precedence over the value's."""
     name = header_name(column)
     in_headers = _headers_with_id(headers, name)
     valid = np.asarray(values.is_valid())
@@ -72,7 +72,7 @@ def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
         first = value if header is None else header
         length = _LENGTHS.get(first[:1], 0)
         if 0 < length <= len(first):
-            # As it is before a payload: id, Protobuf's message indexes, message.
+            # Same order as without headers: id, Protobuf's message indexes, message.
             whole = value if header is None else header + value
             own_rows, payloads = groups[whole[:length]]
             own_rows.append(row)
@@ -94,8 +94,8 @@ def _fault(value: bytes) -> str:
     if value[:1] in _LENGTHS:
         return f"the value ends within its schema id, after {len(value)} bytes"
     return (
-        f"the value begins with byte 0x{value[0]:02x}, so not with the id of a schema (0x00 or "
-        "0x01), and no header has one; read with include_headers=True if ids are in headers"
+        f"the value begins with byte 0x{value[0]:02x}, not with a schema id (0x00 or 0x01), and no "
+        "header has one; read with include_headers=True if ids are in headers"
     )
 
 
@@ -104,7 +104,7 @@ def _key(raw: bytes) -> SchemaKey:
 
 
 def _headers_with_id(headers: pa.Array | None, name: str) -> dict[int, bytes]:
-    """The value of the first header of that name, by row."""
+    """Return, by row, the value of the first header with that name."""
     if headers is None:
         return {}
     entries = headers.flatten()
@@ -121,7 +121,7 @@ def _headers_with_id(headers: pa.Array | None, name: str) -> dict[int, bytes]:
 
 
 def with_header(headers: pa.Array | None, name: str, values: list[bytes | None]) -> pa.Array:
-    """Headers with one of a name for each row, or none where the value is None."""
+    """Set the header of that name in each row, or remove it where the value is None."""
     if headers is None:
         entries = ([{"key": name, "value": content}] if content else None for content in values)
         return pa.array(list(entries), HEADERS_TYPE)
@@ -130,7 +130,7 @@ def with_header(headers: pa.Array | None, name: str, values: list[bytes | None])
     own = name.encode()
     made: list[list[dict[str, bytes | None]] | None] = []
     for before, value in zip(headers.cast(_RAW_TYPE).to_pylist(), values, strict=True):
-        # An old one would tell readers the schema of what the record held before.
+        # An old header would give readers the schema of the record's previous content.
         kept = [entry for entry in before or () if entry is None or entry["key"] != own]
         kept += [{"key": own, "value": value}] if value else []
         made.append(kept if kept or before is not None else None)

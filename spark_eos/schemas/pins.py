@@ -1,4 +1,4 @@
-"""Which version of a subject a query has begun with, kept with its checkpoint."""
+"""Keeps the versions of subjects that a query has begun with, next to its checkpoint."""
 
 import json
 import re
@@ -20,25 +20,25 @@ _NAME: Final = re.compile(rf"({DECODE}|{ENCODE})-([1-9]\d*)")
 
 
 class Pins:
-    """The pinned versions of subjects, each in a numbered directory: the last one counts."""
+    """The pinned versions of subjects, in numbered directories of which the last one counts."""
 
     def __init__(self, files: Files, role: str) -> None:
         self._files = files
-        self._role = role  # DECODE or ENCODE: a subject may have a pin of each
+        self._role = role  # DECODE or ENCODE: a subject may have a pin for each
 
     def read(self, subject: str) -> Registered | None:
-        """The pinned version of a subject, None if there is none; raises CheckpointError."""
+        """Return the pinned version of a subject, or None; raise CheckpointError if unusable."""
         pin = self._last(subject)
         if pin is not None:
             return _parsed(*pin, self._role, subject)
         for name in self._files.names(_directory(subject)):
             if _NAME.fullmatch(name) is None:
                 where = f"{self._files.location}/{_directory(subject)}/{name}"
-                raise _unusable(f"{where} is no pinned schema of this version of spark-eos")
+                raise _unusable(f"{where} is not a pinned schema of this version of spark-eos")
         return None
 
     def write(self, pin: Registered) -> None:
-        """Pins a version, from now on."""
+        """Pin a version from now on."""
         directory = _directory(pin.subject)
         text = json.dumps({"format": FORMAT, "role": self._role, **asdict(pin)})
         last = self._last(pin.subject)
@@ -47,11 +47,11 @@ class Pins:
             self._files.write(f"{directory}/{self._role}-{number}", text)
 
     def _last(self, subject: str) -> tuple[str, str] | None:
-        """Place and text of the last file."""
+        """Return the place and text of the last file."""
         directory = _directory(subject)
         for name in sorted(self._files.names(directory), key=self._number, reverse=True):
             path = f"{directory}/{name}"
-            # There is none if the driver was killed before it was written.
+            # The file is missing if the driver was killed before writing it.
             for file in self._files.names(path) if self._number(name) else ():
                 place = f"{path}/{file}"
                 return f"{self._files.location}/{place}", self._files.read(place) or ""
@@ -63,12 +63,12 @@ class Pins:
 
 
 def _directory(subject: str) -> str:
-    # Hidden files are not listed: so not only what a path can't have is quoted.
+    # The prefix keeps names from being hidden: hidden files are not listed.
     return f"{_DIRECTORY}/of-{quote(subject, safe='').replace('%', '=')}"
 
 
 def _unusable(why: str) -> CheckpointError:
-    return CheckpointError(f"{why}: pass version= once, a number or 'latest', which pins it anew")
+    return CheckpointError(f"{why}: pass version= once, a number or 'latest', to pin it again")
 
 
 def _parsed(where: str, text: str, role: str, subject: str) -> Registered:
@@ -81,7 +81,7 @@ def _parsed(where: str, text: str, role: str, subject: str) -> Registered:
         whole = Schema(schema["kind"], schema["text"], references)
         pin = Registered(**fields, schema=whole)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise _unusable(f"{where} is no pinned schema, or not a whole one") from None
+        raise _unusable(f"{where} is not a pinned schema, or not a complete one") from None
     if own != (role, subject):
-        raise _unusable(f"{where} is the pin of {own[0]} for subject {own[1]!r}")
+        raise _unusable(f"{where} is the {own[0]} pin of subject {own[1]!r}")
     return pin

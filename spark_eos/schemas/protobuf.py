@@ -1,4 +1,4 @@
-"""Protobuf: reads and writes messages by upb, field by field for all rows of a batch."""
+"""Protobuf: reads and writes messages with upb, field by field for all rows of a batch."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -22,18 +22,18 @@ _KIND: Final = "PROTOBUF"
 _ID: Final = SchemaId("", 0).id_to_bytes()
 
 Indexes = tuple[int, ...]
-"""A message's place in its file, and in those around it; between schema id and message."""
+"""The message's index at each level of nesting in its file; between schema id and message."""
 
 
 class Protobuf(Format):
-    """The format ``PROTOBUF``: a schema's messages, one of which is meant."""
+    """The format ``PROTOBUF``: a schema with messages, of which one is used."""
 
     title = "Protobuf schema"
 
     def __init__(self, schema: Schema) -> None:
         file = file_of(schema)
         self._pool = file.pool
-        # Their full names.
+        # Full names by indexes.
         self._messages = dict(_messages(file))
         if not self._messages:
             raise SchemaError("the Protobuf schema has no message")
@@ -45,18 +45,18 @@ class Protobuf(Format):
         self.prefix = _prefix(indexes)
 
     def descriptor(self, name: str) -> Any:
-        """The message of a name."""
+        """Return the message of a name."""
         return self._pool.FindMessageTypeByName(name)
 
     def indexes(self, name: str) -> Indexes | None:
-        """The place of a message; None if there is none of that name."""
+        """Return the indexes of a message; None if there is no message of that name."""
         return next((place for place, own in self._messages.items() if own == name), None)
 
     def _kind(self) -> Kind:
         return message_kind(self.descriptor(self.name), Place())
 
     def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
-        """Which message each is, by its indexes; an empty name where they can't be read."""
+        """Return the rows of each message; an empty name for rows whose indexes can't be read."""
         rows: dict[str, list[int]] = defaultdict(list)
         for row, payload in enumerate(payloads.to_pylist()):
             try:
@@ -82,12 +82,12 @@ class Protobuf(Format):
             if payload.startswith(prefix):
                 message = parse(payload[begin:])
             else:
-                # Indexes that are not written as they mostly are.
+                # The indexes may be encoded in an unusual way.
                 indexes, rest = _split(payload)
                 if indexes != own:
                     raise BadValueError(writer.other(indexes, self.name))
                 message = parse(rest)
-            # Methods of the class: a message's own attribute may be a field.
+            # Call methods of the class: an attribute of the message may be a field.
             if may_lack and not make.IsInitialized(message):
                 missing = ", ".join(make.FindInitializationErrors(message))
                 raise BadValueError(f"it lacks required fields: {missing}")
@@ -96,29 +96,30 @@ class Protobuf(Format):
         return read
 
     def other(self, indexes: Indexes, name: str) -> str:
-        """What is wrong with a message that is not the one of a name."""
+        """Return the error text for a message other than the expected one."""
         message = self._messages.get(indexes)
         which = "of no message of its schema" if message is None else f"a {message}"
         return f"it is {which}, by its message indexes {[*indexes]}, not a {name}"
 
     def _writer(self) -> Callable[[Any], bytes]:
         def write(message: Any) -> bytes:
-            # Maps in one order: a batch that is computed again has the same bytes.
+            # Sort maps, so that a batch that is computed again has the same bytes.
             written: bytes = type(message).SerializeToString(message, deterministic=True)
             return written
 
         return write
 
     def _unread(self, error: Exception) -> str:
-        is_message = isinstance(error, DecodeError)
-        return f"it is truncated, or not of its schema: {error}" if is_message else said(error)
+        if isinstance(error, DecodeError):
+            return f"it is truncated, or does not match its schema: {error}"
+        return said(error)
 
     def _unwritten(self, error: Exception) -> str:
         return str(error) if isinstance(error, EncodeError) else said(error)
 
 
 def _messages(file: Any) -> Iterator[tuple[Indexes, str]]:
-    """Place and full name of each message, first those that are nested in none."""
+    """Yield indexes and full name of each message, top-level messages first."""
     whole = descriptor_pb2.FileDescriptorProto()
     file.CopyToProto(whole)
     level: list[tuple[Indexes, str, Any]] = [
@@ -135,12 +136,12 @@ def _messages(file: Any) -> Iterator[tuple[Indexes, str]]:
 
 
 def _prefix(indexes: Indexes) -> bytes:
-    r"""What precedes a message; ``\0`` for the first one of its file."""
+    r"""Return the bytes before a message; ``\0`` for the first message of a file."""
     return SchemaId(_KIND, 0, None, [*indexes]).id_to_bytes()[len(_ID) :]
 
 
 def _split(payload: bytes) -> tuple[Indexes, bytes]:
-    """A payload's message indexes, and its message."""
+    """Split a payload into its message indexes and its message."""
     schema_id = SchemaId(_KIND)
     try:
         rest = schema_id.from_bytes(BytesIO(_ID + payload)).read()
@@ -150,7 +151,7 @@ def _split(payload: bytes) -> tuple[Indexes, bytes]:
 
 
 def _requires(descriptor: Any) -> bool:
-    """Whether a message, or one in it, has fields that it must have."""
+    """Return True if a message, or a message within it, has required fields."""
     left, met = [descriptor], {descriptor.full_name}
     while left:
         for field in left.pop().fields:

@@ -1,4 +1,4 @@
-"""Descriptors of Protobuf schemas: of a ``.proto`` file's text, or of a compiled one in base64."""
+"""Makes descriptors of Protobuf schemas from ``.proto`` texts or compiled files in base64."""
 
 import base64
 import binascii
@@ -25,12 +25,12 @@ from spark_eos.schemas.formats import Schema
 
 _OWN: Final = "spark_eos_schema.proto"
 _IMPORT: Final = re.compile(r"""import\s+(?:public\s+|weak\s+)?["']([^"']+)["']""")
-# Files that serializers do not register: readers have them.
+# Files that serializers don't register, since readers have them.
 _COMMON: Final = re.compile(r"(google/(?:protobuf|type)|confluent)/(?:\w+/)*\w+\.proto")
 _CONFLUENT: Final = "confluent_kafka.schema_registry."
 _PROTOC: Final = "grpc_tools.protoc"
 _SECONDS: Final = 60
-# What a disk says of a name, or of a file where another name has a directory.
+# Errors for a bad file name, or for a file where another file needs a directory.
 _NAMES_CLASH: Final = {errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 
 File = Any
@@ -38,11 +38,11 @@ File = Any
 
 
 def file_of(schema: Schema) -> Any:
-    """The descriptor of a schema's file, in a pool with all that it imports."""
+    """Return the descriptor of a schema's file, in a pool with all files that it imports."""
     return _file(schema.text, schema.references)
 
 
-# Whichever message is meant: protoc takes a good part of a second.
+# Cached for all messages of a schema, since protoc takes a good part of a second.
 @lru_cache(maxsize=1000)
 def _file(text: str, references: tuple[tuple[str, str], ...]) -> Any:
     parts = {name: other for name, other in references if not _COMMON.fullmatch(name)}
@@ -68,7 +68,7 @@ def _unusable(error: object) -> SchemaError:
 
 
 def _compiled(name: str, text: str) -> File | None:
-    """The file that base64 holds, as Confluent's Python serializer registers; None if text."""
+    """Return the file in base64, as registered by Confluent's Python serializer; None for text."""
     try:
         file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
@@ -78,7 +78,7 @@ def _compiled(name: str, text: str) -> File | None:
 
 
 def _add_common(name: str, files: dict[str, File]) -> None:
-    """Adds a file that readers have, and those that it imports."""
+    """Add a file that readers have, and the files that it imports."""
     if name in files or not _COMMON.fullmatch(name):
         return
     package = name.removesuffix(".proto").replace("/", ".") + "_pb2"
@@ -87,7 +87,7 @@ def _add_common(name: str, files: dict[str, File]) -> None:
             _CONFLUENT + package if name.startswith("confluent") else package
         )
     except ImportError:
-        return  # protoc tells who imports it.
+        return  # protoc reports who imports it.
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)
     for other in file.dependency:
@@ -96,7 +96,7 @@ def _add_common(name: str, files: dict[str, File]) -> None:
 
 
 def _add(name: str, files: Mapping[str, File], pool: Any, added: dict[str, bool], by: str) -> None:
-    """Adds a file to a pool, after those that it imports; ``added``: False for what is not yet."""
+    """Add a file to a pool after its imports; ``added``: False for files whose turn has begun."""
     if name in added:
         if not added[name]:
             raise _unusable(f"{name} imports itself")
@@ -111,45 +111,47 @@ def _add(name: str, files: Mapping[str, File], pool: Any, added: dict[str, bool]
 
 
 def _by_protoc(texts: Mapping[str, str], compiled: Mapping[str, File]) -> dict[str, File]:
-    """Compiles files, which may import those that are compiled."""
+    """Compile files, which may import files that are already compiled."""
     if importlib.util.find_spec("grpc_tools") is None:
         raise ConfigurationError(
             "no module named 'grpc_tools', which compiles Protobuf schemas: install "
             "spark-eos[schemas], on Spark's executors too"
         )
     with tempfile.TemporaryDirectory(prefix="spark-eos-protoc-") as directory:
-        # Apart from what Python may import: registries choose the files' names.
+        # Registries choose the files' names, so keep them where Python doesn't import from.
         root = Path(directory, "files")
         for name, text in texts.items():
             parts = PurePosixPath(name)
             if parts.is_absolute() or ".." in parts.parts:
-                raise _unusable(f"{name!r} is no name of a file to import")
+                raise _unusable(f"{name!r} can't be the name of a file to import")
             path = root / parts
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
             except OSError as error:
                 if error.errno in _NAMES_CLASH:
-                    raise _unusable(f"{name!r} is no name of a file: {error.strerror}") from None
+                    raise _unusable(
+                        f"{name!r} can't be the name of a file: {error.strerror}"
+                    ) from None
                 raise
         known, made = Path(directory, "known"), Path(directory, "made")
         every = descriptor_pb2.FileDescriptorSet(file=[*compiled.values()])
         known.write_bytes(every.SerializeToString())
         command = [sys.executable, "-m", _PROTOC, f"-I{root}", "--include_imports"]
         command += [f"--descriptor_set_in={known}"] if compiled else []
-        # Where this process finds packages, as Spark has set it up.
+        # Find packages where this process does, as set up by Spark.
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command += [f"--descriptor_set_out={made}", _OWN]
         try:
             done = finished(command, _SECONDS, cwd=directory, env=env)
         except subprocess.TimeoutExpired:
             raise ConfigurationError(f"{_PROTOC} has not ended within {_SECONDS} s") from None
-        # protoc writes what is wrong to its process's standard error.
+        # protoc writes errors to its standard error.
         if done.returncode:
-            told = done.stderr.strip().replace(_OWN, "the schema")[-1000:]
-            if done.returncode == 1 and told and "Traceback" not in told:
-                raise _unusable(told)
-            # Killed, or not found: then no schema is to blame, and no record.
-            raise ConfigurationError(f"{_PROTOC} ended with {done.returncode}: {told}")
+            errors = done.stderr.strip().replace(_OWN, "the schema")[-1000:]
+            if done.returncode == 1 and errors and "Traceback" not in errors:
+                raise _unusable(errors)
+            # protoc was killed or not found, so neither a schema nor a record is to blame.
+            raise ConfigurationError(f"{_PROTOC} ended with {done.returncode}: {errors}")
         result = descriptor_pb2.FileDescriptorSet.FromString(made.read_bytes())
     return {file.name: file for file in result.file}

@@ -1,4 +1,4 @@
-"""Protobuf's types as columns: messages, and the single values in them."""
+"""Converts Protobuf's types to columns and back: messages and the single values in them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,20 +41,20 @@ _NUMBER: Final = re.compile(r"-?\d+")
 
 
 def check_known(messages: Sequence[Any]) -> None:
-    """Raises ValueError for a field with what its type does not have, which Protobuf sets aside."""
+    """Raise ValueError for a field with a value of another type, which Protobuf sets aside."""
     aside = map(len, map(UnknownFieldSet, filter(None, messages)))
     for message in filter(None, messages) if any(aside) else ():
         for unknown in UnknownFieldSet(message):
             field = type(message).DESCRIPTOR.fields_by_number.get(unknown.field_number)
             if field is not None:
                 raise BadValueError(
-                    f"{field.name} (field {field.number}) has a value that is none of its type: "
-                    "its enum has no such number, or it is written as another type is"
+                    f"{field.name} (field {field.number}) has a value that is not of its type: "
+                    "its enum has no such number, or it is encoded as another type"
                 )
 
 
 class Unsigned(Kind):
-    """Integers below 2^64, which Spark has as decimals."""
+    """Integers below 2^64, which are decimals in Spark."""
 
     def _values(self, array: pa.Array) -> list[Any]:
         return [*map(int, array.to_pylist())]
@@ -67,11 +67,11 @@ class Unsigned(Kind):
 
 
 class Enum(Kind):
-    """Names of values; a number that has no name there stays, as in Protobuf's JSON."""
+    """Names of an enum's values; a number without a name stays a number, as in Protobuf's JSON."""
 
     def __init__(self, descriptor: Any) -> None:
         super().__init__(T.StringType(), pa.int32())
-        # The first of its aliases.
+        # The first alias counts.
         self._names = {value.number: value.name for value in reversed(descriptor.values)}
         self._numbers = {value.name: value.number for value in descriptor.values}
         self._closed = descriptor.is_closed
@@ -88,17 +88,17 @@ class Enum(Kind):
 
     def _number(self, name: str) -> int:
         if name not in self._numbers and (self._closed or not _NUMBER.fullmatch(name)):
-            raise BadValueError(f"a text is none of {', '.join(self._numbers)}")
+            raise BadValueError(f"a text is not one of {', '.join(self._numbers)}")
         return int(self._numbers.get(name, name))
 
 
 class Time(Kind):
-    """google.protobuf.Timestamp or Duration; parts of a microsecond are cut off."""
+    """google.protobuf.Timestamp or Duration; fractions of a microsecond are cut off."""
 
     def __init__(self, spark: T.DataType, make: Any, limits: tuple[int, int]) -> None:
         super().__init__(spark, pa.int64())
         self._make = make
-        self._limits = limits  # the least and the greatest number of seconds
+        self._limits = limits  # minimum and maximum number of seconds
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         check_known(values)
@@ -122,16 +122,16 @@ class Time(Kind):
     def _message(self, micros: int) -> Any:
         seconds, rest = divmod(micros, _MICROS)
         if seconds < 0 and rest and isinstance(self.spark, T.DayTimeIntervalType):
-            # Both have the same sign.
+            # Both must have the same sign.
             seconds, rest = seconds + 1, rest - _MICROS
         least, greatest = self._limits
         if not least <= seconds <= greatest:
-            raise BadValueError("microseconds are beyond what Protobuf allows")
+            raise BadValueError("microseconds are out of Protobuf's range")
         return self._make(seconds=seconds, nanos=rest * 1_000)
 
 
 class Wrapper(Kind):
-    """google.protobuf.Int64Value and its like: a value that may be null."""
+    """google.protobuf.Int64Value and similar messages: a value that may be null."""
 
     def __init__(self, inner: Kind, make: Any) -> None:
         super().__init__(inner.spark)
@@ -150,7 +150,7 @@ class Wrapper(Kind):
 
 
 class Message(Record):
-    """A struct; ``groups``: the names of the fields of each oneof."""
+    """A message as a struct; ``groups``: the names of the fields in each oneof."""
 
     def __init__(
         self, make: Any, fields: Sequence[tuple[Any, Kind]], groups: Sequence[Sequence[str]]
@@ -174,7 +174,7 @@ class Message(Record):
     def _parts(self, records: Sequence[Any], name: str) -> list[Any]:
         if name not in self._may_lack:
             return [*map(attrgetter(name), records)]
-        # Of the class: a message's own attribute may be a field.
+        # Use the class's method: an attribute of the message may be a field.
         has = self._make.HasField
         return [getattr(record, name) if has(record, name) else None for record in records]
 
@@ -192,5 +192,5 @@ class Map(nested.Map):
     def check(self, kind: T.DataType, path: str) -> None:
         super().check(kind, path)
         if "CopyFrom" in getattr(self._value.spark, "names", ()):
-            # The one method by which Protobuf fills in a map is a field then.
+            # The field hides the only method by which Protobuf fills in a map.
             raise SchemaError(f"{path}{{}}: messages with a field 'CopyFrom' can't be put in a map")

@@ -1,4 +1,4 @@
-"""Which columns Protobuf's messages become, and which messages another schema's can be read as."""
+"""Maps Protobuf's messages to columns, and checks which messages can be read as others."""
 
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ _WRAPPERS: Final = {
     for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
 }
 _MESSAGES: Final = {F.TYPE_MESSAGE, F.TYPE_GROUP}
-# Types whose values another type has too, with the same bytes.
+# Types that can be read as other types, in which the same values have the same bytes.
 _WIDER: Final[dict[int, set[int]]] = {
     F.TYPE_INT32: {F.TYPE_INT64, F.TYPE_ENUM},
     F.TYPE_UINT32: {F.TYPE_INT64, F.TYPE_UINT64},
@@ -38,7 +38,7 @@ _NAMES: Final = {
 
 
 def message_kind(descriptor: Any, place: Place) -> Message:
-    """How messages are a column; refuses those that contain themselves."""
+    """Return the column for a message; refuse messages that contain themselves."""
     inner = place.inside(descriptor.full_name, f"message {descriptor.full_name}")
     make = message_factory.GetMessageClass(descriptor)
     fields = [(field, _field_kind(field, inner.field(field.name))) for field in descriptor.fields]
@@ -78,7 +78,7 @@ def _value_kind(field: Any, place: Place) -> Kind:
 def check_readable(
     writer: Any, reader: Any, path: str = "", seen: set[tuple[str, str]] | None = None
 ) -> None:
-    """Refuses messages whose fields another message would lose, or have other values of."""
+    """Refuse a writer's message if the reader's would lose fields or read other values."""
     pair, seen = (writer.full_name, reader.full_name), set() if seen is None else seen
     if pair in seen:
         return
@@ -90,7 +90,8 @@ def check_readable(
         if field is None:
             continue
         where = f"{path}{own.name} (field {number})"
-        # Protobuf itself drops what has another type on the wire, and cuts off what is too long.
+        # Protobuf itself drops values with another wire type, and truncates values that are too
+        # long.
         same = field.type == own.type or own.type in _WIDER.get(field.type, ())
         if not same or (field.is_repeated and not own.is_repeated):
             raise SchemaError(f"{where}: {_told(field)} can't be read as {_told(own)}")
@@ -102,25 +103,25 @@ def check_readable(
 
 
 def _check_oneof(writer: Any, oneof: Any, path: str) -> None:
-    """Refuses fields that may both have values, and of which a oneof keeps the last."""
+    """Refuse fields that may all have values, if a oneof would keep only the last."""
     numbers = [member.number for member in oneof.fields if member.number in writer.fields_by_number]
     fields = [writer.fields_by_number[number] for number in numbers]
     homes = {member.containing_oneof and member.containing_oneof.name for member in fields}
     if len(fields) > 1 and (len(homes) > 1 or None in homes):
         names = " and ".join(member.name for member in fields)
         raise SchemaError(
-            f"{path}{oneof.name}: a message may have both {names}, and the reader's oneof keeps one"
+            f"{path}{oneof.name}: a message may have both {names}, but the reader's oneof keeps one"
         )
 
 
 def _check_well_known(writer: str, reader: str, where: str) -> None:
-    """Refuses one of Protobuf's own types for another, such as a duration for a timestamp."""
+    """Refuse to read one of Protobuf's own types as another, such as a duration as a timestamp."""
     if writer != reader and any(name.startswith("google.protobuf.") for name in (writer, reader)):
         raise SchemaError(f"{where}: {writer} can't be read as {reader}")
 
 
 def _check_closed(writer: Any, reader: Any, where: str) -> None:
-    """Refuses values that proto2's enums would drop."""
+    """Refuse values that a closed enum, as in proto2, would drop."""
     known = {value.number for value in reader.enum_type.values}
     given = () if writer.enum_type is None else writer.enum_type.values
     lost = [value.name for value in given if value.number not in known]

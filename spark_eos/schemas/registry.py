@@ -1,4 +1,4 @@
-"""`SchemaRegistry`: decodes and encodes columns of a DataFrame by the schemas of a registry."""
+"""`SchemaRegistry`: decodes and encodes columns of a DataFrame with the schemas of a registry."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -37,16 +37,16 @@ logger = logging.getLogger(__name__)
 
 
 class SchemaRegistry:
-    """Reads and writes records with the schemas of a schema registry, as columns.
+    """Reads and writes records as columns, with the schemas of a schema registry.
 
     Works on any DataFrame, streaming or not, on classic Spark and Spark Connect. Rows stay in their
-    partitions, in order, so `ExactlyOnceSink` writes such a query directly.
+    partitions and in order, so `ExactlyOnceSink` can write such a query with direct delivery.
 
     Args:
-        settings: By the names of ``confluent_kafka.schema_registry``: ``url``,
-            ``basic.auth.user.info``, ``bearer.auth.*``, ``ssl.*`` and others. Files must be on
-            Spark's executors, too.
-        max_wait: Seconds to wait for a registry that is away, before the query ends.
+        settings: Settings by their names in ``confluent_kafka.schema_registry``: ``url``,
+            ``basic.auth.user.info``, ``bearer.auth.*``, ``ssl.*`` and others. Files must also be on
+            Spark's executors.
+        max_wait: Seconds to wait for a registry that does not answer, before the query fails.
 
     Raises:
         ConfigurationError: A setting is unknown or can't be used, or ``spark-eos[schemas]`` is not
@@ -58,7 +58,7 @@ class SchemaRegistry:
             registry = SchemaRegistry({"url": "http://localhost:8081"})
             read = sink.read(spark, subscribe="orders")
             orders = registry.decode(read, "value", subject="orders-value")
-            # A struct of nulls would be no tombstone.
+            # A struct of nulls would not be a tombstone.
             price = F.when(F.col("value").isNotNull(), F.struct("value.id", "value.cents"))
             prices = orders.select("source", "key", price.alias("value"))
             rows = registry.encode(prices, "value", subject="orders-prices-value")
@@ -86,45 +86,46 @@ class SchemaRegistry:
         pinned: str | None = None,
         errors: str | None = None,
     ) -> DataFrame:
-        """Replaces a binary column by what its records hold.
+        """Replace a binary column with the decoded contents of its records.
 
-        Each record is read with the schema that has written it, whose id it has before its payload
-        or in a header (if the frame has ``headers``), and resolved to the reader's schema by the
-        format's own rules. Nulls (tombstones) stay null.
+        Each record is read with its writer's schema, whose id precedes the payload or is in a
+        header (if the frame has ``headers``). The record is then resolved to the reader's schema by
+        the format's own rules. Nulls (tombstones) stay null.
 
         Args:
             frame: The rows.
             column: ``value``, ``key`` or another binary column.
-            subject: The subject with the reader's schema, with its context if it has one, such as
-                ``:.staging:orders-value``. Several, by a name for each: the column becomes a struct
-                with one member of each name, and a record goes to the member whose schema has its
-                record's name; the other members are null.
-            schema: The reader's schema itself, instead of the subject's; by name if there are
-                several. With ``subject``, too, ids are looked up in that one's context.
-            version: The subject's version: a number, or ``latest``. By default the pinned one, or
-                else the latest. It is fixed now: a running query's columns do not change.
+            subject: The subject of the reader's schema, including its context if it has one, such
+                as ``:.staging:orders-value``. For several subjects, give a dict with a name for
+                each: the column becomes a struct with a member for each name. A record goes to the
+                member whose schema has the record's name; the other members are null.
+            schema: The text of the reader's schema, instead of the subject's; a dict by name if
+                there are several. If ``subject`` is given too, ids are looked up in its context.
+            version: The subject's version: a number, or ``latest``. By default, the pinned version
+                or, without one, the latest. It is fixed by this call: a running query's columns do
+                not change.
             kind: The format of ``schema``: ``AVRO``, ``PROTOBUF`` or ``JSON``.
-            message: The full name of Protobuf's message, by default the schema's first; by name if
-                there are several subjects.
-            pinned: A directory, best the query's checkpoint location, that keeps the versions, so
-                that a restart has the same columns. `encode` has its own there. ``version``
-                replaces what is there.
-            errors: What becomes of a record that can't be read. By default a direct or mirrored
-                query with ``dead_letters`` makes a dead letter of it: the record becomes null, and
-                its ``source`` has the error. Any other query ends. ``raise``: each query ends.
-                ``column``: the record becomes null, and the row gets a column ``error``,
-                struct<message, exception, stacktrace>; you decide what becomes of it. If the sink
-                finds this column, it makes a dead letter. A row's first error stays.
+            message: The full name of the Protobuf message, by default the schema's first; a dict by
+                name if there are several subjects.
+            pinned: A directory that keeps the versions, so that the columns are the same after a
+                restart; preferably the query's checkpoint location. `encode` keeps its own
+                versions there. ``version`` replaces a pinned version.
+            errors: How to handle a record that can't be read. By default, a direct or mirrored
+                query with ``dead_letters`` turns it into a dead letter: the record becomes null,
+                and the row's ``source`` carries the error. Any other query fails. ``raise``: every
+                query fails. ``column``: the record becomes null, and the row gets a column
+                ``error``, struct<message, exception, stacktrace>, for you to handle. If the sink
+                finds this column, it writes a dead letter. A row keeps its first error.
 
         Returns:
-            The same columns, with ``column`` decoded; and ``error``, if that was asked for here or
-            before.
+            The same columns, with ``column`` decoded, and with ``error`` if that was requested in
+            this call or an earlier one.
 
         Raises:
             SchemaError: There is no such subject or version, or Spark has no type for a field.
-            RegistryError: The registry can't be reached, or refuses. Tasks raise it too: then no
-                record is to blame.
-            CheckpointError: What is ``pinned`` can't be read, or is another registry's.
+            RegistryError: The registry can't be reached, or refuses. Tasks raise it too; it is
+                never the fault of a record.
+            CheckpointError: The ``pinned`` version can't be read, or is from another registry.
             ConfigurationError: An argument can't be used.
 
         Examples:
@@ -179,33 +180,34 @@ class SchemaRegistry:
         pinned: str | None = None,
         errors: str | None = None,
     ) -> DataFrame:
-        """Replaces a column by records of a subject's schema, in binary form, with its id.
+        """Replace a column with binary records of a subject's schema, including the schema's id.
 
-        The column's fields are those of the schema, in any order; those with a default may lack. A
-        null stays null: a tombstone.
+        The column has the fields of the schema, in any order; fields with a default may be missing.
+        A null stays null, which makes a tombstone.
 
         Args:
             frame: The rows.
             column: ``value``, ``key`` or another column.
-            subject: The subject. Several, by a name for each: the column is a struct with members
-                of these names, of which each row has exactly one.
-            schema: The schema, which the subject must have; by default that of ``version``.
+            subject: The subject. For several subjects, give a dict with a name for each: the column
+                is a struct with members of these names, of which exactly one is set in each row.
+            schema: The text of the schema, which the subject must have unless ``register`` is set;
+                by default the schema of ``version``.
             version: As in `decode`.
             kind: As in `decode`.
             message: As in `decode`.
-            register: Whether to register ``schema``. Without it, nothing ever is.
+            register: Whether to register ``schema``. By default, nothing is ever registered.
             framing: ``prefix``: the id precedes each record. ``header``: a header has the schema's
-                GUID, and ``headers`` is added if there is none.
+                GUID; the column ``headers`` is added if it is missing.
             pinned: As in `decode`.
-            errors: As in `decode`, for a row that does not fit: a null where the schema has none,
-                for example.
+            errors: As in `decode`, for a row that does not fit the schema, such as a null where the
+                schema allows none.
 
         Returns:
-            The same columns, with ``column`` encoded; and ``error``, as in `decode`.
+            The same columns, with ``column`` encoded, and with ``error`` as in `decode`.
 
         Raises:
             SchemaError: There is no such subject, version or schema; the subject refuses the
-                schema; or the column's type does not fit it.
+                schema; or the column's type does not fit the schema.
             RegistryError: The registry can't be reached, or refuses.
             CheckpointError: As in `decode`.
             ConfigurationError: An argument can't be used.
@@ -222,7 +224,7 @@ class SchemaRegistry:
         if framing not in _FRAMINGS:
             raise ConfigurationError(f"framing is {framing!r}; it must be 'prefix' or 'header'")
         if register and schema is None:
-            raise ConfigurationError("register=True registers schema=, which is not given")
+            raise ConfigurationError("register=True registers schema=, which is missing")
         targets = []
         for name, own, given in _named(subject, schema):
             if own is None:
@@ -259,7 +261,7 @@ class SchemaRegistry:
         pinned: str | None,
         role: str,
     ) -> Registered:
-        """The version of a subject that a frame is made with."""
+        """Return the version of a subject to use for a frame."""
         if version not in {None, _LATEST} and not isinstance(version, int):
             raise ConfigurationError(f"version is {version!r}; it must be a number or 'latest'")
         number = version if isinstance(version, int) else None
@@ -275,34 +277,34 @@ class SchemaRegistry:
         return registered
 
     def _check_here(self, pin: Registered, location: str) -> None:
-        """Refuses a pin of another registry, in which ids are of other schemas."""
+        """Refuse a pin from another registry, where ids belong to other schemas."""
         here = self._client.schema(pin.number, pin.subject)
         if here != pin.schema:
             raise CheckpointError(
                 f"version {pin.version} of subject {pin.subject!r}, pinned in {location!r}, was "
-                f"registered as schema id {pin.number} at {pin.registry}, and at "
+                f"registered as schema id {pin.number} at {pin.registry}, but at "
                 f"{self._client.url} {'no' if here is None else 'another'} schema has this id: "
-                "use the registry that the query has begun with; or, if it has moved, pass "
-                "version= once, a number or 'latest', which pins what is there"
+                "use the registry that the query has begun with. If that registry has moved, pass "
+                "version= once, a number or 'latest', to pin the version in the new one"
             )
 
     def _tell_of_newer(self, pin: Registered) -> None:
         try:
             latest = self._client.version(pin.subject, None)
         except SchemaError:
-            return  # The subject was deleted; what the pin has is still there.
+            return  # The subject was deleted; the pinned schema is still there.
         if latest.version != pin.version:
             warn(
                 logger,
                 "EOS67",
-                "subject %s has version %d, and the query stays with version %d, which it has "
-                "begun with: pass version=%d once, to have that one's columns",
+                "subject %s has version %d, but the query stays with version %d, which it has "
+                "begun with: to get the newer version's columns, pass version=%d once",
                 *(pin.subject, latest.version, pin.version, latest.version),
             )
 
 
 def _files(spark: SparkSession, location: str) -> Files:
-    # On Connect, those that the server sees, as the checkpoint's.
+    # On Connect, the files are on the server's file system, like the checkpoint.
     return SparkFiles(spark, location) if is_connect(spark) else HadoopFiles(spark, location)
 
 
@@ -316,44 +318,44 @@ def _check_column(frame: DataFrame, column: str) -> None:
         )
     if HEADERS in frame.columns and not header_type_fits(frame.schema[HEADERS].dataType):
         raise ConfigurationError(
-            f"`{HEADERS}` is {frame.schema[HEADERS].dataType.simpleString()}, not as sink.read "
-            "with include_headers=True has it: rename it"
+            f"`{HEADERS}` is {frame.schema[HEADERS].dataType.simpleString()}, unlike the column of "
+            "sink.read with include_headers=True: rename it"
         )
 
 
 def _named(
     subject: str | Mapping[str, str] | None, schema: str | Mapping[str, str] | None
 ) -> list[tuple[str | None, str | None, str | None]]:
-    """Name, subject and schema of each part of a column."""
+    """Return name, subject and schema of each part of a column."""
     if not isinstance(subject, Mapping) and not isinstance(schema, Mapping):
         return [(None, subject, schema)]
     subjects = subject if isinstance(subject, Mapping) else {}
     schemas = schema if isinstance(schema, Mapping) else {}
     if (subject is not None and subjects is not subject) or (schema and schemas is not schema):
-        raise ConfigurationError("subject and schema must both be by name, or none of them")
+        raise ConfigurationError("subject and schema must both be dicts by name, or neither")
     names = dict.fromkeys([*subjects, *schemas])
     return [(name, subjects.get(name), schemas.get(name)) for name in names]
 
 
 def _scope(subjects: Collection[str]) -> str | None:
-    """The subject to look up ids for; of several, no more than the context that they share."""
+    """Return the subject to look up ids for; for several, only the context that they share."""
     contexts = {context_of(subject) for subject in subjects}
     if len(contexts) > 1:
         raise ConfigurationError(
-            f"subjects {', '.join(sorted(subjects))} are in several contexts, and a schema id is "
-            "another schema in each of them: decode them from topics of their own"
+            f"subjects {', '.join(sorted(subjects))} are in several contexts, each of which has "
+            "its own schema for an id: decode them from separate topics"
         )
     return next(iter(subjects if len(subjects) == 1 else contexts), None) or None
 
 
 def _member(name: str | None, schema: Schema, message: str | Mapping[str, str] | None) -> Member:
-    """A part of a column, whose records are of one message."""
+    """Return a part of a column, whose records are all of one message."""
     if isinstance(message, Mapping):
         message = message.get(name or "")
     schema = replace(schema, message=message)
     record = format_of(schema).name
     if message not in {None, record}:
-        raise ConfigurationError(f"message is {message!r}, and the schema is of {record}")
+        raise ConfigurationError(f"message is {message!r}, but the schema is of {record}")
     return Member(name, schema, record)
 
 
@@ -362,15 +364,15 @@ def _check_told_apart(members: list[Member]) -> None:
     for member in members[1:]:
         if records.count(member.record) > 1:
             raise SchemaError(
-                f"more than one subject has records of the name {member.record!r}: nothing tells "
-                "them apart"
+                f"more than one subject has records of the name {member.record!r}, which can't be "
+                "told apart"
             )
 
 
 def _header(registered: Registered) -> bytes:
     if registered.guid is None:
         raise ConfigurationError(
-            "framing='header' needs schemas with GUIDs, and the registry has none: use 'prefix'"
+            "framing='header' needs schemas with GUIDs, but the registry has none: use 'prefix'"
         )
     return header_of(registered.guid)
 
@@ -380,7 +382,7 @@ def _part(field: T.StructField, name: str | None) -> T.DataType:
         return field.dataType
     if not isinstance(field.dataType, T.StructType) or name not in field.dataType.names:
         raise SchemaError(
-            f"`{field.name}` is {field.dataType.simpleString()}, without a member {name!r}"
+            f"`{field.name}` is {field.dataType.simpleString()}, which has no member {name!r}"
         )
     return field.dataType[name].dataType
 
@@ -393,6 +395,6 @@ def _column_type(members: list[Member], types: list[T.DataType]) -> T.DataType:
 
 
 def _with_fields(frame: DataFrame, *fields: T.StructField) -> T.StructType:
-    """The frame's columns, some of them with another type, and new ones after them."""
+    """Return the frame's columns, some with a new type, followed by additional columns."""
     own = {field.name: field for field in (*frame.schema, *fields)}
     return T.StructType([*own.values()])

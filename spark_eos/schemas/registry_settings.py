@@ -1,4 +1,4 @@
-"""Settings of a registry's client, and the secrets in them, which no text shows."""
+"""Settings of a registry's client; keeps the secrets in them out of messages."""
 
 import contextlib
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class RegistrySettings:
             if any(word in name for word in _SECRETS):
                 for item in value.values() if isinstance(value, Mapping) else [value]:
                     self._keep_secret(str(item))
-        # The client would pass it on, and others would show it.
+        # Keep user names out of the URL: the client would pass them on, and others would show them.
         self.url = ""
         if isinstance(values.get("url"), str):
             values |= self._addressed(values["url"], values.get(_USER_INFO))
@@ -51,41 +51,41 @@ class RegistrySettings:
         self._values = values
 
     def client(self) -> Any:
-        """A client of the registry, which is to be closed."""
+        """Return a client of the registry, which the caller has to close."""
         return imported("confluent_kafka.schema_registry").SchemaRegistryClient(self._values)
 
     def clean(self, error: object) -> str:
-        """The text of an error, with no secret in it."""
+        """Return the text of an error without secrets."""
         text = str(error) or type(error).__name__
-        # A longer one may contain a shorter one.
+        # Replace longer secrets first, since they may contain shorter ones.
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return text
 
     def _addressed(self, urls: str, given: Any) -> dict[str, Any]:
-        """The settings that the registry's addresses, parted by commas, come to."""
-        parted = [without_user_info(url, "schema registry: url") for url in urls.split(",")]
-        secrets = {user_info for _, user_info in parted if user_info}
+        """Return the settings in the registry's addresses, which are separated by commas."""
+        split = [without_user_info(url, "schema registry: url") for url in urls.split(",")]
+        secrets = {user_info for _, user_info in split if user_info}
         if (given and secrets) or len(secrets) > 1:
             raise ConfigurationError(
-                "schema registry: url has a user name, and another one is in "
-                f"{_USER_INFO if given else 'another of its addresses'}: set {_USER_INFO} alone"
+                "schema registry: url has a user name, and there is another one in "
+                f"{_USER_INFO if given else 'another of its addresses'}: set only {_USER_INFO}"
             )
-        settings = {"url": ",".join(address for address, _ in parted)}
+        settings = {"url": ",".join(address for address, _ in split)}
         for user_info in secrets:
             self._keep_secret(user_info)
             settings[_USER_INFO] = user_info if ":" in user_info else f"{user_info}:"
         return settings
 
     def _keep_secret(self, secret: str) -> None:
-        """Hides a secret, and its halves if it is of a user, wherever it is shown."""
+        """Hide a secret in messages, and both halves of a user's name and password."""
         parts = {secret, *secret.split(":", 1)}
         self._secrets |= {text for part in parts for text in (part, quote(part)) if len(text) > 2}
 
 
 def _value(name: str, value: Any) -> Any:
-    """A setting's value; options of jobs are texts, also where the client wants a number."""
+    """Return a setting's value; options of jobs are texts even if the client wants a number."""
     if name in _NUMBERS and isinstance(value, str):
-        with contextlib.suppress(ValueError):  # Else the client says what it wants.
+        with contextlib.suppress(ValueError):  # The client reports what it expects.
             return float(value) if "." in value else int(value)
     return value

@@ -1,4 +1,4 @@
-"""Writes a part of each record at a time, for all records of a batch."""
+"""Writes records by column: one part of every record in a batch at a time."""
 
 from typing import Any, Final
 
@@ -7,17 +7,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _WORD: Final = 8
-# Bytes that a column's offsets can tell.
+# Maximum number of bytes for a column's offsets.
 _MOST: Final = 2**31 - 64
 _HIGH_BIT: Final = 0x80
-# By the size of a number of variable length: bits of its first eight bytes that say that others
-# follow.
+# By the size of a number of variable length: the bits in its first eight bytes that show that
+# another byte follows.
 _FOLLOWED: Final = np.array(
     [0, *(sum(_HIGH_BIT << 8 * place for place in range(min(n, _WORD))) for n in range(10))],
     np.uint64,
 )
-# 56 bits become two times 28, these four times 14, and these eight times 7: masks of what stays and
-# what moves, and by how many bits.
+# 56 bits are split into two groups of 28, then four of 14 and eight of 7: masks of the bits that
+# stay and of those that move, and by how many bits.
 _HALVES: Final = [
     (np.uint64(0x000000000FFFFFFF), np.uint64(0x00FFFFFFF0000000), np.uint64(4)),
     (np.uint64(0x00003FFF00003FFF), np.uint64(0x0FFFC0000FFFC000), np.uint64(2)),
@@ -26,33 +26,33 @@ _HALVES: Final = [
 
 
 class Sheet:
-    """Parts of some rows' records, in order; and which rows are not written here."""
+    """The parts of several rows' records, in order, and the rows that are left out."""
 
     def __init__(self, rows: np.ndarray, bad: np.ndarray) -> None:
         self.rows = rows
         self.bad = bad
         self._pieces: list[pa.Array] = []
-        # Words of which the first bytes count, and how many.
+        # Words, and the number of their first bytes that count.
         self._words: list[tuple[np.ndarray, np.ndarray]] = []
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def refuse(self, bad: np.ndarray) -> None:
-        """Leaves rows to be written one by one."""
+        """Leave rows to be written one by one."""
         if bad.any():
             self.bad[self.rows[bad]] = True
 
     def refuse_some(self, places: np.ndarray) -> None:
-        """Likewise, by their places."""
+        """Leave rows, by their places, to be written one by one."""
         self.bad[self.rows[places]] = True
 
     def put(self, words: np.ndarray, sizes: Any) -> None:
-        """Adds the first bytes of numbers, least significant first; ``sizes``: up to eight."""
+        """Add the first bytes of numbers, least significant first; ``sizes`` are up to eight."""
         self._words.append((words.astype(np.uint64), sizes))
 
     def long(self, values: np.ndarray, present: np.ndarray) -> None:
-        """Adds numbers of Avro's variable length where they are present."""
+        """Add numbers of variable length, as in Avro, where they are present."""
         values = values.astype(np.int64)
         raw = ((values << 1) ^ (values >> 63)).view(np.uint64)
         sizes = np.ones(len(raw), np.int64)
@@ -75,20 +75,20 @@ class Sheet:
         self.put(words, sizes * present)
 
     def add(self, texts: pa.Array) -> None:
-        """Adds bytes; none of a null."""
+        """Add bytes; a null has none."""
         self._flush()
         texts = texts.cast(pa.binary())
         self._pieces.append(texts.fill_null(b"") if texts.null_count else texts)
 
     def joined(self) -> pa.Array:
-        """The record of each row."""
+        """Return the record of each row."""
         self._flush()
         if len(self._pieces) < 2:
             return self._pieces[0] if self._pieces else pa.array([b""] * len(self), pa.binary())
         return pc.binary_join_element_wise(*self._pieces, b"")
 
     def joined_by(self, offsets: np.ndarray) -> pa.Array:
-        """The records of consecutive rows, one after the other; offsets of their first rows."""
+        """Return the joined records of consecutive rows; ``offsets`` are of their first rows."""
         array = self.joined()
         if not len(array):
             return pa.array([b""] * (len(offsets) - 1), pa.binary())
@@ -100,7 +100,7 @@ class Sheet:
     def _flush(self) -> None:
         if not self._words:
             return
-        # Whole words, of which the next one overwrites what does not count.
+        # Write whole words; each one overwrites the bytes of the previous one that don't count.
         width = _WORD * (len(self._words) + 1)
         if width * len(self) > _MOST:
             raise OverflowError
@@ -116,8 +116,8 @@ class Sheet:
 
 
 def between(begins: np.ndarray, ends: np.ndarray, data: np.ndarray) -> pa.Array:
-    """Parts of a buffer that follow each other, as a column."""
-    # These are the offsets of a column of them and what is between; every other value is taken.
+    """Return parts of a buffer, which must be in order, as a column."""
+    # Make a column of the parts and the gaps between them, and take every other value.
     offsets = np.empty(2 * len(begins) + 1, np.int32)
     offsets[:-1:2], offsets[1::2] = begins, ends
     offsets[-1] = ends[-1] if len(ends) else 0

@@ -238,7 +238,7 @@ def _pinned(
     with caplog.at_level(logging.WARNING, "spark_eos.schemas"):
         assert fields() == ["id", "amount"]
     (said,) = [text for text in caplog.messages if "EOS67" in text]
-    assert f"subject {subject} has version 2, and the query stays with version 1" in said
+    assert f"subject {subject} has version 2, but the query stays with version 1" in said
     assert "pass version=2 once" in said
     assert fields(pinned=None) == ["id", "amount", "more"]
     assert fields(2) == fields() == fields("latest") == ["id", "amount", "more"]
@@ -275,7 +275,7 @@ def test_a_pins_id_is_looked_up_in_the_registry_that_is_there(
             return [int.from_bytes(row.value[1:5], "big") for row in made.collect()]
 
         assert both(first) == [1]
-        with pytest.raises(CheckpointError, match=rf"id 1 at {one.url}, and at {other.url} no"):
+        with pytest.raises(CheckpointError, match=rf"id 1 at {one.url}, but at {other.url} no"):
             both(second)
         other.add("b-value", REFUND)
         other.add("a-value", ORDER)

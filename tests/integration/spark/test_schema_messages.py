@@ -98,5 +98,5 @@ def test_a_message_is_named_by_its_full_name(
             frame, subject=subject, message="shop.Refund", pinned=str(tmp_path)
         ).schema["value"]
         assert made.dataType.simpleString() == "struct<lines:array<struct<id:string>>>"
-    with pytest.raises(ConfigurationError, match="message is 'x', and the schema is of string"):
+    with pytest.raises(ConfigurationError, match="message is 'x', but the schema is of string"):
         registry.decode(frame, schema='"string"', message="x")

@@ -97,7 +97,7 @@ PROTOBUF = Format(
     [compiled(ORDER_PROTO), compiled(ORDER_PROTO_2)],
     PRICE_PROTO,
     "it is truncated",
-    "it is truncated, or not of its schema",
+    "it is truncated, or does not match its schema",
     "shop.Order",
 )
 

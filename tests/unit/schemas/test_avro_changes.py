@@ -37,10 +37,10 @@ def _both(first: Any, second: Any) -> Schema:
 @pytest.mark.parametrize(
     ("writer", "reader", "words"),
     [
-        (MILLIS, MICROS, "timestamp-micros, and was timestamp-millis"),
+        (MILLIS, MICROS, "timestamp-micros, but was timestamp-millis"),
         (["null", MILLIS], ["null", MICROS], "was timestamp-millis"),
         (array(MILLIS), array(MICROS), "was"),
-        (_decimal(2), _decimal(4), "decimal of scale 4, and was decimal of scale 2"),
+        (_decimal(2), _decimal(4), "decimal of scale 4, but was decimal of scale 2"),
         (logical("int", "date"), MILLIS, "was date"),
         (_named("A"), [_named("A"), mapping("int")], "is a union"),
         (["null", "string", MILLIS], ["null", "string", MICROS], "was timestamp-millis"),
@@ -81,7 +81,7 @@ def test_a_type_by_its_name_is_compared_as_well() -> None:
 
 def test_records_of_one_short_name_are_compared_where_they_meet() -> None:
     writer = _both(_named("a.M", MILLIS), _named("b.M", MICROS))
-    changed = "is of the logical type timestamp-"
+    changed = "has the logical type timestamp-"
     for first, second, words in [
         (_named("a.M", MICROS), _named("b.M", MICROS), rf"of a\.M {changed}micros"),
         (_named("b.M", MICROS), _named("a.M", MICROS), rf"of b\.M {changed}micros"),

@@ -104,7 +104,7 @@ HARMFUL: dict[str, tuple[Schema, Schema, list[bytes], str]] = {
         [],
         "too deep",
     ),
-    "2^34 nulls": (avro(layers("null")), avro(EMPTY), [], "more than 1000 values of no bytes"),
+    "2^34 nulls": (avro(layers("null")), avro(EMPTY), [], "more than 1000 values without bytes"),
     "lists of 2^34 nulls": (
         avro(array(layers("null"))),
         avro(array(EMPTY)),
@@ -186,7 +186,7 @@ HARMFUL: dict[str, tuple[Schema, Schema, list[bytes], str]] = {
         proto("message A {}", **{"a": "message B {}", "a/b": "message C {}"}),
         proto("message A {}"),
         [],
-        "'a/b' is no name of a file",
+        "'a/b' can't be the name of a file",
     ),
     "text that is none": (proto("message A {} \ud800"), proto("message A {}"), [], "utf-8"),
 }
@@ -225,7 +225,7 @@ def test_messages_of_proto2_in_each_other_are_read_in_time() -> None:
 def test_another_kind_of_the_same_name_is_refused(kinds: tuple[Any, Any]) -> None:
     written, wanted = ({**one, "name": "Same"} for one in kinds)
     with pytest.raises(
-        SchemaError, match=f"is the {wanted['type']} Same, and was the {written['type']} Same"
+        SchemaError, match=f"is the {wanted['type']} Same, but was the {written['type']} Same"
     ):
         read([b"\0"], avro(written), avro(wanted))
 

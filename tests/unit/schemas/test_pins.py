@@ -61,13 +61,13 @@ def test_a_directory_without_a_file_is_of_a_driver_that_was_killed(
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda text: text[:40], "is no pinned schema, or not a whole one"),
-        (lambda _: "", "is no pinned schema, or not a whole one"),
-        (lambda _: '["format"]', "is no pinned schema, or not a whole one"),
-        (lambda text: text.replace('"number"', '"id"'), "is no pinned schema"),
-        (lambda text: text.replace('"text"', '"body"'), "is no pinned schema"),
-        (lambda text: text.replace('"decode"', '"encode"'), "is the pin of encode"),
-        (lambda text: text.replace('"a/b', '"c/b'), "for subject 'c/b"),
+        (lambda text: text[:40], "is not a pinned schema, or not a complete one"),
+        (lambda _: "", "is not a pinned schema, or not a complete one"),
+        (lambda _: '["format"]', "is not a pinned schema, or not a complete one"),
+        (lambda text: text.replace('"number"', '"id"'), "is not a pinned schema"),
+        (lambda text: text.replace('"text"', '"body"'), "is not a pinned schema"),
+        (lambda text: text.replace('"decode"', '"encode"'), "is the encode pin"),
+        (lambda text: text.replace('"a/b', '"c/b'), "of subject 'c/b"),
     ],
 )
 def test_one_that_can_not_be_read_is_no_older_one(
@@ -97,5 +97,7 @@ def test_what_an_earlier_version_has_pinned_is_not_passed_over(pins: Pins, tmp_p
     pins.write(PIN)
     (file,) = _files(tmp_path)
     file.parent.rename(file.parent.parent / "1")
-    with pytest.raises(CheckpointError, match="1 is no pinned schema of this version of spark-eos"):
+    with pytest.raises(
+        CheckpointError, match="1 is not a pinned schema of this version of spark-eos"
+    ):
         pins.read(PIN.subject)

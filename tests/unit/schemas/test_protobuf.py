@@ -194,7 +194,7 @@ def test_what_compiled_files_and_references_hold_is_found() -> None:
             schema("message A {} message B {}", message="shop.C"),
             "no message 'shop.C'; it has shop.A",
         ),
-        (schema("message A {}", ("../../a.proto", "message B {}")), "no name of a file"),
+        (schema("message A {}", ("../../a.proto", "message B {}")), "can't be the name of a file"),
         (
             schema("message A { map<string, B> bs = 1; } message B { repeated A as = 1; }"),
             r"bs\{\}\.as\[\]: message shop\.A contains itself",
@@ -260,7 +260,7 @@ def test_bad_records_have_errors() -> None:
     made = read([b"\x00" + one for one in (whole, whole[:3], b"\x07", b"\x0a\x01\xff", late)], own)
     assert made.array.to_pylist() == [{"s": "abc", "i": 1, "at": None}, None, None, None, None]
     assert made.errors.keys() == {1, 2, 3, 4}
-    assert "it is truncated, or not of its schema" in made.errors[1]
+    assert "it is truncated, or does not match its schema" in made.errors[1]
     assert "seconds or nanoseconds are out of timestamp's range" in made.errors[4]
 
 
@@ -344,7 +344,7 @@ def test_rows_that_do_not_fit_have_errors() -> None:
         "bs[].n is null": {"bs": [{"n": 1}, {"n": None}]},
         "m{} is null": {"m": [("a", 1), ("b", None)]},
         "at most one of x, y may have a value": {"x": "", "y": 0},
-        "e: a text is none of X": {"e": "Z"},
+        "e: a text is not one of X": {"e": "Z"},
         "a value does not fit its type (ValueError)": {"u": -1},
     }
     made = write([good | row for row in rows.values()], own)
@@ -399,7 +399,7 @@ def test_values_that_are_none_of_their_fields_are_not_lost(
     # A field that the schema lacks is no fault.
     made = read([b"\x00", b"\x00" + message, b"\x00\x98\x06\x01"], own)
     assert made.errors.keys() == {1}
-    assert made.errors[1].startswith(f"{text} has a value that is none of its type")
+    assert made.errors[1].startswith(f"{text} has a value that is not of its type")
     assert made.array.is_valid().to_pylist() == [True, False, True]
 
 
