@@ -64,8 +64,8 @@ def _found(broker: int) -> dict[int, _Found]:
 def used(broker: int) -> Iterator[Usage]:
     """Measure the CPU time of a block, and peak memory at its end.
 
-    Processes are sampled four times a second, because the usage of workers that Spark kills, when
-    their task is cancelled, would be lost.
+    Processes are sampled four times a second. Otherwise, the usage of workers that Spark kills with
+    a cancelled task would be lost.
 
     Args:
         broker: Process id of the broker.

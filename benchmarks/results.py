@@ -61,7 +61,7 @@ PICTURES = {
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that is not exceeded by at least this share of the values."""
+    """Return the percentile at a share such as 0.99: that share of values is not larger."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 

@@ -23,7 +23,7 @@ _LARGE: Final = "large batches, {}"
 _COLD: Final = "cold start to first commit"
 _KILLED: Final = "SIGKILL of the driver to next commit"
 _PER_SECOND: Final = "rows/s"
-# Part of the name of all variants.
+# The suffix of all variants' names.
 _RECORDS: Final = ", 100 B, 4 partitions"
 
 Scenarios = Mapping[str, Measured]

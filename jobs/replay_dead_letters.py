@@ -124,7 +124,7 @@ def main(options: JobOptions, *, every: bool, where: str | None, by_key: bool) -
         options,
         kafka={**options.kafka, **committed},
         source_kafka=None if source_kafka is None else {**source_kafka, **committed},
-        # A replay that never ended would repeat records that fail again forever.
+        # A replay that never ended would forever repeat records that fail again.
         trigger={"availableNow": True},
         # Records that retention has deleted can't be replayed; the gap is logged.
         sink={**options.sink, "fail_on_data_loss": False},

@@ -75,8 +75,8 @@ def run_job(
         transform: Function from the columns of `ExactlyOnceSink.read` to the columns that
             `ExactlyOnceSink.write` takes; it may use only narrow operators.
         include_headers: Whether to read the records' headers too.
-        session: Function that starts Spark. By default, `session_builder` does, and leaves
-            spark-submit's configuration as it is.
+        session: Function that starts Spark. The default uses `session_builder`, which leaves
+            spark-submit's configuration unchanged.
 
     Raises:
         click.UsageError: An option can't be used; raised before Spark starts.

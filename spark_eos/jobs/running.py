@@ -1,4 +1,4 @@
-"""Runs queries until they end or a signal stops them, in a program made for this purpose."""
+"""Runs queries until they end or a signal stops them, in programs that do nothing else."""
 
 import atexit
 import contextlib

@@ -1,11 +1,11 @@
-"""Finds changes between Avro schemas that would make a value be read as a different value."""
+"""Finds schema changes that would make Avro read a value as a different one."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_eos.errors import SchemaError
 
-# Types that can be told from their values.
+# Types that can be recognized from their values.
 _UNNAMED: Final = {
     *("null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map"),
 }
@@ -31,7 +31,7 @@ def exact_first(members: list[Any]) -> list[Any]:
 def check_changes(
     writer: Any, reader: Any, written: Mapping[str, Any], named: Mapping[str, Any]
 ) -> None:
-    """Refuse a changed logical type, and a union in which a value's member can't be told."""
+    """Refuse a changed logical type, and a union in which a value's member is ambiguous."""
     # Avro resolves the underlying types of logical types, so milliseconds would be read as
     # microseconds. A record, enum or fixed doesn't show which member of a new union it is.
     _Changes(written, named).check("the value", writer, reader)
@@ -103,7 +103,7 @@ def _kind(schema: Any) -> str:
 
 
 def _is_named(schema: Any) -> bool:
-    """Return True for a record, an enum or a fixed, which can't be told from their values."""
+    """Return True for a record, enum or fixed, which can't be recognized from their values."""
     return _kind(schema) not in _UNNAMED
 
 

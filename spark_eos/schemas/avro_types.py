@@ -12,7 +12,7 @@ from spark_eos.schemas.avro_kinds import UNITS, Decimal, Enum, Fixed, FixedUuid,
 from spark_eos.schemas.kinds import PRIMITIVES, Kind, Place
 from spark_eos.schemas.nested import List, Map, Record
 
-# Logical types with their underlying types, and the size of a fixed; decimals depend on more.
+# Logical types with their underlying types, and the size of a fixed. Decimals have more rules.
 _LOGICAL: Final = {
     ("date", "int", None),
     ("time-millis", "int", None),
@@ -112,8 +112,8 @@ def _union(schema: list[Any], named: dict[str, Any], place: Place) -> Kind:
         for pair in ({"int", "long"}, {"float", "double"}):
             if pair <= {*tags}:
                 raise SchemaError(
-                    f"{place}: in a union of {' and '.join(sorted(pair))}, it can't be told which "
-                    "one a value is. Pass a reader's schema (schema=) with one of them"
+                    f"{place}: in a union of {' and '.join(sorted(pair))}, the type of a value is "
+                    "ambiguous. Pass a reader's schema (schema=) with one of them"
                 )
         union = Union(_members(tags, [kind_of(branch, named, place) for branch in branches]))
     union.nullable = union.nullable or nullable

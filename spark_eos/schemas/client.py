@@ -1,4 +1,4 @@
-"""Asks the schema registry, from tasks and the driver; waits while it is away; hides secrets."""
+"""Asks the schema registry, for tasks and the driver; waits while it is away, hides secrets."""
 
 import json
 import logging

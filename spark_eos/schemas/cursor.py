@@ -11,7 +11,7 @@ from spark_eos.schemas.sheet import between
 # Padding: reads beyond a record's end are refused later, but must stay within the buffer.
 _BEFORE: Final = 16
 _AFTER: Final = 32
-# Maximum number of bytes for a column's offsets.
+# Maximum number of bytes that a column's offsets can address.
 _MOST: Final = 2**31 - 64
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
 # Groups of 7 bits are joined in pairs to 14 bits, then to 28 and 56: masks of the bits that stay
@@ -115,7 +115,7 @@ class Cursor:
 
     def _varint(self) -> np.ndarray:
         word: np.ndarray = self.batch.words("<u8")[self.at]
-        # The high bit of the first byte in which it is not set, which is the last of the number.
+        # The first high bit that is not set marks the last byte of the number.
         stops = ~word & _HIGH_BITS
         last = stops & (~stops + np.uint64(1))
         raw: np.ndarray = word & (last | (last - np.uint64(1)))
@@ -138,7 +138,7 @@ class Cursor:
         return raw, np.where(more, 10, 9)
 
     def text(self) -> pa.Array:
-        """Read bytes that follow their number."""
+        """Read bytes that follow their length."""
         sizes = self.long()
         self.refuse(sizes < 0)
         return self.slices(np.maximum(sizes, 0))

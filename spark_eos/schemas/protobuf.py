@@ -45,7 +45,7 @@ class Protobuf(Format):
         self.prefix = _prefix(indexes)
 
     def descriptor(self, name: str) -> Any:
-        """Return the message of a name."""
+        """Return the message with this name."""
         return self._pool.FindMessageTypeByName(name)
 
     def indexes(self, name: str) -> Indexes | None:
@@ -56,7 +56,7 @@ class Protobuf(Format):
         return message_kind(self.descriptor(self.name), Place())
 
     def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
-        """Return the rows of each message; an empty name for rows whose indexes can't be read."""
+        """Return rows by message name; the name is empty if a row's indexes can't be read."""
         rows: dict[str, list[int]] = defaultdict(list)
         for row, payload in enumerate(payloads.to_pylist()):
             try:

@@ -364,8 +364,8 @@ def _check_told_apart(members: list[Member]) -> None:
     for member in members[1:]:
         if records.count(member.record) > 1:
             raise SchemaError(
-                f"more than one subject has records of the name {member.record!r}, which can't be "
-                "told apart"
+                f"more than one subject has records named {member.record!r}, so they can't be told "
+                "apart"
             )
 
 

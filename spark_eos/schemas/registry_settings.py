@@ -78,7 +78,7 @@ class RegistrySettings:
         return settings
 
     def _keep_secret(self, secret: str) -> None:
-        """Hide a secret in messages, and both halves of a user's name and password."""
+        """Hide a secret in messages; of a user name with a password, hide each part too."""
         parts = {secret, *secret.split(":", 1)}
         self._secrets |= {text for part in parts for text in (part, quote(part)) if len(text) > 2}
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _WORD: Final = 8
-# Maximum number of bytes for a column's offsets.
+# Maximum number of bytes that a column's offsets can address.
 _MOST: Final = 2**31 - 64
 _HIGH_BIT: Final = 0x80
 # By the size of a number of variable length: the bits in its first eight bytes that show that
@@ -88,7 +88,7 @@ class Sheet:
         return pc.binary_join_element_wise(*self._pieces, b"")
 
     def joined_by(self, offsets: np.ndarray) -> pa.Array:
-        """Return the joined records of consecutive rows; ``offsets`` are of their first rows."""
+        """Join the records of consecutive rows; ``offsets``: where each group of rows begins."""
         array = self.joined()
         if not len(array):
             return pa.array([b""] * (len(offsets) - 1), pa.binary())

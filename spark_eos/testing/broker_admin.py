@@ -96,7 +96,7 @@ def end_offsets(
 
 
 def _refresh(state: RetryCallState) -> None:
-    """Look up the leaders again before the next attempt, which asks the leaders it knows."""
+    """Look up the leaders, which may have changed, before the next attempt."""
     # A closure would keep the client alive until the garbage collector runs.
     admin, topic, *_ = state.args
     with suppress(KafkaException):

@@ -37,7 +37,7 @@ class KafkaNode(EmbeddedServer):
     """A node of an `EmbeddedKafka`, which creates its nodes; each is a broker and a controller.
 
     `kill`, `stop` and `pause` take the node away; `start` and `resume` bring it back with its data
-    and addresses. As long as more than half of the nodes run, they lead its partitions meanwhile.
+    and addresses. Meanwhile, the other nodes lead its partitions if more than half are running.
 
     Attributes:
         id: The ``node.id``: 1 for the first node.

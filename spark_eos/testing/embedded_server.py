@@ -95,7 +95,7 @@ class EmbeddedServer(ABC):
         self._start_timeout = start_timeout
         self._has_run = False
         self._logged_before = 0  # length of the log before the latest start
-        # It must not refer to this object: the finalizer would keep the object alive.
+        # They must not refer to this object, or the finalizer would keep the object alive.
         self._remains = _Remains()
         # The finalizer also runs when the interpreter exits.
         self._finalizer = weakref.finalize(self, self._remains.discard)
