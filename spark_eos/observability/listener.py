@@ -154,7 +154,7 @@ class BatchListener(StreamingQueryListener):
             self._on_idle(group_id)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do."""
+        """Do nothing."""

@@ -28,8 +28,8 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-# Minimum number of seconds between two pictures, and the maximum share of time for drawing, which
-# holds Python's interpreter lock: the query's batches need the lock too.
+# Minimum number of seconds between two pictures, and the maximum share of time spent drawing.
+# Drawing holds Python's interpreter lock, which the query's batches need too.
 _PAUSE: Final = 1.0
 _SHARE: Final = 0.1
 # Number of batches to show; Spark remembers as many by default.
@@ -235,7 +235,7 @@ class LivePlot:
         return time.thread_time() - begun
 
     def _read_progress(self) -> bool:
-        """Take over Spark's progress; return True if the query is running."""
+        """Read Spark's progress since the last call; return True if the query is running."""
         query = self._query
         if query is None:
             return False

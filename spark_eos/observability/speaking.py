@@ -11,7 +11,7 @@ logger = logging.getLogger("spark_eos")
 
 
 def say(text: str, **fields: object) -> None:
-    """Log a line if the log takes INFO; else print it on stderr, unless a log level silences it."""
+    """Log a line if INFO is enabled; else print it on stderr, unless a log level silences it."""
     if logger.isEnabledFor(logging.INFO):
         if logger.hasHandlers():
             logger.info("%s", text, extra=fields)
@@ -34,7 +34,7 @@ def _disabled() -> bool:
 def print_batch(report: BatchReport) -> None:
     """Print a line for each batch; pass it to the sink as ``on_batch``.
 
-    If the log takes INFO, it already has each batch, so nothing is printed. The level of the logger
+    If INFO is enabled, each batch is logged anyway, so nothing is printed. The level of the logger
     ``spark_eos`` silences these lines as well as the line at the start. With Spark Connect, the
     lines are in the output of the server, where batches run.
 

@@ -103,7 +103,7 @@ class Judgement:
 
     def _unjudged(self) -> dict[str, int]:
         number, matching = self.records.number, self.matching
-        # A position shows whether retention removed the input, but not its number of outputs.
+        # A position shows whether retention removed the input, but not how many outputs to expect.
         known = matching.by_position and matching.expect_header is None
         removed = not known and any(self.input_lows.values())
         missing = "SELECT SUM(number) FROM missing WHERE unsure"
@@ -152,7 +152,7 @@ class Judgement:
         yield from self._notes_on_numbers()
 
     def _notes_on_numbers(self) -> Iterator[str]:
-        """Yield what a query that filters or explodes has done, and which options allow it."""
+        """Yield notes on inputs without output or with several, and on options that allow them."""
         ask, matching = self.records.number, self.matching
         if matching.at_most_once_each:
             missing = ask("SELECT COUNT(*) FROM missing WHERE NOT visible")
@@ -174,6 +174,6 @@ class Judgement:
             )
         if matching.expect_header is None and ask("SELECT COUNT(*) FROM duplicates"):
             yield (
-                "some inputs have several outputs. If the query makes several outputs of a record, "
+                "some inputs have several outputs. If the query makes several from a record, "
                 "put their number into a header of the input (--expect-header)"
             )

@@ -156,7 +156,7 @@ def _offsets(
 
 
 def _next_size(messages: list[Message], size: int) -> int:
-    """Return how many records make up about 32 MiB, estimated from a sample of the latest."""
+    """Estimate how many records make up about 32 MiB, from a sample of the latest ones."""
     sample = messages[:: max(1, len(messages) // _SAMPLE)]
     if not sample:
         return size
