@@ -34,9 +34,13 @@ _PAGES: Final = {
     "spark-eos abort": "[operations](operations.md#open-transactions)",
     "spark-eos acls": "[ACLs](acls.md)",
     "spark-eos adopt": "[moving](moving.md)",
+    "spark-eos class-archive": "[starting sooner](deploying.md#starting-sooner)",
+    "spark-eos jars": "[jars](versions.md#jars)",
     "spark-eos progress": "[mirrored queries](mirrored.md#see-the-progress)",
     "spark-eos status": "[operations](operations.md#check-a-querys-state)",
     "spark-eos verify": "[verifying](verify.md)",
+    "jobs/relay.py": "[another cluster](mirrored.md) and "
+    "[another registry](schemas.md#from-registry-to-registry)",
 }
 
 # An option and its meaning.
