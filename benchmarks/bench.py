@@ -68,7 +68,7 @@ class Stage:
     other: EmbeddedKafka | None = None
 
     def source(self, rows: int) -> str:
-        """Create a topic with records, in the other cluster too."""
+        """Create a topic with records in this cluster and in the other one."""
         name = self.topic()
         fill(self.broker, name, rows, self.records)
         if self.other is not None:
@@ -217,7 +217,7 @@ class Bench:
         return measured
 
     def latency(self, scenario: Latency) -> Measured:
-        """Measure the milliseconds from a record's append to its output's visibility."""
+        """Measure the milliseconds from a record's append until its output is visible."""
         measured = Measured(scenario.name, "ms, p50")
         records = Records(100, 4)
         with self._stage(records) as stage:

@@ -118,7 +118,7 @@ class Trial:
 
 
 def run_and_stop(writer: Writer, arena: Arena) -> Trial:
-    """Run a query; stop it before a batch that, with Kafka's defaults, waits 1 s per partition."""
+    """Run a query; stop before the last batch, which waits 1 s per partition by default."""
     query = writer.option("checkpointLocation", arena.checkpoint).start()
     while query.isActive and (query.lastProgress or _NOTHING)["batchId"] < arena.batches - 1:
         time.sleep(0.2)
@@ -219,7 +219,7 @@ EQUAL: Final = "Spark's own sink, equal read settings"
 SHIPPED: Final = "Spark's own sink, as shipped"
 OURS: Final = "spark-eos"
 BASES: Final = (EQUAL, SHIPPED)
-"""The contestants that others are compared with; the first makes the fair comparison."""
+"""The bases of comparison; the first one is the fair one."""
 BATCHES: Final[dict[str, Callable[[Arena], Trial]]] = {
     EQUAL: partial(sparks_own, as_we_do=True),
     SHIPPED: sparks_own,
