@@ -5,7 +5,7 @@ Topics are not deleted while a scenario runs; they all disappear with its broker
 
 import statistics
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,10 +36,11 @@ from pyspark.sql import SparkSession
 from results import Measured, percentile
 from rich.console import Console
 from scenarios import SPARE, Growth, Latency, Records, Throughput, Triggers
+from schema_queries import register
 from turns import turns
-from variants import VARIANTS
+from variants import CONTESTANTS
 
-from spark_eos.testing import EmbeddedKafka
+from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
 
 _PEAKS: Final = ("driver", "workers", "jvm")
 _LOOP: Final = "transactional loop"
@@ -59,6 +60,8 @@ class Stage:
         directory: Directory for checkpoints.
         records: The records in its topics.
         other: Another cluster, if there is one.
+        registry: The address of the schema registry, if records have a schema.
+        values: The records, if they have a schema.
     """
 
     broker: EmbeddedKafka
@@ -66,11 +69,13 @@ class Stage:
     directory: Path
     records: Records
     other: EmbeddedKafka | None = None
+    registry: str = ""
+    values: Sequence[bytes] = ()
 
     def source(self, rows: int) -> str:
         """Create a topic with records in this cluster and in the other one."""
         name = self.topic()
-        fill(self.broker, name, rows, self.records)
+        fill(self.broker, name, rows, self.records, self.values)
         if self.other is not None:
             self.other.create_topic(name, self.records.partitions)
             fill(self.other, name, rows, self.records)
@@ -96,6 +101,7 @@ class Stage:
             timestamp=self.records.timestamp,
             other_servers="" if self.other is None else self.other.bootstrap_servers,
             other_topic=self.topic,
+            registry=self.registry,
         )
 
 
@@ -127,7 +133,11 @@ class Bench:
             # machine.
             mirrored = variant == "mirrored"
             other = ending.enter_context(EmbeddedKafka(heap="2g")) if mirrored else None
-            yield Stage(broker, self._spark, self._directory, records, other)
+            stage = Stage(broker, self._spark, self._directory, records, other)
+            if records.schema is not None:
+                url = ending.enter_context(EmbeddedSchemaRegistry()).url
+                stage = replace(stage, registry=url, values=register(url, records.schema))
+            yield stage
 
     def throughput(self, scenario: Throughput) -> Measured:
         """Measure rows per second in large batches."""
@@ -184,7 +194,7 @@ class Bench:
         self, usual: Mapping[str, Callable[[Arena], Trial]], scenario: Throughput | Triggers
     ) -> Mapping[str, Callable[[Arena], Trial]]:
         if scenario.variant:
-            return VARIANTS[scenario.variant]
+            return CONTESTANTS[scenario.variant]
         if scenario.pair_only:
             return {name: usual[name] for name in (EQUAL, OURS)}
         return {**usual, **self._bounds}

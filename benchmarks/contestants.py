@@ -40,6 +40,7 @@ class Arena:
         asynchronous: Whether Spark tracks the query's progress asynchronously.
         other_servers: The address of another cluster with the same records, if there is one.
         other_topic: Creates a topic for dead letters, and returns its name.
+        registry: The address of the schema registry, if records have a schema.
     """
 
     spark: SparkSession
@@ -55,6 +56,7 @@ class Arena:
     timestamp: bool = False
     other_servers: str = ""
     other_topic: Callable[[], str] = str
+    registry: str = ""
 
     @property
     def checkpoint(self) -> str:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from variants import VARIANTS
+from schema_queries import KINDS, Kind
+from variants import CONTESTANTS, VARIANTS
 
 SPARE = 1_000
 """Records left in each partition, more than a poll returns; see `contestants.Arena.batches`."""
@@ -18,6 +19,7 @@ class Records:
         key: Whether records have a key, of 8 bytes.
         header: Whether records have a header, of 16 bytes.
         timestamp: Whether timestamps are copied too, as `jobs/relay.py` does.
+        schema: The records' schema, if they have one.
     """
 
     size: int
@@ -25,6 +27,7 @@ class Records:
     key: bool = True
     header: bool = False
     timestamp: bool = False
+    schema: Kind | None = None
 
     @property
     def name(self) -> str:
@@ -54,7 +57,7 @@ class Batches:
         rows: Number of rows in each batch.
         pair_only: Whether to measure only the fair pair, so that a whole run takes less than an
             hour.
-        variant: The variant of the query, by its name in `variants.VARIANTS`.
+        variant: The variant of the query, by its name in `variants.CONTESTANTS`.
     """
 
     records: Records
@@ -65,7 +68,7 @@ class Batches:
     @property
     def base(self) -> str:
         """The contestant that the variant's other contestants are compared with."""
-        return next(iter(VARIANTS[self.variant])) if self.variant else ""
+        return next(iter(CONTESTANTS[self.variant])) if self.variant else ""
 
     @property
     def kind(self) -> str:
@@ -188,6 +191,11 @@ def throughputs(scale: float) -> list[Throughput]:
         *(
             Throughput(Records(100, 4), rows(Records(100, 4), 50), variant=name)
             for name in VARIANTS
+        ),
+        *(
+            Throughput(records, rows(records, 50), variant=schema.title)
+            for schema in KINDS
+            for records in (Records(schema.size, 4, schema=schema),)
         ),
     ]
 

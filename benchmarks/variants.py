@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+import schema_queries
 from contestants import EQUAL, Arena, Trial, run_and_stop, spark_eos
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -43,7 +44,9 @@ def _mirrored(arena: Arena) -> Trial:
     return spark_eos(arena, source_kafka={"bootstrap.servers": arena.other_servers})
 
 
-VARIANTS: Final[Mapping[str, Mapping[str, Callable[[Arena], Trial]]]] = {
+_Contestants = Mapping[str, Callable[[Arena], Trial]]
+
+VARIANTS: Final[Mapping[str, _Contestants]] = {
     "staged": {EQUAL: _own_staged, "staged": partial(spark_eos, shape=_repartitioned)},
     "mirrored": {"direct": spark_eos, "mirrored": _mirrored},
     "dead letters": {
@@ -53,3 +56,8 @@ VARIANTS: Final[Mapping[str, Mapping[str, Callable[[Arena], Trial]]]] = {
         "a topic, 1 % bad records": partial(_with_dead_letters, shape=partial(_judged, digits=2)),
     },
 }
+CONTESTANTS: Final[Mapping[str, _Contestants]] = {
+    **VARIANTS,
+    **{kind.title: schema_queries.contestants(kind) for kind in schema_queries.KINDS},
+}
+"""Contestants of all variants, with those that run in large batches only."""
