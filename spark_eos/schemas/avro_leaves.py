@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from spark_eos._worker.records import is_utf8
 from spark_eos.schemas.avro_kinds import UNITS
-from spark_eos.schemas.avro_parts import OneByOne
+from spark_eos.schemas.formats import OneByOne
 from spark_eos.schemas.sheet import Sheet
 
 # Writes the values of a column where a mask is true; elsewhere, the column is null.

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eos._worker.records import is_utf8
-from spark_eos.errors import PrintableError
 from spark_eos.schemas.avro_kinds import UNITS
 from spark_eos.schemas.cursor import Cursor, placed
+from spark_eos.schemas.formats import OneByOne
 from spark_eos.schemas.kinds import PRIMITIVES
 
 # Reads the next value of each record into a column with the type of the reader's schema.
@@ -21,10 +21,6 @@ _LONG_DIGITS: Final = 18
 # The first items of all arrays are read together, then the second ones, and so on. After this many
 # items, records are left out if fewer than this many still have items.
 _FEW: Final = 8
-
-
-class OneByOne(PrintableError):  # noqa: N818 - not an error: fastavro takes over
-    """Raised for a schema, or a part of it, that is left to fastavro."""
 
 
 def resolved(schema: Any, named: Mapping[str, Any]) -> Any:

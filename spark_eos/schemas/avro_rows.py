@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from spark_eos.schemas.avro_leaves import Write, leaf, text
-from spark_eos.schemas.avro_parts import OneByOne, repeated_keys, resolved
+from spark_eos.schemas.avro_parts import repeated_keys, resolved
+from spark_eos.schemas.formats import OneByOne
 from spark_eos.schemas.sheet import Sheet
 
 # Maximum number of members in a union whose indexes have one byte.

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.errors import ConfigurationError, SchemaError, SparkEosError
+from spark_eos.errors import ConfigurationError, PrintableError, SchemaError, SparkEosError
 from spark_eos.schemas.kinds import BadRows, CodecResult, Kind, coded, each, typed
 
 
@@ -26,6 +26,10 @@ class Schema:
     references: tuple[tuple[str, str], ...] = ()
     # The full name of the message, where a schema may have several; None for the first.
     message: str | None = None
+
+
+class OneByOne(PrintableError):  # noqa: N818 - not an error: another function takes over
+    """Raised for a schema, or a part of it, whose rows are not coded together."""
 
 
 Codec = Callable[[pa.Array], CodecResult]

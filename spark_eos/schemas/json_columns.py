@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos.schemas.formats import Together
+from spark_eos.schemas.formats import OneByOne, Together
 from spark_eos.schemas.json_types import Date, DateTime, Object
 from spark_eos.schemas.kinds import Kind, judged, typed
 from spark_eos.schemas.nested import List, Map
@@ -31,15 +31,11 @@ def _quote(text: str) -> str:
     return orjson.dumps(text).decode()
 
 
-class _OneByOne(Exception):  # noqa: N818 - no error: another function converts these columns
-    """Columns of this kind are not converted here."""
-
-
 def columns_of(kind: Kind, valid: Callable[[Any], bool]) -> Together | None:
     """Return a function from payloads to a column; None for kinds that are not read here."""
     try:
         raw = _raw_type(kind)
-    except _OneByOne:
+    except OneByOne:
         return None
 
     def convert(array: pa.Array) -> pa.Array:
@@ -90,7 +86,7 @@ def _raw_type(kind: Kind) -> pa.DataType:
     if isinstance(kind, List):
         return pa.list_(_raw_type(kind.item))
     if isinstance(kind, Map):
-        raise _OneByOne  # Arrow makes no map of a dictionary.
+        raise OneByOne  # Arrow makes no map of a dictionary.
     return pa.string() if isinstance(kind, Date | DateTime) else kind.arrow
 
 
@@ -163,7 +159,7 @@ def _texts(kind: Kind, array: pa.Array) -> _Texts:
         texts, doubtful = kind.texts(array)
         return _Texts(['"', texts, '"'], len(array), doubtful)
     if isinstance(kind, Map):
-        raise _OneByOne
+        raise OneByOne
     if pa.types.is_string(kind.arrow):
         return _string_texts(array)
     if pa.types.is_floating(kind.arrow):

@@ -61,8 +61,8 @@ def test_what_would_be_read_as_another_value_is_refused(
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        (["string", "bytes"], "of which string would be read as bytes"),
-        ([_named("a.M"), _named("b.M")], "of which a.M would be read as b.M"),
+        (["string", "bytes"], "in which string would be read as bytes"),
+        ([_named("a.M"), _named("b.M")], "in which a.M would be read as b.M"),
     ],
 )
 def test_members_that_fastavro_takes_for_each_other_are_refused_in_another_schema(
