@@ -151,7 +151,7 @@ def _seconds(measured: Measured, contestant: str) -> float:
 
 
 def _aims(scenarios: Scenarios) -> list[str]:
-    rows = [_row("", "aim", "equal", "as shipped"), _row(*["---"] * 4)]
+    rows = [_row("", "goal", "equal", "as shipped"), _row(*["---"] * 4)]
     for section, lines in _LINES.items():
         rows.append(_row(f"**{section}**", "", "", ""))
         for line in lines:
@@ -170,12 +170,12 @@ def _conditions(about: Mapping[str, Any], scenarios: Scenarios) -> list[str]:
     cold, killed = (_seconds(scenarios[name], EQUAL + _ARCHIVE) for name in (_COLD, _KILLED))
     return [
         f"Medians of {about['rounds']} rounds (lowest to highest) after a warm-up, with four",
-        f"partitions unless stated. Large batches have {100 * about['scale']:g} MB, those without",
-        f"an aim {50 * about['scale']:g}. Empty: no aim, or not measured.",
+        f"partitions unless stated. Large batches have {100 * about['scale']:g} MB; those without",
+        f"a goal, {50 * about['scale']:g} MB. Empty cells: no goal, or not measured.",
         f"`make bench` on {about['date']}, commit {about['commit']}, code {about['code']}:",
         f"Spark {about['spark']}, Kafka {about['kafka']},",
         f"{about['machine']}, shared by broker, Spark and workers.",
-        "Spark's sink starts without a class archive here; with one it takes",
+        "Spark's own sink starts without a class archive; with one, it takes",
         f"{cold:.1f} s cold and {killed:.1f} s after SIGKILL.",
     ]
 
@@ -205,7 +205,7 @@ def _variants(scenarios: Scenarios) -> list[str]:
             if name != one.base:
                 ratio = _compared(one, name, one.base)
                 rows.append(_row(f"{scenario}: {name}", one.base, unit, ratio))
-    return rows if found else ["Not measured since they are part of the run."]
+    return rows if found else ["Not measured since they were added to the run."]
 
 
 def _outsiders(scenarios: Scenarios) -> list[str]:
@@ -225,7 +225,7 @@ def _steps(scenarios: Scenarios) -> list[str]:
         OURS: OURS,
         _ASYNCHRONOUS: f"{OURS}, {_SCHEDULED}",
         EQUAL: "Spark's own sink",
-        "Spark's own sink, asynchronous": "the same, asynchronous: doubles rows after a crash",
+        "Spark's own sink, asynchronous": "the same, asynchronous: duplicates rows after a crash",
     }
     rows = _head("", "total", "Spark's logs", "the batch")
     for name, told in named.items():
