@@ -1,4 +1,4 @@
-"""What each format of schemas has to know: one class, and nothing else asks which it is."""
+"""The base class of schema formats: other code does not depend on the format."""
 
 import importlib
 from abc import ABC, abstractmethod
@@ -18,44 +18,44 @@ from spark_eos.schemas.kinds import BadRows, CodecResult, Kind, coded, each, typ
 
 @dataclass(frozen=True)
 class Schema:
-    """A schema's text, with those that it refers to."""
+    """A schema's text, with the schemas that it refers to."""
 
     kind: str  # as registries call it: AVRO, PROTOBUF or JSON
     text: str
-    # Name and text of each, after those which that one refers to itself.
+    # Name and text of each, preceded by the schemas that it refers to itself.
     references: tuple[tuple[str, str], ...] = ()
-    # The full name of the message, where a schema may have several; None for the first.
+    # The full name of the message, if a schema may have several; None for the first.
     message: str | None = None
 
 
 class OneByOne(PrintableError):  # noqa: N818 - not an error: another function takes over
-    """Raised for a schema, or a part of it, whose rows are not coded together."""
+    """Raised for a schema, or a part of one, whose rows must be coded one by one."""
 
 
 Codec = Callable[[pa.Array], CodecResult]
 Together = Callable[[pa.Array], tuple[pa.Array, np.ndarray]]
-"""Codes all rows of a batch together; also returns the numbers of the rows it has left out."""
+"""Codes all rows of a batch together; also returns the numbers of rows that it left out."""
 
 
 class Format(ABC):
-    """A schema of one format, parsed. Whatever is wrong with it raises `SchemaError`."""
+    """A parsed schema of one format. Any error in the schema raises `SchemaError`."""
 
-    title: str  # what its schemas are called
-    name: str  # the full name of the record that it describes, which tells schemas apart
+    title: str  # the format's name in errors
+    name: str  # the full name of its records, which identifies the schema
     prefix = b""  # between schema id and payload, such as Protobuf's message indexes
 
     @cached_property
     def kind(self) -> Kind:
-        """Its types as columns; a writer's may be such that Spark has none."""
+        """The types as columns; a writer's schema may have types for which Spark has none."""
         with _judged(self.title):
             return self._kind()
 
     def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
-        """The rows of each record's full name, among payloads that the schema has written."""
+        """Return the rows for each record's full name, for payloads written with this schema."""
         return {self.name: np.arange(len(payloads))}
 
     def decoder(self, writer: Any) -> Codec:
-        """Makes values of what a schema of the same format has written: payloads, without nulls."""
+        """Return a function that decodes payloads of a schema of the same format, without nulls."""
         kind = self.kind
         with _judged(self.title):
             read = self._reader(writer)
@@ -68,7 +68,7 @@ class Format(ABC):
         return decode
 
     def encoder(self, column: T.DataType) -> Codec:
-        """Makes payloads of columns of a type, which is checked first; a null becomes a null."""
+        """Check a column's type; return a function that encodes columns. Nulls stay null."""
         kind = self.kind
         kind.check(column, "")
         with _judged(self.title):
@@ -97,29 +97,29 @@ class Format(ABC):
 
     @abstractmethod
     def _reader(self, writer: Any) -> Callable[[bytes], Any]:
-        """Reads a payload that another schema has written, by the format's own rules."""
+        """Return a function that reads the writer's payloads, by the format's own rules."""
 
     @abstractmethod
     def _writer(self) -> Callable[[Any], bytes]: ...
 
     @abstractmethod
     def _unread(self, error: Any) -> str:
-        """What is wrong with a record."""
+        """Return what is wrong with a record."""
 
     @abstractmethod
     def _unwritten(self, error: Any) -> str:
-        """What is wrong with a value."""
+        """Return what is wrong with a value."""
 
 
 def with_others(together: Together | None, one_by_one: Codec) -> Codec:
-    """Code the rows of a batch together, and those that are left out one by one."""
+    """Code the rows of a batch together, then any rows that were left out, one by one."""
     if together is None:
         return one_by_one
 
     def code(rows: pa.Array) -> CodecResult:
         try:
             array, left = together(rows)
-        except Exception:  # noqa: BLE001 - too much for one column, or a schema that is none
+        except Exception:  # noqa: BLE001 - a column that is too large, or an invalid schema
             return one_by_one(rows)
         if not len(left):
             return CodecResult(array, {})
@@ -141,32 +141,32 @@ _FORMATS: Final = {
 
 @contextmanager
 def _judged(title: str) -> Iterator[None]:
-    """Makes whatever is raised about a schema a SchemaError, unless the machine is at fault."""
+    """Raise any error as a SchemaError, unless the machine is at fault."""
     try:
         yield
     except (SparkEosError, MemoryError, ImportError, OSError):
         raise
     except Exception as error:
-        raise SchemaError(f"the {title} can't be used: {_told(error)}") from error
+        raise SchemaError(f"the {title} can't be used: {_reason(error)}") from error
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return "it is nested too deep, or contains itself"
+        return "it is nested too deeply, or contains itself"
     if isinstance(error, KeyError):
         return f"it lacks {error}"
     return f"{getattr(error, 'message', error)}"[:1000] or type(error).__name__
 
 
-# A worker asks for the names of each batch's records.
+# Cached, since a worker looks up the record names of each batch.
 @lru_cache(maxsize=1000)
 def format_of(schema: Schema) -> Any:
-    """A schema by its `Format`; without the format's packages, ConfigurationError."""
+    """Return a schema's `Format`; raise ConfigurationError if the format's packages are missing."""
     try:
         module, _, name = _FORMATS[schema.kind].partition(":")
     except KeyError:
         raise SchemaError(
-            f"the schema is of the format {schema.kind!r}; spark-eos has {', '.join(_FORMATS)}"
+            f"the schema's format is {schema.kind!r}; spark-eos supports {', '.join(_FORMATS)}"
         ) from None
     made = getattr(imported(module), name)
     with _judged(made.title):
@@ -174,7 +174,7 @@ def format_of(schema: Schema) -> Any:
 
 
 def imported(module: str) -> Any:
-    """A module that needs the extra's packages; without them, ConfigurationError."""
+    """Import a module that needs the extra's packages; raise ConfigurationError without them."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -22,7 +22,7 @@ _RAW_TYPE: Final = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary
 
 
 class Group(NamedTuple):
-    """The numbers of the rows written with one schema, in order, and the bytes after their ids."""
+    """The numbers of the rows written with one schema, in order, and their bytes after the id."""
 
     key: SchemaKey
     rows: np.ndarray
@@ -30,7 +30,7 @@ class Group(NamedTuple):
 
 
 class Framed(NamedTuple):
-    """The records of a batch by schema, and the errors in other records; nulls are in neither."""
+    """A batch's records by schema, and the errors of other records; nulls are in neither."""
 
     groups: list[Group]
     errors: dict[int, str]
@@ -42,7 +42,7 @@ def header_name(column: str) -> str:
 
 
 def prefix_of(number: int) -> bytes:
-    """Return the bytes that precede a payload."""
+    """Return the bytes with a schema id that precede a payload."""
     return struct.pack(">bI", 0, number)
 
 
@@ -72,7 +72,7 @@ def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
         first = value if header is None else header
         length = _LENGTHS.get(first[:1], 0)
         if 0 < length <= len(first):
-            # Same order as without headers: id, Protobuf's message indexes, message.
+            # The order is the same as without headers: id, Protobuf's message indexes, message.
             whole = value if header is None else header + value
             own_rows, payloads = groups[whole[:length]]
             own_rows.append(row)
@@ -80,7 +80,7 @@ def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
         elif header is None:
             errors[row] = _fault(value)
         else:
-            errors[row] = f"header {name} holds no schema id, but {len(header)} bytes"
+            errors[row] = f"header {name} has {len(header)} bytes that are not a schema id"
     made += [
         Group(_key(prefix[1:]), np.array(rows), pa.array(payloads, pa.binary()))
         for prefix, (rows, payloads) in groups.items()
@@ -121,7 +121,7 @@ def _headers_with_id(headers: pa.Array | None, name: str) -> dict[int, bytes]:
 
 
 def with_header(headers: pa.Array | None, name: str, values: list[bytes | None]) -> pa.Array:
-    """Set the header of that name in each row, or remove it where the value is None."""
+    """Set the named header in each row, or remove it if the row's value is None."""
     if headers is None:
         entries = ([{"key": name, "value": content}] if content else None for content in values)
         return pa.array(list(entries), HEADERS_TYPE)

@@ -1,6 +1,6 @@
-"""JSON records as columns, all rows of a batch together, for values that need no second look.
+"""Reads and writes JSON by column: all rows of a batch together.
 
-Every row in doubt is left to `json_schema`, which handles rows one by one and words their errors.
+Doubtful rows are left to `json_schema`, which handles rows one by one and reports their errors.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from spark_eos.schemas.json_types import Date, DateTime, Object
 from spark_eos.schemas.kinds import Kind, judged, typed
 from spark_eos.schemas.nested import List, Map
 
-# Whole numbers that a double may round: beyond 64 bits, which orjson reads as doubles, or with a
-# point or an exponent after many digits. `json_schema` reads all of them exactly.
+# Integers that a double may round: beyond 64 bits, which orjson reads as doubles, or with a decimal
+# point or an exponent after many digits. `json_schema` reads all these numbers exactly.
 _ROUNDED: Final = r"(^|[:,\[\s])(-[0-9]{19}|-?([0-9]{20}|[0-9]{16,}\.|[0-9.]{9,}[eE]))"
-# Rows whose values are in memory together: few enough to stay in a processor's cache.
+# Number of rows parsed at a time: few enough that their values stay in the processor's cache.
 _PARSED: Final = 200
-# Doubles that Arrow writes as orjson does, except for the ".0" of whole numbers.
+# Range of the doubles that Arrow writes like orjson, except for the ".0" of whole numbers.
 _PLAIN: Final = (1e-3, 1e9)
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 
@@ -32,7 +32,7 @@ def _quote(text: str) -> str:
 
 
 def columns_of(kind: Kind, valid: Callable[[Any], bool]) -> Together | None:
-    """Return a function from payloads to a column; None for kinds that are not read here."""
+    """Return a function that makes a column of payloads; None if it can't read the kind."""
     try:
         raw = _raw_type(kind)
     except OneByOne:
@@ -61,7 +61,7 @@ def columns_of(kind: Kind, valid: Callable[[Any], bool]) -> Together | None:
 def _parsed(
     payloads: pa.Array, left: np.ndarray, valid: Callable[[Any], bool]
 ) -> tuple[list[Any], list[int]]:
-    """Return values, None for a row that is left out or not valid; and rows that are not valid."""
+    """Return values, with None for rows that are left out or invalid; and the invalid rows."""
     values, bad = [], []
     load = orjson.loads
     for row, (payload, is_left) in enumerate(zip(payloads.to_pylist(), left.tolist(), strict=True)):
@@ -80,13 +80,13 @@ def _parsed(
 
 
 def _raw_type(kind: Kind) -> pa.DataType:
-    """Return the Arrow type of parsed values: dates are still strings."""
+    """Return the Arrow type of parsed values, in which dates are still strings."""
     if isinstance(kind, Object):
         return pa.struct([(name, _raw_type(part)) for name, part in kind.fields.items()])
     if isinstance(kind, List):
         return pa.list_(_raw_type(kind.item))
     if isinstance(kind, Map):
-        raise OneByOne  # Arrow makes no map of a dictionary.
+        raise OneByOne  # Arrow can't convert a dictionary to a map.
     return pa.string() if isinstance(kind, Date | DateTime) else kind.arrow
 
 
@@ -106,7 +106,7 @@ def _from_raw(kind: Kind, array: pa.Array) -> pa.Array:
 
 
 def rows_of(kind: Kind, valid: Callable[[Any], bool] | None) -> Together:
-    """Return a function from a column to payloads; `valid` is None if every column's value is."""
+    """Return a function that makes payloads of a column; ``valid`` is None if all values are."""
 
     def rows(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
         texts = _texts(kind, array)
@@ -125,7 +125,7 @@ def rows_of(kind: Kind, valid: Callable[[Any], bool] | None) -> Together:
 
 
 class _Texts:
-    """JSON texts of values, in parts: arrays, and text that is the same for every value."""
+    """The JSON texts of values, in parts: arrays, and text that is the same for all values."""
 
     def __init__(self, parts: list[Any], length: int, doubtful: np.ndarray | None = None) -> None:
         self.parts = parts
@@ -149,7 +149,7 @@ class _Texts:
 
 
 def _texts(kind: Kind, array: pa.Array) -> _Texts:
-    """Return the texts of a column's values; for a null, a null or any text."""
+    """Return the texts of a column's values; the text of a null is null or arbitrary."""
     array = typed(array, kind.arrow)
     if isinstance(kind, Object):
         return _object_texts(kind, array)

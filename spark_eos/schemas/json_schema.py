@@ -1,4 +1,4 @@
-"""JSON: parsed by orjson, or row by row by Python's own json, and validated by jsonschema-rs."""
+"""JSON: parsed by orjson, or row by row by Python's json, and validated by jsonschema-rs."""
 
 import json
 import re
@@ -17,18 +17,18 @@ from spark_eos.schemas.json_columns import columns_of, rows_of
 from spark_eos.schemas.json_types import Column, Resolver, column_of
 from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
 
-# Where a schema without an id is. Nothing is read from there.
+# The address of a schema without an id. Nothing is read from this address.
 _ROOT: Final = "file:///"
-# What a value is called in errors, which don't show it.
+# Stands for a value in errors, which never show values.
 _MASK: Final = "the value"
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise BadValueError(f"{constant} is no value in JSON")
+    raise BadValueError(f"{constant} is not a JSON value")
 
 
 class _Exact(float):
-    """A number of which Arrow takes the double, or the whole number as it is written."""
+    """A number that Arrow reads as a double, or as exactly the integer in its text."""
 
     def __new__(cls, text: str) -> "_Exact":
         made = super().__new__(cls, text)
@@ -39,22 +39,22 @@ class _Exact(float):
 
     def __index__(self) -> int:
         number = Decimal(self.text)
-        # Arrow passes over errors here, but not over a number that it has no room for.
+        # Arrow ignores exceptions raised here, but not a number that is too large for it.
         return int(number) if number == int(number) else 2**64
 
 
-# orjson rounds whole numbers beyond 64 bits.
+# Not orjson, which rounds integers beyond 64 bits.
 _parse: Final = json.JSONDecoder(parse_constant=_refuse).decode
 _parse_exactly: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_Exact).decode
-# Whole numbers that may be rounded: with a point, or an exponent, after many digits; or that an
-# exponent makes large.
+# Integers that a double may round: many digits before a decimal point or an exponent, or a number
+# that its exponent makes large.
 _ROUNDED: Final = re.compile(rb"\d{16}(\.|[eE]-)|\d[eE]\+?\d")
-# orjson, with which Confluent's serializer writes, would make a null of NaN.
+# orjson, which Confluent's serializer also writes with, would turn NaN into null.
 _check: Final = json.JSONEncoder(allow_nan=False).encode
 
 
 class JsonSchema(Format):
-    """The format ``JSON``. Schemas that one refers to are not fetched."""
+    """The format ``JSON``. Referenced schemas are not fetched."""
 
     title = "JSON Schema"
 
@@ -62,23 +62,23 @@ class JsonSchema(Format):
         self._top: Any = json.loads(schema.text)
         own = self._top.get("$id", "") if isinstance(self._top, dict) else ""
         self._root = urljoin(_ROOT, own) if isinstance(own, str) else _ROOT
-        # Names are relative to the schema's own id, if it has one.
-        errors = {
+        # References' names are relative to the schema's own id, if it has one.
+        documents = {
             urljoin(base, name): json.loads(text)
             for name, text in schema.references
             for base in (_ROOT, self._root)
         }
-        whole = jsonschema_rs.Registry([*errors.items(), (self._root, self._top)])
-        self._resolver = Resolver(whole.resolver(self._root), {**errors, self._root: self._top})
+        whole = jsonschema_rs.Registry([*documents.items(), (self._root, self._top)])
+        self._resolver = Resolver(whole.resolver(self._root), {**documents, self._root: self._top})
         self.validator = jsonschema_rs.validator_for(
             self._top,
-            registry=jsonschema_rs.Registry([*errors.items()]),
+            registry=jsonschema_rs.Registry([*documents.items()]),
             base_uri=self._root,
             offline=True,
-            validate_formats=False,  # as Confluent's serializer
+            validate_formats=False,  # like Confluent's serializer
             mask=_MASK,
         )
-        # Confluent's serializers take the title for it.
+        # Confluent's serializers use the title as the name.
         top = self._top if isinstance(self._top, dict) else {"$id": ""}
         self.name = str(top.get("title") or top.get("$id", "object"))
 
@@ -91,11 +91,11 @@ class JsonSchema(Format):
 
     @cached_property
     def _shape(self) -> Any:
-        """Validates the columns' types, which a writer's own schema may leave open."""
+        """Return a validator of the columns' types, which a writer's schema may leave open."""
         return jsonschema_rs.validator_for(self._column.shape, validate_formats=True, mask=_MASK)
 
     def decoder(self, writer: "JsonSchema") -> Codec:
-        """Read the records of a batch together, and records in doubt one by one."""
+        """Read the records of a batch together, and doubtful records one by one."""
         one_by_one = super().decoder(writer)
         fits, valid = self._shape.is_valid, writer.validator.is_valid
         implied = writer is self and not self._column.beyond
@@ -103,9 +103,9 @@ class JsonSchema(Format):
         return with_others(columns_of(self.kind, check), one_by_one)
 
     def encoder(self, column: T.DataType) -> Codec:
-        """Write the rows of a batch together, and rows in doubt one by one."""
+        """Write the rows of a batch together, and doubtful rows one by one."""
         one_by_one = super().encoder(column)
-        # A column has no fields that its schema lacks.
+        # A column never has fields that its schema lacks.
         implied = self._column.beyond <= {"additionalProperties"}
         valid = None if implied else self.validator.is_valid
         return with_others(rows_of(self.kind, valid), one_by_one)
@@ -133,7 +133,7 @@ class JsonSchema(Format):
 
     def _unread(self, error: Exception) -> str:
         is_json = isinstance(error, jsonschema_rs.ValidationError)
-        return self._unwritten(error) if is_json else f"it is no JSON: {said(error)}"
+        return self._unwritten(error) if is_json else f"it is not JSON: {said(error)}"
 
     def _unwritten(self, error: Exception) -> str:
         if not isinstance(error, jsonschema_rs.ValidationError):

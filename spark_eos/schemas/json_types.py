@@ -1,4 +1,4 @@
-"""Which columns JSON Schema's types become; refuses those that Spark has no column for."""
+"""Converts JSON Schema types to columns; refuses types for which Spark has no column."""
 
 import json
 import re
@@ -18,10 +18,10 @@ from spark_eos.schemas.nested import List, Map, Record
 
 _COMBINING: Final = ("oneOf", "anyOf", "allOf")
 _NESTING: Final = {"properties", "items"}
-# Keywords from which a type without a name can be told.
-_TELLING: Final = {"properties": "object", "additionalProperties": "object", "items": "array"}
+# Keywords that imply the type if the schema does not name one.
+_IMPLIED_TYPES: Final = {"properties": "object", "additionalProperties": "object", "items": "array"}
 _SCALARS: Final = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
-# Keywords that refuse nothing, or nothing that the shape admits.
+# Keywords that never refuse a value that fits the shape.
 _ANNOTATIONS: Final = {
     *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default"),
     *(
@@ -36,35 +36,35 @@ _ANNOTATIONS: Final = {
     ),
     *("required", "items", "$ref"),
 }
-# In older drafts, 1.0 is no integer.
+# In older drafts, 1.0 is not an integer.
 _DRAFTS: Final = re.compile(r"https?://json-schema\.org/(draft-07|draft/20(19-09|20-12))/schema#?")
 _LONG: Final = {"minimum": -(2**63), "maximum": 2**63 - 1}
 
 
 class Column(NamedTuple):
-    """A schema's values as a column."""
+    """The column for a schema's values."""
 
     kind: Kind
-    # A schema of no more than the column's types, and which properties must be there.
+    # A schema that checks only the column's types, and which properties are required.
     shape: dict[str, Any]
-    # Keywords by which the schema may refuse a value that fits the shape.
+    # Keywords that may make the schema refuse a value that fits the shape.
     beyond: frozenset[str] = frozenset()
 
 
 class Resolver:
-    """Follows references from a place in one of the documents, by address."""
+    """Resolves references relative to a place in one of the documents."""
 
     def __init__(self, resolver: Any, documents: Mapping[str, Any]) -> None:
         self._resolver = resolver
         self._documents = documents
 
     def lookup(self, reference: str) -> tuple[Any, "Resolver", str]:
-        """A schema, the place from where its own references count, and its address."""
+        """Return a schema, the resolver for the schema's own references, and its address."""
         target = self._resolver.lookup(reference)
         address = urljoin(target.resolver.base_uri, reference)
         document, fragment = urldefrag(address)
         contents = target.contents
-        # What jsonschema-rs has at the place, it sorts by name.
+        # jsonschema-rs sorts properties by name; the document has them in their own order.
         if document in self._documents and fragment[:1] in {"", "/"}:
             contents = self._documents[document]
             for step in fragment.split("/")[1:]:
@@ -74,13 +74,13 @@ class Resolver:
 
 
 def column_of(schema: Any, resolver: Resolver, place: Place) -> Column:
-    """Return a schema's column; raise SchemaError for types that Spark does not have."""
+    """Return a schema's column; raise SchemaError for types that Spark lacks."""
     made = _column(schema, resolver, place)
     return made._replace(beyond=made.beyond | _beyond(schema))
 
 
 def _beyond(schema: Mapping[str, Any]) -> set[str]:
-    """Return the keywords of a schema itself, not of its parts, that its shape lacks."""
+    """Return the schema's own keywords, not those of its parts, that its shape lacks."""
     words = schema.keys() - _ANNOTATIONS
     if schema.get("additionalProperties") in ({}, True):
         words -= {"additionalProperties"}
@@ -93,13 +93,15 @@ def _beyond(schema: Mapping[str, Any]) -> set[str]:
 
 def _column(schema: Any, resolver: Resolver, place: Place) -> Column:
     if not isinstance(schema, dict):
-        raise SchemaError(f"{place}: its schema is {json.dumps(schema)}, which tells no type")
+        raise SchemaError(
+            f"{place}: its schema is {json.dumps(schema)}, which does not state a type"
+        )
     if (reference := schema.get("$ref")) is not None:
         beside = next((word for word in schema if word in {*_NESTING, *_COMBINING}), None)
         if beside is not None:
             raise SchemaError(
-                f"{place}: $ref beside {beside} is read in two ways: up to draft 7 the $ref "
-                f"counts alone. Put one of them into an object of its own. {REMEDY}"
+                f"{place}: $ref beside {beside} is ambiguous: up to draft 7, only the "
+                f"$ref counts. Move one of them into an object of its own. {REMEDY}"
             )
         return _referred(reference, resolver, place)
     if any(word in schema for word in _COMBINING):
@@ -108,7 +110,9 @@ def _column(schema: Any, resolver: Resolver, place: Place) -> Column:
     nullable = "null" in names
     others = [name for name in names if name != "null"]
     if len(others) != 1:
-        raise SchemaError(f"{place} is {' or '.join(names)}, and a column has one type. {REMEDY}")
+        raise SchemaError(
+            f"{place} is {' or '.join(names)}, but a column has only one type. {REMEDY}"
+        )
     (name,) = others
     nested = {"object": _object, "array": _array}.get(name)
     if nested is not None:
@@ -117,7 +121,7 @@ def _column(schema: Any, resolver: Resolver, place: Place) -> Column:
         made = _scalar(schema, name)
     else:
         raise SchemaError(f"{place}: JSON Schema has no type {name!r}")
-    # The schema itself judges them.
+    # The schema's validator reports nulls that are not allowed.
     made.kind.nulls_are_faults = False
     return _nullable(made) if nullable else made
 
@@ -135,28 +139,28 @@ def _referred(reference: str, resolver: Resolver, place: Place) -> Column:
         schema, own, address = resolver.lookup(reference)
     except jsonschema_rs.ReferencingError:
         raise SchemaError(
-            f"{place}: $ref {reference!r} is neither in the schema nor one of its "
+            f"{place}: $ref {reference!r} is in neither the schema nor its "
             "references in the registry"
         ) from None
     return column_of(schema, own, place.inside(address, reference))
 
 
 def _combined(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Column:
-    """The one type that is combined with null."""
+    """Return the column of the one type that may be combined with null."""
     word, *more = (word for word in _COMBINING if word in schema)
     branches = schema[word]
-    # Confluent's generator gives the null a title.
+    # Confluent's generator adds a title to the null branch.
     others = [
         branch
         for branch in branches
         if not (isinstance(branch, dict) and branch.get("type") == "null")
     ]
     if more or word == "allOf" or len(others) != 1 or _NESTING & schema.keys():
-        raise SchemaError(f"{place}: {word} is only read as one type or null. {REMEDY}")
+        raise SchemaError(f"{place}: {word} can only combine one type with null. {REMEDY}")
     made = column_of(others[0], resolver, place)
     if len(others) == len(branches):
         return made
-    # A null fits both branches, which oneOf refuses.
+    # oneOf refuses a null that fits both branches.
     twice = {word} if made.kind.nullable and word == "oneOf" else set()
     return _nullable(made)._replace(beyond=made.beyond | twice)
 
@@ -168,10 +172,10 @@ def _type_names(schema: Mapping[str, Any], place: Place) -> list[str]:
     if "const" in schema or "enum" in schema:
         values = schema["enum"] if "enum" in schema else [schema["const"]]
         return list(dict.fromkeys(_JSON_NAMES[type(value)] for value in values))
-    for word, name in _TELLING.items():
+    for word, name in _IMPLIED_TYPES.items():
         if word in schema:
             return [name]
-    raise SchemaError(f"{place}: its schema tells no type. {REMEDY}")
+    raise SchemaError(f"{place}: its schema does not state a type. {REMEDY}")
 
 
 _JSON_NAMES: Final[dict[type, str]] = {
@@ -229,12 +233,13 @@ def _object(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Colu
 
 
 class Object(Record):
-    """A struct, in whose records a null may be written as null, or be left out."""
+    """A struct whose JSON records have a null for a null field, or leave the field out."""
 
     def __init__(self, properties: Mapping[str, Kind], required: Sequence[str]) -> None:
         super().__init__(properties, required)
         names = {name for name, kind in properties.items() if kind.nullable}
-        # Required fields that are written as null, and optional ones that are left out instead.
+        # Nulls in required fields are written; nulls in optional fields that must not be null are
+        # left out.
         self.nulls = [name for name in required if name in names]
         self.left_out = properties.keys() - names - {*required}
 
@@ -254,13 +259,13 @@ class Object(Record):
 
 
 class Date(Kind):
-    """A date as JSON has it."""
+    """A date, as text in JSON."""
 
     def __init__(self) -> None:
         super().__init__(T.DateType(), pa.string())
 
     def texts(self, array: pa.Array) -> tuple[pa.Array, np.ndarray]:
-        """Return texts, and which of them JSON has no year for."""
+        """Return texts, and a mask of the texts whose years JSON does not allow."""
         return _of_length(array.cast(pa.string()), len("2026-01-01"))
 
     def _to_wire(self, array: pa.Array) -> pa.Array:
@@ -268,20 +273,20 @@ class Date(Kind):
 
 
 class DateTime(Kind):
-    """A date with time and zone as JSON has it."""
+    """A date and time with a time zone, as text in JSON."""
 
     def __init__(self) -> None:
         super().__init__(T.TimestampType(), pa.string())
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
-        # RFC 3339 allows small letters, too. Rounded down to microseconds.
+        # RFC 3339 allows lowercase letters as well. Round down to microseconds.
         texts = pc.utf8_upper(pa.array(values, pa.string()))
         micros = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
         return micros.cast(pa.timestamp("us", "UTC")).cast(self.arrow)
 
     def texts(self, array: pa.Array) -> tuple[pa.Array, np.ndarray]:
-        """Return texts, and which of them JSON has no year for."""
-        # Without a zone, whose rules Arrow would look up for each value.
+        """Return texts, and a mask of the texts whose years JSON does not allow."""
+        # Drop the time zone: Arrow would look up its rules for each value.
         texts = array.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us")).cast(pa.string())
         texts = pc.binary_join_element_wise(pc.replace_substring(texts, " ", "T"), "Z", "")
         return _of_length(texts, len("2026-01-01T00:00:00.000000Z"))

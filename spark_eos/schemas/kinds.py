@@ -1,4 +1,4 @@
-"""Types of schemas as columns, in all formats: Arrow arrays of what records hold, and back."""
+"""Schema types as columns, for all formats: converts values to Arrow arrays and back."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,20 +24,20 @@ PRIMITIVES: Final[dict[str, tuple[T.DataType, pa.DataType]]] = {
     "bytes": (T.BinaryType(), pa.binary()),
     "string": (T.StringType(), pa.string()),
 }
-REMEDY: Final = "Give schema= a reader's schema without that field"
-# Without loss.
-_WIDER: Final[dict[type[T.DataType], tuple[type[T.DataType], ...]]] = {
+REMEDY: Final = "Set schema= to a reader's schema without that field"
+# Types that can be converted without loss.
+_NARROWER: Final[dict[type[T.DataType], tuple[type[T.DataType], ...]]] = {
     T.IntegerType: (T.ByteType, T.ShortType),
     T.LongType: (T.ByteType, T.ShortType, T.IntegerType),
     T.FloatType: (T.ByteType, T.ShortType),
     T.DoubleType: (T.ByteType, T.ShortType, T.IntegerType, T.FloatType),
 }
-# Types that may refer to each other can be few, and their column still too large for any memory.
+# Even a few types that refer to each other can make a column too large for memory.
 _MOST_COLUMNS: Final = 20_000
 
 
 class Place:
-    """A place among the types of a schema, which become a column: its path, and what is around."""
+    """A type's place in a schema: its path, and the named types that contain it."""
 
     def __init__(
         self, path: str = "", within: frozenset[str] = frozenset(), made: list[int] | None = None
@@ -48,30 +48,30 @@ class Place:
         self._made[0] += 1
         if self._made[0] > _MOST_COLUMNS:
             raise SchemaError(
-                f"the schema has more than {_MOST_COLUMNS:,} columns, fields of fields included. "
-                "Give schema= a reader's schema with fewer fields"
+                f"the schema has more than {_MOST_COLUMNS:,} columns, including nested fields. "
+                "Set schema= to a reader's schema with fewer fields"
             )
 
     def __str__(self) -> str:
         return self.path or "the schema"
 
     def field(self, name: str) -> "Place":
-        """The place of a field."""
+        """Return the place of a field."""
         return self._inner(f"{self.path}.{name}" if self.path else name)
 
     def items(self) -> "Place":
-        """The place of a list's items."""
+        """Return the place of a list's items."""
         return self._inner(f"{self.path}[]")
 
     def values(self) -> "Place":
-        """The place of a map's keys, or of its values."""
+        """Return the place of a map's keys and values."""
         return self._inner(f"{self.path}{{}}")
 
-    def inside(self, name: str, told: str) -> "Place":
-        """The same place, in a named type, which must not be around it already."""
+    def inside(self, name: str, label: str) -> "Place":
+        """Return the place in a named type; raise SchemaError if the place is in it already."""
         if name in self._within:
             raise SchemaError(
-                f"{self}: {told} contains itself, and Spark has no recursive columns. {REMEDY}"
+                f"{self}: {label} contains itself, but Spark has no recursive columns. {REMEDY}"
             )
         return self._inner(self.path, name)
 
@@ -80,18 +80,18 @@ class Place:
 
 
 class BadValueError(PrintableError, ValueError):
-    """What is wrong with a value, in words that do not quote it."""
+    """Says what is wrong with a value, without quoting it."""
 
 
 class BadRows(PrintableError):  # noqa: N818 - it is caught where rows are known
-    """Rows of a column that can't be written, and what is wrong with each."""
+    """Raised with the rows of a column that can't be written, and what is wrong with each."""
 
     def __init__(self, errors: dict[int, str]) -> None:
         super().__init__(errors)
         self.errors = errors
 
     def placed(self, places: np.ndarray) -> "BadRows":
-        """The same rows by their places in another column; of several in one place, the first."""
+        """Return the errors with rows renumbered to ``places``; the first error of a place counts."""
         by_place: dict[int, str] = {}
         for row, text in self.errors.items():
             by_place.setdefault(int(places[row]), text)
@@ -99,37 +99,37 @@ class BadRows(PrintableError):  # noqa: N818 - it is caught where rows are known
 
 
 def said(error: Exception) -> str:
-    """What an error says, if that quotes no value of a row: libraries' errors mostly do."""
+    """Return an error's text; hide texts that may quote values, as most libraries' errors do."""
     if isinstance(error, BadValueError | json.JSONDecodeError | RecursionError):
         return str(error)
     if isinstance(error, UnicodeError):
-        return "a text is no UTF-8"
+        return "a text is not UTF-8"
     return f"a value does not fit its type ({type(error).__name__})"
 
 
 class CodecResult(NamedTuple):
-    """An array with one value for each row, null for those with an error; and errors by row."""
+    """An array with one value per row, null for rows with errors; and the errors by row."""
 
     array: pa.Array
     errors: dict[int, str]
 
 
 class Kind:
-    """Values of one type, as they are: how a column holds them, and what they are written as."""
+    """Converts values of one type to columns and back; this base class only casts them."""
 
-    nullable = False  # whether a null may be written
-    nulls_are_faults = True  # whether they are found here where they may not be written
-    tagged = False  # whether there is a union of Avro in it, whose values fastavro tags
-    untag = False  # whether values may be tagged though it is no union itself
-    # What fastavro calls the member of a union that it is; None if fastavro can tell.
+    nullable = False  # whether nulls may be written
+    nulls_are_faults = True  # whether to report nulls that may not be written
+    tagged = False  # whether it contains an Avro union, whose values fastavro tags
+    untag = False  # whether values may be tagged although it is not a union itself
+    # fastavro's name for it as a member of a union; None if fastavro finds the member itself.
     tag: str | None = None
 
     def __init__(
         self,
         spark: T.DataType,
-        raw: pa.DataType | None = None,  # of the values in records, if it is a single value's
+        raw: pa.DataType | None = None,  # the type of values in records; None for containers
         *,
-        items: Sequence["Kind"] = (),  # of an array, or a map's keys and values
+        items: Sequence["Kind"] = (),  # an array's items, or a map's keys and values
         fields: Mapping[str, "Kind"] | None = None,
         required: Sequence[str] = (),  # the fields that a column must have
     ) -> None:
@@ -142,11 +142,11 @@ class Kind:
 
     @cached_property
     def arrow(self) -> pa.DataType:
-        """The type of its columns in Arrow."""
+        """The Arrow type of its columns."""
         return arrow_schema(T.StructType([T.StructField("one", self.spark)])).field(0).type
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """The column of values; raises any exception if one is none of the type."""
+        """Return a column with the values; raise any exception if a value has another type."""
         if self.untag:
             values = [value[1] if type(value) is tuple else value for value in values]
         return self._array(values)
@@ -156,7 +156,7 @@ class Kind:
         return made if self._raw == self.arrow else made.cast(self.arrow)
 
     def values(self, array: pa.Array, path: str) -> Iterable[Any]:
-        """What the values of a column without nulls are written as; raises BadRows."""
+        """Return the values to write for a column without nulls; raise BadRows."""
         parts, errors = judged(self._values, array)
         if errors:
             raise BadRows(
@@ -172,7 +172,7 @@ class Kind:
         return array.cast(self._raw)
 
     def inner_values(self, array: pa.Array, path: str) -> list[Any]:
-        """As `values`, of a column within another: it may have nulls, and members have tags."""
+        """Like `values`, for a nested column: it may have nulls and tagged union members."""
         array = typed(array, self.arrow)
         if not array.null_count:
             return [*self._tagged(self.values(array, path))]
@@ -190,15 +190,15 @@ class Kind:
         return values if self.tag is None else ((self.tag, value) for value in values)
 
     def making(self, array: pa.Array) -> tuple[Iterable[Any], Callable[[Any], Any]]:
-        """As `values`, and what makes of each of them what is written; raises BadRows."""
+        """Return values, and a function that converts each to what is written; raise BadRows."""
         return self.values(array, ""), lambda value: value
 
     def check(self, kind: T.DataType, path: str) -> None:
-        """Refuses a column of a type that can't be written, with the field's name."""
+        """Raise SchemaError, with the field's name, if a column of a type can't be written."""
         if isinstance(kind, T.NullType) and self.nullable:
             return
-        wider = _WIDER.get(type(self.spark), ())
-        if type(kind) is not type(self.spark) and not isinstance(kind, wider):
+        narrower = _NARROWER.get(type(self.spark), ())
+        if type(kind) is not type(self.spark) and not isinstance(kind, narrower):
             self.refuse(kind, path)
         if isinstance(kind, T.StructType):
             self._check_fields(kind, path)
@@ -211,9 +211,9 @@ class Kind:
             own.check(item, path)
 
     def refuse(self, kind: T.DataType, path: str) -> None:
-        """Raises what `check` does."""
+        """Raise the SchemaError of `check`."""
         raise SchemaError(
-            f"{path or 'the column'} is {kind.simpleString()}, and its schema needs "
+            f"{path or 'the column'} is {kind.simpleString()}, but its schema needs "
             f"{self.spark.simpleString()}"
         )
 
@@ -222,7 +222,7 @@ class Kind:
         for field in kind:
             if field.name not in self.fields:
                 raise SchemaError(
-                    f"{where} has a field {field.name!r} that its schema lacks; that has "
+                    f"{where} has a field {field.name!r} that its schema lacks; the schema has "
                     f"{', '.join(self.fields)}"
                 )
             if kind.names.count(field.name) > 1:
@@ -236,32 +236,32 @@ class Kind:
 
 
 def each(
-    rows: Iterable[Any], function: Callable[[Any], Any], told: Callable[[Any], str]
+    rows: Iterable[Any], function: Callable[[Any], Any], describe: Callable[[Any], str]
 ) -> tuple[list[Any], dict[int, str]]:
-    """What a function makes of each row, None of a null and a bad one; and errors by row."""
+    """Return a function's result for each row, None for null and bad rows; and errors by row."""
     made, errors = [], {}
-    for row, one in enumerate(rows):
+    for row, argument in enumerate(rows):
         value = None
-        if one is not None:
+        if argument is not None:
             try:
-                value = function(one)
+                value = function(argument)
             except MemoryError:
                 raise
-            except Exception as error:  # noqa: BLE001 - any is the row's fault
-                errors[row] = told(error)
+            except Exception as error:  # noqa: BLE001 - any error is the row's fault
+                errors[row] = describe(error)
         made.append(value)
     return made, errors
 
 
 def judged(function: Callable[[Any], Any], rows: Any) -> tuple[list[Any], dict[int, str]]:
-    """What a function makes of rows, in parts; None of a row that it refuses; and errors by row."""
+    """Return a function's results for parts of the rows, None for a bad row; and errors by row."""
 
     def checked(part: Any) -> Any:
         try:
             return function(part)
         except MemoryError:
-            raise  # No row's fault.
-        except Exception as error:  # noqa: BLE001 - of Arrow, of formats' packages, of Python
+            raise  # Not a row's fault.
+        except Exception as error:  # noqa: BLE001 - from Arrow, a format's package or Python
             raise BadValueError(said(error)) from None
 
     parts: list[Any] = []
@@ -276,7 +276,7 @@ def judged(function: Callable[[Any], Any], rows: Any) -> tuple[list[Any], dict[i
 
 
 def coded(function: Callable[[Any], CodecResult], rows: Any, kind: pa.DataType) -> CodecResult:
-    """As `judged`, of a function that makes a column of a type and has errors of its own."""
+    """Like `judged`, for a function that returns a column of a type, and errors of its own."""
     parts, errors = judged(function, rows)
     arrays: list[pa.Array] = []
     count = 0
@@ -289,5 +289,5 @@ def coded(function: Callable[[Any], CodecResult], rows: Any, kind: pa.DataType) 
 
 
 def typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Rows that all are null, without a type, get one."""
+    """Give a type to an untyped array of nulls."""
     return pa.nulls(len(array), kind) if pa.types.is_null(array.type) else array

@@ -1,4 +1,4 @@
-"""Arrays, maps and structs, in all formats."""
+"""Arrays, maps and structs, for all formats."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ class List(Kind):
         return _with_lengths(values, self.arrow, items)
 
     def values(self, array: pa.Array, path: str) -> Iterable[Any]:
-        """A list for each row."""
+        """Return a list for each row."""
         with _by_containers(array):
             items = self.item.inner_values(array.flatten(), f"{path}[]")
         return _by_row(array, items)
@@ -53,7 +53,7 @@ class Map(Kind):
         return _with_lengths(values, self.arrow, entries)
 
     def values(self, array: pa.Array, path: str) -> Iterable[Any]:
-        """A dictionary for each row."""
+        """Return a dictionary for each row."""
         first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
         path = f"{path}{{}}"
         with _by_containers(array):
@@ -63,7 +63,7 @@ class Map(Kind):
 
 
 def _with_lengths(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> pa.Array:
-    """A list, or a map, for each of some containers; ``items`` are those of all."""
+    """Return a column of lists or maps; ``items``: the items of all of them."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([0 if value is None else len(value) for value in values], out=offsets[1:])
     valid = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
@@ -73,7 +73,7 @@ def _with_lengths(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> 
 
 @contextmanager
 def _by_containers(array: pa.Array) -> Iterator[None]:
-    """Says of bad items in which of an array's lists or maps, which has no nulls, they are."""
+    """Report bad items by the list or map that contains them; the array has no nulls."""
     try:
         yield
     except BadRows as bad:
@@ -81,13 +81,13 @@ def _by_containers(array: pa.Array) -> Iterator[None]:
 
 
 def _by_row(array: pa.Array, items: Iterable[Any]) -> Iterator[list[Any]]:
-    """The items of each list or map of an array without nulls."""
+    """Return the items of each list or map; the array has no nulls."""
     rest = iter(items)
     return ([*islice(rest, count)] for count in np.diff(array.offsets).tolist())
 
 
 class Record(Kind):
-    """Dictionaries with one kind for each name."""
+    """Dictionaries with a kind for each name."""
 
     def __init__(self, fields: Mapping[str, Kind], required: Sequence[str] = ()) -> None:
         struct = T.StructType([T.StructField(name, kind.spark) for name, kind in fields.items()])
@@ -107,10 +107,10 @@ class Record(Kind):
         return [*map(itemgetter(name), records)]
 
     def values(self, array: pa.Array, path: str) -> Iterable[Any]:
-        """A record for each row."""
+        """Return a record for each row."""
         names, rows = self._rows(array, path)
         if not self._makes_records:
-            # No call for each row, which takes a tenth of encoding.
+            # Without a call for each row, which would take a tenth of encoding.
             return map(dict, map(zip, repeat(names), rows))
         made, errors = each(rows, partial(self._record, names), said)
         if errors:
@@ -118,7 +118,7 @@ class Record(Kind):
         return made
 
     def making(self, array: pa.Array) -> tuple[Iterable[Any], Callable[[Any], Any]]:
-        """Makes records one by one: to keep all of a batch takes time and memory."""
+        """Make records one by one: keeping all of a batch's records takes time and memory."""
         if not self._makes_records:
             return super().making(array)
         names, rows = self._rows(array, "")
@@ -129,7 +129,7 @@ class Record(Kind):
         return type(self)._record is not Record._record  # noqa: SLF001
 
     def _rows(self, array: pa.Array, path: str) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
-        """The fields' names, and their values in each row."""
+        """Return the fields' names, and their values in each row."""
         dot = f"{path}." if path else ""
         arrays = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         self._check_together(arrays, path)
@@ -140,13 +140,13 @@ class Record(Kind):
         return dict(zip(names, parts, strict=True))
 
     def _check_together(self, arrays: Mapping[str, pa.Array], path: str) -> None:
-        """Raises BadRows where fields do not fit each other."""
+        """Raise BadRows for rows whose fields do not fit each other."""
 
 
 def check_filled(
     arrays: Iterable[pa.Array], fits: Callable[[np.ndarray], np.ndarray], text: str
 ) -> None:
-    """Raises BadRows where the number of columns that are not null does not fit."""
+    """Raise BadRows for rows in which ``fits`` rejects the number of columns that are not null."""
     count = sum((np.asarray(array.is_valid()).astype(int) for array in arrays), np.zeros(1, int))
     bad = np.flatnonzero(~fits(count)).tolist()
     if bad:

@@ -1,4 +1,4 @@
-"""Decodes and encodes a column in Spark's tasks, by Arrow batches: functions for ``mapInArrow``."""
+"""Decodes and encodes a column's Arrow batches in Spark tasks: functions for ``mapInArrow``."""
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,20 +24,21 @@ from spark_eos.schemas.kinds import CodecResult
 HEADERS: Final = "headers"
 _CLASS: Final = f"{SchemaError.__module__}.{SchemaError.__qualname__}"
 
-# Of this process: tasks get their functions anew, and making a decoder takes milliseconds.
+# Shared by the process's tasks: each task gets new functions, and making a decoder takes
+# milliseconds.
 _made: LRUCache[tuple[str, object], Any] = LRUCache(1000)
 
 
 class Member(NamedTuple):
-    """A part of the column: all of it, or one member of a struct with several subjects' records."""
+    """The whole column, or one member of a struct with records of several subjects."""
 
-    name: str | None  # None if it is all of the column
+    name: str | None  # None for the whole column
     schema: Schema
     record: str  # the record's full name
 
 
 class Target(NamedTuple):
-    """A part of the column that is written."""
+    """The whole column, or one member, and how it is written."""
 
     name: str | None
     schema: Schema
@@ -47,7 +48,7 @@ class Target(NamedTuple):
 
 
 class _Mapping:
-    """What decoding and encoding share: each batch keeps its rows, in order."""
+    """Base class of decoding and encoding: each batch keeps its rows and their order."""
 
     def __init__(self, column: str, whole: T.StructType, errors: RowErrors) -> None:
         self._column = column
@@ -71,7 +72,7 @@ class _Mapping:
         raise NotImplementedError
 
     def _once(self, key: object, make: Callable[[], Any]) -> Any:
-        """What is made once for each process."""
+        """Return a value that is made once per process."""
         place = self._identity, key
         if place not in _made:
             _made[place] = make()
@@ -79,14 +80,14 @@ class _Mapping:
 
 
 class Decoding(_Mapping):
-    """Replaces a binary column by what its records hold; ``whole``: all columns of the result."""
+    """Replaces a binary column with its decoded records; ``whole``: all columns of the result."""
 
     def __init__(
         self,
         client: Client,
         column: str,
         members: Sequence[Member],
-        subject: str | None,  # in whose context ids are looked up
+        subject: str | None,  # ids are looked up in its context
         whole: T.StructType,
         errors: RowErrors,
     ) -> None:
@@ -106,7 +107,7 @@ class Decoding(_Mapping):
         for group, record in self._by_record(framed_values.groups, schemas):
             schema = schemas[group.key]
             if schema is None:
-                # Not kept: the next batch asks again.
+                # Not cached: the next batch asks again.
                 url = self._client.url
                 text = f"schema id {group.key} is not known to the registry {url}"
                 errors |= dict.fromkeys(group.rows.tolist(), text)
@@ -123,13 +124,13 @@ class Decoding(_Mapping):
     def _by_record(
         self, groups: Sequence[Group], schemas: Mapping[SchemaKey, Schema | None]
     ) -> Iterator[tuple[Group, str | None]]:
-        """Groups and their record's name; without one, if it does not tell the member."""
+        """Yield groups and their record's name; None if it is unknown or there are no members."""
         for group in groups:
             schema = None if self._members[0].name is None else schemas[group.key]
             try:
                 names = schema and format_of(schema).records(group.payloads)
             except SchemaError:
-                names = None  # Making a decoder fails, too.
+                names = None  # Making the decoder fails as well, which reports the error.
             for record, rows in (names or {}).items():
                 payloads = group.payloads.take(pa.array(rows))
                 yield Group(group.key, group.rows[rows], payloads), record
@@ -137,7 +138,7 @@ class Decoding(_Mapping):
                 yield group, None
 
     def _decoder(self, schema: Schema, record: str | None) -> tuple[Codec, str | None]:
-        """How to read what a schema has written, and into which member."""
+        """Return a function that reads a schema's payloads, and the member that it reads into."""
         try:
             member = self._member(schema, record)
             return format_of(member.schema).decoder(format_of(schema)), member.name
@@ -147,9 +148,7 @@ class Decoding(_Mapping):
     def _member(self, schema: Schema, record: str | None) -> Member:
         kinds = {member.schema.kind for member in self._members}
         if schema.kind not in kinds:
-            raise SchemaError(
-                f"it is of the format {schema.kind}, not {' or '.join(sorted(kinds))}"
-            )
+            raise SchemaError(f"its format is {schema.kind}, not {' or '.join(sorted(kinds))}")
         if self._members[0].name is None:
             return self._members[0]
         if record is None:
@@ -159,12 +158,12 @@ class Decoding(_Mapping):
                 return member
         names = ", ".join(member.record for member in self._members)
         raise SchemaError(
-            f"it is of a {record or 'message that its schema lacks'}, none of {names}"
+            f"it is a {record or 'message that its schema lacks'}, not one of {names}"
         )
 
 
 class Encoding(_Mapping):
-    """Replaces a column by records, each with its schema's id."""
+    """Replaces a column with encoded records, each with its schema's id."""
 
     def __init__(
         self, column: str, targets: Sequence[Target], whole: T.StructType, errors: RowErrors
@@ -198,7 +197,7 @@ class Encoding(_Mapping):
     def _parts(
         self, values: pa.Array, errors: dict[int, str]
     ) -> Iterator[tuple[np.ndarray, pa.Array]]:
-        """Yields the rows of each member, and their values."""
+        """Yield each member's rows and their values."""
         if self._targets[0].name is None:
             yield np.arange(len(values)), values
             return

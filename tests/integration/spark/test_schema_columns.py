@@ -102,7 +102,7 @@ def test_a_topic_of_several_subjects_is_a_struct_of_them(
     ]
     errors = [row.error and row.error.message for row in rows]
     assert [text is not None for text in errors] == [False, False, True, False, False]
-    assert "it is of a shop.Other, none of shop.Order, shop.Refund" in errors[2]
+    assert "it is a shop.Other, not one of shop.Order, shop.Refund" in errors[2]
     back = registry.encode(made, subject=names).collect()
     assert [row.value and bytes(row.value) for row in back] == [order, refund, None, None, refund]
 
@@ -151,7 +151,7 @@ def test_malformed_schemas_and_texts_cost_their_rows(spark: SparkSession) -> Non
             texts.select(F.struct("id", "amount").alias("value")), subject="a", errors="column"
         )
         errors = [row.error and row.error.message for row in encoded.collect()]
-        assert errors == [None, None, "id: a text is no UTF-8", None]
+        assert errors == [None, None, "id: a text is not UTF-8", None]
         records = encoded.select("value").union(frame_of(spark, [b"\0\0\0\0\2x"]))
         *orders, other = registry.decode(records, subject="a", errors="column").collect()
         assert [row.value and row.value.id for row in orders] == ["o1", "o2", None, "o4"]

@@ -66,10 +66,10 @@ def test_a_schema_of_several_messages_is_a_struct_of_them(
         assert read == [*VALUES, None, None, None, None]
         errors = [row.error and row.error.message for row in found]
         assert errors[:2] == [None, None]
-        assert "it is of a shop.Refund, none of shop.Order, shop.Refund.Line" in errors[2]
-        assert "it is of a message that its schema lacks" in errors[3]
+        assert "it is a shop.Refund, not one of shop.Order, shop.Refund.Line" in errors[2]
+        assert "it is a message that its schema lacks" in errors[3]
         assert "it is truncated" in errors[4]
-        assert "it is of a message that its schema lacks" in errors[5]
+        assert "it is a message that its schema lacks" in errors[5]
         encoded = registry.encode(decoded, subject=subjects, message=MESSAGES).collect()
         assert [row.value and bytes(row.value) for row in encoded] == [*framed[:2], *[None] * 4]
         # In headers, the indexes follow the GUID.

@@ -87,8 +87,8 @@ JSON = Format(
     lambda client: JSONDeserializer(None, schema_registry_client=client),
     [json.dumps(ORDER_JSON), json.dumps(ORDER_JSON_2)],
     json.dumps(PRICE_JSON),
-    "it is no JSON: Expecting",
-    "it is no JSON: Extra data",
+    "it is not JSON: Expecting",
+    "it is not JSON: Extra data",
 )
 PROTOBUF = Format(
     "PROTOBUF",

@@ -507,14 +507,14 @@ def struct(**fields: T.DataType) -> T.StructType:
 @pytest.mark.parametrize(
     ("columns", "text", "words"),
     [
-        (struct(id=INT), ORDER, "id is int, and its schema needs string"),
+        (struct(id=INT), ORDER, "id is int, but its schema needs string"),
         (struct(id=TEXT), ORDER, "lacks the field 'amount', for which its schema has no default"),
         (
             struct(id=TEXT, amount=T.DoubleType(), x=INT),
             ORDER,
             "has a field 'x' that its schema lacks",
         ),
-        (struct(n=LONG), record(("n", "int")), "n is bigint, and its schema needs int"),
+        (struct(n=LONG), record(("n", "int")), "n is bigint, but its schema needs int"),
         (
             struct(n=T.DecimalType(9, 2)),
             record(("n", logical("bytes", "decimal", precision=8, scale=2))),
@@ -533,7 +533,7 @@ def struct(**fields: T.DataType) -> T.StructType:
         (
             struct(m=T.MapType(INT, INT)),
             record(("m", mapping("int"))),
-            r"m\{\} is int, and its schema needs string",
+            r"m\{\} is int, but its schema needs string",
         ),
         (
             struct(u=struct(int=INT, boolean=T.BooleanType())),
@@ -543,7 +543,7 @@ def struct(**fields: T.DataType) -> T.StructType:
         (
             struct(t=T.TimestampType()),
             record(("t", logical("long", "local-timestamp-micros"))),
-            "t is timestamp, and its schema needs timestamp_ntz",
+            "t is timestamp, but its schema needs timestamp_ntz",
         ),
         (struct(n=T.NullType()), record(("n", "int")), "n is void"),
         (

@@ -242,7 +242,7 @@ def test_a_text_that_is_no_utf8_is_not_written() -> None:
     offsets = pa.py_buffer(np.array([0, 1, 2], np.int32))
     texts = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"\xffx")])
     found = own.encoder(own.kind.spark)(pa.StructArray.from_arrays([texts], ["s"]))
-    assert found.errors == {0: "s: a text is no UTF-8"}
+    assert found.errors == {0: "s: a text is not UTF-8"}
     assert found.array.to_pylist() == [None, b"\2x"]
 
 

@@ -219,7 +219,7 @@ def test_ordinary_records_are_left_to_nothing_else() -> None:
 
 def test_schemas_of_which_no_column_is_made() -> None:
     schema: JsonSchema = format_of(Schema("JSON", '{"type": "object", "properties": {"f": {}}}'))
-    with pytest.raises(SchemaError, match="tells no type"):
+    with pytest.raises(SchemaError, match="does not state a type"):
         schema.decoder(schema)
 
 

@@ -160,7 +160,7 @@ HARMFUL: dict[str, tuple[Schema, Schema, list[bytes], str]] = {
         Schema("JSON", '{"$ref": "#"}'),
         Schema("JSON", '{"properties": {"a": {"type": "string"}}}'),
         [b"{}", b'{"a":' * 5000 + b"{}" + b"}" * 5000],
-        "it is no JSON",
+        "it is not JSON",
     ),
     "2^34 messages": (proto(TWICE), proto("message M0 {}"), [b"\0"], ""),
     "2^34 columns of messages": (proto(TWICE), proto(TWICE), [], "more than 20,000 columns"),
@@ -295,7 +295,7 @@ def test_text_that_is_not_utf_8_costs_its_row(
     good = b"d17bb2d3-4c1a-4b4c-9b0f-7c6f2f9d7a10" if "uuid" in str(of) else b"caf"
     values = [made(good), made(good), made(TEXT), made(good)]
     written = write(_texts(own, values), own)
-    assert written.errors == {2: f"{where}: a text is no UTF-8"}
+    assert written.errors == {2: f"{where}: a text is not UTF-8"}
     assert [one is None for one in written.array.to_pylist()] == [False, False, True, False]
     assert write(_texts(own, values)[1:3], own).errors.keys() == {1}
 

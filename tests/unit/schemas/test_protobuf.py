@@ -354,7 +354,7 @@ def test_rows_that_do_not_fit_have_errors() -> None:
 
 
 def test_columns_are_checked_when_the_frame_is_made() -> None:
-    text = r"ul is decimal\(3,1\), and its schema needs decimal\(20,0\)"
+    text = r"ul is decimal\(3,1\), but its schema needs decimal\(20,0\)"
     with pytest.raises(SchemaError, match=text):
         write([], CHECKED, _struct({"ul": T.DecimalType(3, 1)}))
 
