@@ -91,7 +91,7 @@ class BadRows(PrintableError):  # noqa: N818 - it is caught where rows are known
         self.errors = errors
 
     def placed(self, places: np.ndarray) -> "BadRows":
-        """Return the errors with rows renumbered to ``places``; the first error of a place counts."""
+        """Return the errors with rows renumbered to ``places``; a place keeps its first error."""
         by_place: dict[int, str] = {}
         for row, text in self.errors.items():
             by_place.setdefault(int(places[row]), text)
