@@ -179,7 +179,7 @@ def cheaper_spark(request: pytest.FixtureRequest) -> dict[str, str]:
     """Settings of a Spark that costs less, for `make test`; slow tests have Spark as users do."""
     if request.config.option.markexpr != "not slow":
         return {}
-    return {"spark.python.daemon.module": "support.worker_daemon"}
+    return {"spark.python.daemon.module": "spark_eos.worker_daemon"}
 
 
 @pytest.fixture(scope="session")

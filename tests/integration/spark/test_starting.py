@@ -61,6 +61,24 @@ def _last_line(ended: "subprocess.CompletedProcess[str]") -> str:
     return ended.stderr.rstrip().splitlines()[-1]
 
 
+_WORKER = """
+from spark_eos import session_builder
+
+def modules(rows):
+    import sys, pyspark
+    yield [f"{'spark_eos._exactly_once.task' in sys.modules} {'.zip' in pyspark.__file__}"]
+
+builder = session_builder(worker_daemon=True).master("local[1]").config("spark.ui.enabled", "false")
+print(builder.getOrCreate().sparkContext.parallelize([1], 1).mapPartitions(modules).collect())
+"""
+
+
+@pytest.mark.slow
+def test_workers_begin_with_a_tasks_modules(tmp_path: Path) -> None:
+    ended = _run(tmp_path, _WORKER)
+    assert ended.stdout.strip() == "[['True False']]", ended.stderr
+
+
 @pytest.fixture
 def other_python(tmp_path: Path) -> str:
     """A Python of this version without packages."""

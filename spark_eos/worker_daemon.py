@@ -1,0 +1,43 @@
+"""PySpark's daemon of Python workers, with a task's modules imported before it forks a worker.
+
+Set ``spark.python.daemon.module`` to this module, or use ``session_builder(worker_daemon=True)``:
+a query's first batch then does not wait for these imports. Spark runs ``python -m`` with the name
+of the module on each host with executors, so spark-eos must be installed there, not shipped with
+the job.
+
+Examples:
+    ::
+
+        spark-submit --conf spark.python.daemon.module=spark_eos.worker_daemon my_query.py
+"""
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+
+def _prefer_installed_pyspark() -> None:
+    """Import PySpark as installed if Spark's pyspark.zip is a copy of the same installation.
+
+    Python compiles the modules in a zip file again in each process, which takes over a second.
+    """
+    others = [path for path in sys.path if Path(path).name != "pyspark.zip"]
+    installed = PathFinder.find_spec("pyspark", others)
+    home = os.environ.get("SPARK_HOME")
+    if home and installed and installed.origin and Path(installed.origin).parent == Path(home):
+        sys.path[:] = others
+
+
+def _main() -> None:
+    _prefer_installed_pyspark()
+    from pyspark.daemon import manager  # noqa: PLC0415 - from the path chosen above
+
+    import spark_eos._exactly_once.task  # noqa: PLC0415
+    import spark_eos._spark.dead_letter_functions  # noqa: F401, PLC0415
+
+    manager()
+
+
+if __name__ == "__main__":
+    _main()
