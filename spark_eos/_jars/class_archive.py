@@ -71,7 +71,7 @@ class ClassArchive:
             except (OSError, RuntimeError) as error:
                 warn(
                     logger,
-                    "EOS70",
+                    "EOS73",
                     "%s will start slowly, without a class data archive: %s",
                     self.of,
                     error,
