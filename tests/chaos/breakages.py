@@ -68,8 +68,7 @@ MUTATIONS = {
 FOUND_BY_TESTS = {
     # librdkafka refuses to commit, and the next attempt knows what the topic takes.
     "delivery-errors-ignored": (
-        "tests/integration/worker/test_topic_rules.py"
-        "::test_a_limit_that_is_lowered_repeats_the_round"
+        "tests/integration/worker/test_topic_rules.py::test_a_lowered_limit_repeats_the_attempt"
     ),
     # Freed memory is seldom used again before its records are sent.
     "values-not-kept": (
@@ -78,12 +77,12 @@ FOUND_BY_TESTS = {
     # Session expiry seldom aborts a transaction that has dead letters.
     "dead-letters-of-aborted-transactions-counted": (
         "tests/integration/exactly_once/test_group_changes.py"
-        "::test_dead_letters_of_a_transaction_that_was_aborted_are_counted_once"
+        "::test_dead_letters_of_an_aborted_transaction_are_counted_once"
     ),
     # The trial gets stuck: no further start is accepted.
     "staged-commit-as-nobody": (
         "tests/integration/exactly_once/test_staging.py"
-        "::test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy"
+        "::test_a_stale_run_that_wakes_up_while_relaying_writes_no_row"
     ),
     # The trial gets stuck: nothing is committed any more.
     "pair-taken-twice": (
@@ -93,7 +92,7 @@ FOUND_BY_TESTS = {
     # The attempt that a trial kills has kept its state already.
     "state-not-run-when-repeated": (
         "tests/integration/exactly_once/test_staging.py"
-        "::test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state"
+        "::test_a_repeated_batch_uses_its_copy_and_runs_for_its_state"
     ),
 }
 """Breakages that no trial finds out, and for each a test that does."""

@@ -51,7 +51,7 @@ def test_a_load_sets_options_that_the_sink_has(load: str) -> None:
     assert given.keys() <= inspect.signature(ExactlyOnceSink).parameters.keys()
 
 
-def test_a_seed_tells_the_whole_schedule() -> None:
+def test_a_seed_determines_the_whole_schedule() -> None:
     one, again = (schedule(5, steps=40, loads=tuple(EVERY_LOAD)) for _ in range(2))
     assert one == again
     assert one != schedule(6, steps=40, loads=tuple(EVERY_LOAD))

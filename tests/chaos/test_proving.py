@@ -63,7 +63,7 @@ def test_faults_that_do_harm_by_themselves_prove_nothing() -> None:
     assert ran[0][0] == ran[1][0] == ran[2][0]
 
 
-def test_each_anomaly_of_records_and_transactions_violates_a_rule() -> None:
+def test_each_record_or_transaction_anomaly_violates_a_rule() -> None:
     for kind in FindingKind:
         found = Findings(
             records_in=1,

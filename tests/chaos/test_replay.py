@@ -52,7 +52,7 @@ class _Altered:
         return replay(self.events, _TIMEOUT_MS, several_nodes=several_nodes)
 
 
-def test_records_are_told_by_their_source_and_topics_by_name() -> None:
+def test_records_are_identified_by_source_and_topics_by_name() -> None:
     source = TopicPartition("in", 2)
     batches = {(TopicPartition("out", 0), 5): {source: (1, 9)}}
     batches[TopicPartition("out", 1), 0] = {source: (0, 4), TopicPartition("in", 0): (3, 3)}
@@ -78,7 +78,7 @@ def test_each_step_of_a_run_is_one_of_the_model() -> None:
     assert found.steps == 137
 
 
-def test_a_growing_transaction_may_be_told_to_look_elsewhere() -> None:
+def test_a_growing_transaction_may_be_answered_not_coordinator() -> None:
     seen = _Altered()
     added = [one for one in seen.requests("AddPartitionsToTxn") if one["producer"] == [2, 0]]
     # The second transaction's, after its first one: that it has begun is known by then.
@@ -206,7 +206,7 @@ def test_whatever_the_model_does_is_allowed() -> None:
     ],
     ids=lambda one: one.value,
 )
-def test_a_walk_that_loses_or_doubles_a_record_takes_a_step_that_is_not(
+def test_a_walk_that_loses_or_doubles_a_record_is_rejected(
     breakage: Breakage,
 ) -> None:
     walks = [walk for seed in range(200) if (walk := Walk(seed, breakage)).wrong]

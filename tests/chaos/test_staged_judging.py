@@ -129,7 +129,7 @@ def _ledger(batch: StagedBatch) -> dict[TopicPartition, CommittedOffset]:
     return {partition: CommittedOffset(1 << 32, text)}
 
 
-def test_a_copy_that_the_ledger_names_and_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_copy_that_the_staged_commit_names(tmp_path: Path) -> None:
     files = _checkpoint(tmp_path, 1, "1-aaaaaaaa")
     known = _ledger(StagedBatch("q", 1, "1-aaaaaaaa", 3, 2, "0" * 16))
     assert files.missing_copies(known) == ["1-aaaaaaaa"]

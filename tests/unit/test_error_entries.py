@@ -50,7 +50,7 @@ def _warnings() -> set[str]:
     return {code for text in sources for code in re.findall(r'\bwarn\(\s*logger,\s*"(\w+)"', text)}
 
 
-def test_each_error_and_each_warning_has_its_entry_and_each_entry_one() -> None:
+def test_errors_and_warnings_match_their_entries_one_to_one() -> None:
     assert _errors().keys().isdisjoint(_warnings())
     assert {*_errors(), *_warnings()} == _entries().keys()
     for code, error in _errors().items():

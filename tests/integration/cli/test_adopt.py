@@ -124,7 +124,7 @@ def test_a_group_whose_query_has_left_a_transaction_open(flow: Flow) -> None:
     assert _adopt(flow).exit_code == 0
 
 
-def test_transactions_that_a_broker_does_not_tell(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+def test_transactions_that_a_broker_does_not_list(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     proxied_flow.produce(range(20))
     _checkpoint(proxied_flow, {0: 10, 1: 10})
     with broker_that_is_away(proxy, silent=True) as port:

@@ -51,7 +51,7 @@ def test_jars_prints_the_jars_and_nothing_else() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, f"{expected}\n", "")
 
 
-def test_jars_for_an_unsupported_pyspark_is_one_line_without_traceback() -> None:
+def test_jars_for_an_unsupported_pyspark_prints_one_line() -> None:
     result = run("jars", "--pyspark", "3.5.0")
     assert result.returncode == 1
     assert result.stdout == ""

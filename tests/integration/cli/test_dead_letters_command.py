@@ -125,7 +125,7 @@ def test_a_header_name_that_is_not_utf8(flow: Flow) -> None:
     assert "value: not UTF-8" in shown
 
 
-def test_letters_of_any_time_are_listed_and_shown(flow: Flow) -> None:
+def test_dead_letters_of_any_time_are_listed_and_shown(flow: Flow) -> None:
     topic = write_letters(flow, [1], timestamp="86400000")
     # As an earlier version has written it: with its record's timestamp, which its header tells.
     write_letters(flow, [3], timestamp="1003")

@@ -77,7 +77,7 @@ def test_a_lost_progress_is_set(written: MirroredFlow) -> None:
     written_once(flow, 12, 22)
 
 
-def test_progress_of_which_nothing_tells_is_set(written: MirroredFlow) -> None:
+def test_unknown_progress_can_be_set(written: MirroredFlow) -> None:
     flow = written
     offsets = {TopicPartition(flow.progress, 0): 0, TopicPartition(flow.progress, 1): 0}
     set_offsets(flow.bootstrap_servers, flow.group_id, offsets)

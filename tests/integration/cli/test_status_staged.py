@@ -148,7 +148,7 @@ def test_members_may_have_progress_partitions(flow: Flow, progress: str) -> None
     assert found["staged"]["batch"] == 7
 
 
-def test_a_topic_of_any_name_is_a_source_without_a_ledger(flow: Flow, progress: str) -> None:
+def test_without_a_staged_commit_any_topic_is_a_source(flow: Flow, progress: str) -> None:
     flow.produce(range(5), partition=0)
     # Text of a staged commit, but not where a staged commit is.
     _commit(
@@ -163,7 +163,7 @@ def test_a_topic_of_any_name_is_a_source_without_a_ledger(flow: Flow, progress: 
 
 
 @pytest.mark.parametrize("batch", [6, 8])
-def test_of_two_ledgers_the_one_with_the_latest_batch_is_shown(
+def test_the_staged_commit_with_the_latest_batch_is_shown(
     batch: int, flow: Flow, progress: str
 ) -> None:
     """A query that was given another progress topic leaves the offsets of the first one behind."""

@@ -98,7 +98,7 @@ def _second_driver(yarn: Yarn) -> bool:
     return any("_02_000001" in container.name for container in found)
 
 
-def test_a_driver_on_a_lost_node_wakes_up_beside_yarns_second_attempt(
+def test_a_lost_nodes_driver_wakes_up_during_a_second_attempt(
     flow: Flow, yarn: Yarn, tmp_path: Path
 ) -> None:
     """YARN can't end what the node runs, which goes on."""

@@ -83,7 +83,7 @@ def row(table: str, name: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1300)
-def test_the_demo_tells_the_truth(
+def test_the_demo_reports_the_truth(
     start_demo: Callable[..., "subprocess.Popen[str]"], tmp_path: Path
 ) -> None:
     logs = tmp_path / "logs"

@@ -68,7 +68,7 @@ def _counted(flow: Flow) -> int:
     return sum(greatest.values())
 
 
-def test_the_counts_and_how_they_go_on_when_the_ledger_is_lost(
+def test_the_counts_continue_after_the_staged_commit_is_lost(
     flow: Flow, spark: SparkSession
 ) -> None:
     _produce(flow, range(40))

@@ -8,7 +8,7 @@ from support.planting import remove
 from support.runs import running
 
 
-def test_a_topic_that_is_added_under_a_running_query_is_read_from_its_beginning(flow: Flow) -> None:
+def test_a_topic_added_to_a_running_query_is_read_from_the_start(flow: Flow) -> None:
     other = f"{flow.source}-b"
     with running(flow) as runs:
         runs.batch(5, 5)
@@ -27,7 +27,7 @@ def test_a_topic_that_is_added_under_a_running_query_is_read_from_its_beginning(
     )
 
 
-def test_records_of_an_added_partition_that_were_deleted_are_named(flow: Flow) -> None:
+def test_deleted_records_of_an_added_partition_are_named(flow: Flow) -> None:
     flow.produce(range(5), partition=0)
     with running(flow) as runs:
         runs.batch(4, 0)

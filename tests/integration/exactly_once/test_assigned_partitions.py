@@ -296,7 +296,7 @@ def _judged(
     return [(may_commit(member, (topic_id, p), epoch), code) for p, code in codes.items()]
 
 
-def test_assigned_to_nobody_is_refused(group: ManualMembers) -> None:
+def test_assigned_to_no_member_is_refused(group: ManualMembers) -> None:
     # The target topic: nobody subscribes to it.
     (nobodys,) = set(group.topics) - {group.source}
     now = group.members["a"].epoch
@@ -314,13 +314,13 @@ def test_assigned_to_another_member_is_refused(group: ManualMembers) -> None:
     assert _judged(group, "a", now - 1, [partition]) == [(False, _STALE)]
 
 
-def test_assigned_to_this_member_at_the_current_epoch_is_accepted(group: ManualMembers) -> None:
+def test_assigned_to_this_member_at_the_current_epoch_is_valid(group: ManualMembers) -> None:
     for name in ("a", "b"):
         now, owned = group.members[name].epoch, group.owned(name)
         assert _judged(group, name, now, owned) == [(True, _ACCEPTED)] * 2
 
 
-def test_assigned_to_this_member_and_a_heartbeat_has_raised_the_epoch_is_accepted(
+def test_assigned_before_the_epoch_was_raised_is_accepted(
     group: ManualMembers,
 ) -> None:
     older, kept = group.members["a"].epoch - 1, group.owned("a")
@@ -343,7 +343,7 @@ def test_an_epoch_from_the_future_is_refused(group: ManualMembers) -> None:
     assert _judged(group, "a", future, owned) == [(False, _STALE)] * 2
 
 
-def test_the_broker_takes_commits_of_a_lost_partition_until_the_epoch_is_raised(
+def test_a_lost_partition_is_committed_until_the_epoch_is_raised(
     group: ManualMembers,
 ) -> None:
     # A gap of Kafka 4.4.0: a member that has given a partition up, and is to give up more, keeps
@@ -472,7 +472,7 @@ def moved(flow: Flow) -> Iterator[tuple[ManualMembers, int, BatchPlan]]:
     close_producers()
 
 
-def test_without_the_rule_a_member_commits_anothers_partition_and_its_records_are_skipped(
+def test_without_the_rule_records_of_another_member_are_skipped(
     flow: Flow, moved: tuple[ManualMembers, int, BatchPlan]
 ) -> None:
     group, partition, _older = moved
@@ -486,7 +486,7 @@ def test_without_the_rule_a_member_commits_anothers_partition_and_its_records_ar
 
 
 @pytest.mark.parametrize("plan", ["of now", "of the time before"])
-def test_with_the_rule_it_commits_nothing_and_no_record_is_skipped(
+def test_with_the_rule_nothing_is_committed_or_skipped(
     flow: Flow, moved: tuple[ManualMembers, int, BatchPlan], plan: str
 ) -> None:
     group, partition, older = moved

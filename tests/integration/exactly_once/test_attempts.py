@@ -38,7 +38,7 @@ def _attempts(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
     monkeypatch.setattr(SparkConnection, "of_worker", lambda: SparkConnection(number))
 
 
-def test_a_repeated_attempt_writes_nothing_and_the_next_round_does(
+def test_a_repeated_attempt_writes_nothing_but_the_next_one_does(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing_yet() -> None:
@@ -53,7 +53,7 @@ def test_a_repeated_attempt_writes_nothing_and_the_next_round_does(
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["yet to begin", "begun"])
-def test_a_first_attempt_that_still_lives_is_fenced_before_its_rows_are_written(
+def test_a_live_first_attempt_is_fenced_before_rows_are_written(
     flow: Flow,
     begun: bool,  # noqa: FBT001
     monkeypatch: pytest.MonkeyPatch,
@@ -78,7 +78,7 @@ def test_a_first_attempt_that_still_lives_is_fenced_before_its_rows_are_written(
         runs.written_once(4, 2)
 
 
-def test_a_first_attempt_is_fenced_although_the_second_has_found_no_rows(
+def test_a_first_attempt_is_fenced_if_the_second_has_no_rows(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(flow) as runs:
@@ -94,7 +94,7 @@ def test_a_first_attempt_is_fenced_although_the_second_has_found_no_rows(
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_away_between_two_rounds_is_passed_over(
+def test_a_broker_that_is_down_between_two_attempts_is_skipped(
     proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     flow = proxied_flow
@@ -135,7 +135,7 @@ def test_records_that_are_deleted_while_the_job_runs_are_named(flow: Flow) -> No
         runs.written_once(4, 0)
 
 
-def test_a_job_that_fails_while_nothing_is_deleted_is_told_as_it_is(flow: Flow) -> None:
+def test_a_job_failure_without_deletions_is_reported_unchanged(flow: Flow) -> None:
     def fail() -> None:
         raise RuntimeError("failOnDataLoss, but nothing is lost")
 

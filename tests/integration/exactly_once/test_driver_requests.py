@@ -59,7 +59,7 @@ def test_a_group_in_which_nothing_happens_has_not_changed(flow: Flow) -> None:
         assert not members.ended
 
 
-def test_transactions_that_brokers_are_ending_are_looked_for_once(
+def test_transactions_that_are_ending_are_looked_up_once(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_offsets, "_SETTLING", 60.0)

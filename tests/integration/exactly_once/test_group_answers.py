@@ -38,7 +38,7 @@ def _assert_members_are_its_own(flow: Flow, membership: GroupMembership) -> None
     }
 
 
-def test_the_answer_to_a_join_at_the_start_and_when_members_are_taken_over(
+def test_the_answer_to_a_join_at_the_start_and_at_a_takeover(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     joins = _of(proxied_flow, lambda m: m.member_epoch == 0)
@@ -153,7 +153,7 @@ def test_ends_are_settled_by_members_that_were_taken_over(
         assert proxied_flow.committed() == {0: 5, 1: 3}
 
 
-def test_ends_are_settled_by_another_coordinator_16_not_coordinator(
+def test_ends_are_settled_by_another_coordinator_after_error_16(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     with running(proxied_flow) as runs:

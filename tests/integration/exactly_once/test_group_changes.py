@@ -83,7 +83,7 @@ def _remove_one(flow: Flow) -> None:
 # Without help --------------------------------------------------------------------------------
 
 
-def test_partitions_that_the_group_hears_of_after_its_members_have_joined(flow: Flow) -> None:
+def test_partitions_found_by_the_group_after_members_joined(flow: Flow) -> None:
     # As when a topic was created a moment ago: the members have confirmed all they were given,
     # and the broker computes the assignment anew only for a heartbeat.
     with flow.connections() as connections:
@@ -155,7 +155,7 @@ def test_a_member_is_gone_in_the_middle_of_a_batch(
 
 
 @pytest.mark.slow
-def test_what_a_task_holds_behind_a_refused_transaction_is_left_to_the_next_attempt(
+def test_rows_after_a_refused_transaction_go_to_the_next_attempt(
     flow: Flow,
 ) -> None:
     _set_timeouts(flow)
@@ -168,7 +168,7 @@ def test_what_a_task_holds_behind_a_refused_transaction_is_left_to_the_next_atte
         runs.written_once(2, 2)
 
 
-def test_dead_letters_of_a_transaction_that_was_aborted_are_counted_once(flow: Flow) -> None:
+def test_dead_letters_of_an_aborted_transaction_are_counted_once(flow: Flow) -> None:
     _set_timeouts(flow)
     letters, small = letter_topic(flow), f"small-{flow.name}"
     flow.broker.create_topic(small, 1, {"max.message.bytes": "20"})  # no record is that small
@@ -182,7 +182,7 @@ def test_dead_letters_of_a_transaction_that_was_aborted_are_counted_once(flow: F
 
 
 @pytest.mark.slow
-def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
+def test_a_partition_is_revoked_and_reassigned_within_a_batch(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "spark_eos")
@@ -207,7 +207,7 @@ def test_a_partition_is_revoked_and_given_back_in_the_middle_of_a_batch(
         runs.written_once(6, 6)
 
 
-def test_members_that_are_gone_between_two_batches_are_joined_anew(flow: Flow) -> None:
+def test_members_lost_between_two_batches_join_again(flow: Flow) -> None:
     _set_timeouts(flow)
     with running(flow, max_members=2) as runs:
         runs.batch(3, 3)
@@ -320,7 +320,7 @@ def test_a_foreign_consumer_joins_under_a_running_query(
 
 
 @pytest.mark.slow
-def test_a_foreign_consumer_that_is_given_no_partition_is_named_too(flow: Flow) -> None:
+def test_a_foreign_consumer_without_partitions_is_named_too(flow: Flow) -> None:
     # Each of our two members keeps its partition: only the epochs tell.
     _set_timeouts(flow)
     with running(flow, max_members=2) as runs:
@@ -347,7 +347,7 @@ def test_a_foreign_consumer_that_came_and_went_is_named(flow: Flow) -> None:
     runs.written_once(3, 3)
 
 
-def test_an_offset_that_somebody_else_has_committed_is_no_progress(flow: Flow) -> None:
+def test_an_offset_committed_by_another_client_is_no_progress(flow: Flow) -> None:
     # Nobody has seen it: its instance id is as ours are. What it has committed tells.
     _set_timeouts(flow)
     with running(flow) as runs:

@@ -86,7 +86,7 @@ def test_what_the_checkpoint_has_finished_is_restored(
 
 
 @pytest.mark.slow
-def test_without_offsets_and_checkpoint_a_query_begins_as_a_new_one(flow: Flow) -> None:
+def test_without_offsets_and_checkpoint_a_query_is_new(flow: Flow) -> None:
     for _ in range(2):
         with running(flow) as runs:
             runs.batch(5, 5)
@@ -122,7 +122,7 @@ def test_batch_0_half_committed_and_its_offsets_lost(flow: Flow) -> None:
     _refuses(flow, checkpoint, "batch 0 was begun before", 9, 9)
 
 
-def test_a_first_start_that_failed_before_anything_was_written_goes_on(flow: Flow) -> None:
+def test_a_first_start_that_failed_before_writing_continues(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     topic = flow.target
     with (
@@ -135,7 +135,7 @@ def test_a_first_start_that_failed_before_anything_was_written_goes_on(flow: Flo
         runs.written_once(5, 5)
 
 
-def test_a_partition_that_only_the_note_tells_of_is_not_new(flow: Flow) -> None:
+def test_a_partition_known_only_from_the_marker_is_not_new(flow: Flow) -> None:
     checkpoint = _written(flow, 5, 5)
     flow.broker.add_partitions(flow.source, 3)
     flow.partitions = 3
@@ -189,7 +189,7 @@ def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
     )
 
 
-def test_a_note_tells_nothing_of_a_topic_that_it_does_not_name(flow: Flow) -> None:
+def test_a_marker_proves_nothing_about_a_topic_it_does_not_name(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 2)
     _written(flow, 5, 5, also={other: (5, 5)})
@@ -202,7 +202,7 @@ def test_a_note_tells_nothing_of_a_topic_that_it_does_not_name(flow: Flow) -> No
     assert len(flow.values()) == 24
 
 
-def test_a_road_that_another_run_has_taken_meanwhile_is_noticed(flow: Flow) -> None:
+def test_a_delivery_changed_meanwhile_by_another_run_is_noticed(flow: Flow) -> None:
     with running(flow) as runs:
         runs.batch(5, 5)
         # As read from the group after this run was cut off.
@@ -213,7 +213,7 @@ def test_a_road_that_another_run_has_taken_meanwhile_is_noticed(flow: Flow) -> N
     assert len(flow.values()) == 10
 
 
-def test_partitions_that_are_added_after_offsets_were_set_for_all(flow: Flow) -> None:
+def test_partitions_added_after_offsets_were_set_for_all(flow: Flow) -> None:
     checkpoint = _written(flow, 5, 5)
     by_hand = {TopicPartition(flow.source, 0): 5, TopicPartition(flow.source, 1): 5}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
@@ -238,7 +238,7 @@ def test_an_old_checkpoint_proves_nothing(flow: Flow) -> None:
     assert len(flow.values()) == 18
 
 
-def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
+def test_a_first_start_that_dies_committing_its_first_offsets(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = Checkpoint(flow)
@@ -262,7 +262,7 @@ def test_a_first_start_that_dies_while_it_commits_its_first_offsets(
         runs.written_once(5, 5)
 
 
-def test_what_is_deleted_while_its_batch_is_read_is_told_as_such(
+def test_records_deleted_while_being_read_are_reported(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     flow.produce(range(10), partition=0)
@@ -357,7 +357,7 @@ def test_after_a_batch_that_failed_nothing_is_renewed(
     assert seen == []
 
 
-def test_a_renewal_waits_for_the_end_of_the_last_batchs_transactions(
+def test_a_renewal_waits_for_the_last_batchs_transactions_to_end(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = _commits_seen(monkeypatch)

@@ -76,7 +76,7 @@ def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
         }
 
 
-def test_members_that_go_while_they_are_taken_over_are_looked_for_again(
+def test_members_that_leave_in_a_takeover_are_looked_up_again(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with flow.connections() as connections:
@@ -183,7 +183,7 @@ def _beats_answer(proxy: KafkaProxy, code: int) -> None:
         (42, errors.KafkaResponseError, "42 INVALID_REQUEST"),
     ],
 )
-def test_a_heartbeat_that_is_refused_ends_the_run_with_that_reason(
+def test_a_refused_heartbeat_ends_the_run_with_its_reason(
     proxied_flow: Flow, proxy: KafkaProxy, code: int, expected: type[Exception], text: str
 ) -> None:
     with running(proxied_flow) as runs:
@@ -197,7 +197,7 @@ def test_a_heartbeat_that_is_refused_ends_the_run_with_that_reason(
         runs.written_once(5, 5)
 
 
-def test_a_heartbeat_that_was_refused_and_is_accepted_again_ends_nothing(
+def test_a_refused_heartbeat_that_is_accepted_again_ends_nothing(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     with running(proxied_flow) as runs:
@@ -211,7 +211,7 @@ def test_a_heartbeat_that_was_refused_and_is_accepted_again_ends_nothing(
         runs.written_once(10, 10)
 
 
-def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
+def test_failing_heartbeats_are_quiet_until_the_session_ends(
     proxied_flow: Flow,
     proxy: KafkaProxy,
     caplog: pytest.LogCaptureFixture,
@@ -240,7 +240,7 @@ def test_heartbeats_that_fail_for_a_while_are_quiet_until_the_session_is_over(
     assert "session timeout" in warning
 
 
-def test_what_a_clients_library_raises_hides_no_other_error_and_keeps_no_run(
+def test_client_library_errors_hide_no_error_and_keep_no_run(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> NoReturn:

@@ -146,7 +146,7 @@ def test_a_recreated_source_is_refused(mirrored_flow: MirroredFlow) -> None:
     assert len(flow.values()) == 30
 
 
-def test_a_source_recreated_while_tasks_write_is_told(mirrored_flow: MirroredFlow) -> None:
+def test_a_source_recreated_while_tasks_write_is_reported(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     with (
         mirrored_run(flow) as runs,
@@ -242,7 +242,9 @@ def test_a_direct_group_is_not_mirrored(
     assert len(flow.values()) == 30
 
 
-def test_a_query_keeps_its_road(mirrored_flow: MirroredFlow, embedded_kafka: EmbeddedKafka) -> None:
+def test_a_query_keeps_its_delivery(
+    mirrored_flow: MirroredFlow, embedded_kafka: EmbeddedKafka
+) -> None:
     flow = mirrored_flow
     checkpoint = _written(flow)
     embedded_kafka.create_topic(flow.source, flow.partitions)
@@ -255,7 +257,7 @@ def test_a_query_keeps_its_road(mirrored_flow: MirroredFlow, embedded_kafka: Emb
     assert len(flow.values()) == 30
 
 
-def test_offsets_without_a_text_are_refused_without_the_checkpoint(
+def test_offsets_without_text_are_refused_without_the_checkpoint(
     mirrored_flow: MirroredFlow,
 ) -> None:
     flow = mirrored_flow
@@ -273,7 +275,7 @@ def _delete_records(flow: MirroredFlow, partition: int, *, before: int) -> None:
         admin.delete_records({kafka.TopicPartition(flow.source, partition): before})
 
 
-def test_deleted_records_are_told(mirrored_flow: MirroredFlow) -> None:
+def test_deleted_records_are_reported(mirrored_flow: MirroredFlow) -> None:
     flow = mirrored_flow
     flow.produce(range(12), partition=0)
     with mirrored_run(flow) as runs:

@@ -88,7 +88,7 @@ def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) ->
 
 
 @pytest.mark.slow
-def test_a_source_topic_created_anew_takes_no_offset_by_name(flow: Flow) -> None:
+def test_a_recreated_source_topic_takes_no_offset_by_name(flow: Flow) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         flow.recreate(flow.source)
@@ -101,7 +101,7 @@ def test_a_source_topic_created_anew_takes_no_offset_by_name(flow: Flow) -> None
 
 @both
 @pytest.mark.parametrize("when", ["during the job", "between batches"])
-def test_the_driver_does_not_settle_offsets_of_a_topic_created_anew(
+def test_the_driver_settles_no_offsets_of_a_recreated_topic(
     flow: Flow, spoken: dict[int, int], when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speak_at_most(monkeypatch, spoken)
@@ -133,7 +133,7 @@ def test_open_transactions_of_the_group_alone_are_found(
 
 @pytest.mark.slow
 @both
-def test_a_query_ends_what_was_left_open_and_writes_every_row_once(
+def test_a_query_ends_open_transactions_and_writes_rows_once(
     flow: Flow,
     spark_eos_session: SparkSession,
     spoken: dict[int, int],

@@ -102,7 +102,7 @@ def test_a_single_partition_is_too_few(embedded_kafka: EmbeddedKafka, name: str)
     assert _ensure(embedded_kafka, name, partitions=9).partitions == 9
 
 
-def test_what_the_cluster_refuses_is_told_with_its_reason(
+def test_a_refusal_by_the_cluster_is_reported_with_its_reason(
     embedded_kafka: EmbeddedKafka, name: str
 ) -> None:
     with pytest.raises(KafkaResponseError) as refusal:
@@ -116,7 +116,7 @@ def test_what_the_cluster_refuses_is_told_with_its_reason(
     assert _there(embedded_kafka, name) == []
 
 
-def test_looking_it_up_does_not_create_it_with_the_brokers_defaults(name: str) -> None:
+def test_looking_it_up_does_not_create_it_with_broker_defaults(name: str) -> None:
     defaults = {"auto.create.topics.enable": "true", "num.partitions": "1"}
     with EmbeddedKafka(properties=defaults) as broker:
         assert _ensure(broker, name, partitions=4).partitions == 4
@@ -158,9 +158,7 @@ def _asked_for(name: str) -> Callable[[Any], bool]:
     return lambda request: [topic.name for topic in request.topics or ()] == [name]
 
 
-def test_a_new_topic_is_waited_for_until_all_partitions_have_leaders(
-    proxy: KafkaProxy, name: str
-) -> None:
+def test_the_driver_waits_until_a_new_topic_has_all_leaders(proxy: KafkaProxy, name: str) -> None:
     rule = proxy.on(MetadataRequest, Rewrite(_without_a_leader), times=3, where=_asked_for(name))
     assert _ensure(proxy, name, partitions=2).partitions == 2
     # One of them was before the topic existed.

@@ -54,7 +54,7 @@ def _id(flow: Flow, topic: str) -> str:
 
 
 @by_name_and_id
-def test_a_source_topic_created_anew_takes_no_offset_of_the_old_one(flow: Flow) -> None:
+def test_a_recreated_source_topic_takes_no_offset_of_the_old_one(flow: Flow) -> None:
     with _writing(flow) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.commit()
@@ -172,7 +172,7 @@ def _commit(writing: Transactions, found: SourceRows) -> TransactionError | None
 
 
 @pytest.mark.parametrize("partitions", [2, 1, 4])
-def test_a_target_topic_created_anew_between_transactions(flow: Flow, partitions: int) -> None:
+def test_a_target_topic_recreated_between_transactions(flow: Flow, partitions: int) -> None:
     with _writing(flow) as writing:
         # Enough keyless rows for every partition of the old topic to be known and used.
         _commit_in_rounds(writing, rows(flow, 0, *range(60)))
@@ -186,7 +186,7 @@ def test_a_target_topic_created_anew_between_transactions(flow: Flow, partitions
 
 
 @pytest.mark.parametrize("partitions", [2, 1])
-def test_a_target_topic_created_anew_in_an_open_transaction(
+def test_a_target_topic_recreated_in_an_open_transaction(
     flow: Flow, partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A transaction that has been open for long enough.
@@ -226,7 +226,7 @@ def test_a_row_for_a_partition_that_its_topic_has_by_now(flow: Flow, how: str) -
     assert flow.committed() == {0: 2}
 
 
-def test_what_follows_a_commit_to_a_topic_created_anew(
+def test_rows_after_a_commit_to_a_recreated_topic(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if the topic were created anew right before the transaction ends, however long it takes.

@@ -108,7 +108,7 @@ def _as_it_is(_request: Any, _answer: Any) -> None:
         (_internal_ones_are_hidden, True),
     ],
 )
-def test_only_what_the_brokers_tell_is_warned_of(
+def test_warnings_cover_only_what_the_brokers_report(
     change: Callable[[Any, Any], None],
     named: bool,  # noqa: FBT001 - a parameter of the test
     proxied_flow: Flow,
@@ -131,7 +131,7 @@ def test_only_what_the_brokers_tell_is_warned_of(
         assert _INTERNAL[0] not in single[0]
 
 
-def test_where_rows_name_their_topics_the_internal_ones_are_looked_at(
+def test_internal_topics_are_checked_if_rows_name_their_topics(
     proxied_flow: Flow, proxy: KafkaProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     flow = proxied_flow

@@ -89,7 +89,7 @@ def test_what_can_not_be_ended_is_left_to_time_out(
     assert "are left to time out: describing group" in caplog.text
 
 
-def test_a_transaction_that_can_not_be_ended_in_time_is_left_to_brokers(
+def test_a_transaction_not_ended_in_time_is_left_to_the_brokers(
     proxied_flow: Flow,
     proxy: KafkaProxy,
     caplog: pytest.LogCaptureFixture,

@@ -56,7 +56,7 @@ def test_what_is_noticed_ends_the_query(
     assert flow.open_transactions() == []
 
 
-def test_a_text_that_another_client_has_written_is_cleared_as_the_error_says(flow: Flow) -> None:
+def test_another_clients_text_is_cleared_as_the_error_says(flow: Flow) -> None:
     with running(flow) as runs:
         runs.batch(5, 5)
         checkpoint = runs.checkpoint

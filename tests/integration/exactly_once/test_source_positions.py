@@ -114,7 +114,7 @@ def test_a_position_of_an_older_run_is_refused(staged: Flow) -> None:
             assert set(_shown(staged).values()) == {3}
 
 
-def test_positions_that_can_not_be_published_are_told_once_and_end_nothing(
+def test_unpublished_positions_are_reported_once_and_end_nothing(
     staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "spark_eos")

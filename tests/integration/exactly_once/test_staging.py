@@ -68,7 +68,7 @@ def test_batches_restarts_and_a_batch_without_rows(staged: Flow) -> None:
         assert runs.copies.drained == 0
 
 
-def test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state(
+def test_a_repeated_batch_uses_its_copy_and_runs_for_its_state(
     staged: Flow,
 ) -> None:
     with staged_run(staged) as runs:
@@ -81,7 +81,7 @@ def test_a_batch_is_repeated_from_its_copy_and_its_frame_is_run_for_its_state(
         runs.written(*runs.copies.rows)
 
 
-def test_a_coordinator_that_tells_older_texts_hides_no_copy(
+def test_a_coordinator_that_returns_older_texts_hides_no_copy(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     """A new one may, until its high watermark is where the earlier one's was."""
@@ -109,7 +109,7 @@ def test_a_coordinator_that_tells_older_texts_hides_no_copy(
         runs.written(*runs.copies.rows)
 
 
-def test_nor_does_it_make_a_staged_query_one_that_has_staged_nothing(
+def test_older_texts_do_not_hide_that_something_was_staged(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     flow = proxied_flow
@@ -151,7 +151,7 @@ class _KilledError(Exception):
     """The run ends here."""
 
 
-def test_a_copy_is_written_even_if_its_frame_can_not_be_run_again(staged: Flow) -> None:
+def test_a_copy_is_written_even_if_its_frame_can_not_be_rerun(staged: Flow) -> None:
     """Its source's records are deleted, say. With the copy written, only the state is missing."""
     with staged_run(staged) as runs:
         with pytest.raises(_KilledError):
@@ -170,7 +170,7 @@ def test_a_copy_is_written_even_if_its_frame_can_not_be_run_again(staged: Flow) 
         runs.written(*runs.copies.rows)
 
 
-def test_records_that_are_deleted_before_they_are_staged_are_told(
+def test_records_deleted_before_staging_are_reported(
     staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     staged.produce(range(10), partition=0)
@@ -201,7 +201,7 @@ def test_records_that_are_deleted_before_they_are_staged_are_told(
         assert LostRecords(staged.source, 2, 0, 3) in runs.batch().lost
 
 
-def test_records_that_are_deleted_before_a_copy_is_written_are_missing_from_the_state_alone(
+def test_records_deleted_before_a_repetition_miss_only_the_state(
     staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     staged.produce(range(10), partition=0)
@@ -224,7 +224,7 @@ def test_records_that_are_deleted_before_a_copy_is_written_are_missing_from_the_
 
 
 @pytest.mark.parametrize("fewer", [0, 2])
-def test_a_repeated_batch_with_other_rows_than_its_copy_is_told(
+def test_a_repeated_batch_that_differs_from_its_copy_is_reported(
     fewer: int, staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is written is the copy; the query's state is what the frame has made of it now."""
@@ -247,7 +247,7 @@ def test_a_source_topic_that_is_recreated_is_refused(staged: Flow) -> None:
     _refuses(runs, errors.OffsetsLostError, words, fail_on_data_loss=False)
 
 
-def test_a_run_that_wakes_up_with_a_copy_of_its_own_does_not_write_its_ledger(
+def test_a_stale_run_with_its_own_copy_makes_no_staged_commit(
     staged: Flow,
 ) -> None:
     """A newer run has staged and written the batch meanwhile, and has left."""
@@ -266,7 +266,7 @@ def test_a_run_that_wakes_up_with_a_copy_of_its_own_does_not_write_its_ledger(
         older.written(first, newers)
 
 
-def test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy(staged: Flow) -> None:
+def test_a_stale_run_that_wakes_up_while_relaying_writes_no_row(staged: Flow) -> None:
     """A newer run has finished the batch from the same copy, and the one after it."""
     with staged_run(staged) as older:
 
@@ -280,7 +280,7 @@ def test_a_run_that_wakes_up_while_it_relays_writes_no_row_of_its_copy(staged: F
         older.written(*older.copies.rows)
 
 
-def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_for_an_older_one(
+def test_a_concurrent_run_is_not_mistaken_for_an_old_checkpoint(
     staged: Flow,
 ) -> None:
     """Spark has planned its batch before it took over, and the other run has gone on till then."""
@@ -299,7 +299,7 @@ def test_a_run_that_begins_beside_one_that_goes_on_does_not_take_the_checkpoint_
         older.written(*older.copies.rows)
 
 
-def test_a_ledger_that_another_client_has_written_names_no_copy(staged: Flow) -> None:
+def test_a_staged_commit_by_another_client_names_no_copy(staged: Flow) -> None:
     commit_partition = TopicPartition(progress_topic(staged), 0)
     with staged_run(staged) as runs:
         runs.batch()
@@ -334,7 +334,7 @@ def _never(*_: object, **__: object) -> NoReturn:
     raise AssertionError("a task was run")
 
 
-def test_a_file_that_is_missing_ends_the_batch_before_its_end_is_committed(staged: Flow) -> None:
+def test_a_missing_file_fails_the_batch_before_its_end_commits(staged: Flow) -> None:
     removed = pytest.raises(errors.CheckpointError, match="files of it were removed or changed")
     with staged_run(staged) as runs, removed:
         runs.batch(buckets_read=lambda file: file != 2)
@@ -343,7 +343,7 @@ def test_a_file_that_is_missing_ends_the_batch_before_its_end_is_committed(stage
         runs.written(*runs.copies.rows)
 
 
-def test_another_checkpoint_is_refused_until_the_operator_lets_go_of_the_group(
+def test_another_checkpoint_is_refused_until_group_is_deleted(
     staged: Flow,
 ) -> None:
     with staged_run(staged) as runs:
@@ -362,7 +362,7 @@ def test_another_checkpoint_is_refused_until_the_operator_lets_go_of_the_group(
         runs.written(*copies.rows)
 
 
-def test_an_older_checkpoint_is_refused_until_the_operator_sets_the_offsets(
+def test_an_older_checkpoint_is_refused_until_offsets_are_set(
     staged: Flow,
 ) -> None:
     with staged_run(staged) as runs:
@@ -402,7 +402,7 @@ def test_offsets_that_somebody_has_set_are_refused(
     _refuses(runs, errors.OffsetsLostError, words)
 
 
-def test_a_bucket_without_an_offset_says_which_batch_is_not_known(staged: Flow) -> None:
+def test_a_bucket_without_an_offset_names_the_unknown_batch(staged: Flow) -> None:
     with staged_run(staged) as runs:
         runs.batch()
     until(lambda: staged.members() == [], lambda: "the members to leave")

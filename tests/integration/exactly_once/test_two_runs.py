@@ -52,7 +52,7 @@ def test_a_second_run_that_comes_and_goes_between_two_batches(flow: Flow) -> Non
     first.written_once(9, 9)
 
 
-def test_a_second_run_that_comes_and_goes_before_a_partition_is_added(flow: Flow) -> None:
+def test_a_second_run_comes_and_goes_before_a_partition_is_added(flow: Flow) -> None:
     with running(flow) as first:
         first.batch(5, 5)
         first.delay_heartbeats()
@@ -67,9 +67,7 @@ def test_a_second_run_that_comes_and_goes_before_a_partition_is_added(flow: Flow
 
 
 @pytest.mark.parametrize("text", ["", "another client's"])
-def test_offsets_that_another_client_moves_while_the_driver_is_cut_off(
-    flow: Flow, text: str
-) -> None:
+def test_offsets_moved_by_others_while_the_driver_is_cut_off(flow: Flow, text: str) -> None:
     with running(flow) as first:
         first.batch(5, 5)
         first.delay_heartbeats()
@@ -83,7 +81,7 @@ def test_offsets_that_another_client_moves_while_the_driver_is_cut_off(
             first.batch(9, 9)
 
 
-def test_what_a_second_run_has_marked_within_a_batch_stays_marked(flow: Flow) -> None:
+def test_ranges_marked_by_a_second_run_in_a_batch_stay_marked(flow: Flow) -> None:
     def misplaced(partition: int, offsets: range) -> list[int]:
         return [*offsets[3:], *offsets[:3]] if partition == 1 else [*offsets]
 
@@ -107,7 +105,7 @@ def test_what_a_second_run_has_marked_within_a_batch_stays_marked(flow: Flow) ->
         third.batch(10, 10)
 
 
-def test_a_second_run_that_stays_fences_the_first_on_one_checkpoint(start: Start) -> None:
+def test_a_second_run_on_the_same_checkpoint_fences_the_first(start: Start) -> None:
     with start() as first, contextlib.ExitStack() as stack:
         first.batch(5, 5)
 

@@ -210,7 +210,7 @@ def test_a_cache_behind_another_users_link_is_refused(
         jar_sets.jar_set(SET)
 
 
-def test_downloaded_jars_are_nobodys_to_change(own_cache: Path) -> None:
+def test_downloaded_jars_can_not_be_changed_by_others(own_cache: Path) -> None:
     next(own_cache.glob("commons-pool2-*.jar")).unlink()
     before = os.umask(0)
     try:
@@ -245,7 +245,7 @@ def test_an_error_of_a_command_moves_no_cursor(
     assert result.stderr.removesuffix("\n").isprintable()
 
 
-def test_options_that_sink_read_takes_are_those_of_sparks_kafka_source(
+def test_sink_read_accepts_the_options_of_sparks_kafka_source(
     genuine: list[Path],
 ) -> None:
     (jar,) = [jar for jar in genuine if jar.name.startswith("spark-sql-kafka-0-10_")]

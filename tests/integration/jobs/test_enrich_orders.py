@@ -128,7 +128,7 @@ def test_what_is_no_order_has_an_error(spark_eos_session: SparkSession) -> None:
     ]
 
 
-def test_without_dead_letters_the_first_that_is_no_order_is_named(
+def test_without_dead_letters_the_first_invalid_order_is_named(
     spark_eos_session: SparkSession,
 ) -> None:
     frame = job("enrich_orders").enrich(records(spark_eos_session, an_order(), b"{"))

@@ -177,7 +177,7 @@ def test_relay_job_writes_with_the_schemas_of_the_target(
 
 
 @pytest.mark.slow
-def test_spark_submit_tells_bad_input_from_success(flow: Flow) -> None:
+def test_spark_submit_distinguishes_bad_input_from_success(flow: Flow) -> None:
     with submit("relay", *arguments(flow), "--kafka", "no.such.setting=1") as process:
         out, _ = process.communicate(timeout=240)
     assert process.returncode == 2
@@ -219,7 +219,7 @@ def in_topic(name: str) -> Callable[[DataFrame], DataFrame]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_signals")
-def test_relay_without_dead_letters_ends_at_a_record_that_can_not_be_read(
+def test_relay_without_dead_letters_ends_at_an_unreadable_record(
     flow: Flow, spark_eos_session: SparkSession, schema_registry: EmbeddedSchemaRegistry
 ) -> None:
     registry = SchemaRegistry({"url": schema_registry.url})

@@ -77,7 +77,7 @@ def test_the_address_and_the_setting_are_named(
         assert "advertised.listeners" in record.getMessage()
 
 
-def test_of_several_brokers_the_one_that_does_not_answer_is_named(
+def test_the_broker_that_does_not_answer_is_named(
     address: str, proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     """A second broker leads the partition, and nobody answers at its address."""

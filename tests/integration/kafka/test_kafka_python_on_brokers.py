@@ -299,7 +299,7 @@ def test_closing_with_something_unsent_leaves_no_socket(broker: EmbeddedKafka) -
     assert manager.ends == []
 
 
-def test_a_closed_loop_answers_nobody(broker: EmbeddedKafka) -> None:
+def test_a_closed_loop_answers_no_caller(broker: EmbeddedKafka) -> None:
     with _connections(broker.bootstrap_servers) as (loop, manager):
         manager.reach(30)
         (node,) = manager.addresses()

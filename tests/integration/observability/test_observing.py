@@ -17,7 +17,7 @@ from support.sinks import arguments
 # on_batch -----------------------------------------------------------------------------------------
 
 
-def test_a_failing_on_batch_stops_neither_the_query_nor_the_others(
+def test_a_failing_on_batch_stops_neither_query_nor_other_calls(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(report: BatchReport) -> None:
@@ -60,7 +60,7 @@ def _descriptions(spark: SparkSession, run_id: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_jobs_say_group_batch_and_round(
+def test_jobs_say_group_batch_and_attempt(
     flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
     held = HeldRows(tmp_path)

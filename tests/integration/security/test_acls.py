@@ -56,7 +56,7 @@ def _start(spark: SparkSession, flow: Guarded, **options: Any) -> None:
 # With exactly what the command prints ------------------------------------------------------------
 
 
-def test_with_just_the_acls_printed_what_a_killed_worker_left_is_ended_at_once(
+def test_with_the_acls_printed_open_transactions_end_at_once(
     flow: Guarded, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     flow.grant(*flow.commands())
@@ -133,7 +133,7 @@ def test_all_that_is_missing_is_named_at_once(
     assert len(refusal.value.missing) == 4
 
 
-def test_who_may_not_find_a_coordinator_is_told_what_the_request_needs(flow: Guarded) -> None:
+def test_a_denied_coordinator_lookup_names_what_is_missing(flow: Guarded) -> None:
     # As a worker that comes to a query whose right was taken away: it has looked up nothing yet.
     group, at, nobody = (
         flow.group_id,
@@ -231,7 +231,7 @@ def test_the_groups_of_sparks_deprecated_offset_fetching(
     assert sorted(map(int, flow.values())) == list(range(4))
 
 
-def test_without_describe_configs_a_query_goes_on_with_one_warning(
+def test_without_describe_configs_a_query_continues_and_warns(
     flow: Guarded, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     letters = letter_topic(flow)
@@ -246,7 +246,7 @@ def test_without_describe_configs_a_query_goes_on_with_one_warning(
     assert all(line in warning for line in missing)
 
 
-def test_without_describe_configs_what_a_broker_refuses_ends_the_query(flow: Guarded) -> None:
+def test_without_describe_configs_a_broker_refusal_ends_a_query(flow: Guarded) -> None:
     *needed, configs = flow.commands()
     flow.grant(*needed)
     compacted = f"compacted-{flow.name}"
@@ -267,7 +267,7 @@ def test_without_describe_configs_what_a_broker_refuses_ends_the_query(flow: Gua
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["aborted", "committed"])
-def test_a_transaction_that_may_not_be_seen_is_waited_for_with_one_warning(
+def test_a_query_waits_for_a_hidden_transaction_with_one_warning(
     end: str,
     flow: Guarded,
     spark_eos_session: SparkSession,
@@ -424,7 +424,7 @@ def _documented(flow: Guarded, column: str, missing: str) -> str:
 
 
 @pytest.mark.slow
-def test_with_just_the_acls_printed_a_query_runs_restarts_and_replays(
+def test_with_the_acls_printed_a_query_runs_restarts_and_replays(
     flow: Guarded, spark_eos_session: SparkSession
 ) -> None:
     flow.grant(*flow.commands())

@@ -38,7 +38,7 @@ def test_the_missing_one_is_named_before_the_query_starts(
 
 
 @pytest.mark.slow
-def test_records_of_another_cluster_are_read_again_with_what_is_printed(
+def test_the_acls_printed_allow_reading_another_clusters_records(
     guarded_mirror: GuardedMirror, spark_eos_session: SparkSession
 ) -> None:
     letters = letter_topic(guarded_mirror)

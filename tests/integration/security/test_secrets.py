@@ -215,7 +215,7 @@ def test_plans_show_no_key(secured: Secured, spark_eos_session: SparkSession) ->
     assert secured.client.key.splitlines()[1] not in plan
 
 
-def test_what_is_told_to_spark_is_in_no_log_of_py4j(
+def test_what_is_sent_to_spark_is_in_no_log_of_py4j(
     secured: Secured, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     flow = Flow(secured.broker, "", "")

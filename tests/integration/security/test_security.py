@@ -158,7 +158,7 @@ def _allow(spark: SparkSession, url: str) -> None:
     jvm.System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", url)
 
 
-def test_sparks_java_client_asks_any_endpoint_unless_some_are_allowed(
+def test_sparks_java_client_asks_any_endpoint_unless_restricted(
     spark_eos_session: SparkSession,
 ) -> None:
     """As security.md says."""
@@ -183,7 +183,7 @@ def test_sparks_java_client_asks_any_endpoint_unless_some_are_allowed(
             jvm.System.setProperty(name, before)
 
 
-def test_a_token_function_without_a_java_class_for_the_source_is_refused(
+def test_a_token_function_without_a_java_class_is_refused(
     secured: Secured, secured_flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     kafka = {**_oauth(secured), "oauth_cb": lambda _: secured.tokens.token("bob")}
@@ -202,7 +202,7 @@ def test_the_source_can_not_log_in_otherwise_than_the_others(
         sink.read(spark_eos_session, subscribe=secured_flow.source, options=options)
 
 
-def test_a_wrong_password_is_told_when_reading_and_when_writing(
+def test_a_wrong_password_is_reported_when_reading_and_writing(
     secured: Secured, secured_flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     kafka = secured.sasl("SCRAM-SHA-256", password="wrong")

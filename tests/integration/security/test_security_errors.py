@@ -94,9 +94,7 @@ def test_no_certificate_where_one_is_asked_for(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("fault", ["expired", "of another authority"])
-def test_a_certificate_of_the_client_that_the_broker_does_not_accept(
-    secured: Secured, fault: str
-) -> None:
+def test_a_client_certificate_that_the_broker_does_not_accept(secured: Secured, fault: str) -> None:
     authority = secured.authority if fault == "expired" else trustme.CA()
     own = issued(authority, "client.test", expired=fault == "expired")
     settings = {"ssl.certificate.pem": own.chain, "ssl.key.pem": own.key}
@@ -158,7 +156,7 @@ def test_a_token_function_that_returns_something_else(
 
 
 @pytest.mark.slow
-def test_a_token_function_that_fails_is_asked_again_and_named_at_last(secured: Secured) -> None:
+def test_a_failing_token_function_is_retried_and_finally_named(secured: Secured) -> None:
     asked = []
 
     def fails(_config: str) -> Any:
@@ -241,7 +239,7 @@ def test_the_commands_log_in_and_say_why_they_can_not(
     assert "marker" not in result.output
 
 
-def test_lines_that_are_no_settings_are_refused_without_being_told(tmp_path: Path) -> None:
+def test_lines_that_are_not_settings_are_refused_but_not_quoted(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("sasl.username=alice\nmarker-secret\n")
     where = ["--bootstrap-servers", "x", "--group-id", "g", "--kafka-config"]

@@ -192,7 +192,7 @@ def test_starting_offsets_count_where_the_group_has_none(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
-def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginning(
+def test_partitions_added_while_stopped_are_read_from_the_start(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
 ) -> None:
     flow: Flow = request.getfixturevalue(delivery)
@@ -207,7 +207,7 @@ def test_partitions_added_while_the_query_is_stopped_are_read_from_their_beginni
     assert sorted(flow.values()) == ["2", "3", "4"]
 
 
-def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
+def test_starting_offsets_count_besides_manually_set_offsets(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
     flow, second = new_flow(), new_flow()
@@ -222,7 +222,7 @@ def test_starting_offsets_count_beside_offsets_that_were_set_by_hand(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpoint", ["kept", "emptied"])
-def test_a_topic_that_is_added_while_all_offsets_are_set_by_hand(
+def test_a_topic_added_while_all_offsets_are_set_manually(
     checkpoint: str,
     new_flow: Callable[..., Flow],
     spark_eos_session: SparkSession,

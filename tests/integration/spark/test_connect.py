@@ -58,7 +58,7 @@ def _waits(go: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_stopped_in_a_batch_it_leaves_no_task_no_transaction_and_no_member(
+def test_stopping_within_a_batch_leaves_nothing_behind(
     api: Api, connect_service: ConnectService, flow: Flow, tmp_path: Path
 ) -> None:
     expected = produce_with_hold(flow)

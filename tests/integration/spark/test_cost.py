@@ -33,7 +33,7 @@ def _fetch_waits(flow: Flow, proxy: KafkaProxy) -> set[int]:
 
 
 @pytest.mark.slow
-def test_reading_asks_for_the_ends_of_partitions_now_and_then_only(
+def test_reading_rarely_asks_for_the_ends_of_partitions(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:
     """Kafka's defaults make Spark ask twice for every 500 records."""
@@ -81,7 +81,7 @@ def test_a_transaction_commits_offsets_once_for_each_member(
 
 
 @pytest.mark.slow
-def test_what_workers_have_loaded_is_not_searched_for_garbage_after_every_task(
+def test_loaded_modules_are_excluded_from_garbage_collection(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(range(4))

@@ -49,7 +49,7 @@ def _written_once(flow: Flow, records: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_fails_in_sparks_jvm_leaves_no_record_half_written(
+def test_a_task_that_fails_in_the_jvm_leaves_no_partial_record(
     flow: Flow, session: SparkSession, records: list[str]
 ) -> None:
     def fail(frame: DataFrame) -> DataFrame:

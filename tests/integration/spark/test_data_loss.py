@@ -97,7 +97,7 @@ def test_what_was_deleted_is_reported_if_the_user_says_so(
 
 
 @pytest.mark.slow
-def test_what_was_deleted_of_an_added_partition_ends_the_query_or_is_reported(
+def test_records_deleted_from_an_added_partition(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(range(4), partition=0)

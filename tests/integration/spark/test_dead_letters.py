@@ -71,7 +71,7 @@ def test_rows_with_an_error_become_dead_letters(
 
 
 @pytest.mark.slow
-def test_records_of_1970_and_before_keep_their_timestamps_and_letters_tell_them(
+def test_timestamps_up_to_1970_are_kept_and_in_dead_letters(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
     # confluent-kafka can't write a timestamp of 0 either.
@@ -162,7 +162,7 @@ ONE_ERROR = r"all {} rows of the batch are dead letters with one error: {} times
         pytest.param("staged", marks=pytest.mark.slow),
     ],
 )
-def test_nothing_but_one_error_ends_the_query_before_it_is_written(
+def test_a_batch_of_one_error_ends_the_query_before_writing(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
 ) -> None:
     flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
@@ -190,7 +190,7 @@ def test_nothing_but_one_error_ends_the_query_before_it_is_written(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "written"), [(100, "None"), (8, "20")])
-def test_one_error_that_only_kafka_tells(
+def test_one_error_that_only_kafka_reports(
     flow: Flow, letters: str, spark_eos_session: SparkSession, records: int, written: str
 ) -> None:
     flow.produce(["fine"] * 20, partition=0)
@@ -211,7 +211,7 @@ def test_one_error_that_only_kafka_tells(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["flow", "mirrored_flow"])
-def test_the_share_is_that_of_the_whole_batch_when_it_is_repeated(
+def test_the_share_is_of_the_whole_batch_when_it_is_repeated(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
 ) -> None:
     flow: Flow = request.getfixturevalue(delivery)
@@ -258,7 +258,7 @@ def test_headers_in_other_styles(
 
 
 @pytest.mark.slow
-def test_a_record_with_headers_of_dead_letters_is_replayed_as_it_was(
+def test_a_record_with_dead_letter_headers_is_replayed_unchanged(
     flow: Flow, letters: str, spark_eos_session: SparkSession
 ) -> None:
     other = f"other-{flow.name}"
@@ -289,7 +289,7 @@ def test_a_record_with_headers_of_dead_letters_is_replayed_as_it_was(
 
 
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
-def test_letters_of_another_clusters_records_say_so(
+def test_dead_letters_of_another_clusters_records_say_so(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, style: str
 ) -> None:
     flow = mirrored_flow

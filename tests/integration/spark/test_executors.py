@@ -32,7 +32,7 @@ def _executor_of_the_open_transaction(query: QueryProcess) -> int:
     return executor
 
 
-def test_what_a_killed_executor_has_open_is_written_by_the_drivers_second_round(
+def test_a_killed_executors_rows_are_written_by_a_second_attempt(
     flow: Flow, tmp_path: Path
 ) -> None:
     expected = produce_with_hold(flow)

@@ -61,7 +61,7 @@ def test_killed_in_the_middle_of_a_transaction(
     assert reports[0].milliseconds["start"] < 3_000
 
 
-def test_a_killed_worker_fails_the_query_and_the_next_run_writes_the_rest(
+def test_after_a_killed_worker_the_next_run_writes_the_rest(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
     expected = produce_with_hold(flow)
@@ -84,9 +84,7 @@ def _kill_writers(flow: Flow) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_retried_task_is_deferred_and_written_by_the_drivers_second_round(
-    flow: Flow, tmp_path: Path
-) -> None:
+def test_a_retried_task_is_deferred_to_the_second_attempt(flow: Flow, tmp_path: Path) -> None:
     expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "retried", master="local[2,4]") as query:
         until_held(query)
@@ -118,7 +116,7 @@ def test_killed_between_two_chunks_it_goes_on_after_the_last_one(
     assert sorted(flow.values()) == expected
 
 
-def test_a_zombie_task_that_wakes_after_the_takeover_leaves_no_trace(
+def test_a_zombie_task_that_wakes_after_a_takeover_is_fenced(
     flow: Flow, tmp_path: Path, spark_eos_session: SparkSession
 ) -> None:
     expected = produce_with_hold(flow)
@@ -144,9 +142,7 @@ def test_a_zombie_task_that_wakes_after_the_takeover_leaves_no_trace(
     assert flow.committed() == {0: 500, 1: 500}
 
 
-def test_of_two_runs_of_a_group_the_older_fails_and_names_the_newer(
-    flow: Flow, tmp_path: Path
-) -> None:
+def test_the_older_of_two_runs_fails_and_names_the_newer(flow: Flow, tmp_path: Path) -> None:
     flow.produce(range(10))
     older = QueryProcess(flow, tmp_path / "older.log", available_now=False)
     with older:
@@ -231,9 +227,7 @@ def test_of_two_runs_on_one_checkpoint_at_most_one_goes_on(
     assert flow.open_transactions() == []
 
 
-def test_a_run_whose_batch_was_written_by_another_in_the_meantime(
-    flow: Flow, tmp_path: Path
-) -> None:
+def test_a_run_whose_batch_another_run_has_written_meanwhile(flow: Flow, tmp_path: Path) -> None:
     expected = produce_with_hold(flow)
     with _held_query(flow, tmp_path, "older", **LONG_TRANSACTIONS) as older:
         until_held(older)

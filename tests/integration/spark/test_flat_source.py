@@ -55,7 +55,7 @@ def test_tasks_get_the_topic_only_if_there_are_several(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_further_round_writes_the_rows_of_the_partitions_that_are_left(
+def test_another_attempt_writes_the_remaining_partitions_rows(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession, tmp_path: Path, others: int
 ) -> None:
     flow, *second = (new_flow() for _ in range(1 + others))
@@ -77,7 +77,7 @@ def test_a_further_round_writes_the_rows_of_the_partitions_that_are_left(
 
 
 @pytest.mark.slow
-def test_a_function_of_the_users_own_sees_the_columns_of_the_query(
+def test_a_users_function_sees_the_columns_of_the_query(
     flow: Flow, spark_eos_session: SparkSession, arrived: list[list[str]]
 ) -> None:
     flow.produce(range(6))

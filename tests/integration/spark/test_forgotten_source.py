@@ -166,7 +166,7 @@ def test_once_something_is_staged_the_query_stays_staged(api: Api, flow: Flow) -
 
 
 @pytest.mark.slow
-def test_a_batch_that_was_staged_and_not_written_is_none_of_direct(
+def test_a_staged_but_unwritten_batch_is_not_taken_for_direct(
     flow: Flow,
     spark_eos_session: SparkSession,  # noqa: ARG001 - started
     monkeypatch: pytest.MonkeyPatch,

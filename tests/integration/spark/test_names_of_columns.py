@@ -73,7 +73,7 @@ def case_sensitive(spark_eos_session: SparkSession) -> Iterator[SparkSession]:
     spark_eos_session.conf.unset("spark.sql.caseSensitive")
 
 
-def test_names_that_spark_tells_apart_are_others(case_sensitive: SparkSession) -> None:
+def test_names_that_spark_distinguishes_are_other_columns(case_sensitive: SparkSession) -> None:
     frame = case_sensitive.sql("SELECT 1 AS VALUE, 2 AS value, 3 AS Key")
     assert with_known_names(frame) is frame
     assert known_name(frame, "KEY") == "KEY"

@@ -200,7 +200,7 @@ def test_a_batch_of_a_query_that_was_not_checked(
     assert flow.written() == []
 
 
-def test_what_is_done_in_one_partition_is_seen_however_little_spark_prints(
+def test_single_partition_steps_are_seen_even_in_short_plans(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(range(4))
@@ -349,7 +349,7 @@ def _own(spark: SparkSession, flow: Flow, **options: str) -> DataFrame:
 
 
 @pytest.mark.slow
-def test_a_sinks_second_query_is_refused_while_the_first_is_active(
+def test_a_second_query_of_a_sink_is_refused_while_one_is_active(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
     """Spark would take it for the first one's next run, and stop that without an error."""

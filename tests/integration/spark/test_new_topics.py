@@ -10,7 +10,7 @@ from support.queries import running, until
 
 
 @pytest.mark.slow
-def test_a_topic_that_a_running_query_finds_is_read_from_its_beginning(
+def test_a_topic_found_by_a_running_query_is_read_from_the_start(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
     flow = new_flow()

@@ -137,7 +137,7 @@ def test_no_topic_anywhere(refused: Flow, spark_eos_session: SparkSession) -> No
 
 
 @pytest.mark.parametrize("option", ["maxRecordsPerPartition", "MINPARTITIONS", "failOnDataLoss"])
-def test_source_options_that_the_sink_sets_or_that_split_partitions(
+def test_source_options_that_the_sink_sets_or_split_partitions(
     refused: Flow, spark_eos_session: SparkSession, option: str
 ) -> None:
     sink = ExactlyOnceSink(**refused.options(), delivery="direct")

@@ -109,7 +109,7 @@ def test_the_running_query_whose_group_it_is_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pipeline", [relay, staging.repartitioned], ids=["direct", "staged"])
-def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(
+def test_a_checkpoint_at_another_querys_offsets_starts_nothing(
     spark_eos_session: SparkSession, flow: Flow, pipeline: Pipeline
 ) -> None:
     """Neither if the group is deleted, nor with another one: it would leave 10 records out."""
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_begins_at_another_querys_offsets_begins_nothing(
     assert flow.values(other) == []
 
 
-def test_a_querys_own_checkpoint_with_another_querys_group_is_refused(
+def test_a_checkpoint_with_another_querys_group_is_refused(
     spark_eos_session: SparkSession, any_flow: Flow
 ) -> None:
     flow, spark, own = any_flow, spark_eos_session, any_flow.checkpoint

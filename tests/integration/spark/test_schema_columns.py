@@ -336,7 +336,7 @@ def test_secrets_are_in_no_plan(spark: SparkSession, subjects: Subjects) -> None
     assert "sesame" not in frame._jdf.queryExecution().analyzed().toJSON()
 
 
-def test_ids_in_headers_are_read_and_written_as_confluents_serializers_do(
+def test_ids_in_headers_are_read_and_written_like_confluents(
     spark: SparkSession, subjects: Subjects
 ) -> None:
     subject = subjects.register("value", ORDER)

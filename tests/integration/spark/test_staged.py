@@ -118,7 +118,7 @@ def test_files_are_there_once_all_tasks_are_done(flow: Flow, spark: SparkSession
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "then"), [("direct", "staged"), ("staged", "direct")])
-def test_a_road_is_not_changed_under_a_checkpoint(
+def test_the_delivery_of_a_checkpoint_can_not_change(
     flow: Flow, spark: SparkSession, before: str, then: str
 ) -> None:
     _produced(flow)
@@ -157,7 +157,7 @@ def test_a_road_is_not_changed_under_a_checkpoint(
         ),
     ],
 )
-def test_a_query_does_not_begin_anew_on_another_road(
+def test_a_query_does_not_start_over_with_another_delivery(
     flow: Flow, spark: SparkSession, before: str, then: Transform, advice: str
 ) -> None:
     _produced(flow)
@@ -171,7 +171,7 @@ def test_a_query_does_not_begin_anew_on_another_road(
 
 
 @pytest.mark.slow
-def test_a_query_does_not_begin_anew_in_another_progress_topic(
+def test_a_query_does_not_start_over_in_another_progress_topic(
     flow: Flow, spark: SparkSession
 ) -> None:
     _produced(flow)
@@ -205,7 +205,7 @@ def _staged_on_connect(
 
 
 @pytest.mark.slow
-def test_on_spark_connect_with_a_checkpoint_on_another_file_system(
+def test_spark_connect_with_a_checkpoint_on_another_file_system(
     connect_service: ConnectService, flow: Flow
 ) -> None:
     flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"

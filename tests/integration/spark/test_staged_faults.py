@@ -206,7 +206,7 @@ def test_a_disk_that_is_full(flow: Flow, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["staged", "staged-commit", "written"])
-def test_progress_partitions_that_are_added_to_a_batch_that_was_begun(
+def test_progress_partitions_added_to_a_started_batch(
     flow: Flow, tmp_path: Path, point: str
 ) -> None:
     """Its copy has fewer files than there are partitions now."""

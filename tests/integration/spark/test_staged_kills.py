@@ -109,7 +109,7 @@ def test_what_is_killed_at_any_moment(
 
 
 @pytest.mark.parametrize("name", UNFORESEEN)
-def test_what_nobody_can_foresee_is_killed(name: str, flow: Flow, tmp_path: Path) -> None:
+def test_killed_queries_with_unpredictable_output(name: str, flow: Flow, tmp_path: Path) -> None:
     """Which records a limit takes, and how many a rate makes, is told by no batch query."""
     flow.produce(map(record, range(_RECORDS)))
     moments = _killed(flow, tmp_path, shape=name)

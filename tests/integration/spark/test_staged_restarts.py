@@ -80,7 +80,7 @@ def _lose_ledger(flow: Flow) -> None:
 
 
 @pytest.mark.slow
-def test_a_ledger_that_is_lost_between_two_batches_is_restored(
+def test_a_staged_commit_lost_between_two_batches_is_restored(
     flow: Flow, spark: SparkSession
 ) -> None:
     _produced(flow, range(1))
@@ -91,7 +91,7 @@ def test_a_ledger_that_is_lost_between_two_batches_is_restored(
     assert _numbers(flow) == Counter(range(2 * _BATCH))
 
 
-def test_a_ledger_that_is_lost_within_a_batch_is_refused(flow: Flow, spark: SparkSession) -> None:
+def test_a_staged_commit_lost_within_a_batch_is_refused(flow: Flow, spark: SparkSession) -> None:
     _produced(flow, range(1))
     _run(spark, flow)
     _produced(flow, range(1, 2))
@@ -124,7 +124,7 @@ def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Pat
 @pytest.mark.parametrize(
     "most_files", [pytest.param(classic._MOST_FILES, marks=pytest.mark.slow), 0]
 )
-def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
+def test_unreadable_rows_are_noticed_before_any_row_is_written(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most_files: int
 ) -> None:
     """Counted by the files' footers, and by a job, as where there are many files."""
@@ -147,7 +147,7 @@ def test_rows_that_cannot_be_read_are_noticed_before_any_is_written(
     assert _numbers(flow) == Counter(range(_BATCH))
 
 
-def test_a_copy_that_a_newer_run_removes_is_no_fault_of_the_file_system(
+def test_a_copy_removed_by_a_newer_run_is_no_file_system_fault(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for a driver that was frozen while it staged: its successor sweeps the copy."""
@@ -169,7 +169,7 @@ def test_a_copy_that_a_newer_run_removes_is_no_fault_of_the_file_system(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [WriteError, OffsetsLostError])
-def test_rows_that_are_not_written_are_named_although_a_newer_run_has_the_group(
+def test_unwritten_rows_are_named_if_a_newer_run_has_the_group(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, error: type[SparkEosError]
 ) -> None:
     with ExitStack() as newer:

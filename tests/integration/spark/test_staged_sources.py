@@ -50,9 +50,7 @@ def _totals(*counts: int) -> Counter[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_a_query_that_was_stopped_for_longer_than_retention_keeps_its_state(
-    flow: Flow, spark: SparkSession
-) -> None:
+def test_a_query_stopped_beyond_retention_keeps_its_state(flow: Flow, spark: SparkSession) -> None:
     _produced(flow, 0)
     _run(spark, flow)
     _produced(flow, 1)
@@ -120,7 +118,7 @@ def test_positions_of_another_reader_are_not_published(queries: Queries, flow: F
     assert published == {TopicPartition(flow.source, number) for number in (0, 1)}
 
 
-def test_losses_that_nothing_would_tell_are_refused(flow: Flow, spark: SparkSession) -> None:
+def test_silent_losses_are_refused(flow: Flow, spark: SparkSession) -> None:
     """Spark skips them, and only what the sink itself reads is looked after."""
     sink = ExactlyOnceSink(**flow.options(), delivery="staged")
     other = ExactlyOnceSink(**flow.options(), fail_on_data_loss=False)
@@ -130,7 +128,7 @@ def test_losses_that_nothing_would_tell_are_refused(flow: Flow, spark: SparkSess
 
 
 @pytest.mark.slow
-def test_a_source_that_is_compacted_between_a_copy_and_its_repetition(
+def test_a_source_compacted_between_a_copy_and_its_repetition(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is written is the copy; the state has what the topic has left."""

@@ -119,7 +119,7 @@ def test_nor_is_it_in_another_cluster(
 
 
 @pytest.mark.slow
-def test_topics_of_the_same_names_in_another_cluster_are_chosen_by_an_alias(
+def test_same_named_topics_of_another_cluster_need_an_alias(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession
 ) -> None:
     flow = mirrored_flow

@@ -39,7 +39,7 @@ def test_a_record_with_its_guid_in_a_header(stub: GuidStub) -> None:
     assert stub.looked_up == [str(uuid.UUID(bytes=value[1:]))]
 
 
-def test_a_guid_that_nobody_has(stub: GuidStub) -> None:
+def test_a_guid_that_no_schema_has(stub: GuidStub) -> None:
     with (
         SchemaRegistryClient({"url": stub.url}) as client,
         pytest.raises(SchemaRegistryError, match="Schema not found") as caught,

@@ -193,7 +193,7 @@ def test_an_archive_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("hours", [-1.1, 0.1])
-def test_a_failure_is_told_once_and_tried_again_after_an_hour(
+def test_a_failure_is_reported_once_and_retried_after_an_hour(
     hours: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     archive = ClassArchive(tmp_path, "Programs")

@@ -113,7 +113,7 @@ def test_replicas_are_as_in_production(kafka: EmbeddedKafka) -> None:
         assert config["min.insync.replicas"].value == "2"
 
 
-def test_coordinators_are_those_that_kafka_names_and_can_be_moved(kafka: EmbeddedKafka) -> None:
+def test_coordinators_are_those_named_by_kafka_and_can_be_moved(kafka: EmbeddedKafka) -> None:
     settings: dict[str, Any] = {"bootstrap.servers": kafka.bootstrap_servers}
     names = ["a", "b", "orders", "spark-eos/orders/0", "größer", "\N{PARTY POPPER}"]
     with closing(Connections(ClientSettings(settings))) as connections:

@@ -32,7 +32,7 @@ def run(flow: Flow, expect: object, *more: str) -> Result:
     return result
 
 
-def test_what_is_as_expected_has_exit_status_0_and_prints_no_warning(
+def test_expected_output_has_exit_status_0_and_prints_no_warning(
     flow: Flow, tmp_path: Path
 ) -> None:
     file = parquet(tmp_path / "e.parquet", ROWS)

@@ -317,7 +317,7 @@ def test_output_that_retention_removes_before_it_is_read(
     assert findings.unjudged == {"missing outputs, where retention has removed outputs": 3}
 
 
-def test_output_that_retention_removes_before_its_markers_are_read(flow: Flow) -> None:
+def test_output_removed_by_retention_before_its_markers_are_read(flow: Flow) -> None:
     fill(flow)
     writer = Writer(flow)
     for each in ALL[:5]:

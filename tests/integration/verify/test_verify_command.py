@@ -162,7 +162,7 @@ def test_what_can_not_be_judged_has_exit_status_2(
         (["--key"], "a key", "--position-header or --header"),
     ],
 )
-def test_outputs_with_nothing_to_match_them_by_have_exit_status_2(
+def test_outputs_that_can_not_be_matched_have_exit_status_2(
     flow: Flow, matching: list[str], what: str, remedy: str
 ) -> None:
     """As those of a sound query that keeps its values alone; its dead letters have headers."""
@@ -186,7 +186,7 @@ def test_outputs_with_nothing_to_match_them_by_have_exit_status_2(
         assert run(flow, *matching).exit_code == 1
 
 
-def test_the_group_of_a_staged_query_has_exit_status_2_and_names_expect(
+def test_a_staged_querys_group_has_status_2_and_names_expect(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(map(staging.record, range(10)))

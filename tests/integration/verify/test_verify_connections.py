@@ -73,7 +73,7 @@ def test_answers_about_the_group_that_come_later(
 
 
 @pytest.mark.parametrize("message", [ListTransactionsRequest, DescribeTransactionsRequest])
-def test_transactions_of_which_a_coordinator_tells_later(
+def test_transactions_that_a_coordinator_reports_later(
     sound: Flow, proxy: KafkaProxy, message: Any
 ) -> None:
     open_one = Writer(sound, "open")
@@ -89,7 +89,7 @@ def test_transactions_of_which_a_coordinator_tells_later(
     open_one.abort()
 
 
-def test_a_group_that_nobody_coordinates(sound: Flow, proxy: KafkaProxy) -> None:
+def test_a_group_without_a_coordinator(sound: Flow, proxy: KafkaProxy) -> None:
     proxy.on(FindCoordinatorRequest, _coordinator(Code.COORDINATOR_NOT_AVAILABLE), times=None)
     with pytest.raises(DeadlineExceededError, match=r"COORDINATOR_NOT_AVAILABLE.*--timeout"):
         look(sound, timeout=1)

@@ -89,7 +89,7 @@ def test_another_query_shares_source_and_dead_letter_topic(
     }
 
 
-def test_letters_of_topics_that_are_no_inputs(flow: Flow) -> None:
+def test_dead_letters_of_topics_that_are_not_inputs(flow: Flow) -> None:
     topic, writer = letter_topic(flow), Writer(flow)
     fill(flow)
     writer.write(ALL)

@@ -241,16 +241,14 @@ def test_a_topic_recreated_meanwhile_is_noticed(flow: MirroredFlow) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "an operator's", '{"spark-eos":2,"source":["a","b"]}'])
-def test_an_offset_of_which_nothing_tells_what_it_is_is_refused(
-    flow: MirroredFlow, text: str
-) -> None:
+def test_an_offset_of_unknown_meaning_is_refused(flow: MirroredFlow, text: str) -> None:
     Writer(flow).write(ALL, ENDS)
     _set(flow, {0: 5}, {0: text})
     with pytest.raises(VerificationError, match=f"in {flow.progress}:0 does not tell"):
         look(flow)
 
 
-def test_a_run_with_the_checkpoint_tells_again_what_an_offset_is(
+def test_a_run_with_the_checkpoint_restores_an_offsets_meaning(
     mirrored_flow: MirroredFlow,
 ) -> None:
     flow = mirrored_flow

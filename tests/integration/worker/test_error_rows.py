@@ -89,7 +89,7 @@ def test_retried_no_longer_than_its_transaction_may_live(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [_REJECTED, "134 UNASSIGNED_PARTITION", _FENCED])
-def test_aborted_and_left_to_another_round(row: str, rows: ProxiedWorker) -> None:
+def test_aborted_and_left_to_another_attempt(row: str, rows: ProxiedWorker) -> None:
     sent = rows.on_offsets(answered(0, _code(row)), times=None)
     failure = rows.fails()
     assert failure.again
@@ -99,7 +99,7 @@ def test_aborted_and_left_to_another_round(row: str, rows: ProxiedWorker) -> Non
     assert len(sent.hits) == 1
 
 
-def test_by_name_aborted_and_left_to_another_round(rows: ProxiedWorker) -> None:
+def test_by_name_aborted_and_left_to_another_attempt(rows: ProxiedWorker) -> None:
     row = "22 ILLEGAL_GENERATION"
     for partition in (0, 1):
         rows.change_plan(partition, topic_id=NO_ID)
@@ -257,7 +257,7 @@ def _in_a_second_round(proxy: KafkaProxy) -> None:
     proxy.on(TxnOffsetCommitRequest, answered(0, _code(_REJECTED)))
 
 
-def test_a_second_round_of_columns_under_an_alias(
+def test_a_second_attempt_with_columns_under_an_alias(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:
     """``source.topic`` is then the row's target topic, too."""
@@ -284,7 +284,7 @@ def test_a_second_round_of_columns_under_an_alias(
     assert sorted(map(int, flow.values())) == list(range(20))
 
 
-def test_rows_that_are_gone_in_a_second_round_end_the_query(
+def test_rows_missing_from_a_second_attempt_end_the_query(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
     """What is filtered out in one attempt only would count as having no output."""

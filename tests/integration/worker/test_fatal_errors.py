@@ -81,7 +81,7 @@ def test_a_producer_that_is_given_up_is_closed(flow: Flow, *, fenced: bool) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_producer_whose_records_nobody_answers_is_closed(
+def test_a_producer_whose_records_stay_unanswered_is_closed(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     lost = proxy.on(ProduceRequest, DropRequest(), times=None)
@@ -95,7 +95,7 @@ def test_a_producer_whose_records_nobody_answers_is_closed(
 
 
 @pytest.mark.slow
-def test_a_producer_that_is_fenced_with_many_records_on_their_way(flow: Flow) -> None:
+def test_a_producer_is_fenced_with_many_records_in_flight(flow: Flow) -> None:
     # So that none of them is sent before the commit waits for them.
     client = ClientSettings({**flow.kafka, "linger.ms": 900})
     with started(flow) as membership, transactions(flow, membership, client=client) as writing:

@@ -52,7 +52,7 @@ def _await_forgotten(flow: Flow, name: str) -> None:
         until(lambda: not _known(connections, name), lambda: f"{name} to be forgotten")
 
 
-def test_a_worker_goes_on_without_a_further_round(
+def test_an_idle_worker_continues_without_another_attempt(
     forgetful: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer, "_IDLE", 0.5)
@@ -68,7 +68,7 @@ def test_a_worker_goes_on_without_a_further_round(
         runs.written_once(10, 10)
 
 
-def test_the_drivers_ids_are_made_anew(
+def test_the_drivers_ids_are_created_again(
     forgetful: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = Flow(forgetful, str(tmp_path / "c"), str(tmp_path / "w"))

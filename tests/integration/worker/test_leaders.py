@@ -115,7 +115,7 @@ def test_a_source_partition_is_asked_until_it_has_a_leader(
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False])
 @pytest.mark.slow
-def test_a_source_partition_without_a_leader_for_too_long_is_named(
+def test_a_source_partition_too_long_without_a_leader_is_named(
     spread: tuple[Flow, KafkaNode], *, fail_on_data_loss: bool
 ) -> None:
     flow, second = spread
@@ -136,7 +136,7 @@ def test_a_source_partition_without_a_leader_for_too_long_is_named(
 
 
 @pytest.mark.slow
-def test_what_is_left_to_write_is_counted_once_all_partitions_have_a_leader(
+def test_remaining_rows_are_counted_once_leaders_are_known(
     spread: tuple[Flow, KafkaNode], caplog: pytest.LogCaptureFixture
 ) -> None:
     flow, second = spread

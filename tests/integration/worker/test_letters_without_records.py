@@ -41,9 +41,7 @@ def writing(flow: Flow, style: str = "dlq", **options: Any) -> Iterator[tuple[Tr
 
 
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
-def test_a_letter_of_a_record_that_was_deleted_says_that_it_is_a_row(
-    flow: Flow, style: str
-) -> None:
+def test_a_dead_letter_of_a_deleted_record_says_that_it_is_a_row(flow: Flow, style: str) -> None:
     flow.produce(range(2), partition=0)
     with writing(flow, style) as (found, letters):
         remove(flow, flow.source, 0, before=1)
@@ -59,7 +57,7 @@ def test_a_letter_of_a_record_that_was_deleted_says_that_it_is_a_row(
     assert [letter.home for letter in topic.read()] == [None, flow.source]
 
 
-def test_a_letter_says_that_its_records_headers_can_not_be_read(flow: Flow) -> None:
+def test_a_dead_letter_says_that_headers_can_not_be_read(flow: Flow) -> None:
     write_not_utf8(flow, flow.source, 0)
     with writing(flow) as (found, letters):
         found.add(rows(flow, 0, 0, values=[b"x" * 2 * LIMIT]))
@@ -98,7 +96,7 @@ def _carrying(*names: str) -> pa.Array:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_name_that_spark_has_replaced_is_not_written_in_its_place(
+def test_a_header_name_replaced_by_spark_is_not_written(
     flow: Flow,
     gone: bool,  # noqa: FBT001
 ) -> None:
@@ -140,7 +138,7 @@ def test_a_row_whose_own_header_can_not_be_written(flow: Flow) -> None:
     assert letter.value() == b"a"
 
 
-def test_a_records_header_explains_no_letter(flow: Flow) -> None:
+def test_a_records_own_header_explains_no_dead_letter(flow: Flow) -> None:
     forged = "__dlq.errors.cluster\0"
     told = {"value": base64.b64encode(b"whole").decode(), "headers": [{"key": forged}]}
     with writing(flow) as (found, letters):

@@ -135,7 +135,7 @@ def test_rows_of_all_kinds_arrive_as_they_are(flow: Flow, *, own: bool, large: b
     assert arrived == wanted
 
 
-def test_rows_that_name_a_partition_and_others_for_it_keep_their_order(flow: Flow) -> None:
+def test_rows_with_and_without_a_partition_keep_their_order(flow: Flow) -> None:
     keys = [b"%d" % n for n in range(40)]
     columns = {
         "value": pa.array([b"%d" % n for n in range(400)]),
@@ -149,7 +149,7 @@ def test_rows_that_name_a_partition_and_others_for_it_keep_their_order(flow: Flo
     assert sorted(values[0] + values[1]) == list(range(400))
 
 
-def test_lines_of_the_log_are_told_whatever_the_user_sets() -> None:
+def test_log_lines_are_reported_whatever_the_user_sets() -> None:
     lines: list[str] = []
     settings = {"bootstrap.servers": "127.0.0.1:9", "log.queue": False}
 
@@ -238,7 +238,7 @@ def test_what_is_not_binary_is_not_handed_over(kind: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["batches", "one by one"])
-def test_what_is_handed_over_after_a_fatal_error_says_which_it_was(*, own: bool) -> None:
+def test_sending_after_a_fatal_error_names_that_error(*, own: bool) -> None:
     client = {"bootstrap.servers": "127.0.0.1:9"}
     settings = WriterSettings(client=ClientSettings(client), group_id="group", topic="t")
     columns = {"value": pa.array([b"v"]), "source_offset": pa.array([7])}
@@ -284,7 +284,7 @@ def test_the_row_at_fault_is_known_among_equal_ones(flow: Flow) -> None:
     assert (KafkaError.INVALID_TIMESTAMP, 14) in failed
 
 
-def test_records_that_are_given_up_are_told(proxied_flow: Flow, proxy: KafkaProxy) -> None:
+def test_dropped_records_are_reported(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     proxy.on(ProduceRequest, DropRequest(), times=None)
     failed: list[int] = []
     with closing(_begun(proxied_flow, lambda record: failed.append(record.number))) as handle:

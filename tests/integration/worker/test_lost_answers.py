@@ -59,7 +59,7 @@ def _assert_fenced(worker: ProxiedWorker, late: faults.Request, code: int) -> No
 
 
 @each_way
-def test_txn_offset_commit_is_repeated_and_its_epoch_is_dead_afterwards(
+def test_txn_offset_commit_is_repeated_and_its_epoch_is_fenced(
     fault: type[faults.Fault], worker: ProxiedWorker
 ) -> None:
     lost = worker.on_offsets(fault())
@@ -86,7 +86,7 @@ def test_an_answer_that_comes_after_the_client_gave_up(worker: ProxiedWorker) ->
     assert worker.add_and_commit() != used
 
 
-def test_a_request_that_is_delayed_past_the_end_of_its_transaction(worker: ProxiedWorker) -> None:
+def test_a_request_delayed_past_the_end_of_its_transaction(worker: ProxiedWorker) -> None:
     until = threading.Event()
     held = worker.on_offsets(faults.HoldRequest(until))
     worker.add_and_commit()
@@ -122,7 +122,7 @@ def test_no_answer_at_all(worker: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
 
 
 @each_cut
-def test_end_txn_is_repeated_by_librdkafka_and_the_producer_is_replaced(
+def test_librdkafka_repeats_end_txn_and_the_producer_is_replaced(
     fault: type[faults.Fault], worker: ProxiedWorker
 ) -> None:
     cut = worker.proxy.on(EndTxnRequest, fault())
@@ -161,7 +161,7 @@ def test_an_epoch_from_before_the_fencing_is_not_the_producers(worker: ProxiedWo
     assert told.hits
 
 
-def test_init_producer_id_of_a_coordinator_that_answers_late_is_waited_for(
+def test_the_run_waits_for_a_late_answer_to_init_producer_id(
     worker: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer, "_REFUSED_WITHIN", 0.2)

@@ -25,7 +25,7 @@ def _refused_from_now_on(flow: Flow, checkpoint: Checkpoint, words: str) -> None
             runs.batch(20, 20)
 
 
-def test_rows_out_of_order_after_a_commit_are_passed_over_by_no_later_run(flow: Flow) -> None:
+def test_out_of_order_rows_after_a_commit_are_skipped_by_no_run(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
     # A transaction for each row: 4 to 9 are committed when 0 to 3 come.
     with (
@@ -74,7 +74,7 @@ def test_the_first_record_of_a_new_partition_is_marked(flow: Flow) -> None:
     _refused_from_now_on(flow, checkpoint, f"offsets 0 to 0 of {flow.source}-1 may not all be")
 
 
-def test_rows_out_of_order_in_a_replay_count_from_the_batchs_start(flow: Flow) -> None:
+def test_out_of_order_rows_in_a_replay_count_from_batch_start(flow: Flow) -> None:
     checkpoint = Checkpoint(flow)
 
     def wrong(partition: int, offsets: range) -> list[int]:
@@ -95,7 +95,7 @@ def test_rows_out_of_order_in_a_replay_count_from_the_batchs_start(flow: Flow) -
     _refused_from_now_on(flow, checkpoint, "may not all be written")
 
 
-def test_rows_out_of_order_that_can_not_be_noted_are_told_and_found_again(
+def test_unmarked_out_of_order_rows_are_reported_and_found_again(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     flow, checkpoint = proxied_flow, Checkpoint(proxied_flow)

@@ -68,7 +68,7 @@ def test_the_coordinator_is_older_and_then_upgraded(
     assert _sent(proxy) == [6]
 
 
-def test_the_coordinator_moves_to_an_older_broker_between_two_attempts(
+def test_the_coordinator_moves_to_an_older_broker_before_a_retry(
     module_worker: ProxiedWorker, proxy: KafkaProxy
 ) -> None:
     # Whichever test was the last one, connections are of the newer version first.
@@ -89,9 +89,7 @@ def test_the_coordinator_moves_to_an_older_broker_between_two_attempts(
     assert _sent(proxy) == [5, 6]
 
 
-def test_a_batch_reports_the_lower_of_the_versions_that_were_sent(
-    proxied_flow: Flow, proxy: KafkaProxy
-) -> None:
+def test_a_batch_reports_the_lowest_version_sent(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     def downgrade() -> None:
         _older(proxy)
         proxy.cut()
@@ -108,7 +106,7 @@ def test_a_batch_reports_the_lower_of_the_versions_that_were_sent(
         assert runs.batch(5, 0, without_output=1).offset_commit_version == 6
 
 
-def test_a_run_that_started_on_an_older_broker_sends_the_newer_version(
+def test_a_run_begun_on_an_older_broker_sends_the_newer_version(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     def upgrade() -> None:

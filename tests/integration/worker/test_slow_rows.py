@@ -28,7 +28,7 @@ from support.sinks import changed
 from support.writing import row_batch, rows, take_over, task_outcome, transactions
 
 
-def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow: Flow) -> None:
+def test_sent_rows_are_committed_while_the_task_waits_for_more(flow: Flow) -> None:
     settings = changed(writer_settings(flow), max_transaction_ms=50)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -50,7 +50,7 @@ def test_rows_that_were_handed_over_are_committed_while_more_are_waited_for(flow
     assert flow.committed() == {0: 4}
 
 
-def test_a_transaction_that_ends_while_rows_are_waited_for_is_no_wait() -> None:
+def test_a_transaction_ended_while_waiting_for_rows_is_no_wait() -> None:
     waits: list[float] = []
 
     def items() -> Iterator[int]:
@@ -62,7 +62,7 @@ def test_a_transaction_that_ends_while_rows_are_waited_for_is_no_wait() -> None:
     assert 0 <= waits[0] < 0.4
 
 
-def test_rows_that_find_the_transaction_before_them_refused_are_not_written_either(
+def test_rows_after_a_refused_transaction_are_not_written_either(
     flow: Flow,
 ) -> None:
     settings = changed(writer_settings(flow), max_transaction_records=1)
@@ -88,7 +88,7 @@ def _is_large(request: Any) -> bool:
     return sum(len(p.records) for p in partitions) > 1_000
 
 
-def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
+def test_a_transaction_that_is_too_large_is_split_until_it_fits(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     large = proxy.on(ProduceRequest, DropRequest(), times=None, where=_is_large)
@@ -104,7 +104,7 @@ def test_what_is_too_much_for_a_transaction_is_split_until_it_fits(
         runs.written_once(1_000, 0)
 
 
-def test_a_transaction_that_brokers_have_ended_before_its_offsets_came_was_too_slow(
+def test_a_transaction_ended_before_its_offsets_was_too_slow(
     flow: Flow,
 ) -> None:
     with started(flow) as membership, transactions(flow, membership, **_BRIEFLY) as found:
@@ -121,7 +121,7 @@ def test_a_transaction_that_brokers_have_ended_before_its_offsets_came_was_too_s
     assert flow.values() == []
 
 
-def test_rows_wait_if_brokers_would_not_take_those_before_them_in_time(
+def test_rows_wait_if_brokers_would_take_earlier_rows_too_late(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def half_a_mebibyte_each(*offsets: int) -> SourceRows:
@@ -146,7 +146,7 @@ def test_rows_wait_if_brokers_would_not_take_those_before_them_in_time(
         found.commit()
 
 
-def test_a_row_that_alone_takes_too_long_is_named_and_no_dead_letter(
+def test_a_single_row_that_is_too_slow_is_no_dead_letter(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     letters = letter_topic(proxied_flow)

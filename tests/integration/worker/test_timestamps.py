@@ -29,7 +29,7 @@ def _written(flow: Flow, topic: str | None = None) -> list[int]:
     return [message.timestamp()[1] for message in flow.written(topic)]
 
 
-def test_the_first_millisecond_of_1970_is_written_as_the_second_and_counted(flow: Flow) -> None:
+def test_millisecond_0_of_1970_is_written_as_1_and_counted(flow: Flow) -> None:
     before = int(time.time() * 1000)
     with started(flow) as membership, transactions(flow, membership) as writing:
         # Of a transaction that is not committed nothing is counted.
@@ -114,7 +114,7 @@ def test_rows_older_than_the_retention_are_counted(
 
 
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
-def test_a_dead_letter_tells_its_records_timestamp(flow: Flow, style: str) -> None:
+def test_a_dead_letter_has_its_records_timestamp(flow: Flow, style: str) -> None:
     before = int(time.time() * 1000)
     letters = letter_topic(flow)
     records = [0, -5, -1, 1_000]

@@ -15,7 +15,7 @@ from support.writing import requests_naming, row_batch, rows, sent_requests, tra
 
 # By name, topics are looked up once more before each commit.
 @needs_topic_ids
-def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
+def test_a_worker_looks_repeatedly_committed_topics_up_once(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = sent_requests(monkeypatch)
@@ -41,7 +41,9 @@ def test_a_worker_asks_once_for_topics_that_it_commits_again_and_again(
 
 
 @pytest.mark.slow
-def test_a_later_round_keeps_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_attempt_discards_what_workers_keep(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     requests = sent_requests(monkeypatch)
     monkeypatch.setattr(task, "_producers", {})
     used: list[tuple[int, int]] = []

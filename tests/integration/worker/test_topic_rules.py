@@ -92,7 +92,7 @@ def test_no_batch_is_larger_than_its_topic_takes(flow: Flow, codec: str) -> None
     assert flow.committed() == {0: 20_000}
 
 
-def test_a_topic_that_takes_smaller_batches_is_written_in_a_transaction_of_its_own(
+def test_a_topic_with_smaller_batches_gets_its_own_transaction(
     flow: Flow,
 ) -> None:
     small = small_topic(flow)
@@ -115,7 +115,7 @@ def test_a_topic_that_takes_smaller_batches_is_written_in_a_transaction_of_its_o
     assert flow.committed() == {0: 3_000}
 
 
-def test_rows_of_one_record_stay_together_although_a_topic_takes_smaller_batches(
+def test_one_records_rows_stay_together_despite_smaller_batches(
     flow: Flow,
 ) -> None:
     small = small_topic(flow)
@@ -143,7 +143,7 @@ def test_configs_are_asked_for_once(flow: Flow, monkeypatch: pytest.MonkeyPatch)
 # Rows --------------------------------------------------------------------------------------------
 
 
-def test_rows_that_topics_do_not_take_are_named_before_they_are_sent(flow: Flow) -> None:
+def test_rows_that_topics_do_not_accept_are_named_before_sending(flow: Flow) -> None:
     small = small_topic(flow)
     compacted, bounded = f"compacted-{flow.name}", f"bounded-{flow.name}"
     flow.broker.create_topic(compacted, 1, {"cleanup.policy": "compact,delete"})
@@ -245,7 +245,7 @@ def test_what_grows_when_the_broker_compresses_it_is_counted(flow: Flow, stored:
     assert flow.values(letters) == [str(len(half))]
 
 
-def test_bad_rows_among_many_are_dead_letters_in_the_same_transaction(
+def test_bad_rows_become_dead_letters_in_the_same_transaction(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up: list[str] = []
@@ -270,7 +270,7 @@ def test_bad_rows_among_many_are_dead_letters_in_the_same_transaction(
     assert given_up == []
 
 
-def test_letters_are_never_larger_than_their_topic_takes(flow: Flow) -> None:
+def test_dead_letters_never_exceed_their_topics_limit(flow: Flow) -> None:
     flow.produce(["x" * 9_000, *["y" * 1_000] * 99], partition=0)
     values: list[bytes | None] = [b"z"] * 100
     old: list[int | None] = [1_000] * 100
@@ -290,7 +290,7 @@ def test_letters_are_never_larger_than_their_topic_takes(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("part", ["key", "headers", "value"])
-def test_a_letter_of_default_settings_leaves_out_what_is_too_large(flow: Flow, part: str) -> None:
+def test_a_default_dead_letter_leaves_out_what_is_too_large(flow: Flow, part: str) -> None:
     content = b"x" * 999_900
     given: dict[str, Any] = {"key": b"k", "headers": [("h", b"h")], "value": b"v"}
     given[part] = [("h", content)] if part == "headers" else content
@@ -310,7 +310,7 @@ def test_a_letter_of_default_settings_leaves_out_what_is_too_large(flow: Flow, p
     assert flow.committed() == {0: 1}
 
 
-def test_a_letter_that_its_topic_can_not_take_ends_the_query(flow: Flow) -> None:
+def test_a_dead_letter_too_large_for_its_topic_ends_the_query(flow: Flow) -> None:
     flow.produce(["a"], partition=0, key=b"k" * 6_000)
     small = small_topic(flow)
     with writing_letters(flow, {"max.message.bytes": "200"}, topic=small) as (found, letters):
@@ -390,7 +390,7 @@ def with_another_limit(flow: Flow, limit: int) -> Iterator[tuple[Transactions, s
         yield found, topic
 
 
-def test_a_limit_that_is_lowered_repeats_the_round(flow: Flow) -> None:
+def test_a_lowered_limit_repeats_the_attempt(flow: Flow) -> None:
     topic = small_topic(flow)
     values: list[bytes | None] = [b"x" * 100] * 500
     with writing(flow, topic=topic) as found:
@@ -408,7 +408,7 @@ def test_a_limit_that_is_lowered_repeats_the_round(flow: Flow) -> None:
     assert flow.committed() == {0: 1_000}
 
 
-def test_a_limit_that_was_lowered_and_is_known_when_a_batch_is_refused(flow: Flow) -> None:
+def test_a_lowered_limit_that_is_known_when_a_batch_is_refused(flow: Flow) -> None:
     with with_another_limit(flow, 5_000) as (found, topic):
         found.add(rows(flow, 1, [b"x" * 100] * 500))
         # Another task's rows may tell, as those of a topic whose config is not known.
@@ -419,7 +419,7 @@ def test_a_limit_that_was_lowered_and_is_known_when_a_batch_is_refused(flow: Flo
         assert error.value.again
 
 
-def test_the_row_is_named_if_the_refusal_is_noticed_while_more_is_added(flow: Flow) -> None:
+def test_the_row_is_named_if_it_is_refused_while_more_are_added(flow: Flow) -> None:
     with with_another_limit(flow, 5_000) as (found, topic):
         found.add(rows(flow, 1, [b"b", b"x" * 10_000]))
         # librdkafka has sent them meanwhile, and takes no more records.
@@ -451,7 +451,7 @@ def test_a_limit_that_is_raised_counts_before_a_row_is_refused(
 # Names -------------------------------------------------------------------------------------------
 
 
-def test_names_that_nobody_can_write_to_are_dead_letters_at_once(flow: Flow) -> None:
+def test_rows_for_unwritable_topic_names_become_dead_letters(flow: Flow) -> None:
     impossible = ["__consumer_offsets", "__transaction_state", "no name", "x" * 250, "..", "", "é"]
     flow.produce(impossible, partition=0)
     values: list[bytes | None] = [b"v"] * len(impossible)
@@ -471,7 +471,7 @@ def test_names_that_nobody_can_write_to_are_dead_letters_at_once(flow: Flow) -> 
     ]
 
 
-def test_without_a_dead_letter_topic_such_a_name_is_the_querys_error(flow: Flow) -> None:
+def test_without_a_dead_letter_topic_such_a_name_ends_the_query(flow: Flow) -> None:
     reason = r"offset 0: the row's topic '__consumer_offsets' can't be written to: .*internal"
     with writing(flow) as found, pytest.raises(TransactionError, match=reason) as error:
         found.add(rows(flow, 0, [b"v"], topics=["__consumer_offsets"]))

@@ -79,7 +79,7 @@ def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -
         assert refused(flow, writing, "25 UNKNOWN_MEMBER_ID").again
 
 
-def test_a_producer_that_is_fenced_between_its_offsets_and_its_commit_commits_nothing(
+def test_a_producer_fenced_before_its_commit_commits_nothing(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with started(flow) as membership, transactions(flow, membership) as writing:
@@ -130,7 +130,7 @@ def test_the_broker_restarts_in_the_middle_of_a_transaction(flow_alone: Flow) ->
 
 
 @pytest.mark.slow
-def test_a_producer_between_transactions_is_given_up_without_the_cluster(flow_alone: Flow) -> None:
+def test_an_idle_producer_is_dropped_without_the_cluster(flow_alone: Flow) -> None:
     """A worker that serves another query next does not wait for brokers that are gone."""
     with started(flow_alone) as membership:
         with transactions(flow_alone, membership) as writing:
@@ -151,7 +151,7 @@ def test_a_producer_between_transactions_is_given_up_without_the_cluster(flow_al
     assert sorted(flow_alone.values()) == ["0/0", "0/1", "0/2"]
 
 
-def test_a_producer_in_a_transaction_is_fenced_when_it_is_given_up(flow: Flow) -> None:
+def test_a_producer_in_a_transaction_is_fenced_when_dropped(flow: Flow) -> None:
     with started(flow) as membership:
         with transactions(flow, membership) as writing:
             writing.add(rows(flow, 0, 0, 1))

@@ -30,7 +30,7 @@ def test_numbers_are_never_cut() -> None:
             assert re.search(rf"(?<![\d,]){number}(?![\d,])", shown), shown
 
 
-def test_names_are_never_cut_to_letters() -> None:
+def test_names_are_never_cut_to_single_letters() -> None:
     name = _ROWS[0][0]
     for width in range(60, 170):
         shown = _shown(width)

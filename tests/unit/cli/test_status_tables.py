@@ -30,7 +30,7 @@ def test_unusable_clusters_and_settings_are_one_line() -> None:
     assert result.stderr.startswith("Error: kafka['security.protocol'] must be one of ")
 
 
-def test_an_age_that_the_broker_does_not_tell_is_unknown() -> None:
+def test_an_age_that_the_broker_does_not_report_is_unknown() -> None:
     one = OpenTransaction("id", "Ongoing", None, 60_000, 1, 0, ())
     assert one.age(5.0) is None
     began = OpenTransaction("id", "Ongoing", 2_000, 60_000, 1, 0, ())

@@ -64,7 +64,7 @@ def test_jaas_lines_as_users_write_them(line: str, password: str) -> None:
         f"{MODULE} required password=;",
     ],
 )
-def test_jaas_lines_that_are_none_are_refused_without_being_told(line: str) -> None:
+def test_invalid_jaas_lines_are_refused_without_being_quoted(line: str) -> None:
     with says(JaasError) as caught:
         parse_jaas(line)
     assert "marker" not in str(caught.value)
@@ -204,7 +204,7 @@ def test_amazons_own_jaas_line_is_taken() -> None:
         ClientSettings({**settings, "sasl.jaas.config": f"{module} required awsDebugCreds=true;"})
 
 
-def test_jobs_take_settings_from_a_file_and_the_command_line_over_them(tmp_path: Path) -> None:
+def test_jobs_prefer_the_command_line_to_the_settings_file(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(f"# c\nsasl.password = {PASSWORD}\nclient.id=file\nbootstrap.servers=x:1\n")
     seen: list[JobOptions] = []

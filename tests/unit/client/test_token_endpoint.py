@@ -86,7 +86,7 @@ def test_how_long_a_token_is_used(life: object, seconds: float) -> None:
     assert before + seconds <= expiry <= time.time() + seconds
 
 
-def test_a_token_function_must_tell_a_time() -> None:
+def test_a_token_function_must_return_an_expiry() -> None:
     provider = TokenProvider(lambda _: ("token", float("nan")), "")
     with pytest.raises(TokenError, match="expiry in seconds"):
         provider.token()
@@ -243,7 +243,7 @@ def test_an_endpoint_that_is_away_for_a_moment_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize(("status", "again"), [(503, True), (401, False)])
-def test_a_task_without_a_token_is_run_again_unless_it_can_get_none(
+def test_a_task_without_a_token_is_retried_if_it_can_get_one(
     status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, again: bool
 ) -> None:
     monkeypatch.setattr(oauth, "_PATIENCE", 0.0)

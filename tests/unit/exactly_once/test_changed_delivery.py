@@ -42,7 +42,7 @@ def test_the_cure_is_one_that_helps(noted: str, wanted: str, why: str, cure: str
     assert (f", since {why}. " in text) == bool(why)
 
 
-def test_another_progress_topic_before_the_first_staged_batch_is_named() -> None:
+def test_another_progress_topic_before_the_first_batch_is_named() -> None:
     known = KnownPartitions().including([TopicPartition("a", 0), TopicPartition("a", 1)], {})
     group = Group("group", Principal(None, "kafka:9092"))
     StagedChecks(group, "a").check_topic(known, "")

@@ -131,7 +131,7 @@ def test_two_errors_hold_nothing_back() -> None:
         )
 
 
-def test_what_is_left_goes_to_those_that_the_last_attempt_has_held_back() -> None:
+def test_the_remaining_limit_goes_to_tasks_that_held_back() -> None:
     first = beside(held(), PartitionOutcome(RETRIED))
     last = JobOutcome({PARTITIONS[1]: PartitionOutcome(OVER_LIMIT)})
     planned = limit().plan(PLANNED, None, [first, last])
@@ -148,7 +148,7 @@ def test_the_share_is_that_of_the_whole_batch() -> None:
         limit(committed).check([written(201)])
 
 
-def test_dead_letters_alone_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_dead_letters_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     limit().log([])
     limit().log([held()])  # not written
     assert not caplog.records

@@ -48,7 +48,7 @@ def _after(*answers: Exception | None) -> None:
     thread.join(10)
 
 
-def test_that_heartbeats_are_refused_is_logged_once_until_they_are_accepted(
+def test_refused_heartbeats_are_logged_once_until_accepted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refused = AuthenticationError("wrong password")
@@ -65,7 +65,7 @@ def test_each_time_without_answers_is_warned_of_once(
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
-def test_a_takeover_in_the_middle_of_the_question_does_not_end_the_thread() -> None:
+def test_a_takeover_during_a_request_does_not_end_the_thread() -> None:
     with closing(Connections(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))) as connections:
         membership = GroupMembership(
             connections,

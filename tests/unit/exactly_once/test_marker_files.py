@@ -48,7 +48,7 @@ def _marker(location: Path) -> Marker:
     return OffsetLog(ArrowFiles(str(location))).markers.read()
 
 
-def test_a_process_that_is_killed_while_it_notes_leaves_the_old_note_or_the_new_one(
+def test_a_process_killed_while_writing_leaves_a_whole_marker(
     tmp_path: Path,
 ) -> None:
     for last in range(20):
@@ -102,7 +102,7 @@ def test_a_run_that_reads_while_another_notes_finds_a_note(
     assert _marker(tmp_path).group_id == "other"
 
 
-def test_a_marker_tells_exactly_which_of_many_partitions_were_read() -> None:
+def test_a_marker_records_exactly_which_partitions_were_read() -> None:
     marker = Marker("group", {}, partitions={"orders": frozenset(range(0, 20_000, 2))})
     assert Marker.parse(marker.text()) == marker
 
@@ -123,7 +123,7 @@ def test_an_earlier_marker_is_read_and_replaced(tmp_path: Path, name: str) -> No
     assert new.name.startswith("8-" if name.startswith("7") else "1-")
 
 
-def test_a_marker_that_an_earlier_version_has_written_meanwhile_counts(tmp_path: Path) -> None:
+def test_a_marker_written_meanwhile_by_an_earlier_version_counts(tmp_path: Path) -> None:
     OffsetLog(ArrowFiles(str(tmp_path))).markers.write(_SYNCHRONOUS)
     old = tmp_path / "spark-eos" / "note" / "1-00000000" / "part-0.txt"
     old.parent.mkdir(parents=True)

@@ -116,7 +116,7 @@ def test_what_the_checkpoint_says_beside_the_refusal(
     assert "By this checkpoint's batches, everything below 5 is written." in str(refused.value)
 
 
-def test_only_what_was_restored_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_restored_offsets_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     _evidence(_READ).warn_of_restored(_LOST.range, {_0: 5, _OTHER: 7, _1: 0})
     [record] = caplog.records
     assert "the offset of t-0 was lost" in record.getMessage()

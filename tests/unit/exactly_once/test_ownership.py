@@ -111,7 +111,7 @@ def _committed(known: KnownPartitions, at: int) -> dict[TopicPartition, Committe
     return {p: CommittedOffset(at, text) for p, text in known.texts(_PROGRESS).items()}
 
 
-def test_nothing_is_staged_if_the_offset_of_the_staged_commit_is_as_a_start_has_left_it() -> None:
+def test_nothing_is_staged_if_only_a_start_set_the_staged_commit() -> None:
     started = _committed(_NOTHING, 0)
     assert nothing_staged(started, "progress")
     assert not nothing_staged(started, "another topic")
@@ -125,7 +125,7 @@ def test_nothing_is_staged_if_the_offset_of_the_staged_commit_is_as_a_start_has_
     assert not nothing_staged(started, "progress")
 
 
-def test_texts_tell_the_delivery() -> None:
+def test_texts_show_the_delivery() -> None:
     source = SourcePartition("cluster", "in", NO_ID, 0)
     assert deliveries_of(_NOTHING) == []
     assert deliveries_of(_STAGED) == ["staged"]

@@ -11,7 +11,7 @@ from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 
 
-def test_what_fails_while_nobody_attends_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unattended_renewal_failure_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_eos")
     settings = ClientSettings({"bootstrap.servers": "127.0.0.1:9"})
     with closing(Connections(settings)) as connections:

@@ -113,7 +113,7 @@ def test_another_progress_topic() -> None:
     _CHECKS.check_topic(KnownPartitions(staged={_0: _staged(3)}), "")
 
 
-def test_positions_of_batches_do_not_overlap_and_end_before_kafkas() -> None:
+def test_batch_positions_do_not_overlap_and_stay_in_kafkas_range() -> None:
     last = (1 << 30) - 1
     assert [first_position(n) for n in (0, 1, 7)] == [0, 1 << 32, 7 << 32]
     assert first_position(last) < 1 << 62

@@ -31,7 +31,7 @@ def test_offsets_of_a_direct_query() -> None:
     assert known.owners == {}
 
 
-def test_offsets_that_tell_whose_they_are() -> None:
+def test_offsets_that_name_their_owner() -> None:
     text = '{"spark-eos":2,"partitions":"0","topics":"","owner":["5f1c0a7e","copy"]}'
     found = {TopicPartition("orders", 0): CommittedOffset(9, text)}
     assert KnownPartitions.of(found).owners == {"orders": frozenset([Owner("5f1c0a7e", "copy")])}

@@ -96,7 +96,7 @@ def test_a_link_is_refused_in_the_same_words(
         pass
 
 
-def test_a_connection_that_is_being_closed_is_the_listeners_doing() -> None:
+def test_a_closing_connection_was_closed_by_the_peer() -> None:
     assert closed_by_peer(OSError(errno.EPROTOTYPE, "Protocol wrong type for socket"))
     assert not closed_by_peer(OSError(errno.ENETUNREACH, "Network is unreachable"))
 

@@ -31,7 +31,7 @@ def test_what_others_may_have_put_there_is_refused(tmp_path: Path, what: str) ->
 
 
 @pytest.mark.parametrize("readable", [False, True])
-def test_an_open_directory_is_closed_to_readers_unless_it_was_chosen(
+def test_an_open_directory_is_made_private_unless_it_was_chosen(
     tmp_path: Path, *, readable: bool
 ) -> None:
     made = tmp_path / "made"

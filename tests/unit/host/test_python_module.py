@@ -53,7 +53,7 @@ def test_a_module_gets_its_arguments_and_the_path(safe: str, tmp_path: Path) -> 
     assert ended.stdout == "__main__ ['a', 'b c']\n", ended.stderr
 
 
-def test_a_program_that_takes_too_long_ends_with_what_it_has_started(tmp_path: Path) -> None:
+def test_a_program_that_is_too_slow_ends_with_its_children(tmp_path: Path) -> None:
     child = tmp_path / "child"
     started = f"import subprocess; p = subprocess.Popen(['sleep', '60']); open({str(child)!r}, 'w')"
     program = f"{started}.write(str(p.pid)); p.wait()"

@@ -24,7 +24,7 @@ _PARTITIONS = st.frozensets(st.builds(TopicPartition, st.sampled_from("abc"), st
 
 
 @given(_PARTITIONS, st.dictionaries(st.sampled_from("abc"), st.uuids(version=4)))
-def test_each_offset_tells_of_all_partitions_of_its_topic(
+def test_each_offset_names_all_partitions_of_its_topic(
     partitions: frozenset[TopicPartition], ids: dict[str, uuid.UUID]
 ) -> None:
     known = KnownPartitions().including(partitions, ids)
@@ -39,7 +39,7 @@ def test_each_offset_tells_of_all_partitions_of_its_topic(
         assert not found.knows(TopicPartition(one.topic, 41), ids.get(one.topic))
 
 
-def test_a_doubt_is_told_of_its_partition_only() -> None:
+def test_a_suspect_range_is_recorded_for_its_partition_only() -> None:
     known = KnownPartitions(suspects={_A0: SuspectRange(3, 9)}).including([_A0, _A1], {})
     texts = known.texts([_A0, _A1])
     found = {partition: CommittedOffset(9, text) for partition, text in texts.items()}
@@ -50,7 +50,7 @@ _STAGED = StagedBatch(str(uuid.UUID(int=1)), 7, "7-ab12cd34", 1_000, 32, "00d1e4
 
 
 @pytest.mark.parametrize("staged", [_STAGED, _STAGED._replace(directory=None, rows=0)])
-def test_a_staged_batch_is_told_by_the_offset_that_has_it(staged: StagedBatch) -> None:
+def test_a_staged_batch_is_read_from_its_own_offset(staged: StagedBatch) -> None:
     known = KnownPartitions(staged={_A0: staged}).including([_A0, _A1], {})
     texts = known.texts([_A0, _A1])
     found = KnownPartitions.of(
@@ -84,7 +84,7 @@ def _with(
 
 
 @pytest.mark.parametrize("topic", ["out", None, "t" * 249])
-def test_all_offsets_of_a_topic_tell_whose_they_are(topic: str | None) -> None:
+def test_all_offsets_of_a_topic_name_their_owner(topic: str | None) -> None:
     owner = Owner.of(str(uuid.UUID(int=5 << 96)), topic)
     known = KnownPartitions(owner=owner).including([_A0, _A1], {})
     texts = known.texts([_A0, _A1])
@@ -95,13 +95,13 @@ def test_all_offsets_of_a_topic_tell_whose_they_are(topic: str | None) -> None:
     assert len(texts[_A0]) < 150
 
 
-def test_long_names_of_topics_are_told_apart_by_their_ends() -> None:
+def test_long_topic_names_are_distinguished_by_their_ends() -> None:
     one, other = (Owner.of("q", "t" * 240 + end) for end in "ab")
     assert one != other
 
 
 @pytest.mark.parametrize("text", ["", "mine", "[]", "{}", "null", "7"])
-def test_what_somebody_else_has_committed_tells_nothing(text: str) -> None:
+def test_offsets_committed_by_others_say_nothing(text: str) -> None:
     known = KnownPartitions.of({_A0: CommittedOffset(9, text)})
     assert known == KnownPartitions(set_by_others=frozenset({_A0}))
     assert (known.tells_nothing_of("a"), known.tells_nothing_of("b")) == (True, False)
@@ -194,7 +194,9 @@ def test_a_group_of_many_topics_stays_below_the_brokers_limit() -> None:
 
 
 @given(st.integers(1, 60), st.integers(0, 300), st.data())
-def test_all_topics_are_told_of_by_many(current: int, older: int, data: st.DataObject) -> None:
+def test_all_topics_are_named_by_many_offsets(
+    current: int, older: int, data: st.DataObject
+) -> None:
     ids = {f"topic-{n}": uuid.uuid5(uuid.NAMESPACE_URL, str(n)) for n in range(current + older)}
     names = data.draw(st.permutations(sorted(ids)))
     before = KnownPartitions().including([TopicPartition(name, 0) for name in names[:older]], ids)
@@ -228,7 +230,7 @@ def test_texts_stay_short_where_there_are_many_topics() -> None:
         (range(0, 20_000, 2), False),
     ],
 )
-def test_a_topic_of_which_many_partitions_are_known_stays_below_it_too(
+def test_a_topic_with_many_known_partitions_stays_below_it_too(
     indexes: Sequence[int], *, exactly: bool
 ) -> None:
     known = KnownPartitions().including([TopicPartition("a", index) for index in indexes], {})

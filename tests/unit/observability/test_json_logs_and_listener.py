@@ -75,7 +75,7 @@ def test_what_can_not_be_called_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classic", "connect"])
-def test_lag_is_told_where_it_is_known(kind: str) -> None:
+def test_lag_is_logged_where_it_is_known(kind: str) -> None:
     def told(offsets: object) -> object:
         # As Spark's progress has them.
         return offsets if kind == "classic" else json.dumps(offsets)

@@ -162,7 +162,7 @@ def test_the_dashboard_and_the_alerts_are_complete(registry: CollectorRegistry) 
     ]
 
 
-def test_only_this_host_reaches_them_unless_told(registry: CollectorRegistry) -> None:
+def test_only_this_host_reaches_metrics_by_default(registry: CollectorRegistry) -> None:
     for address, reached in ({}, False), ({"address": "0.0.0.0"}, True):  # noqa: S104
         metrics = PrometheusMetrics(registry=registry, port=0, **address)
         metrics(REPORT)

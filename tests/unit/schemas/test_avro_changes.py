@@ -65,9 +65,7 @@ def test_what_would_be_read_as_another_value_is_refused(
         ([_named("a.M"), _named("b.M")], "in which a.M would be read as b.M"),
     ],
 )
-def test_members_that_fastavro_takes_for_each_other_are_refused_in_another_schema(
-    members: list[Any], words: str
-) -> None:
+def test_union_members_that_fastavro_confuses_are_refused(members: list[Any], words: str) -> None:
     with pytest.raises(SchemaError, match=words):
         decoder(_one(members), _one(members[::-1]))
     decoder(_one(members), _one(members))
@@ -141,7 +139,7 @@ def test_a_member_of_a_union_stays_itself_when_a_field_is_added(
     assert found == [{name: _NUMBERS[name]} for name in pair]
 
 
-def test_fields_are_compared_by_their_aliases_and_in_nested_records() -> None:
+def test_fields_are_compared_by_aliases_and_in_nested_records() -> None:
     after = _named("I", MICROS)
     after["fields"][0] |= {"name": "b", "aliases": ["x"]}
     with pytest.raises(SchemaError, match="field 'b' of I"):

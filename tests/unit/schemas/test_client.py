@@ -84,7 +84,7 @@ def test_a_references_context_is_that_of_what_refers_to_it(registry: StubRegistr
     assert found.references == ((":.shared:units", '"shared"'), ("lines", '"lines"'))
 
 
-def test_an_unknown_id_is_none_once_the_registry_has_said_so_twice(registry: StubRegistry) -> None:
+def test_an_unknown_id_is_none_after_the_registry_says_so_twice(registry: StubRegistry) -> None:
     asking = _client(registry)
     assert asking.schema(1) is None
     assert len(registry.authorization) == 2
@@ -191,12 +191,12 @@ def test_it_waits_for_a_registry_that_is_away_and_says_so(
     assert "EOS60" in said
 
 
-def test_nobody_there_is_an_outage() -> None:
+def test_a_registry_that_is_down_is_an_outage() -> None:
     with pytest.raises(RegistryError, match=r"127.0.0.1:1, asked for schema id 1.*for 0.1 s"):
         Client({"url": "http://127.0.0.1:1"}, 0.1).schema(1)
 
 
-def test_a_refused_schema_is_told_in_the_registrys_words(registry: StubRegistry) -> None:
+def test_a_refused_schema_is_reported_in_the_registrys_words(registry: StubRegistry) -> None:
     registry.answers = [(409, {"error_code": 409, "message": "READER_FIELD_MISSING 'cents'"})]
     schema = _client(registry)
     with pytest.raises(SchemaError, match=r"not compatible.*READER_FIELD_MISSING 'cents'"):

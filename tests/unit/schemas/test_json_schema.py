@@ -149,7 +149,7 @@ def test_whole_numbers_are_read_exactly(text: str, whole: int) -> None:
         "-9223372036854775809.0",
     ],
 )
-def test_what_is_no_whole_number_of_64_bits_costs_its_row(text: str) -> None:
+def test_a_number_that_is_no_64_bit_integer_costs_its_row(text: str) -> None:
     made = decoded([f'{{"i": {text}}}'.encode(), {"i": 1}], record(i=INTEGER))
     assert made.errors.keys() == {0}
     assert made.array.to_pylist() == [None, {"i": 1}]
@@ -283,7 +283,7 @@ def test_what_spark_has_no_column_for_is_refused_by_its_name(text: Any, words: s
         spark_type(schema(whole))
 
 
-def test_what_tells_no_columns_may_be_beside_a_reference() -> None:
+def test_keywords_without_columns_may_accompany_a_reference() -> None:
     beside = {"title": "t", "definitions": {"s": STRING}, "minLength": 1, "type": "string"}
     text = record(f={"$ref": "#/properties/f/definitions/s", **beside})
     assert spark_type(schema(text)).simpleString() == "struct<f:string>"
@@ -343,7 +343,7 @@ def test_a_record_is_called_by_its_title() -> None:
     assert format_of(schema(STRING)).name == "object"
 
 
-def test_a_missing_package_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     format_of.cache_clear()
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     for name in ("json_types", "json_schema"):

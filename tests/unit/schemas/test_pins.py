@@ -25,9 +25,7 @@ def _files(directory: Path) -> list[Path]:
     return sorted(directory.rglob("part-0.txt"))
 
 
-def test_the_last_one_counts_and_each_subject_and_role_has_its_own(
-    pins: Pins, tmp_path: Path
-) -> None:
+def test_the_last_pin_counts_for_each_subject_and_role(pins: Pins, tmp_path: Path) -> None:
     assert pins.read(PIN.subject) is None
     pins.write(PIN)
     pins.write(replace(PIN, subject="_hidden", version=1))
@@ -49,9 +47,7 @@ def test_the_same_one_is_not_written_again(pins: Pins, tmp_path: Path) -> None:
     assert pins.read(PIN.subject) == PIN
 
 
-def test_a_directory_without_a_file_is_of_a_driver_that_was_killed(
-    pins: Pins, tmp_path: Path
-) -> None:
+def test_a_directory_without_a_file_was_left_by_a_killed_driver(pins: Pins, tmp_path: Path) -> None:
     pins.write(PIN)
     (file,) = _files(tmp_path)
     (file.parent.parent / "decode-2").mkdir()

@@ -83,7 +83,7 @@ def test_each_row_is_made_or_has_an_error(
             assert (made["text"][row].as_py(), instants[row]) == (None, None)
 
 
-def test_an_outage_names_the_row_of_a_record_that_python_has_no_time_for() -> None:
+def test_an_outage_names_a_row_with_a_time_unknown_to_python() -> None:
     def away(row: dict[str, Any]) -> dict[str, Any]:
         if row["text"] == "2":
             raise ConnectionRefusedError("no lookup")

@@ -64,7 +64,7 @@ def test_what_the_writer_does_not_have(name: str) -> None:
         getattr(writer, name)
 
 
-def test_every_option_of_a_value_object_has_a_help_and_a_flat_name_of_its_own() -> None:
+def test_each_value_object_option_has_its_own_help_and_flat_name() -> None:
     options = list(flat_options())
     assert len(options) == len(FLAT) == 19
     assert all(option.help.endswith(".") for option in options)

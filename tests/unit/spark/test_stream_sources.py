@@ -18,7 +18,7 @@ _SAFE = {_LEVEL: "read_committed", "subscribe": "orders"}
 
 
 @pytest.mark.parametrize("check", [check_sources, check_staged_sources])
-def test_deleted_records_may_be_skipped_only_where_they_are_reported(check: object) -> None:
+def test_deleted_records_may_be_skipped_only_if_reported(check: object) -> None:
     assert callable(check)
     skipping = {**_SAFE, "failondataloss": "false"}
     check([StreamSource("kafka", {**skipping, READ_BY_US: "true"})])

@@ -113,7 +113,7 @@ def test_rows_of_a_staged_copy_get_their_positions() -> None:
     assert list(source_rows(none)) == []
 
 
-def test_the_record_in_a_staged_copy_of_an_earlier_version_becomes_the_letter() -> None:
+def test_an_earlier_versions_staged_record_becomes_a_dead_letter() -> None:
     copied = pa.RecordBatch.from_pydict(
         {
             "value": [b"row"],

@@ -74,7 +74,7 @@ def test_few_records_go_in_one_task_unless_it_would_wait_long(
     assert task_count(records, 4, 4, None, wait_ms) == tasks
 
 
-def test_few_records_of_many_partitions_respect_what_a_task_may_read() -> None:
+def test_few_records_of_many_partitions_respect_the_tasks_limit() -> None:
     assert task_count(100, 500, 2, 64, wait_ms=0.0) == 8
 
 

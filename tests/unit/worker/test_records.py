@@ -145,7 +145,7 @@ def test_no_topic_has_a_partition_below_0() -> None:
     assert faults[5].message == "topic 't' has 4 partitions, and no partition 4"
 
 
-def test_a_record_that_is_too_large_loses_its_largest_parts_first() -> None:
+def test_a_record_that_is_too_large_loses_its_largest_parts() -> None:
     record: RecordContent | None = RecordContent(b"k" * 9, b"v" * 7, [("h", b"x" * 7)], 1)
     omitted = []
     while record is not None and (smaller := without_largest(record)):

@@ -83,9 +83,7 @@ def test_others_may_look_into_a_directory_that_was_chosen(workers: Path) -> None
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-def test_the_default_directory_is_nobody_elses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_directory_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     default = tmp_path / f"spark-eos-{os.geteuid()}"
     default.mkdir(mode=0o755)
