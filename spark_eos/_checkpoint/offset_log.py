@@ -212,9 +212,9 @@ class OffsetLog:
         self.query_id()
         if self.markers.read().checkpoint_may_lag:
             raise CheckpointError(
-                f"the logs of {_place(self._files)} may lag behind the written rows, since "
-                "spark-eos wrote from it with asynchronous_progress: only its group's offsets "
-                f"show how far it has come ({self.markers.read().group_id!r}; spark-eos status "
+                f"the logs of {_place(self._files)} may lag behind the written rows, because "
+                "the query ran with asynchronous_progress: only the offsets of its consumer group "
+                f"show how far the query got ({self.markers.read().group_id!r}; spark-eos status "
                 "shows them)"
             )
         begun, last = self.begun, self._finished

@@ -98,10 +98,10 @@ class MirroredDelivery(DirectDelivery):
         if source.cluster != self._cluster:
             raise ConfigurationError(
                 f"{partition} holds the progress of group {group!r} in "
-                f"{source.topic_partition} of cluster {source.cluster!r}, and "
-                f"source_kafka leads to cluster {self._cluster!r}, whose offsets mean something "
-                "else: set source_kafka to the cluster that the query has read before, or use "
-                "another group_id and another checkpoint_location"
+                f"{source.topic_partition} of cluster {source.cluster!r}, but "
+                f"source_kafka points to cluster {self._cluster!r}, where the same offsets are "
+                "other records: point source_kafka at the cluster that the query read before, or "
+                "use another group_id and another checkpoint_location"
             )
 
     # One batch --------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class StagedFiles(Protocol):
 
 
 class StagedDelivery(Delivery):
-    """Batches are staged in files first; the progress topic says which files, and how far."""
+    """Stages batches in files; the progress topic records which files count, and how far."""
 
     name = STAGED
     why = "it suits any query"
@@ -103,8 +103,8 @@ class StagedDelivery(Delivery):
     @classmethod
     def check_logged(cls) -> None:
         raise UnsupportedPipelineError(
-            "the query's batches are staged, and Spark must know each of them after a crash: "
-            "leave out asynchronous_progress (Spark's asyncProgressTrackingEnabled)"
+            "the query's batches are staged, so Spark's checkpoint must have every one of them "
+            "after a crash: leave out asynchronous_progress (Spark's asyncProgressTrackingEnabled)"
         )
 
     @classmethod

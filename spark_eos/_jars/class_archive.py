@@ -43,7 +43,7 @@ class ClassArchive:
     """An archive in its own directory, for one JVM build and one class path."""
 
     directory: Path
-    of: str  # the programs that use the archive, for messages, such as "Brokers"
+    of: str  # what messages call the programs that use the archive, e.g. "Brokers"
 
     @property
     def file(self) -> Path:

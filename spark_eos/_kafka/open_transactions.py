@@ -93,7 +93,7 @@ def open_transactions(
 def describe_transaction(
     connections: Connections, transactional_id: str, deadline: Deadline
 ) -> Any:
-    """Ask the coordinator for a transactional id's ``TransactionState``, as in the protocol."""
+    """Return a transactional id's ``TransactionState``, as the protocol names it."""
     response = connections.ask_coordinator(
         CoordinatorType.TRANSACTION,
         transactional_id,

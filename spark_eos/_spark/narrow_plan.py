@@ -134,7 +134,7 @@ def explained(frame: DataFrame) -> dict[str, str]:
         text = plans_text(frame)
     if _CUT.search(text) is not None:
         raise UnsupportedPipelineError(
-            "the query's plan can't be checked, since Spark cuts it at "
+            "the query's plan can't be checked, because Spark truncates it at "
             "spark.sql.maxPlanStringLength: raise that limit, or unset it"
         )
     parts = _SECTION.split(text)

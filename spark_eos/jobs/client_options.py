@@ -95,7 +95,7 @@ _source_kafka_options: Final = setting_options(
 
 
 def client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--bootstrap-servers``, ``--kafka`` and ``--kafka-config``, received as ``kafka``."""
+    """Add ``--bootstrap-servers``, ``--kafka`` and ``--kafka-config`` as one ``kafka`` argument."""
 
     @functools.wraps(command)
     def with_servers(*, bootstrap_servers: str, kafka: Mapping[str, str], **rest: Any) -> None:

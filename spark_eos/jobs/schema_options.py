@@ -21,7 +21,7 @@ class Recoding:
 
     source: SchemaRegistry
     target: SchemaRegistry
-    subjects: Mapping[str, tuple[str, str]]  # subjects of source and target by column
+    subjects: Mapping[str, tuple[str, str]]  # source and target subjects, keyed by column
 
     def __call__(self, frame: DataFrame, *, errors: str) -> DataFrame:
         """Return the frame with its columns recoded; ``errors`` as for `SchemaRegistry.decode`."""

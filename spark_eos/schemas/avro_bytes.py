@@ -31,8 +31,8 @@ class Checker:
     def __init__(self, schema: Any) -> None:
         self._types = {**_PRIMITIVES}
         self._schemas = schema["__named_schemas"]
-        # The number of values without bytes that a record may still have, and whether there are
-        # arrays or maps of such values.
+        # How many more zero-byte values a record may have, and whether there are arrays or maps of
+        # such values.
         self._left = 0
         self._empties = False
         self._booleans = False

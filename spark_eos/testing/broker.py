@@ -26,8 +26,9 @@ def kafka_version() -> str:
 class EmbeddedKafka:
     """A Kafka cluster of one or more nodes on 127.0.0.1, with its data in a temporary directory.
 
-    Use it as a context manager, or call `start` and `close`. JVMs and data are removed when the
-    Python process ends, even by SIGKILL. The class is not thread-safe.
+    Use it as a context manager, or call `start` and `close`. JVMs are stopped and their data
+    is deleted when the Python process ends, even if it is killed with SIGKILL. The class is not
+    thread-safe.
 
     The first start on a machine downloads the broker (43 MB) and prepares it for quick starts,
     which takes half a minute; later starts take about a second.

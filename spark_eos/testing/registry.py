@@ -54,8 +54,9 @@ class RegistryStartError(PrintableError, RuntimeError):
 class EmbeddedSchemaRegistry(EmbeddedServer):
     """A schema registry on 127.0.0.1: Apicurio Registry with the API of Confluent's registry.
 
-    Use it as a context manager, or call `start` and `close`. Its JVM and schemas are removed when
-    the Python process ends, even by SIGKILL. The class is not thread-safe.
+    Use it as a context manager, or call `start` and `close`. Its JVM is stopped and its schemas
+    are deleted when the Python process ends, even if it is killed with SIGKILL. The class is not
+    thread-safe.
 
     `stop`, `kill` and `pause` take the registry away; `start` and `resume` bring it back with the
     same address and schemas. `log` includes its requests. Confluent's look-up by GUID,

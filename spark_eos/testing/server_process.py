@@ -12,7 +12,7 @@ from spark_eos.testing import guard
 
 
 class Guard:
-    """Kills a server and removes its directory if this process dies, even by SIGKILL."""
+    """Kills a server and deletes its directory when this process ends, even by SIGKILL."""
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(

@@ -98,7 +98,7 @@ class Example:
 
 @dataclass(frozen=True)
 class RowExample:
-    """One case of a difference; keys and values are shortened, and control characters escaped.
+    """An example of a difference, with shortened keys and values, and control characters escaped.
 
     Attributes:
         key: The key; None if it is null.

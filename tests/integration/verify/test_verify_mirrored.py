@@ -182,13 +182,13 @@ def _text(flow: MirroredFlow, **changes: Any) -> str:
 
 def _set(flow: MirroredFlow, offsets: Mapping[int, int], texts: Mapping[int, str]) -> None:
     """The group's offsets of progress partitions; with the texts they had, or others."""
-    told = {number: _text(flow) for number in offsets}
-    told |= texts
+    all_texts = {number: _text(flow) for number in offsets}
+    all_texts |= texts
     groups.set_offsets(
         flow.bootstrap_servers,
         flow.group_id,
         {TopicPartition(flow.progress, number): offset for number, offset in offsets.items()},
-        {TopicPartition(flow.progress, number): text for number, text in told.items()},
+        {TopicPartition(flow.progress, number): text for number, text in all_texts.items()},
     )
 
 
@@ -198,7 +198,7 @@ def test_offsets_of_another_cluster_are_refused(flow: MirroredFlow) -> None:
     _set(flow, {1: 5}, {1: _text(flow, cluster="elsewhere")})
     wanted = (
         f"{flow.progress}:1 .*{flow.source}:0 of cluster 'elsewhere', and "
-        f".*leads to cluster '{flow.identity[0]}'"
+        f".*points to cluster '{flow.identity[0]}'"
     )
     with pytest.raises(VerificationError, match=wanted):
         look(flow)
