@@ -118,9 +118,9 @@ def main(
 
 def _append(file: Path | None, document: dict[str, Any]) -> None:
     if file is not None:
-        told = {**document, **origin()}
+        line = {**document, **origin()}
         with file.open("a") as opened:
-            opened.write(json.dumps(told, default=str) + "\n")
+            opened.write(json.dumps(line, default=str) + "\n")
 
 
 def _run(

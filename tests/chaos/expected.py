@@ -22,7 +22,7 @@ def write_expected(
     servers: str,
     source: str,
     targets: list[str],
-    letters: list[str],
+    dead_letter_topics: list[str],
     directory: Path,
 ) -> Path:
     where = directory / "expected"
@@ -31,7 +31,7 @@ def write_expected(
         "servers": servers,
         "source": source,
         "targets": targets,
-        "letters": letters,
+        "dead_letter_topics": dead_letter_topics,
         "where": str(where),
     }
     paths = [str(_TESTS), os.environ.get("PYTHONPATH")]
@@ -62,7 +62,9 @@ def main() -> None:
         .option("subscribe", settings["source"])
         .load()
     )
-    rows = expected_rows(settings["load"], frame, settings["targets"], settings["letters"])
+    rows = expected_rows(
+        settings["load"], frame, settings["targets"], settings["dead_letter_topics"]
+    )
     rows.write.parquet(settings["where"])
     spark.stop()
 

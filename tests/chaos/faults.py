@@ -45,7 +45,7 @@ def inflict(stage: Stage, fault: Fault) -> None:
     _at_its_moment(deed, stage, fault)
     if fault.kind in NO_MAJORITY:
         time.sleep(2 * fault.seconds)
-        stage.mend()
+        stage.heal()
 
 
 def _at_its_moment(deed: Callable[[Stage, Fault], None], stage: Stage, fault: Fault) -> None:

@@ -29,7 +29,7 @@ Ranges = dict[TopicPartition, tuple[int, int]]
 
 
 @dataclass
-class Told:
+class Logged:
     committed: int = 0  # number of the query's transactions that were committed
     aborted: int = 0  # number of those that were aborted
     records: int = 0  # visible output records, dead letters included
@@ -75,19 +75,19 @@ def read_logs(
     positions: bool,
     pairs: Mapping[TopicPartition, TopicPartition],
     drained: bool,
-) -> Told:
+) -> Logged:
     """Reads all of a cluster's logs that concern a query.
 
     ``pairs``: the source partitions that others stand for, whose offsets the group has.
     """
-    told = Told()
-    transactions = _transactions(states(data), prefix, told)
+    logged = Logged()
+    transactions = _transactions(states(data), prefix, logged)
     parts: dict[_Transaction, dict[TopicPartition, _Part]] = defaultdict(dict)
-    add = _adding_positions(told) if positions else _add_count
+    add = _adding_positions(logged) if positions else _add_count
     for topic in outputs:
         for part in _parts(batches(data, topic), add, transactions):
             if part.transaction is None:
-                told.problems.append(f"records of {part.partition} are in no known transaction")
+                logged.problems.append(f"records of {part.partition} are in no known transaction")
             else:
                 parts[part.transaction][part.partition] = part
     offsets = [
@@ -99,7 +99,7 @@ def read_logs(
         if part.transaction is not None:
             parts[part.transaction][part.partition] = part
     for transaction in (one for of_producer in transactions.values() for one in of_producer):
-        _compare(transaction, parts[transaction], told, drained=drained)
+        _compare(transaction, parts[transaction], logged, drained=drained)
     effective = (
         (part.partition, one.position, part, one)
         for part in offsets
@@ -108,18 +108,18 @@ def read_logs(
         for one in {one.partition: one for one in part.offsets}.values()
     )
     for _, _, part, one in sorted(effective, key=itemgetter(0, 1)):
-        low = told.offsets.get(one.partition, 0)
-        _take_effect(one, told)
+        low = logged.offsets.get(one.partition, 0)
+        _take_effect(one, logged)
         if part.transaction is not None:
-            _compare_records(one, low, parts[part.transaction], told)
-    return told
+            _compare_records(one, low, parts[part.transaction], logged)
+    return logged
 
 
-def judged(told: Told, records_out: int, *, drained: bool) -> list[Violation]:
+def judged(logged: Logged, records_out: int, *, drained: bool) -> list[Violation]:
     """What the logs and the verifier tell differently."""
-    problems = list(told.problems)
-    if drained and told.records != records_out:
-        problems.append(f"{told.records:,} records are visible, the verifier saw {records_out:,}")
+    problems = list(logged.problems)
+    if drained and logged.records != records_out:
+        problems.append(f"{logged.records:,} records are visible, the verifier saw {records_out:,}")
     if not problems:
         return []
     return [Violation(Rule.LOCKSTEP, f"{len(problems):,} times, first: {problems[0]}")]
@@ -135,7 +135,7 @@ _DECIDED = {
 _Transactions = Mapping[int, Sequence[_Transaction]]
 
 
-def _transactions(found: Iterable[State], prefix: str, told: Told) -> _Transactions:
+def _transactions(found: Iterable[State], prefix: str, logged: Logged) -> _Transactions:
     """What the coordinator decided on each transaction."""
     transactions: dict[int, list[_Transaction]] = defaultdict(list)
     current: dict[str, _Transaction] = {}
@@ -156,7 +156,7 @@ def _transactions(found: Iterable[State], prefix: str, told: Told) -> _Transacti
         if one.commit is None:
             one.commit, one.prepared_ms = commit, state.time_ms
         elif one.commit != commit:
-            told.problems.append(f"{name}: both committed and aborted")
+            logged.problems.append(f"{name}: both committed and aborted")
         if state.name.startswith("Complete"):
             del current[name]
     return transactions
@@ -193,14 +193,14 @@ def _add_count(part: _Part, batch: Batch) -> None:
     part.records += len(batch.records)
 
 
-def _adding_positions(told: Told) -> Callable[[_Part, Batch], None]:
+def _adding_positions(logged: Logged) -> Callable[[_Part, Batch], None]:
     def add(part: _Part, batch: Batch) -> None:
         _add_count(part, batch)
         found: Ranges = {}
         for record in batch.records:
             source, offset = _position(dict(record.headers))
             widen(found, source, offset, offset)
-        told.batches[batch.partition, batch.records[0].offset] = found
+        logged.batches[batch.partition, batch.records[0].offset] = found
         for source, (first, last) in found.items():
             widen(part.sources, source, first, last)
 
@@ -236,14 +236,14 @@ def _position(headers: Mapping[str, bytes]) -> tuple[TopicPartition, int]:
     return TopicPartition(topic, int(partition)), int(offset)
 
 
-def _compare(transaction: _Transaction, parts: _Parts, told: Told, *, drained: bool) -> None:
+def _compare(transaction: _Transaction, parts: _Parts, logged: Logged, *, drained: bool) -> None:
     """The coordinator's decision with what the partitions have."""
     problems = []
     if transaction.commit is None:
         problems += ["it was neither committed nor aborted"] if drained else []
     else:
-        told.committed += transaction.commit
-        told.aborted += not transaction.commit
+        logged.committed += transaction.commit
+        logged.aborted += not transaction.commit
         problems += [
             f"{partition} has commit={part.commit}, decided was commit={transaction.commit}"
             for partition, part in parts.items()
@@ -254,7 +254,7 @@ def _compare(transaction: _Transaction, parts: _Parts, told: Told, *, drained: b
         for partition in parts.keys() - transaction.partitions
     ]
     if transaction.commit:
-        told.records += sum(part.records for part in parts.values())
+        logged.records += sum(part.records for part in parts.values())
         problems += [
             f"{partition} has nothing of it" for partition in transaction.partitions - parts.keys()
         ]
@@ -262,20 +262,20 @@ def _compare(transaction: _Transaction, parts: _Parts, told: Told, *, drained: b
         sources = {source for part in parts.values() for source in part.sources}
         if not moved or sources - moved:
             problems.append(f"it has records of {sorted(sources)}, and offsets of {sorted(moved)}")
-    told.problems += [f"{transaction.transactional_id}: {problem}" for problem in problems]
+    logged.problems += [f"{transaction.transactional_id}: {problem}" for problem in problems]
 
 
-def _take_effect(one: GroupOffset, told: Told) -> None:
+def _take_effect(one: GroupOffset, logged: Logged) -> None:
     if one.offset is None:  # deleted
-        told.offsets.pop(one.partition, None)
+        logged.offsets.pop(one.partition, None)
         return
     # In no transaction the driver commits the ends of partitions that led to no output.
-    if one.offset < (known := told.offsets.get(one.partition, 0)):
-        told.problems.append(f"{one.partition}: from {known} back to {one.offset}")
-    told.offsets[one.partition] = one.offset
+    if one.offset < (known := logged.offsets.get(one.partition, 0)):
+        logged.problems.append(f"{one.partition}: from {known} back to {one.offset}")
+    logged.offsets[one.partition] = one.offset
 
 
-def _compare_records(one: GroupOffset, low: int, parts: _Parts, told: Told) -> None:
+def _compare_records(one: GroupOffset, low: int, parts: _Parts, logged: Logged) -> None:
     """The records of a transaction lie between the offset before it and its own."""
     source, high = one.partition, one.offset or 0
     for partition, part in parts.items():
@@ -283,7 +283,7 @@ def _compare_records(one: GroupOffset, low: int, parts: _Parts, told: Told) -> N
             continue
         first, last = part.sources[source]
         if not low <= first <= last < high:
-            told.problems.append(
+            logged.problems.append(
                 f"{partition} has records of {source} from {first} to {last}, and their offset "
                 f"went from {low} to {high}"
             )

@@ -60,7 +60,7 @@ class Walk:
         if name == "arrives":
             self._arrives(state, what, following)
         elif name == "is lost":
-            self._tell(lost=self._sent.pop(what))
+            self._record(lost=self._sent.pop(what))
             new = frozenset()
         else:
             self._of_driver(name, what, state, following)
@@ -69,7 +69,7 @@ class Walk:
                 self._sent[request] = self._asks(request)
         return following
 
-    def _tell(self, **event: Any) -> int:
+    def _record(self, **event: Any) -> int:
         self.events.append({"at": len(self.events) / 100, **event})
         return len(self.events) - 1
 
@@ -84,7 +84,7 @@ class Walk:
         if request.kind in {"OffsetCommit", "TxnOffsetCommit"}:
             event["member"] = f"m{request.member}"
             event["offsets"] = [(*_PARTITION, request.offset)]
-        return self._tell(**event)
+        return self._record(**event)
 
     def _arrives(self, state: State, request: Request, following: State) -> None:
         if request.kind == "EndTxn, abort":
@@ -101,28 +101,28 @@ class Walk:
             event["producer"] = [request.slot, following.epochs[request.slot]]
         if request.rows and not code:
             event["rows"] = [(*_PARTITION, request.rows[0], request.rows[-1])]
-        self._tell(**event)
+        self._record(**event)
 
     def _of_driver(self, name: str, number: int, state: State, following: State) -> None:
         process = 100 + number
         member = f"m{following.drivers[number].member}"
         if name == "fences":
-            asked = self._tell(
+            asked = self._record(
                 kind="ConsumerGroupHeartbeat",
                 process=process,
                 member=member,
                 epoch=0,
                 instance="spark-eos-0",
             )
-            self._tell(answer=asked, code=0)
+            self._record(answer=asked, code=0)
         elif name == "ends open transactions":
             for slot, epoch in enumerate(following.epochs):
                 if state.epochs[slot] != epoch:
-                    asked = self._tell(kind="InitProducerId", process=process, id=f"t/{slot}")
-                    self._tell(answer=asked, code=0, producer=[slot, epoch])
+                    asked = self._record(kind="InitProducerId", process=process, id=f"t/{slot}")
+                    self._record(answer=asked, code=0, producer=[slot, epoch])
         elif name == "reads the offset":
-            asked = self._tell(kind="OffsetFetch", process=process, member=member)
+            asked = self._record(kind="OffsetFetch", process=process, member=member)
             read = following.drivers[number].committed
-            self._tell(
+            self._record(
                 answer=asked, code=0, codes=[(*_PARTITION, 0)], offsets=[(*_PARTITION, read)]
             )

@@ -1,4 +1,4 @@
-"""Nodes of a cluster, taken away until `Stage.mend` by what they lead; and leaders that move."""
+"""Nodes of a cluster, taken away until `Stage.heal` by what they lead; and leaders that move."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing

@@ -44,7 +44,7 @@ def replay(
     events: list[Event], transaction_timeout_ms: int, *, several_nodes: bool = False
 ) -> Replayed:
     """Replays all source partitions that transactions have records or offsets of."""
-    of, told = transactions(events), Replayed()
+    of, result = transactions(events), Replayed()
     concerned = {partition for one in of.values() for partition in (*one.offsets, *one.rows)}
     for partition in sorted(concerned):
         replayed = _Replay(
@@ -53,11 +53,11 @@ def replay(
         try:
             replayed.run()
         except DisallowedError as error:
-            told.disallowed[partition] = error.step
-            told.problems.append(f"{partition}: {error}")
-        told.steps += replayed.steps
-        told.partitions += 1
-    return told
+            result.disallowed[partition] = error.step
+            result.problems.append(f"{partition}: {error}")
+        result.steps += replayed.steps
+        result.partitions += 1
+    return result
 
 
 class _Pieces:

@@ -194,7 +194,7 @@ WITH_SCHEMAS = {
 
 
 def wrong_values(
-    outputs: Iterable[Message], letters: Iterable[Message], schema: int
+    outputs: Iterable[Message], dead_letters: Iterable[Message], schema: int
 ) -> list[Violation]:
     """Outputs and dead letters that are not what their input records lead to."""
     parsed = fastavro.parse_schema(_OUTPUT)
@@ -210,7 +210,7 @@ def wrong_values(
             wrong.append(f"record {number} gave {found!r}")
     wrong += [
         f"record {number} became a dead letter"
-        for number in (int(message.key() or b"") for message in letters)
+        for number in (int(message.key() or b"") for message in dead_letters)
         if not _is_broken(number)
     ]
     if not wrong:

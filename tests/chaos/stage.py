@@ -46,7 +46,7 @@ SESSION_TIMEOUT_MS = 5_000
 _ABORTED_WITHIN = 20.0
 _IN_SYNC_WITHIN = 120.0
 # Seconds without progress after which the watcher asks others.
-_ASKED_ANEW = 5.0
+_ASKED_AGAIN = 5.0
 # Who starts a query again does so itself, not YARN.
 _ON_YARN = {"spark.yarn.maxAppAttempts": "1"}
 _TESTS = Path(__file__).parents[1]
@@ -84,7 +84,7 @@ class Stage:
         self.name = f"chaos-{plan.seed}"
         self.sources = [f"in-{self.name}-{n}" for n in range(self.load.sources)]
         self.targets = [f"out-{self.name}-{n}" for n in range(self.load.targets)]
-        self.letters = [f"dlq-{self.name}"] if self.load.dead_letters else []
+        self.dead_letter_topics = [f"dlq-{self.name}"] if self.load.dead_letters else []
         self.partitions = self.load.partitions
         self.checkpoint = directory / "checkpoint"
         self.progress_topic = f"progress-{self.name}"
@@ -113,7 +113,7 @@ class Stage:
                 self.source_broker = self._new_broker(self.source_proxy)
             for topic in self.sources:
                 self.source_broker.create_topic(topic, self.partitions)
-            for topic in (*self.targets, *self.letters):
+            for topic in (*self.targets, *self.dead_letter_topics):
                 largest = self.largest_message(topic)
                 config = {} if largest is None else {"max.message.bytes": str(largest)}
                 self.broker.create_topic(topic, self.partitions, config)
@@ -175,7 +175,7 @@ class Stage:
         proxy.connect(broker)
         return broker
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         """Brings back the nodes that are away, and waits until they have caught up."""
         self.proxy.cut_off = frozenset()
         self.broker.join()
@@ -220,8 +220,8 @@ class Stage:
             "transaction_timeout_ms": self.transaction_timeout_ms,
             "max_transaction_ms": 3_000,
         }
-        if self.letters:
-            sink["dead_letter_topic"] = self.letters[0]
+        if self.dead_letter_topics:
+            sink["dead_letter_topic"] = self.dead_letter_topics[0]
         if asynchronous:  # other fronts do not have it
             sink["asynchronous_progress"] = True
         if self.mirrored or self.staged is not None:
@@ -300,7 +300,7 @@ class Stage:
         """Ends all queries, and waits until the brokers have aborted what they leave open."""
         self.watcher.stop_feeding()
         self._kill_all()
-        self.mend()
+        self.heal()
         end = time.monotonic() + self.transaction_timeout_ms / 1000 + _ABORTED_WITHIN
         while time.monotonic() < end and self.abandoned(time.time()):
             time.sleep(0.2)
@@ -394,7 +394,7 @@ class _Watcher:
             while not self._stopped.wait(0.03):
                 if self._look(connections):
                     since = time.monotonic()
-                elif self._stage.plan.nodes > 1 and time.monotonic() - since > _ASKED_ANEW:
+                elif self._stage.plan.nodes > 1 and time.monotonic() - since > _ASKED_AGAIN:
                     # A node that has been parted from the others tells for ever what was.
                     connections.close()
                     connections, since = self._stage.connect(), time.monotonic()

@@ -65,12 +65,12 @@ def _compared(stage: Stage) -> Comparison:
         stage.servers,
         stage.sources[0],
         stage.targets,
-        stage.letters,
+        stage.dead_letter_topics,
         stage.directory,
     )
     return compare(
         kafka={"bootstrap.servers": stage.servers},
-        outputs=[*stage.targets, *stage.letters],
+        outputs=[*stage.targets, *stage.dead_letter_topics],
         expect=expected,
         key=stage.load.by_key,
         group_id=stage.name,

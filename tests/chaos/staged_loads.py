@@ -49,11 +49,13 @@ def _spoiled(frame: DataFrame, targets: list[str]) -> DataFrame:
     return with_faults(rows, targets, error).repartition(3, "key")
 
 
-def expected_rows(load: str, frame: DataFrame, targets: list[str], letters: list[str]) -> DataFrame:
+def expected_rows(
+    load: str, frame: DataFrame, targets: list[str], dead_letter_topics: list[str]
+) -> DataFrame:
     """What a load's query should have written, from all of its input: key, value and topic."""
-    if not letters:
+    if not dead_letter_topics:
         return STAGED[load].transform(frame, targets).select("key", "value", "topic")
-    topic = F.when(fault() == "good.", targets[0]).otherwise(letters[0])
+    topic = F.when(fault() == "good.", targets[0]).otherwise(dead_letter_topics[0])
     return frame.select("key", enlarged().cast("binary").alias("value"), topic.alias("topic"))
 
 

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from chaos.invariants import Rule
-from chaos.lockstep import Told, judged, read_logs
+from chaos.lockstep import Logged, judged, read_logs
 from spark_eos._kafka.topic_partition import TopicPartition as OwnPartition
 from spark_eos.testing import EmbeddedKafka
 from support import groups
@@ -47,7 +47,7 @@ class Query:
     def abort(self) -> None:
         self._producer.abort_transaction(60)
 
-    def told(self) -> Told:
+    def logged(self) -> Logged:
         # Stopped, its logs are whole.
         self.broker.stop()
         return read_logs(
@@ -73,10 +73,10 @@ def test_sound_transactions(query: Query) -> None:
     query.abort()
     query.write(3, offset=5)
     query.write(offset=6)  # all its records were filtered out
-    told = query.told()
-    assert told == Told(committed=3, aborted=1, records=4, offsets={OwnPartition("in", 0): 6})
-    assert judged(told, 4, drained=True) == []
-    (violation,) = judged(told, 5, drained=True)
+    logged = query.logged()
+    assert logged == Logged(committed=3, aborted=1, records=4, offsets={OwnPartition("in", 0): 6})
+    assert judged(logged, 4, drained=True) == []
+    (violation,) = judged(logged, 5, drained=True)
     assert violation.rule is Rule.LOCKSTEP
     assert violation.detail == "1 times, first: 4 records are visible, the verifier saw 5"
 
@@ -89,8 +89,8 @@ def test_what_does_not_fit(query: Query) -> None:
     groups.set_offsets(query.broker.bootstrap_servers, "query", {OwnPartition("in", 0): 9})
     query.write(8, offset=10)
     query.begin(10, offset=11)
-    told = query.told()
-    assert sorted(problem.partition(": ")[2] or problem for problem in told.problems) == [
+    logged = query.logged()
+    assert sorted(problem.partition(": ")[2] or problem for problem in logged.problems) == [
         "from 3 back to 2",
         f"it has records of {[OwnPartition('in', 0)]}, and offsets of []",
         "it was neither committed nor aborted",

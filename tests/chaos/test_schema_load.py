@@ -32,8 +32,8 @@ def _output(number: int, /, **changed: Any) -> _Message:
     return _Message(number, b"\0" + _ID.to_bytes(4, "big") + file.getvalue())
 
 
-def _wrong(outputs: list[Any], letters: list[Any]) -> list[str]:
-    found = wrong_values(outputs, letters, _ID)
+def _wrong(outputs: list[Any], dead_letters: list[Any]) -> list[str]:
+    found = wrong_values(outputs, dead_letters, _ID)
     assert all(one.rule is Rule.VALUES_KEPT for one in found)
     return [one.detail for one in found]
 

@@ -123,7 +123,7 @@ def test_copies_that_are_left(tmp_path: Path) -> None:
     assert _rules(not_swept(_checkpoint(tmp_path / "b", 10, "9-aa", "8-bb"))) == [Rule.COPIES_SWEPT]
 
 
-def _ledger(batch: StagedBatch) -> dict[TopicPartition, CommittedOffset]:
+def _staged_commit(batch: StagedBatch) -> dict[TopicPartition, CommittedOffset]:
     partition = TopicPartition(_TOPIC, 0)
     text = KnownPartitions(staged={partition: batch}).texts([partition])[partition]
     return {partition: CommittedOffset(1 << 32, text)}
@@ -131,11 +131,11 @@ def _ledger(batch: StagedBatch) -> dict[TopicPartition, CommittedOffset]:
 
 def test_a_missing_copy_that_the_staged_commit_names(tmp_path: Path) -> None:
     files = _checkpoint(tmp_path, 1, "1-aaaaaaaa")
-    known = _ledger(StagedBatch("q", 1, "1-aaaaaaaa", 3, 2, "0" * 16))
+    known = _staged_commit(StagedBatch("q", 1, "1-aaaaaaaa", 3, 2, "0" * 16))
     assert files.missing_copies(known) == ["1-aaaaaaaa"]
     (tmp_path / "spark-eos" / "staged" / "1-aaaaaaaa" / "part-00000.parquet").touch()
     assert files.missing_copies(known) == []
-    assert files.missing_copies(_ledger(StagedBatch("q", 1, None, 0, 2, "0" * 16))) == []
+    assert files.missing_copies(_staged_commit(StagedBatch("q", 1, None, 0, 2, "0" * 16))) == []
 
 
 def test_one_alone_stops_at_a_place(tmp_path: Path) -> None:

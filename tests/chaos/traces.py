@@ -66,8 +66,8 @@ class Trace:
         found = self._waiting.pop((id(link), request.correlation_id), None)
         if found is not None:
             number, answered = found
-            told = answered(request.answer(content))
-            self.events.append({"at": _now(), "answer": number, **told})
+            answer = answered(request.answer(content))
+            self.events.append({"at": _now(), "answer": number, **answer})
 
     def gone(self, link: Link) -> None:
         for key in [key for key in self._waiting if key[0] == id(link)]:
@@ -91,7 +91,7 @@ def resolved(
         partition = TopicPartition(names.get(topic, topic), number)
         return pairs.get(partition, partition)
 
-    def told(event: Event) -> Iterator[tuple[str, Any]]:
+    def resolved_fields(event: Event) -> Iterator[tuple[str, Any]]:
         for key, value in event.items():
             if key in {"offsets", "codes"}:
                 yield key, [(*partition_of(t, number), of) for t, number, of in value]
@@ -108,7 +108,7 @@ def resolved(
                 widen(found, source, low, high)
         return found
 
-    return [dict(told(event)) for event in events]
+    return [dict(resolved_fields(event)) for event in events]
 
 
 @dataclass(eq=False)

@@ -33,7 +33,7 @@ _REFUSED = "Message size too large"
 _MARKERS_SKIPPED = "these partitions are likely deleted already and hence can be skipped"
 _ROW_TO_BLAME = re.compile(r"source (?:in|progress)-\S+-\d+ offset \d+, for topic 'out-")
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Outcome:
 def run_trial(
     plan: Schedule,
     directory: Path,
-    tell: Tell,
+    log: Log,
     project: Path | None = None,
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
 ) -> Outcome:
@@ -94,21 +94,21 @@ def run_trial(
     began = time.monotonic()
     try:
         with Stage(plan, directory, project, transaction_timeout_ms) as stage:
-            _play(stage, outcome, tell)
+            _play(stage, outcome, log)
     except Exception:  # noqa: BLE001 - a seed that breaks the harness must be told like others
         outcome.harness = outcome.harness or traceback.format_exc()
     outcome.seconds = time.monotonic() - began
     return outcome
 
 
-def _play(stage: Stage, outcome: Outcome, tell: Tell) -> None:
+def _play(stage: Stage, outcome: Outcome, log: Log) -> None:
     drained = False
     try:
         stage.start()
         _recovered(stage, time.monotonic(), starts=0)
         for step in stage.plan.steps:
-            _step(stage, step, outcome, tell)
-        tell("reading the rest")
+            _step(stage, step, outcome, log)
+        log("reading the rest")
         _drain(stage)
         drained = True
     except ViolationError as error:
@@ -120,11 +120,11 @@ def _play(stage: Stage, outcome: Outcome, tell: Tell) -> None:
     if not drained:
         stage.end()
     outcome.records = stage.source.produced
-    tell(f"verifying {outcome.records:,} records")
+    log(f"verifying {outcome.records:,} records")
     try:
         _judge(stage, outcome, drained=drained)
         if "steps_replayed" in outcome.findings:
-            tell(f"{outcome.findings['steps_replayed']:,} steps were taken through the model")
+            log(f"{outcome.findings['steps_replayed']:,} steps were taken through the model")
     except Exception:  # noqa: BLE001 - see above
         outcome.harness = outcome.harness or traceback.format_exc()
     outcome.violations += [*stage.watcher.violations, *_rows_not_named(stage.directory)]
@@ -144,7 +144,7 @@ def _play(stage: Stage, outcome: Outcome, tell: Tell) -> None:
     )
 
 
-def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
+def _step(stage: Stage, step: Step, outcome: Outcome, log: Log) -> None:
     time.sleep(step.pause)
     kinds = "+".join(fault.kind.value for fault in step.faults)
     when = "".join(f" at {fault.at.value}" for fault in step.faults if fault.at is not None)
@@ -159,7 +159,7 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
         _await_end(stage)
     moved = _recovered(stage, over, starts)
     if NODES & done:
-        stage.mend()
+        stage.heal()
     restarted = stage.starts > starts
     started = max(0.0, stage.query.queries()[-1] - over) if restarted else None
     recovery = Recovery(kinds, moved - over, moved - began, restarted, started)
@@ -169,7 +169,7 @@ def _step(stage: Stage, step: Step, outcome: Outcome, tell: Tell) -> None:
         if left:
             raise ViolationError(Rule.NOTHING_LEFT_OPEN, f"{kinds}{when}: {', '.join(left)}")
     missing = f": missed the bar of {BAR:g} s" if recovery.missed else ""
-    tell(f"{kinds}{when}: recovered in {recovery.seconds:.1f} s{missing}")
+    log(f"{kinds}{when}: recovered in {recovery.seconds:.1f} s{missing}")
 
 
 def _await_end(stage: Stage) -> None:
@@ -229,15 +229,15 @@ def _rows_not_named(directory: Path) -> list[Violation]:
 
 def _dead_letters_miscounted(stage: Stage) -> list[Violation]:
     """Reports of more dead letters than there are; a query that was killed reports fewer."""
-    told = sum(
+    reported = sum(
         sum(report.get("dead_letters", {}).values())
         for file in stage.directory.glob("*.reports")
         for report in reports_of(file)
     )
-    there = sum(len(consume(stage.servers, topic)) for topic in stage.letters)
-    if told <= there:
+    there = sum(len(consume(stage.servers, topic)) for topic in stage.dead_letter_topics)
+    if reported <= there:
         return []
-    return [Violation(Rule.COUNTED, f"{told} are reported, and {there} are there")]
+    return [Violation(Rule.COUNTED, f"{reported} are reported, and {there} are there")]
 
 
 def _wrong_values(stage: Stage) -> list[Violation]:
@@ -247,7 +247,9 @@ def _wrong_values(stage: Stage) -> list[Violation]:
         schema = client.get_latest_version(OUTPUT_SUBJECT).schema_id
     assert schema is not None
     return wrong_values(
-        consume(stage.servers, stage.targets[0]), consume(stage.servers, stage.letters[0]), schema
+        consume(stage.servers, stage.targets[0]),
+        consume(stage.servers, stage.dead_letter_topics[0]),
+        schema,
     )
 
 
@@ -256,18 +258,18 @@ def _differing_logs(
 ) -> list[Violation]:
     """What the target's brokers tell otherwise than the verifier."""
     pairs = stage.pairs()
-    told = read_logs(
+    logged = read_logs(
         stage.broker.nodes[0]._data(),
         group_id=stage.name,
         prefix=f"spark-eos/{stage.name}/",
-        outputs=[*stage.targets, *stage.letters],
+        outputs=[*stage.targets, *stage.dead_letter_topics],
         positions=stage.staged is None,
         pairs=pairs,
         drained=drained,
     )
-    counts |= {"transactions_committed": told.committed, "transactions_aborted": told.aborted}
-    violated = judged(told, records_out, drained=drained)
-    events = resolved(stage.trace.events, stage.topic_names(), pairs, told.batches)
+    counts |= {"transactions_committed": logged.committed, "transactions_aborted": logged.aborted}
+    violated = judged(logged, records_out, drained=drained)
+    events = resolved(stage.trace.events, stage.topic_names(), pairs, logged.batches)
     save(events, stage.directory / "trace.gz")
     if Kind.OFFSETS_DELETED in {fault.kind for fault in stage.plan.faults}:
         return violated  # The harness puts them back, past the proxy.
@@ -280,7 +282,9 @@ def _judge(stage: Stage, outcome: Outcome, *, drained: bool) -> None:
     if stage.staged is not None:
         violated, outcome.findings = judge(stage, drained=drained)
         counts = outcome.findings
-        written = counts["records_out"] + sum(len(consume(stage.servers, t)) for t in stage.letters)
+        written = counts["records_out"] + sum(
+            len(consume(stage.servers, t)) for t in stage.dead_letter_topics
+        )
         violated += _differing_logs(stage, written, counts, drained=drained)
         outcome.violations += [*violated, *_dead_letters_miscounted(stage)]
         return
@@ -289,7 +293,7 @@ def _judge(stage: Stage, outcome: Outcome, *, drained: bool) -> None:
         source_kafka={"bootstrap.servers": stage.source_servers} if stage.mirrored else None,
         inputs=stage.sources,
         outputs=stage.targets,
-        dead_letter_topics=stage.letters,
+        dead_letter_topics=stage.dead_letter_topics,
         position_header=POSITION,
         expect_header=EXPECT,
         group_id=stage.name,

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
 from support.apis import Queries, ReportFile, started
-from support.dead_letters import headers_of, letter_topic
+from support.dead_letters import create_dead_letter_topic, headers_of
 from support.flow import Flow
 from support.mirroring import MirroredFlow
 from support.sinks import arguments
@@ -85,8 +85,8 @@ TOLD = st.fixed_dictionaries(
 OTHERS = st.lists(st.tuples(NAMES, st.binary(max_size=8)), max_size=2)
 RECORDS = st.builds(
     # kafka-python sends no record without both key and value.
-    lambda key, value, timestamp, told, others: Given(
-        key, b"" if key is None and value is None else value, timestamp, [*told.items(), *others]
+    lambda key, value, timestamp, named, others: Given(
+        key, b"" if key is None and value is None else value, timestamp, [*named.items(), *others]
     ),
     CONTENTS,
     CONTENTS,
@@ -149,7 +149,7 @@ def check(
     relayed: bool = True,
 ) -> None:
     """Write records, and find each of them once, as it was if it is relayed."""
-    source, target, letters = f"any-{flow.name}", f"kept-{flow.name}", letter_topic(flow)
+    source, target, dlq = f"any-{flow.name}", f"kept-{flow.name}", create_dead_letter_topic(flow)
     of_source = flow.other if isinstance(flow, MirroredFlow) else flow.broker
     of_source.create_topic(source, 2, {**KEPT, **FAR, "max.message.bytes": "4000000"})
     flow.broker.create_topic(target, 2, KEPT)
@@ -159,28 +159,28 @@ def check(
         "progress_partitions": 3,
         **flow.options(),
         "topic": target,
-        "dead_letter_topic": letters,
+        "dead_letter_topic": dlq,
         "max_dead_letters": 1.0,
         "max_block_ms": 2_000,  # for topics and partitions that rows name and there are not
         "on_batch": ReportFile(Path(f"{flow.checkpoint}-reports")),
     }
     queries.ask(_run, options, source, made, zone)
     (report,) = options["on_batch"].reports()
-    rows, dead = flow.written(target), flow.written(letters)
+    rows, dead = flow.written(target), flow.written(dlq)
     assert (len(rows), len(dead)) == (report["rows_written"], sum(report["dead_letters"].values()))
     assert len(rows) + len(dead) == len(records)
     places: list[int | None] = [int(headers_of(row)["number"]) for row in rows]
-    for letter in dead:
-        headers: Any = letter.headers() or ()
-        told = {name: str(content, "utf-8", "replace") for name, content in headers}
-        place = told.get("__dlq.errors.offset"), told.get("__dlq.errors.partition")
-        at = 2 * int(place[0]) + int(place[1]) if place[0] and place[1] else told.get("number")
+    for dead_letter in dead:
+        headers: Any = dead_letter.headers() or ()
+        texts = {name: str(content, "utf-8", "replace") for name, content in headers}
+        place = texts.get("__dlq.errors.offset"), texts.get("__dlq.errors.partition")
+        at = 2 * int(place[0]) + int(place[1]) if place[0] and place[1] else texts.get("number")
         places.append(None if at is None else int(at))
         if at is not None and report["delivery"] != "staged":
             record = records[int(at)]
-            omitted = told.get("__dlq.errors.omitted", "")
-            assert letter.key() == record.key or "key of" in omitted
-            assert letter.value() == record.value or "value of" in omitted
+            omitted = texts.get("__dlq.errors.omitted", "")
+            assert dead_letter.key() == record.key or "key of" in omitted
+            assert dead_letter.value() == record.value or "value of" in omitted
     # A staged letter whose headers can't be written tells no number.
     known = [place for place in places if place is not None]
     assert len(known) == len({*known})

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from spark_eos import guarded
 
 
-def _told(name: str) -> Any:
+def _from_header(name: str) -> Any:
     """A column that a record's headers tell, of any bytes."""
     found = F.filter("headers", lambda header: header["key"] == name)
     return F.get(found, 0)["value"]
@@ -24,18 +24,18 @@ def _told(name: str) -> Any:
 
 def plain(frame: DataFrame) -> DataFrame:
     """Rows of columns that hold any bytes and numbers."""
-    header = F.struct(_told("name").cast("string").alias("key"), F.lit(b"x").alias("value"))
-    number = F.struct(F.lit("number").alias("key"), _told("number").alias("value"))
-    headers = F.array(number, F.when(_told("name").isNotNull(), header).otherwise(number))
+    header = F.struct(_from_header("name").cast("string").alias("key"), F.lit(b"x").alias("value"))
+    number = F.struct(F.lit("number").alias("key"), _from_header("number").alias("value"))
+    headers = F.array(number, F.when(_from_header("name").isNotNull(), header).otherwise(number))
     return frame.select(
         "source",
         "key",
         "value",
-        _told("topic").cast("string").alias("topic"),
-        _told("partition").cast("string").cast("int").alias("partition"),
-        F.timestamp_micros(_told("time").cast("string").cast("long")).alias("timestamp"),
+        _from_header("topic").cast("string").alias("topic"),
+        _from_header("partition").cast("string").cast("int").alias("partition"),
+        F.timestamp_micros(_from_header("time").cast("string").cast("long")).alias("timestamp"),
         headers.alias("headers"),
-        _told("error").cast("string").alias("error"),
+        _from_header("error").cast("string").alias("error"),
     )
 
 

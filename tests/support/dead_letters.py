@@ -38,7 +38,7 @@ def write_not_utf8(
     producer.close()
 
 
-def letter_topic(flow: Flow, config: Mapping[str, str] | None = None) -> str:
+def create_dead_letter_topic(flow: Flow, config: Mapping[str, str] | None = None) -> str:
     """A dead-letter topic of three partitions for a flow."""
     topic = f"dlq-{flow.name}"
     flow.broker.create_topic(topic, 3, dict(config or {}))
@@ -56,7 +56,7 @@ def dead_letters(flow: Flow, command: str, *more: str) -> Result:
     return CliRunner().invoke(main, ["dead-letters", command, *where, *more])
 
 
-def write_letters(
+def write_dead_letters(
     flow: Flow,
     numbers: Iterable[int],
     *,
@@ -72,9 +72,14 @@ def write_letters(
     producer.init_transactions(60)
     producer.begin_transaction()
     for n in numbers:
-        told = {"topic": flow.source, "partition": str(n % 2), "offset": str(n), "reason": "error"}
-        told |= {"format": str(FORMAT)} | more
-        headers = [(prefix + name, text.encode()) for name, text in told.items()]
+        fields = {
+            "topic": flow.source,
+            "partition": str(n % 2),
+            "offset": str(n),
+            "reason": "error",
+        }
+        fields |= {"format": str(FORMAT)} | more
+        headers = [(prefix + name, text.encode()) for name, text in fields.items()]
         producer.produce(
             topic,
             b"value %d" % n,

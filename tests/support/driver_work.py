@@ -165,8 +165,8 @@ def _batch_report(query: ManyPartitions) -> Callable[[], object]:
 
 def _dead_letters(query: ManyPartitions) -> Callable[[], object]:
     plan = _plan(query)()
-    letters = replace(_SETTINGS, dead_letters=DeadLetterSettings(topic="dead", limit=0.1))
-    limit = DeadLetterLimit(letters, query.range, query.at(100), None)
+    settings = replace(_SETTINGS, dead_letters=DeadLetterSettings(topic="dead", limit=0.1))
+    limit = DeadLetterLimit(settings, query.range, query.at(100), None)
     return partial(limit.plan, plan, None, [])
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from spark_eos import BatchReport, DeadLetters, ExactlyOnceSink, Limits, run, session_builder
 
 
-def tell(report: BatchReport) -> None:
+def report_batch(report: BatchReport) -> None:
     print("REPORT", json.dumps([report.query_id, report.batch_id, report.rows_written]), flush=True)
 
 
@@ -25,7 +25,9 @@ def main() -> None:
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     dead_letters = DeadLetters(settings.pop("dead_letter_topic"))
     limits = Limits(worker_directory=settings.pop("worker_directory"))
-    sink = ExactlyOnceSink(**settings, limits=limits, dead_letters=dead_letters, on_batch=tell)
+    sink = ExactlyOnceSink(
+        **settings, limits=limits, dead_letters=dead_letters, on_batch=report_batch
+    )
     broken = F.col("value").cast("string").cast("int") % unlucky == 0
     error = F.when(broken, F.lit("unlucky")).alias("error")
     rows = sink.read(spark, subscribe=source).select("source", "key", "value", error)

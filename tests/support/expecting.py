@@ -55,7 +55,7 @@ def counts(comparison: Comparison) -> dict[Difference, int]:
     return {kind: found.count for kind, found in comparison.anomalies.items()}
 
 
-def told(comparison: Comparison, kind: Difference) -> list[tuple[Any, ...]]:
+def examples_of(comparison: Comparison, kind: Difference) -> list[tuple[Any, ...]]:
     """Key, value, expected value, source, offsets of outputs and detail of each example."""
     return [
         (

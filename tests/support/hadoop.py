@@ -98,7 +98,7 @@ class Hadoop(Service):
         if self._yarn:
             self._start("resourcemanager")
             self._nodes = [self._start_node(number) for number in range(len(_NODES))]
-        until(self._ready, self._told, 240)
+        until(self._ready, self._logs, 240)
 
     def containers(self, kind: str = "") -> dict[int, Path]:
         """Processes in containers with ``kind`` in their command lines, and their directories."""
@@ -137,7 +137,7 @@ class Hadoop(Service):
         finally:
             self._kill_containers()
             self._nodes[number] = self._start_node(number)
-            until(self._ready, self._told, 240)
+            until(self._ready, self._logs, 240)
 
     def logs(self, application: str) -> str:
         """What an application's containers have printed."""
@@ -288,7 +288,7 @@ class Hadoop(Service):
         except (URLError, OSError, ValueError):
             return False
 
-    def _told(self) -> str:
+    def _logs(self) -> str:
         logs = sorted(self._directory.glob("*.log"))
         return "".join(f"\n--- {log.name}\n{log.read_text()[-3000:]}" for log in logs)
 

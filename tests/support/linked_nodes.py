@@ -47,7 +47,7 @@ class LinkedKafka(EmbeddedKafka):
     @property
     def together(self) -> list[KafkaNode]:
         """The nodes that run and are not parted by `part`."""
-        return [node for node in self._running() if node.id not in self._links.parted]
+        return [node for node in self._running() if node.id not in self._links.cut_off]
 
     def _new_node(
         self, id_: int, jar_set: str, settings: NodeSettings, port: int | None
@@ -84,7 +84,7 @@ class _Links:
     """A port for each node and each listener that other nodes connect to, served by a thread."""
 
     def __init__(self, nodes: int, id_of: Callable[[int], int | None]) -> None:
-        self.parted: frozenset[int] = frozenset()
+        self.cut_off: frozenset[int] = frozenset()
         self._count = nodes
         self._id_of = id_of
         self._ports: dict[tuple[int, str], int] = {}
@@ -113,7 +113,7 @@ class _Links:
         """From now on nothing passes between these nodes and all others."""
 
         async def part() -> None:
-            self.parted = frozenset(nodes)
+            self.cut_off = frozenset(nodes)
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
@@ -174,10 +174,10 @@ class _Links:
     ) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(_CHUNK):
-                while self.parted and self._are_parted(await asyncio.shield(source), to):
+                while self.cut_off and self._are_cut_off(await asyncio.shield(source), to):
                     await self._changed.wait()
                 writer.write(data)
                 await writer.drain()
 
-    def _are_parted(self, source: int | None, to: int) -> bool:
-        return source is not None and (source in self.parted) != (to in self.parted)
+    def _are_cut_off(self, source: int | None, to: int) -> bool:
+        return source is not None and (source in self.cut_off) != (to in self.cut_off)

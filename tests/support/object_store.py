@@ -118,7 +118,7 @@ class ObjectStore(Service):
     def requests(self) -> Counter[str]:
         """How many requests the server has answered, by kind."""
         found: Counter[str] = Counter()
-        for labels, number in _COUNTED.findall(self._told()):
+        for labels, number in _COUNTED.findall(self._metrics_text()):
             kind = re.search(r'type="(\w+)"', labels)
             assert kind is not None
             found[kind[1]] += int(number)
@@ -126,8 +126,8 @@ class ObjectStore(Service):
 
     def seconds(self) -> float:
         """How long the server has worked on them altogether."""
-        return sum(map(float, _SECONDS.findall(self._told())))
+        return sum(map(float, _SECONDS.findall(self._metrics_text())))
 
-    def _told(self) -> str:
+    def _metrics_text(self) -> str:
         with urllib.request.urlopen(self._metrics, timeout=30) as answer:  # noqa: S310 - http
             return str(answer.read().decode())

@@ -134,7 +134,7 @@ class Runs:
         *ends: int,
         without_output: int = 0,
         while_planned: Disturbance = nothing,
-        in_round: int = 1,
+        in_attempt: int = 1,
         rows: Callable[[int, range], Iterable[int]] | None = None,
         also: Mapping[str, tuple[int, ...]] | None = None,
         tasks: Iterable[Iterable[tuple[int, range]]] | None = None,
@@ -145,7 +145,7 @@ class Runs:
             ends: end offsets, by partition.
             without_output: so many of each partition's last rows have no output.
             while_planned: what happens once the tasks have their plan, before they write.
-            in_round: the attempt in which it happens.
+            in_attempt: the attempt in which it happens.
             rows: tells the offsets of a partition's rows, which come in an Arrow batch each; all
                 of its range in one unless given.
             also: end offsets of further source topics, by partition.
@@ -159,7 +159,7 @@ class Runs:
         def job(
             planned: PlannedBatch, batch_plan: BatchPlan, only: Partitions | None
         ) -> JobOutcome:
-            if next(attempts) == in_round:
+            if next(attempts) == in_attempt:
                 while_planned()
             sources, batch = planned.sources, planned.range
             work = task.write_task(

@@ -50,7 +50,7 @@ class Standalone(Service):
             work = self._directory / f"worker-{number}"
             arguments = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
             self._start("worker", host, *arguments, "--work-dir", str(work), self.master)
-        until(self._all_alive, self._told, 120)
+        until(self._all_alive, self._logs, 120)
 
     def executors(self) -> set[str]:
         """The workers that have started an executor."""
@@ -104,6 +104,6 @@ class Standalone(Service):
         except (URLError, OSError):
             return False
 
-    def _told(self) -> str:
+    def _logs(self) -> str:
         logs = (self._directory / f"{name}.log" for name in ("master", "worker"))
         return "".join(log.read_text()[-2000:] for log in logs if log.exists())

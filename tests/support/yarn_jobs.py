@@ -34,10 +34,10 @@ class Job:
 
         def checked() -> T:
             found = condition()
-            assert found or self.process.exit_status() is None, self.told(what)
+            assert found or self.process.exit_status() is None, self.timeout_message(what)
             return found
 
-        found: T = until(checked, lambda: self.told(what), _PATIENCE)
+        found: T = until(checked, lambda: self.timeout_message(what), _PATIENCE)
         return found
 
     def succeeds(self) -> None:
@@ -46,8 +46,8 @@ class Job:
         def ended() -> bool:
             return self.process.exit_status() is not None
 
-        until(ended, lambda: self.told("its end"), _PATIENCE)
-        assert self.process.exit_status() == 0, self.told("its end")
+        until(ended, lambda: self.timeout_message("its end"), _PATIENCE)
+        assert self.process.exit_status() == 0, self.timeout_message("its end")
 
     def writer(self) -> tuple[int, Path]:
         """Waits for an open transaction; returns the worker it is from, and its container."""
@@ -72,7 +72,7 @@ class Job:
             left = self.hadoop.containers().keys()
             return not (left if pids is None else left & set(pids))
 
-        until(gone, lambda: self.told("the end of processes"))
+        until(gone, lambda: self.timeout_message("the end of processes"))
 
     def text(self) -> str:
         """What the job and its containers have logged."""
@@ -80,7 +80,7 @@ class Job:
         submitted = re.search(r"Submitted application (application_\w+)", text)
         return text + (self.hadoop.logs(submitted[1]) if submitted else "")
 
-    def told(self, what: str) -> str:
+    def timeout_message(self, what: str) -> str:
         """What to say when it was waited for in vain."""
         ends = [text[-6_000:] for text in self.text().split("\n--- ")]
         return "\n--- ".join([what, *ends])

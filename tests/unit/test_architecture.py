@@ -38,8 +38,8 @@ def test_the_layers_are_those_of_the_import_contract() -> None:
 
 
 def test_every_package_has_a_line() -> None:
-    told = {row["package"].strip("`") for row in table_of(PAGE, "Packages").rows}
-    assert told == {path.parent.name for path in (ROOT / "spark_eos").glob("*/__init__.py")}
+    documented = {row["package"].strip("`") for row in table_of(PAGE, "Packages").rows}
+    assert documented == {path.parent.name for path in (ROOT / "spark_eos").glob("*/__init__.py")}
 
 
 def test_the_files_exist() -> None:

@@ -67,10 +67,10 @@ def test_what_is_needed_only_for_a_while_is_marked() -> None:
     assert " --operation Read --topic progress\n" in before
     assert "Create" not in before
     # Commands about the query create nothing.
-    told = _printed("--progress-topic", "progress", "--for", "status", "--for", "abort")
-    assert " --operation Describe --topic progress\n" in told
-    assert "Create" not in told
-    assert "#" not in told
+    printed = _printed("--progress-topic", "progress", "--for", "status", "--for", "abort")
+    assert " --operation Describe --topic progress\n" in printed
+    assert "Create" not in printed
+    assert "#" not in printed
 
 
 def test_a_mirrored_query_needs_other_acls_in_each_cluster() -> None:

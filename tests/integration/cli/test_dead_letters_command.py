@@ -11,21 +11,26 @@ from kafka import KafkaProducer
 from spark_eos._cli import main
 from spark_eos._client.letter_headers import OTHER_FORMAT
 from spark_eos._client.persisted import FORMAT
+from support.dead_letters import (
+    create_dead_letter_topic,
+    headers_of,
+    write_dead_letters,
+    write_not_utf8,
+)
 from support.dead_letters import dead_letters as run
-from support.dead_letters import headers_of, letter_topic, write_letters, write_not_utf8
 from support.flow import Flow
 
 
 @pytest.fixture(autouse=True)
 def _topic(flow: Flow) -> None:
-    letter_topic(flow)
+    create_dead_letter_topic(flow)
 
 
 def test_list_count_and_show(flow: Flow) -> None:
-    write_letters(flow, range(3), message="no order", group="g")
+    write_dead_letters(flow, range(3), message="no order", group="g")
     connect: dict[str, Any] = {"connector.name": "bad\x1b[1m"}
-    write_letters(flow, [8], style="connect", **connect)
-    write_letters(flow, [7], commit=False)
+    write_dead_letters(flow, [8], style="connect", **connect)
+    write_dead_letters(flow, [7], commit=False)
     listed = run(flow, "list").stdout
     assert listed.count(f"{flow.source}:") == 4
     assert "no order" in listed
@@ -49,9 +54,9 @@ def _commands(flow: Flow, *more: str) -> list[str]:
 
 
 def test_a_command_is_printed_for_each_source_topic(flow: Flow) -> None:
-    write_letters(flow, [0, 2, 4], group="a 'b' \\")
-    write_letters(flow, [6], topic="payments", omitted="all")
-    write_letters(flow, [8], cluster="another")
+    write_dead_letters(flow, [0, 2, 4], group="a 'b' \\")
+    write_dead_letters(flow, [6], topic="payments", omitted="all")
+    write_dead_letters(flow, [8], cluster="another")
     own, payments = (shlex.split(c.replace("\\\n", " ")) for c in _commands(flow))
     assert own[own.index("--target") + 1 :][0] == flow.source
     assert payments[payments.index("--target") + 1 :][0] == "payments"
@@ -72,7 +77,7 @@ def test_a_command_is_printed_for_each_source_topic(flow: Flow) -> None:
 
 def test_commands_are_printed_for_so_many_topics(flow: Flow) -> None:
     for number in range(21):
-        write_letters(flow, [number], topic=f"forged-{number}")
+        write_dead_letters(flow, [number], topic=f"forged-{number}")
     assert len(_commands(flow)) == 20
     assert "\n  1 more source topics: " in run(flow, "count").stdout
 
@@ -81,10 +86,13 @@ def test_what_they_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:
     evil = "x\x1b[2J\r\x9b31m\u202e"
     names = ("topic", "offset", "group", "message", "reason", "exception")
     hostile: dict[str, Any] = dict.fromkeys(names, evil) | {"format": str(FORMAT)}
-    topic = write_letters(flow, [0], **hostile)
+    topic = write_dead_letters(flow, [0], **hostile)
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
-    told = [(evil, evil.encode()), *((f"__dlq.errors.{k}", v.encode()) for k, v in hostile.items())]
-    producer.send(topic, evil.encode(), evil.encode(), headers=told, partition=0).get(60)
+    headers = [
+        (evil, evil.encode()),
+        *((f"__dlq.errors.{k}", v.encode()) for k, v in hostile.items()),
+    ]
+    producer.send(topic, evil.encode(), evil.encode(), headers=headers, partition=0).get(60)
     producer.send(topic, b"\xff\x1b", b"\xff\x1b", partition=1).get(60)
     producer.close()
     places: list[dict[str, Any]] = [
@@ -95,8 +103,8 @@ def test_what_they_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:
         {"partition": "-1"},
         {"format": "1"},
     ]
-    for told_place in places:
-        write_letters(flow, [2], **told_place)
+    for place in places:
+        write_dead_letters(flow, [2], **place)
     commands = [("list",), ("count",), ("show", "--partition", "0", "--offset", "2")]
     commands += [("show", "--partition", "1", "--offset", "0")]
     for command in commands:
@@ -109,12 +117,12 @@ def test_what_they_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:
 
 
 def test_a_header_name_that_is_not_utf8(flow: Flow) -> None:
-    topic = write_letters(flow, [0])
-    told = headers_of(flow.written(topic)[0])
+    topic = write_dead_letters(flow, [0])
+    headers = headers_of(flow.written(topic)[0])
     # Python runs a line in another way once it has run several times.
-    more = [(name, text.encode()) for name, text in told.items()]
+    more = [(name, text.encode()) for name, text in headers.items()]
     write_not_utf8(flow, topic, 0, more, number=20)
-    write_letters(flow, [2])
+    write_dead_letters(flow, [2])
     offset = flow.written(topic)[1].offset()
     listed = run(flow, "list")
     assert listed.exit_code == 0, listed.output
@@ -126,9 +134,9 @@ def test_a_header_name_that_is_not_utf8(flow: Flow) -> None:
 
 
 def test_dead_letters_of_any_time_are_listed_and_shown(flow: Flow) -> None:
-    topic = write_letters(flow, [1], timestamp="86400000")
+    topic = write_dead_letters(flow, [1], timestamp="86400000")
     # As an earlier version has written it: with its record's timestamp, which its header tells.
-    write_letters(flow, [3], timestamp="1003")
+    write_dead_letters(flow, [3], timestamp="1003")
     producer = Producer(flow.kafka)
     headers: Any = [*headers_of(flow.written(topic)[0]).items()]
     for milliseconds in (-(10**15), -(1 << 62)):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from support.dead_letters import dead_letters, letter_topic, replay, write_letters
+from support.dead_letters import create_dead_letter_topic, dead_letters, replay, write_dead_letters
 from support.flow import Flow
 from support.mirroring import MirroredFlow, mirrored_run
 from support.operating import document, run
@@ -21,7 +21,7 @@ def _write(flow: Flow, runs: Runs) -> None:
 def test_a_direct_query(new_flow: Callable[..., Flow]) -> None:
     flow = new_flow(name="n" * 245)
     assert len(flow.target) == 249
-    with running(flow, dead_letter_topic=letter_topic(flow)) as runs:
+    with running(flow, dead_letter_topic=create_dead_letter_topic(flow)) as runs:
         _write(flow, runs)
 
 
@@ -35,8 +35,8 @@ def test_a_mirrored_query(new_mirrored_flow: Callable[..., MirroredFlow]) -> Non
 def test_dead_letters(new_flow: Callable[..., Flow], spark_eos_session: SparkSession) -> None:
     assert spark_eos_session is not None
     flow = new_flow(name="m" * 245)
-    letter_topic(flow)
-    write_letters(flow, [7])
+    create_dead_letter_topic(flow)
+    write_dead_letters(flow, [7])
     assert flow.source in "".join(dead_letters(flow, "list").stdout.split())
     assert replay(flow).exit_code == 0
     assert flow.values(flow.source) == ["value 7"]

@@ -75,7 +75,7 @@ def test_an_executor_is_killed_in_its_transaction(
         )
         os.kill(executor, signal.SIGKILL)
         job.succeeds()
-        assert re.search("attempts=[2-9]", job.text()), job.told("a further attempt")
+        assert re.search("attempts=[2-9]", job.text()), job.timeout_message("a further attempt")
     _written_once(flow, 3)
 
 
@@ -139,7 +139,7 @@ def test_a_task_that_hangs_is_copied_on_another_node(
         os.kill(worker, signal.SIGSTOP)
         job.succeeds()
         assert "as speculatable" in job.text()
-        assert re.search("attempts=[2-9]", job.text()), job.told("a further attempt")
+        assert re.search("attempts=[2-9]", job.text()), job.timeout_message("a further attempt")
     _written_once(flow, 2)
 
 

@@ -82,22 +82,29 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
 
 def test_the_sdist_has_what_building_takes_and_nothing_else(sdist: Path) -> None:
     # .gitignore is hatchling's own doing.
-    told = {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
-    assert _names(sdist) == _package() | told | {"docs/errors.md", _JOB}
+    others = {
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "pyproject.toml",
+        "PKG-INFO",
+        ".gitignore",
+    }
+    assert _names(sdist) == _package() | others | {"docs/errors.md", _JOB}
     assert sdist.stat().st_size < _LARGEST_SDIST
 
 
 def test_the_metadata(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
-    told: Message = email.message_from_bytes(archive.read(name))
-    assert told["License-Expression"] == "Apache-2.0"
-    assert told["Author"] == "spark-eos contributors"
-    assert told["Description-Content-Type"] == "text/markdown"
-    assert told.get_payload(decode=True) == (ROOT / "README.md").read_bytes()
+    metadata: Message = email.message_from_bytes(archive.read(name))
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Author"] == "spark-eos contributors"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload(decode=True) == (ROOT / "README.md").read_bytes()
     # The changelog has an entry for it.
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.search(rf"^## \[{re.escape(told['Version'])}\] - ", changelog, re.MULTILINE)
+    assert re.search(rf"^## \[{re.escape(metadata['Version'])}\] - ", changelog, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -125,8 +132,8 @@ def test_the_wheel_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> 
         )
         return done.stdout
 
-    told = run("-c", _LOOKS).splitlines()
-    assert told == [str(own / "spark_eos" / "__init__.py"), "True", "28"]
+    lines = run("-c", _LOOKS).splitlines()
+    assert lines == [str(own / "spark_eos" / "__init__.py"), "True", "28"]
     command = tmp_path / "venv" / "bin" / "spark-eos"
     assert "Usage: spark-eos [OPTIONS] COMMAND" in run(str(command), "--help")
     assert "Usage: spark-eos status" in run(str(command), "status", "--help")

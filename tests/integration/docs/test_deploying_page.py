@@ -61,9 +61,9 @@ def test_executors_that_have(
     ended = cluster.submit(script, *files, environment=_environment(bare_python))
     assert ended.returncode == 1
     # The script's own last line; spark-submit sends its stderr to stdout.
-    told = ended.stdout.rstrip().splitlines()[-1]
-    assert told.startswith(
+    last_line = ended.stdout.rstrip().splitlines()[-1]
+    assert last_line.startswith(
         "spark_eos.errors.QueryFailedError: ConfigurationError: the Python of Spark's executors has"
     )
-    assert not shipped or "no module 'pyarrow'" in told
+    assert not shipped or "no module 'pyarrow'" in last_line
     assert flow.values() == []

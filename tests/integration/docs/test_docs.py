@@ -55,8 +55,8 @@ def test_the_error_table_says_what_the_code_does() -> None:
 
 def test_the_field_table_is_the_schema() -> None:
     table = table_of("protocol.md", "TxnOffsetCommit")
-    told = {row["field"]: (row["type"], row["versions"]) for row in table.rows}
-    assert told == dict(_fields(TxnOffsetCommitRequest.json["fields"]))
+    documented = {row["field"]: (row["type"], row["versions"]) for row in table.rows}
+    assert documented == dict(_fields(TxnOffsetCommitRequest.json["fields"]))
 
 
 def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[str, Any]]:

@@ -203,8 +203,8 @@ def test_from_a_moment_on(recipe: Recipe) -> None:
         price = {"price": 100 + number}
         at = first + 1_000 * number
         recipe.produce([price], partition=number // 3 % 2, timestamp=at)
-    told = [re.findall(rf"{option} (\S+)", RESET)[0] for option in ("--group", "--topic")]
-    group, topic = (f"{recipe.prefix}-{name}" for name in told)
+    printed = [re.findall(rf"{option} (\S+)", RESET)[0] for option in ("--group", "--topic")]
+    group, topic = (f"{recipe.prefix}-{name}" for name in printed)
     # What Kafka's command does with a moment.
     servers = recipe.broker.bootstrap_servers
     consumer = Consumer({"bootstrap.servers": servers, "group.id": f"any-{recipe.prefix}"})

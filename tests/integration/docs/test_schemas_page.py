@@ -89,9 +89,9 @@ def test_the_query_and_its_dead_letters(
     assert sorted(row for row in found if row.id is not None) == prices
     (tombstone,) = [m for m in consume(servers, f"{prefix}-orders-prices") if m.value() is None]
     assert tombstone.key() is not None
-    (letter,) = consume(servers, f"{prefix}-orders-avro-dlq")
-    assert letter.value() == b"oops"
-    assert "not with a schema id" in headers_of(letter)["__dlq.errors.message"]
+    (dead_letter,) = consume(servers, f"{prefix}-orders-avro-dlq")
+    assert dead_letter.value() == b"oops"
+    assert "not with a schema id" in headers_of(dead_letter)["__dlq.errors.message"]
     checked = give(CHECK)
     assert "oops" in checked
     assert "SOUND" in checked

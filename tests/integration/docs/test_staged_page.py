@@ -80,9 +80,9 @@ def test_the_counts_continue_after_the_staged_commit_is_lost(
     commit_partition = TopicPartition("spark-eos-progress", 0)
     set_offsets(flow.bootstrap_servers, flow.group_id, {commit_partition: 5})
     _produce(flow, range(60, 70))
-    with pytest.raises(QueryFailedError, match=r"the staged commit of group .* was lost") as told:
+    with pytest.raises(QueryFailedError, match=r"the staged commit of group .* was lost") as caught:
         _count(flow, spark)
-    assert "to 0 while the query is stopped" in str(told.value)
+    assert "to 0 while the query is stopped" in str(caught.value)
     assert _counted(flow) == 60
     _set_progress(flow)
     _count(flow, spark)

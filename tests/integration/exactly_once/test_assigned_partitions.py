@@ -54,7 +54,7 @@ class _Seat:
     member_id: str
     epoch: int
     came: dict[int, int] = field(default_factory=dict)
-    told_to_give_up: dict[int, int] = field(default_factory=dict)
+    revoking: dict[int, int] = field(default_factory=dict)
     # Partitions given up, with the epoch of then: it is not always raised at once.
     given_up: dict[int, int] = field(default_factory=dict)
 
@@ -82,15 +82,15 @@ class _Group:
 
     def leave(self, instance_id: str) -> None:
         seat = self.seats.pop(instance_id)
-        self._end(seat.member_id, {*seat.came, *seat.told_to_give_up})
+        self._end(seat.member_id, {*seat.came, *seat.revoking})
         self.target = {p: i for p, i in self.target.items() if i != instance_id}
         self.epoch += 1
 
     def replace(self, instance_id: str, member_id: str) -> None:
         """A static member comes back by another member id, and has what the old one had."""
         seat = self.seats[instance_id]
-        self._end(seat.member_id, {*seat.came, *seat.told_to_give_up})
-        seat.member_id, seat.told_to_give_up, seat.given_up = member_id, {}, {}
+        self._end(seat.member_id, {*seat.came, *seat.revoking})
+        seat.member_id, seat.revoking, seat.given_up = member_id, {}, {}
         for partition in seat.came:
             self.tenures[partition] = (member_id, self.moment)
 
@@ -103,12 +103,12 @@ class _Group:
         """A member's heartbeat with what it owns; its epoch and assignment from now on."""
         seat = self.seats[instance_id]
         mine = {p for p, i in self.target.items() if i == instance_id}
-        if not seat.told_to_give_up.keys() & owned:
-            seat.given_up.update(dict.fromkeys(seat.told_to_give_up, seat.epoch))
-            self._end(seat.member_id, set(seat.told_to_give_up))
-            seat.told_to_give_up = {p: e for p, e in seat.came.items() if p not in mine}
+        if not seat.revoking.keys() & owned:
+            seat.given_up.update(dict.fromkeys(seat.revoking, seat.epoch))
+            self._end(seat.member_id, set(seat.revoking))
+            seat.revoking = {p: e for p, e in seat.came.items() if p not in mine}
             seat.came = {p: e for p, e in seat.came.items() if p in mine}
-            if not seat.told_to_give_up:
+            if not seat.revoking:
                 seat.epoch = self.epoch
                 for partition in mine - seat.came.keys():
                     if partition not in self.tenures:
@@ -121,7 +121,7 @@ class _Group:
         seat = next((s for s in self.seats.values() if s.member_id == member_id), None)
         if seat is None or epoch > seat.epoch:
             return False
-        came = {**seat.came, **seat.told_to_give_up}
+        came = {**seat.came, **seat.revoking}
         return epoch == seat.epoch or came.get(partition, epoch + 1) <= epoch
 
     def in_the_gap(self, member_id: str, epoch: int, partition: int) -> bool:
@@ -145,7 +145,7 @@ class AssignmentHistories(RuleBasedStateMachine):
         self.in_flight: list[tuple[MemberIdentity, int, int]] = []
         self.ids = itertools.count()
         # By member id: the epochs it was told, and how many answers it missed.
-        self.told: dict[str, set[int]] = defaultdict(set)
+        self.announced: dict[str, set[int]] = defaultdict(set)
         self.missed: Counter[str] = Counter()
         # From a group at work on: it takes long to come about by chance.
         for instance_id in _INSTANCES:
@@ -160,11 +160,11 @@ class AssignmentHistories(RuleBasedStateMachine):
     def _deliver(self, instance_id: str, answer: tuple[int, set[int]], *, in_full: bool) -> None:
         epoch, assigned = answer
         member = self.driver[instance_id]
-        self.told[member.member_id].add(epoch)
+        self.announced[member.member_id].add(epoch)
         unchanged = {p for _, p in member.owned} == assigned
-        told = None if unchanged and not in_full else {(_TOPIC, p) for p in assigned}
+        assignment = None if unchanged and not in_full else {(_TOPIC, p) for p in assigned}
         self.driver[instance_id] = after_heartbeat(
-            replace(member, acknowledged=member.owned), epoch, told
+            replace(member, acknowledged=member.owned), epoch, assignment
         )
 
     @rule(instance_id=st.sampled_from(_INSTANCES))
@@ -255,7 +255,7 @@ class AssignmentHistories(RuleBasedStateMachine):
                 lawful = seat.came.get(partition, seat.epoch + 1) <= epoch <= seat.epoch
                 assert lawful or not allowed
                 # Whoever missed an answer may take a partition for newer than it is.
-                if epoch in self.told[member.member_id] and not self.missed[member.member_id]:
+                if epoch in self.announced[member.member_id] and not self.missed[member.member_id]:
                     assert allowed == lawful
 
 

@@ -47,7 +47,7 @@ def test_a_repeated_attempt_writes_nothing_but_the_next_one_does(
 
     with running(flow) as runs:
         _attempts(monkeypatch, 1, 2, 0, 0)
-        report = runs.batch(3, 2, while_planned=nothing_yet, in_round=2)
+        report = runs.batch(3, 2, while_planned=nothing_yet, in_attempt=2)
         assert (report.attempts, report.transactions, report.rows_written) == (2, 2, 5)
         runs.written_once(3, 2)
 
@@ -73,7 +73,7 @@ def test_a_live_first_attempt_is_fenced_before_rows_are_written(
                     first.commit()
 
             _attempts(monkeypatch, 1, 0)
-            report = runs.batch(4, 2, while_planned=it_goes_on, in_round=2)
+            report = runs.batch(4, 2, while_planned=it_goes_on, in_attempt=2)
         assert (report.attempts, report.rows_written) == (2, 2)
         runs.written_once(4, 2)
 

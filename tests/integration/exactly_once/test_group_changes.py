@@ -27,7 +27,7 @@ from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.offsets import commit_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.dead_letter_settings import DeadLetterSettings
-from support.dead_letters import letter_topic
+from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
 from support.foreign_consumer import foreign_consumer
 from support.manual_members import ManualMembers, drop_members
@@ -170,15 +170,15 @@ def test_rows_after_a_refused_transaction_go_to_the_next_attempt(
 
 def test_dead_letters_of_an_aborted_transaction_are_counted_once(flow: Flow) -> None:
     _set_timeouts(flow)
-    letters, small = letter_topic(flow), f"small-{flow.name}"
+    dlq, small = create_dead_letter_topic(flow), f"small-{flow.name}"
     flow.broker.create_topic(small, 1, {"max.message.bytes": "20"})  # no record is that small
-    settings = DeadLetterSettings(topic=letters)
+    settings = DeadLetterSettings(topic=dlq)
     for partition in (0, 1):
         flow.produce(range(2), partition=partition)
     with running(flow, max_members=2, topic=small, dead_letters=settings) as runs:
         report = runs.batch(2, 2, while_planned=lambda: _remove_one(flow))
         assert report.attempts == 2
-        assert sum(report.dead_letters.values()) == len(flow.written(letters)) == 4
+        assert sum(report.dead_letters.values()) == len(flow.written(dlq)) == 4
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def test_a_batch_that_was_begun_proves_nothing(flow: Flow) -> None:
     with running(flow, checkpoint=checkpoint) as runs:
         runs.batch(5, 5)
         with pytest.raises(ConnectionError):
-            runs.batch(9, 9, while_planned=_fail, in_round=1)
+            runs.batch(9, 9, while_planned=_fail, in_attempt=1)
     groups.delete_group(flow.bootstrap_servers, flow.group_id)
     begun = "batch 1, from 5 to 8, was begun.* everything below 5 is written"
     for _ in range(2):
@@ -147,8 +147,8 @@ def test_a_partition_known_only_from_the_marker_is_not_new(flow: Flow) -> None:
     ]
     groups.delete_group(flow.bootstrap_servers, flow.group_id)
     # The operator sets what the errors have named, without the texts that name others.
-    by_hand = {TopicPartition(flow.source, 0): 7, TopicPartition(flow.source, 1): 7}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
+    manual_offsets = {TopicPartition(flow.source, 0): 7, TopicPartition(flow.source, 1): 7}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, manual_offsets)
     _refuses(flow, checkpoint, f"{flow.source}-2, although the query has read it", 7, 7, 4)
 
 
@@ -194,9 +194,9 @@ def test_a_marker_proves_nothing_about_a_topic_it_does_not_name(flow: Flow) -> N
     flow.broker.create_topic(other, 2)
     _written(flow, 5, 5, also={other: (5, 5)})
     checkpoint = _written(flow, 7, 7)
-    by_hand = {TopicPartition(flow.source, partition): 7 for partition in (0, 1)}
-    by_hand[TopicPartition(other, 0)] = 5
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
+    manual_offsets = {TopicPartition(flow.source, partition): 7 for partition in (0, 1)}
+    manual_offsets[TopicPartition(other, 0)] = 5
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, manual_offsets)
     _lose(flow, 1, topic=other)
     _refuses(flow, checkpoint, other, 7, 7, also={other: (5, 5)})
     assert len(flow.values()) == 24
@@ -215,8 +215,8 @@ def test_a_delivery_changed_meanwhile_by_another_run_is_noticed(flow: Flow) -> N
 
 def test_partitions_added_after_offsets_were_set_for_all(flow: Flow) -> None:
     checkpoint = _written(flow, 5, 5)
-    by_hand = {TopicPartition(flow.source, 0): 5, TopicPartition(flow.source, 1): 5}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
+    manual_offsets = {TopicPartition(flow.source, 0): 5, TopicPartition(flow.source, 1): 5}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, manual_offsets)
     flow.broker.add_partitions(flow.source, 3)
     flow.partitions = 3
     # The checkpoint's note tells which partitions there were.

@@ -166,11 +166,11 @@ def test_the_driver_waits_until_a_new_topic_has_all_leaders(proxy: KafkaProxy, n
 
 
 def test_leaders_that_do_not_come_end_the_wait(proxy: KafkaProxy, name: str) -> None:
-    told: list[Any] = []
+    answered: list[Any] = []
 
     def change(request: Any, answer: Any) -> None:
         _without_a_leader(request, answer)
-        told.extend(topic for topic in answer.topics if topic.partitions)
+        answered.extend(topic for topic in answer.topics if topic.partitions)
 
     proxy.on(MetadataRequest, Rewrite(change), times=None, where=_asked_for(name))
 
@@ -179,7 +179,7 @@ def test_leaders_that_do_not_come_end_the_wait(proxy: KafkaProxy, name: str) -> 
 
         @property
         def expired(self) -> bool:
-            return len(told) > 1
+            return len(answered) > 1
 
     with (
         _connections(proxy.bootstrap_servers) as connections,

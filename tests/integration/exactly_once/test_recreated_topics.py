@@ -147,7 +147,7 @@ def test_the_driver_waits_for_a_source_topic(flow: Flow) -> None:
 # Target topics ------------------------------------------------------------------------------------
 
 
-def _commit_in_rounds(writing: Transactions, found: SourceRows) -> list[str]:
+def _commit_with_retries(writing: Transactions, found: SourceRows) -> list[str]:
     """Writes rows as the driver's attempts do: if that may help, again, with nothing kept."""
     reasons: list[str] = []
     for _ in range(4):
@@ -175,11 +175,11 @@ def _commit(writing: Transactions, found: SourceRows) -> TransactionError | None
 def test_a_target_topic_recreated_between_transactions(flow: Flow, partitions: int) -> None:
     with _writing(flow) as writing:
         # Enough keyless rows for every partition of the old topic to be known and used.
-        _commit_in_rounds(writing, rows(flow, 0, *range(60)))
+        _commit_with_retries(writing, rows(flow, 0, *range(60)))
         flow.recreate(flow.target, partitions)
         began = time.monotonic()
-        _commit_in_rounds(writing, rows(flow, 0, *range(60, 90)))
-        _commit_in_rounds(writing, rows(flow, 0, *range(90, 120)))
+        _commit_with_retries(writing, rows(flow, 0, *range(60, 90)))
+        _commit_with_retries(writing, rows(flow, 0, *range(90, 120)))
         assert time.monotonic() - began < 40
     assert sorted(flow.values()) == sorted(f"0/{n}" for n in range(60, 120))
     assert flow.committed() == {0: 120}
@@ -203,8 +203,8 @@ def test_a_target_topic_recreated_in_an_open_transaction(
         assert f"target topic '{flow.target}' was deleted and recreated" in str(failure)
         writing.abort()
         assert flow.committed() == {}
-        _commit_in_rounds(writing, rows(flow, 0, *range(40)))
-        _commit_in_rounds(writing, rows(flow, 0, 40))
+        _commit_with_retries(writing, rows(flow, 0, *range(40)))
+        _commit_with_retries(writing, rows(flow, 0, 40))
     # All of the transaction, not only what was written to the new topic.
     assert sorted(flow.values()) == sorted(f"0/{n}" for n in range(41))
     assert flow.committed() == {0: 41}
@@ -213,14 +213,14 @@ def test_a_target_topic_recreated_in_an_open_transaction(
 @pytest.mark.parametrize("how", ["recreated", "more partitions"])
 def test_a_row_for_a_partition_that_its_topic_has_by_now(flow: Flow, how: str) -> None:
     with _writing(flow) as writing:
-        _commit_in_rounds(writing, rows(flow, 0, 0))
+        _commit_with_retries(writing, rows(flow, 0, 0))
         if how == "recreated":
             flow.recreate(flow.target, 4)
         else:
             flow.broker.add_partitions(flow.target, 4)
         found = rows(flow, 0, 1)
         fourth = found.rows.append_column("partition", pa.array([3], pa.int32()))
-        (reason,) = _commit_in_rounds(writing, dataclasses.replace(found, rows=fourth))
+        (reason,) = _commit_with_retries(writing, dataclasses.replace(found, rows=fourth))
         assert how in reason
     assert flow.written()[-1].partition() == 3
     assert flow.committed() == {0: 2}
@@ -237,19 +237,19 @@ def test_rows_after_a_commit_to_a_recreated_topic(
         flow.recreate(flow.target)
         # Committed right before its end or right after: nobody can tell. It is gone with the topic.
         writing.commit()
-        _commit_in_rounds(writing, rows(flow, 0, 2))
-        _commit_in_rounds(writing, rows(flow, 0, 3))
+        _commit_with_retries(writing, rows(flow, 0, 2))
+        _commit_with_retries(writing, rows(flow, 0, 3))
     assert sorted(flow.values()) == ["0/2", "0/3"]
     assert flow.committed() == {0: 4}
 
 
 def test_a_target_topic_that_is_deleted_and_comes_back(flow: Flow) -> None:
     with _writing(flow) as writing:
-        _commit_in_rounds(writing, rows(flow, 0, 0, 1))
+        _commit_with_retries(writing, rows(flow, 0, 0, 1))
         flow.broker.delete_topic(flow.target)
         create = threading.Timer(1.5, flow.broker.create_topic, [flow.target, flow.partitions])
         create.start()
-        _commit_in_rounds(writing, rows(flow, 0, 2, 3))
+        _commit_with_retries(writing, rows(flow, 0, 2, 3))
         create.join()
     assert sorted(flow.values()) == ["0/2", "0/3"]
     assert flow.committed() == {0: 4}

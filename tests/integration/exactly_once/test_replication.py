@@ -141,8 +141,8 @@ def test_internal_topics_are_checked_if_rows_name_their_topics(
         writing.add(rows(flow, 0, 0))
         writing.commit()
         warn_of_replication(writing._producer.connections, [], deadline())
-    told = [w.partition(": ")[0] for w in _warnings(caplog)]
-    assert told == [f"only one replica of {', '.join(_INTERNAL)}"]
+    warned = [w.partition(": ")[0] for w in _warnings(caplog)]
+    assert warned == [f"only one replica of {', '.join(_INTERNAL)}"]
 
 
 _SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
@@ -150,7 +150,7 @@ _SETTING = "kafka-configs.sh --bootstrap-server {} --alter --entity-type topics 
 
 
 @pytest.mark.parametrize(
-    ("configs", "told"),
+    ("configs", "unsafe"),
     [
         ({"min.insync.replicas": "1"}, ["min.insync.replicas=1"]),
         ({"unclean.leader.election.enable": "true"}, ["unclean.leader.election.enable=true"]),
@@ -163,7 +163,7 @@ _SETTING = "kafka-configs.sh --bootstrap-server {} --alter --entity-type topics 
 )
 def test_configs_that_may_lose_records_are_warned_of_once(
     configs: dict[str, str],
-    told: list[str],
+    unsafe: list[str],
     proxied_flow: Flow,
     proxy: KafkaProxy,
     caplog: pytest.LogCaptureFixture,
@@ -175,9 +175,9 @@ def test_configs_that_may_lose_records_are_warned_of_once(
     with flow.connections() as connections:
         warn_of_replication(connections, [flow.target], deadline())
     found = [w for w in _warnings(caplog) if flow.target in w]
-    assert len(found) == bool(told)
+    assert len(found) == bool(unsafe)
     for warning in found:
-        assert f"{flow.target} ({', '.join(told)})" in warning
+        assert f"{flow.target} ({', '.join(unsafe)})" in warning
         safe = ",".join(f"{name}={_SAFE[name]}" for name in sorted(configs))
         command = _SETTING.format(flow.bootstrap_servers, flow.target)
         assert f"{command}--add-config {safe}" in warning

@@ -91,8 +91,8 @@ def test_a_coordinator_that_returns_older_texts_hides_no_copy(
     def older(_request: Any, answer: Any) -> None:
         for topic in answer.groups[0].topics:
             for one in topic.partitions:
-                if told := before.get(TopicPartition(topic.name, one.partition_index)):
-                    one.committed_offset, one.metadata = told.offset, told.metadata
+                if earlier := before.get(TopicPartition(topic.name, one.partition_index)):
+                    one.committed_offset, one.metadata = earlier.offset, earlier.metadata
 
     with staged_run(flow) as runs:
         runs.batch()

@@ -27,7 +27,7 @@ from spark_eos.jobs.schema_options import Recoding
 from spark_eos.schemas import SchemaRegistry
 from spark_eos.testing import EmbeddedSchemaRegistry
 from spark_eos.testing.broker_properties import free_ports
-from support.dead_letters import letter_topic
+from support.dead_letters import create_dead_letter_topic
 from support.error_classes import without_address
 from support.flow import Flow
 from support.jobs import job, submit
@@ -53,8 +53,8 @@ def test_enrich_orders_job(flow: Flow) -> None:
     flow.produce([*orders[:500], b"{", *orders[500:], None])
     rejected = f"rejected-{flow.name}"
     flow.broker.create_topic(rejected)
-    letters = ("--dead-letter-topic", rejected, "--max-dead-letters", "2")
-    options = ["--available-now", *letters, "--kafka", "compression.type=zstd"]
+    dead_letter_options = ("--dead-letter-topic", rejected, "--max-dead-letters", "2")
+    options = ["--available-now", *dead_letter_options, "--kafka", "compression.type=zstd"]
     with submit("enrich_orders", *arguments(flow), *options) as process:
         out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
@@ -156,7 +156,7 @@ def test_relay_job_writes_with_the_schemas_of_the_target(
         orders = [write({"id": number}, context) for number in range(100)]
         number = client.register_schema(subjects[1], Schema(json.dumps(text), "JSON"))
     flow.produce([*orders, b"{"], key=b"k", headers=[("h", b"1")])
-    rejected = letter_topic(flow)
+    rejected = create_dead_letter_topic(flow)
     settings = tmp_path / "registry.conf"
     settings.write_text(f"url={schema_registry.url}\n")
     options = [
@@ -164,8 +164,8 @@ def test_relay_job_writes_with_the_schemas_of_the_target(
         *("--source-schema-registry", f"url={schema_registry.url}"),
         *("--source-value-subject", subjects[0], "--value-subject", subjects[1]),
     ]
-    letters = ("--dead-letter-topic", rejected)
-    with submit("relay", *arguments(flow), *options, *letters) as process:
+    dead_letter_options = ("--dead-letter-topic", rejected)
+    with submit("relay", *arguments(flow), *options, *dead_letter_options) as process:
         out, _ = process.communicate(timeout=300)
     assert process.returncode == 0, out
     prefix = struct.pack(">bI", 0, number)

@@ -13,12 +13,12 @@ from confluent_kafka import Producer
 from kafka.protocol.producer import EndTxnRequest
 
 from support.dead_letters import (
+    create_dead_letter_topic,
     dead_letters,
     headers_of,
-    letter_topic,
     replay,
     replay_arguments,
-    write_letters,
+    write_dead_letters,
     write_not_utf8,
 )
 from support.flow import Flow
@@ -33,7 +33,9 @@ pytestmark = pytest.mark.usefixtures("spark_eos_session")
 def topic(request: pytest.FixtureRequest) -> str:
     """The flow's dead-letter topic."""
     through_proxy = "proxied_flow" in request.fixturenames
-    return letter_topic(request.getfixturevalue("proxied_flow" if through_proxy else "flow"))
+    return create_dead_letter_topic(
+        request.getfixturevalue("proxied_flow" if through_proxy else "flow")
+    )
 
 
 def printed(flow: Flow, *more: str) -> list[list[str]]:
@@ -49,8 +51,8 @@ def values(numbers: Iterable[int]) -> list[str]:
 
 
 def test_records_come_back_as_they_were_and_once(flow: Flow, tmp_path: Any) -> None:
-    write_letters(flow, range(10), timestamp="1000")
-    write_letters(flow, [11], commit=False)
+    write_dead_letters(flow, range(10), timestamp="1000")
+    write_dead_letters(flow, [11], commit=False)
     (command,) = printed(flow)
     (index,) = (number for number, word in enumerate(command) if word.startswith("checkpoints/"))
     command[index] = str(tmp_path / command[index])
@@ -63,7 +65,7 @@ def test_records_come_back_as_they_were_and_once(flow: Flow, tmp_path: Any) -> N
     ]
     assert [headers_of(m) for m in written] == [{"own": "h"}] * 10
     # The same command is printed again, and continues: also where only the offsets are left.
-    write_letters(flow, [12])
+    write_dead_letters(flow, [12])
     assert [word for word in printed(flow)[0] if "checkpoints" not in word] == [
         word for word in command if "checkpoints" not in word
     ]
@@ -83,9 +85,9 @@ _OTHERS: list[dict[str, Any]] = [
 
 
 def test_others_are_left_to_another_replay(flow: Flow) -> None:
-    write_letters(flow, [0, 1])
-    for number, told in enumerate(_OTHERS):
-        write_letters(flow, [10 + number], **told)
+    write_dead_letters(flow, [0, 1])
+    for number, fields in enumerate(_OTHERS):
+        write_dead_letters(flow, [10 + number], **fields)
     assert replay(flow).exit_code == 0
     assert sorted(flow.values(flow.source)) == values([0, 1])
     elsewhere = ("--all", "--target", flow.target)
@@ -106,11 +108,11 @@ def test_timestamps_are_the_records_own(flow: Flow) -> None:
     appended = f"appended-{flow.name}"
     flow.broker.create_topic(appended, 2, {"message.timestamp.type": "LogAppendTime"})
     # The last four are not believed: no numbers, and times that brokers or Spark refuse.
-    told = ["1000", "0", "-5", "-1", "9" * 5_000, "soon", str(1 << 62), str(-1 << 62)]
+    timestamps = ["1000", "0", "-5", "-1", "9" * 5_000, "soon", str(1 << 62), str(-1 << 62)]
     before = int(time.time() * 1000)
-    for number, text in enumerate(told):
+    for number, text in enumerate(timestamps):
         style = ("dlq", "streams", "connect")[number % 3]
-        write_letters(flow, [0], style=style, name=appended, timestamp=text)
+        write_dead_letters(flow, [0], style=style, name=appended, timestamp=text)
     done = replay(flow, "--source", appended)
     assert done.exit_code == 0, done.output
     found = [message.timestamp()[1] for message in flow.written(flow.source)]
@@ -119,22 +121,22 @@ def test_timestamps_are_the_records_own(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "missing"),
+    ("fields", "missing"),
     [
         ({"omitted": "value of 9 bytes"}, "omitted: value of 9 bytes"),
         pytest.param({}, "a header's name is not UTF-8", marks=pytest.mark.slow),
     ],
 )
 def test_incomplete_ones_end_the_replay_or_are_left_out(
-    flow: Flow, topic: str, told: dict[str, Any], missing: str
+    flow: Flow, topic: str, fields: dict[str, Any], missing: str
 ) -> None:
-    write_letters(flow, [0])
-    if told:
-        write_letters(flow, [2], **told)
+    write_dead_letters(flow, [0])
+    if fields:
+        write_dead_letters(flow, [2], **fields)
     else:
         headers = headers_of(flow.written(topic)[0]).items()
         write_not_utf8(flow, topic, 0, [(name, text.encode()) for name, text in headers])
-    write_letters(flow, [4])
+    write_dead_letters(flow, [4])
     failed = replay(flow)
     assert failed.exit_code == 1
     offset = flow.written(topic)[1].offset()
@@ -150,9 +152,9 @@ def test_incomplete_ones_end_the_replay_or_are_left_out(
 def test_what_fails_again_is_a_dead_letter_again(flow: Flow, topic: str, fault: str) -> None:
     small = f"small-{flow.name}"
     flow.broker.create_topic(small, 1, {"max.message.bytes": "10000"})
-    write_letters(flow, [0])
+    write_dead_letters(flow, [0])
     more: dict[str, Any] = {"omitted": "all"} if fault == "incomplete" else {}
-    write_letters(flow, [2], **more)
+    write_dead_letters(flow, [2], **more)
     long = ("--all", "--target", small)
     if fault == "refused":
         headers: Any = [*headers_of(flow.written(topic)[0]).items()]
@@ -170,13 +172,13 @@ def test_what_fails_again_is_a_dead_letter_again(flow: Flow, topic: str, fault: 
     flow.broker.create_topic(again)
     done = replay(flow, *long, "--dead-letter-topic", again, group="again")
     assert done.exit_code == 0, done.output
-    (letter,) = flow.written(again)
-    assert headers_of(letter)["__dlq.errors.topic"] == topic
+    (dead_letter,) = flow.written(again)
+    assert headers_of(dead_letter)["__dlq.errors.topic"] == topic
     assert len(flow.values(small)) == (2 if fault == "refused" else 1)
 
 
 def test_a_partition_that_is_gone(flow: Flow) -> None:
-    write_letters(flow, [0], partition="77")
+    write_dead_letters(flow, [0], partition="77")
     failed = replay(flow)
     assert failed.exit_code == 1
     assert f"dlq-{flow.name}-0 offset 0" in failed.output
@@ -201,12 +203,12 @@ def test_bad_arguments(flow: Flow, more: list[str], status: int, text: str) -> N
 
 
 def test_topics_with_long_names(flow: Flow) -> None:
-    names = [f"{letter}-{flow.name}".ljust(120, letter) for letter in "sd"]
+    names = [f"{initial}-{flow.name}".ljust(120, initial) for initial in "sd"]
     for name in names:
         flow.broker.create_topic(name)
-    source, letters = names
-    write_letters(flow, [0], name=letters, topic=source)
-    (command,) = printed(flow, "--topic", letters)
+    source, dlq = names
+    write_dead_letters(flow, [0], name=dlq, topic=source)
+    (command,) = printed(flow, "--topic", dlq)
     done = replay(flow, *command, "--checkpoint-location", flow.checkpoint)
     assert done.exit_code == 0, done.output
     assert flow.values(source) == ["value 0"]
@@ -217,7 +219,7 @@ def test_one_that_is_killed_doubles_and_loses_nothing(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     flow = proxied_flow
-    write_letters(flow, range(10))
+    write_dead_letters(flow, range(10))
     until = threading.Event()
     # Of one partition nothing is committed, and of the other all.
     ends = proxy.on(EndTxnRequest, HoldRequest(until), times=1)

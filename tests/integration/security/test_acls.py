@@ -34,7 +34,7 @@ from spark_eos._kafka.transactions import (
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos.acls import Acl, Operation, read_group, transactional_ids
 from spark_eos.errors import AuthorizationError
-from support.dead_letters import letter_topic
+from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
 from support.granting import Guarded
 from support.members import deadline, started
@@ -207,8 +207,8 @@ def test_an_acl_that_is_taken_away_from_a_running_query(
         query.stop()
         sink.close()
     # What Spark's source reads with tells in its own words.
-    told = _documented(flow, "error of the running query", missing)
-    assert told in str(failure.value)
+    expected = _documented(flow, "error of the running query", missing)
+    assert expected in str(failure.value)
     assert (command in str(failure.value)) == (missing != "source")
     assert sorted(map(int, flow.values())) == list(range(10))
 
@@ -234,12 +234,12 @@ def test_the_groups_of_sparks_deprecated_offset_fetching(
 def test_without_describe_configs_a_query_continues_and_warns(
     flow: Guarded, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    letters = letter_topic(flow)
-    lines = flow.commands("--dead-letter-topic", letters)
+    dlq = create_dead_letter_topic(flow)
+    lines = flow.commands("--dead-letter-topic", dlq)
     missing = [line for line in lines if "DescribeConfigs" in line]
     flow.grant(*(line for line in lines if line not in missing))
     flow.produce(range(10))
-    (report,) = run_available(spark_eos_session, flow, dead_letter_topic=letters)
+    (report,) = run_available(spark_eos_session, flow, dead_letter_topic=dlq)
     assert (report.rows_written, report.attempts) == (10, 1)
     (warning,) = [m for r in caplog.records if "DescribeConfigs" in (m := r.getMessage())]
     assert warning.count(f"{flow.principal} lacks DescribeConfigs on topic ") == 1
@@ -377,18 +377,18 @@ def test_verify_needs_what_is_printed_for_it(
         flow.revoke(line)
     lines = _granted(flow, "verify")
     assert _verify(flow).exit_code == 0
-    told = (
+    expected = (
         (f"topic '{flow.source}'", "29 TOPIC_AUTHORIZATION_FAILED"),
         (f"topic '{flow.target}'", "29 TOPIC_AUTHORIZATION_FAILED"),
         (f"group '{flow.group_id}'", "30 GROUP_AUTHORIZATION_FAILED"),
         (f"ids that begin with 'spark-eos/{flow.group_id}/'", "53 TRANSACTIONAL_ID_AUTH"),
     )
-    for line, words in zip(lines, told, strict=False):
+    for line, words in zip(lines, expected, strict=False):
         with flow.without(line):
             result = _verify(flow)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
         assert all(word in result.stderr for word in words), result.stderr
-    configs = lines[len(told) :]
+    configs = lines[len(expected) :]
     assert len(configs) == 2
     for line, topic in zip(configs, (flow.source, flow.target), strict=True):
         with flow.without(line):

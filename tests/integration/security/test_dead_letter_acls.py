@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from spark_eos import ExactlyOnceSink
 from spark_eos._cli import main
 from spark_eos.errors import AuthorizationError
-from support.dead_letters import headers_of, letter_topic, replay
+from support.dead_letters import create_dead_letter_topic, headers_of, replay
 from support.granting import Guarded
 from support.granting_mirrored import GuardedMirror
 from support.queries import relay, run_available
@@ -27,33 +27,31 @@ def _inflated(frame: DataFrame) -> DataFrame:
 def test_the_missing_one_is_named_before_the_query_starts(
     flow: Guarded, spark_eos_session: SparkSession
 ) -> None:
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.grant(*flow.commands())
-    more = {*flow.commands("--dead-letter-topic", letters)} - {*flow.commands()}
+    more = {*flow.commands("--dead-letter-topic", dlq)} - {*flow.commands()}
     (needed,) = [line for line in more if "DescribeConfigs" not in line]
-    sink = ExactlyOnceSink(**arguments(**flow.options(), dead_letter_topic=letters))
+    sink = ExactlyOnceSink(**arguments(**flow.options(), dead_letter_topic=dlq))
     with pytest.raises(AuthorizationError) as refusal:
         sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
-    assert f"lacks Write on topic '{letters}'. To grant: {needed}" in str(refusal.value)
+    assert f"lacks Write on topic '{dlq}'. To grant: {needed}" in str(refusal.value)
 
 
 @pytest.mark.slow
 def test_the_acls_printed_allow_reading_another_clusters_records(
     guarded_mirror: GuardedMirror, spark_eos_session: SparkSession
 ) -> None:
-    letters = letter_topic(guarded_mirror)
-    guarded_mirror.grant_all("--dead-letter-topic", letters)
+    dlq = create_dead_letter_topic(guarded_mirror)
+    guarded_mirror.grant_all("--dead-letter-topic", dlq)
     guarded_mirror.produce(["a", "large", "b"], partition=1, key=b"k", headers=[("trace", b"t")])
-    (report,) = run_available(
-        spark_eos_session, guarded_mirror, _inflated, dead_letter_topic=letters
-    )
+    (report,) = run_available(spark_eos_session, guarded_mirror, _inflated, dead_letter_topic=dlq)
     assert (report.delivery, report.dead_letters) == ("mirrored", {"too_large": 1})
     assert sorted(guarded_mirror.values()) == ["a", "b"]
-    (letter,) = guarded_mirror.written(letters)
-    assert (letter.key(), letter.value()) == (b"k", b"large")
-    told = headers_of(letter)
-    assert (told["trace"], told["__dlq.errors.topic"]) == ("t", guarded_mirror.source)
-    assert (told["__dlq.errors.partition"], told["__dlq.errors.offset"]) == ("1", "1")
+    (dead_letter,) = guarded_mirror.written(dlq)
+    assert (dead_letter.key(), dead_letter.value()) == (b"k", b"large")
+    headers = headers_of(dead_letter)
+    assert (headers["trace"], headers["__dlq.errors.topic"]) == ("t", guarded_mirror.source)
+    assert (headers["__dlq.errors.partition"], headers["__dlq.errors.offset"]) == ("1", "1")
     assert guarded_mirror.committed() == {0: 0, 1: 3}
 
 
@@ -61,21 +59,21 @@ def test_the_acls_printed_allow_reading_another_clusters_records(
 def test_a_replay_needs_the_rights_of_a_query(
     flow: Guarded, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
-    letters = letter_topic(flow)
-    flow.grant(*flow.commands("--dead-letter-topic", letters))
+    dlq = create_dead_letter_topic(flow)
+    flow.grant(*flow.commands("--dead-letter-topic", dlq))
     flow.produce(["a", "large", "b"], partition=0)
-    run_available(spark_eos_session, flow, _inflated, dead_letter_topic=letters)
-    for line in flow.commands("--dead-letter-topic", letters):
+    run_available(spark_eos_session, flow, _inflated, dead_letter_topic=dlq)
+    for line in flow.commands("--dead-letter-topic", dlq):
         flow.revoke(line)
     group = f"replay-{flow.name}"
-    names = ("--source", letters, "--target", flow.source, "--group-id", group)
+    names = ("--source", dlq, "--target", flow.source, "--group-id", group)
     read, *others = needed = flow.commands_for(*names)
     flow.grant(read)
     settings = tmp_path / "settings"
     settings.write_text("".join(f"{name}={text}\n" for name, text in flow.kafka.items()))
     servers = str(flow.kafka["bootstrap.servers"])
     where = ("--bootstrap-servers", servers, "--kafka-config", str(settings))
-    counted = CliRunner().invoke(main, ["dead-letters", "count", "--topic", letters, *where])
+    counted = CliRunner().invoke(main, ["dead-letters", "count", "--topic", dlq, *where])
     assert "\n1 dead letter.\n" in counted.stdout
     flow.grant(*others)
     # Without DescribeConfigs, brokers decide.
@@ -92,9 +90,9 @@ def test_a_replay_needs_the_rights_of_a_query(
 
 @pytest.mark.slow
 def test_what_is_printed_is_enough(flow: Guarded, spark_eos_session: SparkSession) -> None:
-    letters = letter_topic(flow)
-    flow.grant(*flow.commands("--dead-letter-topic", letters))
+    dlq = create_dead_letter_topic(flow)
+    flow.grant(*flow.commands("--dead-letter-topic", dlq))
     flow.produce(["a", "large", "b"], partition=0)
-    run_available(spark_eos_session, flow, _inflated, dead_letter_topic=letters)
+    run_available(spark_eos_session, flow, _inflated, dead_letter_topic=dlq)
     assert sorted(flow.values()) == ["a", "b"]
-    assert [m.value() for m in flow.written(letters)] == [b"large"]
+    assert [m.value() for m in flow.written(dlq)] == [b"large"]

@@ -207,7 +207,7 @@ def test_msk_signs_tokens_that_reach_the_broker(
     assert "marker" not in text
 
 
-def tell(settings: dict[str, Any], tmp_path: Path) -> list[str]:
+def command_options(settings: dict[str, Any], tmp_path: Path) -> list[str]:
     """The commands' option for client settings."""
     file = tmp_path / "client.properties"
     lines = [f"{name} = {value}" for name, value in settings.items()]
@@ -225,7 +225,7 @@ def test_the_commands_log_in_and_say_why_they_can_not(
     if command == "verify":
         arguments += ["--input", flow.source, "--output", flow.target, "--key", "--json"]
     good = secured.sasl("SCRAM-SHA-512")
-    result = CliRunner().invoke(main, [*arguments, *tell(good, tmp_path)])
+    result = CliRunner().invoke(main, [*arguments, *command_options(good, tmp_path)])
     if command == "status":
         assert f"group '{flow.group_id}' does not exist" in result.output
     elif command == "abort":
@@ -233,7 +233,7 @@ def test_the_commands_log_in_and_say_why_they_can_not(
     else:
         assert "has no committed offset" in result.output
     bad = {**good, "sasl.password": "marker-secret"}
-    result = CliRunner().invoke(main, [*arguments, *tell(bad, tmp_path)])
+    result = CliRunner().invoke(main, [*arguments, *command_options(bad, tmp_path)])
     assert result.exit_code == (2 if command == "verify" else 1)
     assert "check sasl.username and sasl.password" in result.output
     assert "marker" not in result.output

@@ -108,9 +108,9 @@ def test_python_and_spark_agree_on_each_time_zone(spark_eos_session: SparkSessio
         for moment in moments
     )
     seconds_of = (F.unix_seconds(time).alias(str(n)) for n, time in enumerate(local))
-    told = frame.select("name", *seconds_of).collect()
+    collected = frame.select("name", *seconds_of).collect()
     wrong = {}
-    for name, *seconds in told:
+    for name, *seconds in collected:
         zone = zone_of(name)
         for moment, local in zip(moments, seconds, strict=True):
             offset = moment.astimezone(zone).utcoffset()

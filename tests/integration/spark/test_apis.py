@@ -39,12 +39,12 @@ def test_records_are_relayed_as_they_are(api: Api, flow: Flow) -> None:
     flow.produce(["without key"], partition=0)
     api.start(flow).replay()
 
-    def told(message: Message) -> tuple[object, ...]:
+    def parts(message: Message) -> tuple[object, ...]:
         return message.value(), message.key(), message.headers(), message.partition()
 
     plain, *full = flow.written()
-    assert told(plain) == (b"without key", None, None, 0)
-    assert [told(m) for m in full] == [(value, b"key", headers, 1) for value in (b"a", b"b", None)]
+    assert parts(plain) == (b"without key", None, None, 0)
+    assert [parts(m) for m in full] == [(value, b"key", headers, 1) for value in (b"a", b"b", None)]
     assert {m.timestamp()[1] for m in full} == {stamp}
     _settled(flow, 1, 3)
 

@@ -213,8 +213,8 @@ def test_starting_offsets_count_besides_manually_set_offsets(
     flow, second = new_flow(), new_flow()
     flow.produce(range(4))
     second.produce(range(4, 6))
-    by_hand = {TopicPartition(flow.source, 0): 1, TopicPartition(flow.source, 1): 1}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
+    manual_offsets = {TopicPartition(flow.source, 0): 1, TopicPartition(flow.source, 1): 1}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, manual_offsets)
     read = {"starting_offsets": "latest", "subscribe": f"{flow.source},{second.source}"}
     run_available(spark_eos_session, flow, read=read)
     assert sorted(flow.values()) == ["2", "3"]
@@ -238,8 +238,8 @@ def test_a_topic_added_while_all_offsets_are_set_manually(
     earliest = {**read, "starting_offsets": "earliest"}
     flow.produce(range(4))
     run_available(spark_eos_session, flow, read=earliest)
-    by_hand = {TopicPartition(flow.source, 0): 2, TopicPartition(flow.source, 1): 2}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, by_hand)
+    manual_offsets = {TopicPartition(flow.source, 0): 2, TopicPartition(flow.source, 1): 2}
+    groups.set_offsets(flow.bootstrap_servers, flow.group_id, manual_offsets)
     added = new_flow(name=f"{flow.name}-added")
     added.produce(range(4, 10))
     flow.produce(range(10, 12))

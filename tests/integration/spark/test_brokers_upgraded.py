@@ -43,8 +43,8 @@ def _finalize_features(kafka: EmbeddedKafka) -> dict[str, int]:
             for name, one in found.items()
             if "finalized" in one and one["finalized"][1] < one["supported"][1]
         }
-        told = admin.update_features(higher)
-        assert set(told.values()) == {"OK"}, told
+        answer = admin.update_features(higher)
+        assert set(answer.values()) == {"OK"}, answer
     finally:
         admin.close()
     return higher

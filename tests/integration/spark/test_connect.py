@@ -179,13 +179,13 @@ def _by_sql(session: SparkSession, options: dict[str, Any], source: str) -> dict
     sink = ExactlyOnceSink(**arguments(**options))
     frame = sink.read(session, subscribe=source).select("source", "value")
     frame.createOrReplaceTempView("a_stream")
-    told = {}
+    refusals = {}
 
     def note(name: str, written: DataFrame) -> None:
         try:
             sink.write(written)
         except UnsupportedPipelineError as error:
-            told[name] = str(error)
+            refusals[name] = str(error)
 
     note("a view", session.table("a_stream"))
     note("SQL", session.sql("SELECT * FROM a_stream"))
@@ -197,7 +197,7 @@ def _by_sql(session: SparkSession, options: dict[str, Any], source: str) -> dict
     finally:
         session.conf.unset("spark.sql.maxPlanStringLength")
     note("as it is", frame)
-    return told
+    return refusals
 
 
 @pytest.mark.slow
@@ -205,11 +205,11 @@ def test_what_a_client_does_not_see_is_refused_in_words(
     connect_service: ConnectService, flow: Flow
 ) -> None:
     options = {**flow.options(), "delivery": "direct"}
-    told = connect_service.queries.ask(_by_sql, options, flow.source)
-    assert "spark.sql.maxPlanStringLength" in told.pop("cut")
-    assert told.keys() == {"a view", "SQL", "UNION"}
-    assert told.pop("UNION")
-    for text in told.values():
+    refusals = connect_service.queries.ask(_by_sql, options, flow.source)
+    assert "spark.sql.maxPlanStringLength" in refusals.pop("cut")
+    assert refusals.keys() == {"a view", "SQL", "UNION"}
+    assert refusals.pop("UNION")
+    for text in refusals.values():
         assert "on Spark Connect pass the DataFrame on as it is, not through a view or SQL" in text
 
 

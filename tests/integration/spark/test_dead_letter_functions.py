@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_eos import guarded
 from spark_eos._spark.dead_letter_columns import letter_columns
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
-from support.dead_letters import headers_of, letter_topic
+from support.dead_letters import create_dead_letter_topic, headers_of
 from support.flow import Flow
 from support.queries import run_available
 
@@ -44,24 +44,24 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FUNCTIONS)
 def test_one_bad_row_costs_one_row(flow: Flow, spark_eos_session: SparkSession, kind: str) -> None:
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     values = [str(n) if n % 10 != 3 else f"no {n}" for n in range(50)]
     flow.produce(values, partition=0)
 
     def transform(frame: DataFrame) -> DataFrame:
         return guarded(frame, FUNCTIONS[kind], "value string", kind=kind)
 
-    (report,) = run_available(spark_eos_session, flow, transform, dead_letter_topic=letters)
+    (report,) = run_available(spark_eos_session, flow, transform, dead_letter_topic=dlq)
     assert flow.merged_values(key=int) == [str(10 * n) for n in range(50) if n % 10 != 3]
-    found = flow.written(letters)
+    found = flow.written(dlq)
     assert [m.value() for m in found] == [b"no 3", b"no 13", b"no 23", b"no 33", b"no 43"]
-    told = headers_of(found[1])
-    assert told["__dlq.errors.offset"] == "13"
-    assert told["__dlq.errors.exception"] == {"arrow": "pyarrow.lib.ArrowInvalid"}.get(
+    headers = headers_of(found[1])
+    assert headers["__dlq.errors.offset"] == "13"
+    assert headers["__dlq.errors.exception"] == {"arrow": "pyarrow.lib.ArrowInvalid"}.get(
         kind, "ValueError"
     )
-    assert "no 13" in told["__dlq.errors.message"]
-    assert "__dlq.errors.stacktrace" not in told
+    assert "no 13" in headers["__dlq.errors.message"]
+    assert "__dlq.errors.stacktrace" not in headers
     assert report.dead_letters == {"exception": 5}
 
 
@@ -163,7 +163,7 @@ def test_without_a_topic_for_them_nothing_is_written_as_nulls(
 
 @pytest.mark.slow
 def test_an_error_that_can_not_be_encoded(flow: Flow, spark_eos_session: SparkSession) -> None:
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.produce(["1", "2"], partition=0)
 
     class OddError(ValueError):
@@ -179,10 +179,10 @@ def test_an_error_that_can_not_be_encoded(flow: Flow, spark_eos_session: SparkSe
         spark_eos_session,
         flow,
         lambda f: guarded(f, by_number, "value string"),
-        dead_letter_topic=letters,
+        dead_letter_topic=dlq,
     )
-    told = [headers_of(m)["__dlq.errors.message"] for m in flow.written(letters)]
-    assert told == ["unknown kind \\ud800", "OddError"]
+    messages = [headers_of(m)["__dlq.errors.message"] for m in flow.written(dlq)]
+    assert messages == ["unknown kind \\ud800", "OddError"]
 
 
 def test_a_row_that_has_lost_its_source_carries_no_record(spark_eos_session: SparkSession) -> None:

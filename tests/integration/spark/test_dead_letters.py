@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from spark_eos import guarded
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.dead_letter_topic import DeadLetterTopic
-from support.dead_letters import headers_of, letter_topic, replay
+from support.dead_letters import create_dead_letter_topic, headers_of, replay
 from support.flow import Flow
 from support.mirroring import MirroredFlow
 from support.queries import run_available
@@ -29,13 +29,13 @@ def with_error(frame: DataFrame) -> DataFrame:
 
 
 @pytest.fixture
-def letters(flow: Flow) -> str:
+def dlq(flow: Flow) -> str:
     """A dead-letter topic of three partitions."""
-    return letter_topic(flow)
+    return create_dead_letter_topic(flow)
 
 
 def test_rows_with_an_error_become_dead_letters(
-    flow: Flow, letters: str, spark_eos_session: SparkSession
+    flow: Flow, dlq: str, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(
         ["a", "bad b", "c", "bad d"],
@@ -45,9 +45,9 @@ def test_rows_with_an_error_become_dead_letters(
         timestamp=AT,
     )
     began = time.time_ns() // 1_000_000
-    (report,) = run_available(spark_eos_session, flow, with_error, dead_letter_topic=letters)
+    (report,) = run_available(spark_eos_session, flow, with_error, dead_letter_topic=dlq)
     assert flow.merged_values() == ["A", "C"]
-    found = flow.written(letters)
+    found = flow.written(dlq)
     assert [(m.value(), m.key(), m.partition()) for m in found] == [
         (b"bad b", b"k", 1),
         (b"bad d", b"k", 1),
@@ -72,7 +72,7 @@ def test_rows_with_an_error_become_dead_letters(
 
 @pytest.mark.slow
 def test_timestamps_up_to_1970_are_kept_and_in_dead_letters(
-    flow: Flow, letters: str, spark_eos_session: SparkSession
+    flow: Flow, dlq: str, spark_eos_session: SparkSession
 ) -> None:
     # confluent-kafka can't write a timestamp of 0 either.
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
@@ -84,9 +84,9 @@ def test_timestamps_up_to_1970_are_kept_and_in_dead_letters(
     def timed(frame: DataFrame) -> DataFrame:
         return with_error(frame).withColumn("timestamp", F.col("source.timestamp"))
 
-    (report,) = run_available(spark_eos_session, flow, timed, dead_letter_topic=letters)
+    (report,) = run_available(spark_eos_session, flow, timed, dead_letter_topic=dlq)
     assert [m.timestamp()[1] for m in flow.written()] == [1, -1, -1_500]
-    found = flow.written(letters)
+    found = flow.written(dlq)
     assert [headers_of(m)["__dlq.errors.timestamp"] for m in found] == ["0", "-1", "-1500"]
     assert report.timestamps_adjusted == 1
 
@@ -108,7 +108,7 @@ def fails(spark: SparkSession, flow: Flow, words: str, **options: Any) -> None:
 
 
 def test_too_many_of_them_end_the_query(
-    flow: Flow, letters: str, spark_eos_session: SparkSession
+    flow: Flow, dlq: str, spark_eos_session: SparkSession
 ) -> None:
     flow.produce([f"bad {n % 2}" for n in range(12)], partition=0)
     flow.produce(["a", "bad 0"], partition=1)
@@ -117,38 +117,38 @@ def test_too_many_of_them_end_the_query(
         flow,
         r"at least 1\d of 14 records are dead letters, and dead_letters\.limit=9 allows 9.*"
         r"Most frequent: 1\d times: it is bad 0\. .*raise dead_letters\.limit",
-        dead_letter_topic=letters,
+        dead_letter_topic=dlq,
         max_dead_letters=9,
         max_transaction_records=3,
     )
     # Never more than allowed, and nothing that comes after them.
-    written = len(flow.written(letters))
+    written = len(flow.written(dlq))
     assert written <= 9
     assert sum(flow.committed().values()) == written + len(flow.values())
     (report,) = run_available(
-        spark_eos_session, flow, with_error, dead_letter_topic=letters, max_dead_letters=13
+        spark_eos_session, flow, with_error, dead_letter_topic=dlq, max_dead_letters=13
     )
     assert report.dead_letters == {"error": 13 - written}
-    assert len(flow.written(letters)) == 13
+    assert len(flow.written(dlq)) == 13
     assert flow.values() == ["A"]
 
 
 @pytest.mark.slow
 def test_each_start_may_write_as_many_again(
-    flow: Flow, letters: str, spark_eos_session: SparkSession
+    flow: Flow, dlq: str, spark_eos_session: SparkSession
 ) -> None:
     flow.produce([f"bad {n}" for n in range(10)], partition=0)
     limit: dict[str, Any] = {
-        "dead_letter_topic": letters,
+        "dead_letter_topic": dlq,
         "max_dead_letters": 4,
         "max_transaction_records": 1,
     }
     for written in (4, 8):
         fails(spark_eos_session, flow, "dead_letters.limit=4 allows 4.*4 of them are in", **limit)
-        assert len(flow.written(letters)) == written
+        assert len(flow.written(dlq)) == written
     (report,) = run_available(spark_eos_session, flow, with_error, **limit)
     assert report.dead_letters == {"error": 2}
-    assert [m.value() for m in flow.written(letters)] == [b"bad %d" % n for n in range(10)]
+    assert [m.value() for m in flow.written(dlq)] == [b"bad %d" % n for n in range(10)]
 
 
 ONE_ERROR = r"all {} rows of the batch are dead letters with one error: {} times: it is bad 0\. "
@@ -166,10 +166,10 @@ def test_a_batch_of_one_error_ends_the_query_before_writing(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
 ) -> None:
     flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     # Their texts differ in what is the row's own.
     flow.produce([f"bad {n}" for n in range(6)], partition=0)
-    options: dict[str, Any] = {"dead_letter_topic": letters}
+    options: dict[str, Any] = {"dead_letter_topic": dlq}
     if delivery == "staged":
         options |= {"delivery": delivery, "progress_topic": f"progress-{flow.name}"}
         options["progress_partitions"] = 3
@@ -180,18 +180,18 @@ def test_a_batch_of_one_error_ends_the_query_before_writing(
             ONE_ERROR.format(6, 6) + "The first is .*None of them",
             **options,
         )
-        assert flow.written(letters) == []
+        assert flow.written(dlq) == []
     # The operator's word.
     (report,) = run_available(spark_eos_session, flow, with_error, **options, max_dead_letters=1.0)
     assert (report.delivery, report.dead_letters) == (delivery, {"error": 6})
     assert report.attempts == 1
-    assert len(flow.written(letters)) == 6
+    assert len(flow.written(dlq)) == 6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "written"), [(100, "None"), (8, "20")])
 def test_one_error_that_only_kafka_reports(
-    flow: Flow, letters: str, spark_eos_session: SparkSession, records: int, written: str
+    flow: Flow, dlq: str, spark_eos_session: SparkSession, records: int, written: str
 ) -> None:
     flow.produce(["fine"] * 20, partition=0)
     # Rows of later transactions are not known to be dead letters before they are handed over.
@@ -202,11 +202,11 @@ def test_one_error_that_only_kafka_reports(
             spark_eos_session,
             flow,
             lambda f: f.select("source", "value", F.lit("nowhere").alias("topic")),
-            dead_letter_topic=letters,
+            dead_letter_topic=dlq,
             max_block_ms=300,
             max_transaction_records=records,
         )
-    assert len(flow.written(letters)) == (20 if records == 8 else 0)
+    assert len(flow.written(dlq)) == (20 if records == 8 else 0)
 
 
 @pytest.mark.slow
@@ -215,10 +215,10 @@ def test_the_share_is_of_the_whole_batch_when_it_is_repeated(
     delivery: str, request: pytest.FixtureRequest, spark_eos_session: SparkSession
 ) -> None:
     flow: Flow = request.getfixturevalue(delivery)
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.produce(["good"] * 1_500, partition=0)
     flow.produce([f"bad {n}" if n % 9 == 0 else n for n in range(1_048)], partition=1)
-    options: dict[str, Any] = {"dead_letter_topic": letters}
+    options: dict[str, Any] = {"dead_letter_topic": dlq}
     # Ends in mid-batch, with one of the two partitions written.
     fails(spark_eos_session, flow, "allows 0", **options, max_dead_letters=0)
     assert len(flow.values()) == 1_500
@@ -237,7 +237,7 @@ def test_the_share_is_of_the_whole_batch_when_it_is_repeated(
     ],
 )
 def test_headers_in_other_styles(
-    flow: Flow, letters: str, spark_eos_session: SparkSession, style: str, names: set[str]
+    flow: Flow, dlq: str, spark_eos_session: SparkSession, style: str, names: set[str]
 ) -> None:
     flow.produce(["bad"], partition=0)
     texts = {"message": "no order", "exception": "ValueError", "stacktrace": "line 1"}
@@ -246,11 +246,11 @@ def test_headers_in_other_styles(
         spark_eos_session,
         flow,
         lambda f: f.select("source", "value", error.alias("error")),
-        dead_letter_topic=letters,
+        dead_letter_topic=dlq,
         dead_letter_headers=style,
         dead_letter_stacktrace=style == "streams",
     )
-    (found,) = map(headers_of, flow.written(letters))
+    (found,) = map(headers_of, flow.written(dlq))
     assert names <= found.keys()
     assert all(name.startswith(f"__{style}.errors.") for name in found)
     assert ("line 1" in found.values()) == (style == "streams")
@@ -259,30 +259,36 @@ def test_headers_in_other_styles(
 
 @pytest.mark.slow
 def test_a_record_with_dead_letter_headers_is_replayed_unchanged(
-    flow: Flow, letters: str, spark_eos_session: SparkSession
+    flow: Flow, dlq: str, spark_eos_session: SparkSession
 ) -> None:
     other = f"other-{flow.name}"
     flow.broker.create_topic(other, 2)
     # It looks like dead letters of others: of a style before and of one after this query's own.
-    told = {"topic": other, "partition": "1", "offset": "7", "reason": "too_large", "omitted": "x"}
+    fields = {
+        "topic": other,
+        "partition": "1",
+        "offset": "7",
+        "reason": "too_large",
+        "omitted": "x",
+    }
     brought = [
-        *((f"__connect.errors.{name}", text.encode()) for name, text in told.items()),
+        *((f"__connect.errors.{name}", text.encode()) for name, text in fields.items()),
         ("trace", b"t"),
-        *((f"__dlq.errors.{name}", text.encode()) for name, text in told.items()),
+        *((f"__dlq.errors.{name}", text.encode()) for name, text in fields.items()),
     ]
     flow.produce(["bad"], partition=0, headers=brought)
     run_available(
         spark_eos_session,
         flow,
         with_error,
-        dead_letter_topic=letters,
+        dead_letter_topic=dlq,
         dead_letter_headers="streams",
     )
-    assert len(flow.written(letters)) == 1
-    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
-    (letter,) = topic.read()
-    assert (letter.source, letter.reason) == ((flow.source, 0), "error")
-    assert "omitted" not in letter.error_headers
+    assert len(flow.written(dlq)) == 1
+    topic = DeadLetterTopic(ClientSettings(flow.kafka), dlq, 20)
+    (dead_letter,) = topic.read()
+    assert (dead_letter.source, dead_letter.reason) == ((flow.source, 0), "error")
+    assert "omitted" not in dead_letter.error_headers
     assert replay(flow).exit_code == 0
     assert [m.headers() for m in flow.written(flow.source)] == [brought, brought]
     assert flow.written(other) == []
@@ -293,7 +299,7 @@ def test_dead_letters_of_another_clusters_records_say_so(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, style: str
 ) -> None:
     flow = mirrored_flow
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     # As a copy has it: the output has the name of the source.
     flow.broker.create_topic(flow.source, 2)
     flow.produce(["a", "bad b"], partition=1, key=b"k")
@@ -301,12 +307,12 @@ def test_dead_letters_of_another_clusters_records_say_so(
         spark_eos_session,
         flow,
         lambda f: with_error(f).withColumn("topic", F.lit(flow.source)),
-        dead_letter_topic=letters,
+        dead_letter_topic=dlq,
         dead_letter_headers=style,
     )
     assert (report.delivery, report.dead_letters) == ("mirrored", {"error": 1})
-    (letter,) = flow.written(letters)
-    assert headers_of(letter)[f"__{style}.errors.cluster"] == flow.identity[0] != ""
+    (dead_letter,) = flow.written(dlq)
+    assert headers_of(dead_letter)[f"__{style}.errors.cluster"] == flow.identity[0] != ""
     # Its source is not the topic of that name here.
     assert replay(flow).exit_code == 0
     assert flow.values(flow.source) == ["A"]
@@ -315,7 +321,7 @@ def test_dead_letters_of_another_clusters_records_say_so(
 
 
 def test_staged_rows_have_no_position(
-    flow: Flow, letters: str, spark_eos_session: SparkSession
+    flow: Flow, dlq: str, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(["a", "bad b", "c"], partition=0, key=b"k")
     (report,) = run_available(
@@ -325,10 +331,10 @@ def test_staged_rows_have_no_position(
         delivery="staged",
         progress_topic=f"progress-{flow.name}",
         progress_partitions=3,
-        dead_letter_topic=letters,
+        dead_letter_topic=dlq,
     )
     assert sorted(flow.values()) == ["A", "C"]
-    (found,) = flow.written(letters)
+    (found,) = flow.written(dlq)
     assert (found.key(), found.value()) == (b"k", b"BAD B")
     assert headers_of(found) == {
         "__dlq.errors.group": flow.group_id,
@@ -345,7 +351,7 @@ def test_staged_rows_have_no_position(
 
 @pytest.mark.slow
 def test_staged_rows_that_still_carry_their_record_keep_it(
-    flow: Flow, letters: str, spark_eos_session: SparkSession
+    flow: Flow, dlq: str, spark_eos_session: SparkSession
 ) -> None:
     flow.produce(["a", "bad b"], partition=0, key=b"k", headers=[("trace", b"t1")], timestamp=AT)
 
@@ -360,12 +366,12 @@ def test_staged_rows_that_still_carry_their_record_keep_it(
         lambda f: guarded(f, parse, "value binary", errors="column").repartition(2),
         progress_topic=f"progress-{flow.name}",
         progress_partitions=3,
-        dead_letter_topic=letters,
+        dead_letter_topic=dlq,
     )
     assert (report.delivery, report.dead_letters) == ("staged", {"exception": 1})
     assert flow.values() == ["a"]
     # What the function was given, since it has made nothing of it.
-    (found,) = flow.written(letters)
+    (found,) = flow.written(dlq)
     assert (found.key(), found.value()) == (b"k", b"bad b")
-    told = headers_of(found)
-    assert (told["trace"], told["__dlq.errors.timestamp"]) == ("t1", str(AT))
+    headers = headers_of(found)
+    assert (headers["trace"], headers["__dlq.errors.timestamp"]) == ("t1", str(AT))

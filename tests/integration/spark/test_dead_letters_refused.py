@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos._batch_report import BatchReport
-from support.dead_letters import headers_of, letter_topic
+from support.dead_letters import create_dead_letter_topic, headers_of
 from support.flow import Flow
 from support.queries import run_available
 
@@ -19,9 +19,9 @@ def case(name: str, then: Any, otherwise: Any = None) -> Column:
 
 
 def run(spark: SparkSession, flow: Flow, transform: Any, **options: Any) -> tuple[BatchReport, str]:
-    letters = letter_topic(flow)
-    (report,) = run_available(spark, flow, transform, dead_letter_topic=letters, **options)
-    return report, letters
+    dlq = create_dead_letter_topic(flow)
+    (report,) = run_available(spark, flow, transform, dead_letter_topic=dlq, **options)
+    return report, dlq
 
 
 @pytest.mark.slow
@@ -60,25 +60,25 @@ def test_each_kind(flow: Flow, spark_eos_session: SparkSession) -> None:
         )
 
     # No less: a worker on a busy machine takes a while to connect.
-    report, letters = run(spark_eos_session, flow, transform, max_block_ms=3_000)
+    report, dlq = run(spark_eos_session, flow, transform, max_block_ms=3_000)
     assert flow.values(small) == ["good"]
     assert flow.values() == ["last"]
-    found = flow.written(letters)
+    found = flow.written(dlq)
     # The source's records as they came, in their order.
     assert [(m.value() or b"").decode() for m in found] == bad
     assert [headers_of(m)["trace"] for m in found] == ["t"] * len(bad)
     assert [headers_of(m)["__dlq.errors.offset"] for m in found] == [
         str(n + 1) for n in range(len(bad))
     ]
-    told = [headers_of(m)["__dlq.errors.reason"] for m in found]
-    assert told == [
+    reasons = [headers_of(m)["__dlq.errors.reason"] for m in found]
+    assert reasons == [
         *["too_large"] * 3,
         *["unknown_topic"] * 2,
         "unknown_partition",
         "invalid_header",
         "invalid_record",
     ]
-    assert report.dead_letters == dict(Counter(told))
+    assert report.dead_letters == dict(Counter(reasons))
     assert (report.attempts, report.rows_written) == (1, 2)
     assert flow.committed()[0] == len(bad) + 2
     assert flow.open_transactions() == []

@@ -99,8 +99,8 @@ def test_drivers_of_two_versions_take_over_from_each_other(
     delivery: str, earlier: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
-    letters = f"dlq-{flow.name}"
-    flow.broker.create_topic(letters, 2)
+    dlq = f"dlq-{flow.name}"
+    flow.broker.create_topic(dlq, 2)
     settings = {
         "kafka": flow.kafka,
         "source_kafka": flow.source_kafka,
@@ -110,7 +110,7 @@ def test_drivers_of_two_versions_take_over_from_each_other(
         "worker_directory": flow.worker_directory,
         "delivery": delivery,
         "progress_topic": f"progress-{flow.name}",
-        "dead_letter_topic": letters,
+        "dead_letter_topic": dlq,
         "source": flow.source,
         "unlucky": _UNLUCKY,
         "drain": False,
@@ -147,7 +147,7 @@ def test_drivers_of_two_versions_take_over_from_each_other(
         assert last.exit_status() == 0, last.output()[-6000:]
     found = look(
         flow,
-        dead_letter_topics=[letters],
+        dead_letter_topics=[dlq],
         key=True,
         # A staged query's offsets do not tell how far it is: all input counts as processed.
         group_id=None if delivery == "staged" else flow.group_id,
@@ -156,12 +156,12 @@ def test_drivers_of_two_versions_take_over_from_each_other(
     )
     assert found.verdict is Verdict.SOUND, found.anomalies
     written = sorted(int(message.key() or b"") for message in flow.written())
-    rejected = sorted(int(message.key() or b"") for message in flow.written(letters))
+    rejected = sorted(int(message.key() or b"") for message in flow.written(dlq))
     assert rejected == list(range(0, produced[0], _UNLUCKY))
     assert sorted(written + rejected) == list(range(produced[0]))
     # It is one query, whose batches count on.
     batches = [driver.batches() for driver in (*drivers, last)]
-    assert len({query for told in batches for query, _, _ in told}) == 1
-    firsts = [told[0][1] for told in batches if told]
+    assert len({query for reported in batches for query, _, _ in reported}) == 1
+    firsts = [reported[0][1] for reported in batches if reported]
     assert firsts == sorted(firsts)
     assert firsts[0] < firsts[1]

@@ -13,7 +13,7 @@ from spark_eos import ExactlyOnceSink, guarded
 from spark_eos._spark.failed_query import cause_of
 from support.apis import started
 from support.connect_server import ConnectService
-from support.dead_letters import headers_of, letter_topic
+from support.dead_letters import create_dead_letter_topic, headers_of
 from support.flow import Flow
 from support.sinks import arguments
 
@@ -120,11 +120,11 @@ def _progress(flow: Flow) -> dict[str, Any]:
     return {"progress_topic": f"progress-{flow.name}", "progress_partitions": 3}
 
 
-def _check(flow: Flow, letters: str, bad: list[bytes | None], name: str) -> None:
+def _check(flow: Flow, dlq: str, bad: list[bytes | None], name: str) -> None:
     values = sorted(flow.values())
     good = {"as json": ['{"v":"10","extra":1}', '{"v":"30","extra":1}'], "own error": ["10"]}
     assert values == good.get(name, ["10", "30"])
-    assert [m.value() for m in flow.written(letters)] == bad
+    assert [m.value() for m in flow.written(dlq)] == bad
 
 
 @pytest.mark.parametrize(
@@ -135,22 +135,22 @@ def _check(flow: Flow, letters: str, bad: list[bytes | None], name: str) -> None
     ],
 )
 def test_a_stream(flow: Flow, spark_eos_session: SparkSession, name: str) -> None:
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
     made = {**SQL, **PLAIN}[name]
-    options = {**flow.options(), "dead_letter_topic": letters, "delivery": "direct"}
+    options = {**flow.options(), "dead_letter_topic": dlq, "delivery": "direct"}
     _run(spark_eos_session, options, flow.source, made)
-    _check(flow, letters, [b"no", b"3"] if name == "own error" else [b"no"], name)
-    assert "ValueError" in headers_of(flow.written(letters)[0])["__dlq.errors.exception"]
+    _check(flow, dlq, [b"no", b"3"] if name == "own error" else [b"no"], name)
+    assert "ValueError" in headers_of(flow.written(dlq)[0])["__dlq.errors.exception"]
 
 
 @pytest.mark.parametrize("name", ["selected", pytest.param("as json", marks=pytest.mark.slow)])
 def test_a_users_own_function(flow: Flow, spark_eos_session: SparkSession, name: str) -> None:
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
-    options = {**flow.options(), "dead_letter_topic": letters}
+    options = {**flow.options(), "dead_letter_topic": dlq}
     _run(spark_eos_session, options, flow.source, PLAIN[name], in_function=True)
-    _check(flow, letters, [b"no"], name)
+    _check(flow, dlq, [b"no"], name)
 
 
 def _staged(frame: DataFrame) -> DataFrame:
@@ -188,23 +188,23 @@ def test_where_no_dead_letter_is_made_the_query_ends(
     options: dict[str, Any],
     in_function: bool,  # noqa: FBT001
 ) -> None:
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
-    letters_too = {"dead_letter_topic": letters} if options else {}
-    given = {**flow.options(), **_progress(flow), **letters_too}
+    dlq_option = {"dead_letter_topic": dlq} if options else {}
+    given = {**flow.options(), **_progress(flow), **dlq_option}
     with pytest.raises(StreamingQueryException) as ended:
         _run(spark_eos_session, given, flow.source, made, in_function=in_function)
     cause = cause_of(str(ended.value))
     where = f"WriteError: {flow.source}-0, offset 1: ValueError: invalid literal for int() with "
     assert cause.startswith(where), cause
     assert "errors='column'" in cause
-    assert flow.written() == flow.written(letters) == []
+    assert flow.written() == flow.written(dlq) == []
 
 
 @pytest.mark.slow
 def test_another_job_ends_at_a_bad_row(flow: Flow, spark_eos_session: SparkSession) -> None:
     """A user's own count before the sink is called, which would leave nulls in what it caches."""
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
 
     def cached(rows: DataFrame) -> DataFrame:
@@ -212,7 +212,7 @@ def test_another_job_ends_at_a_bad_row(flow: Flow, spark_eos_session: SparkSessi
         found.count()
         return found
 
-    options = {**flow.options(), "dead_letter_topic": letters}
+    options = {**flow.options(), "dead_letter_topic": dlq}
     with pytest.raises(StreamingQueryException, match=r"offset 1: ValueError.*errors='column'"):
         _run(spark_eos_session, options, flow.source, cached, in_function=True)
     assert flow.written() == []
@@ -225,21 +225,21 @@ def test_another_job_ends_at_a_bad_row(flow: Flow, spark_eos_session: SparkSessi
 def test_who_looks_at_an_error_may_leave_it_out(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
-    options = {**flow.options(), "dead_letter_topic": letters}
+    options = {**flow.options(), "dead_letter_topic": dlq}
 
     def good(frame: DataFrame) -> DataFrame:
         return _numbers(frame).where("source.error is null")
 
     _run(spark_eos_session, options, flow.source, good)
     assert sorted(flow.values()) == ["10", "30"]
-    assert flow.written(letters) == []
+    assert flow.written(dlq) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "in_function", "letter"),
+    ("name", "in_function", "dead_letter"),
     [("selected", False, b"no"), ("selected", True, b"no"), ("column, staged", False, None)],
 )
 def test_on_connect(
@@ -247,14 +247,14 @@ def test_on_connect(
     flow: Flow,
     name: str,
     in_function: bool,  # noqa: FBT001
-    letter: bytes | None,
+    dead_letter: bytes | None,
 ) -> None:
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
-    options = {**flow.options(), **_progress(flow), "dead_letter_topic": letters}
+    options = {**flow.options(), **_progress(flow), "dead_letter_topic": dlq}
     ask = connect_service.queries.ask
     assert ask(_on_connect, options, flow.source, name, in_function) == ""
-    _check(flow, letters, [letter], name)
+    _check(flow, dlq, [dead_letter], name)
 
 
 @pytest.mark.slow

@@ -69,8 +69,8 @@ def test_a_record_forges_no_error(
 ) -> None:
     flow.produce([record], partition=0)
     options = {**flow.options(), "delivery": "direct"}
-    text, told = queries.ask(_failure, options, flow.source, where)
+    text, shown = queries.ask(_failure, options, flow.source, where)
     name = flow.source if where == "guarded" else flow.group_id
     assert text.startswith(beginning.format(name)), text
-    assert told == entry
+    assert shown == entry
     assert flow.written() == []

@@ -63,19 +63,19 @@ def test_ctrl_c_ends_in_one_line(flow: Flow, tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-    told = log.read_text()
+    output = log.read_text()
     assert status == 128 + signal.SIGINT
     lines = [
         line
-        for line in told[len(before) :].splitlines()
+        for line in output[len(before) :].splitlines()
         # What the user asked for with basicConfig(level=INFO).
         if not line.startswith("INFO:")
     ]
     assert lines == ["Interrupted: the query has stopped; its next start continues from there."]
-    assert "Traceback" not in told
+    assert "Traceback" not in output
     # Nor has kafka-python said a word.
-    assert "kafka.net" not in told
-    assert "kafka.cluster" not in told
+    assert "kafka.net" not in output
+    assert "kafka.cluster" not in output
     assert flow.open_transactions() == []
 
 
@@ -108,9 +108,9 @@ run(query)
     finally:
         process.kill()
         process.wait()
-    told = log.read_text()
-    assert f"mine {how != 'caught'}" in told
+    output = log.read_text()
+    assert f"mine {how != 'caught'}" in output
     if how == "caught":
-        assert "as before True ERROR" in told
-        assert "py4j 0" in told
-    assert "Traceback" not in told
+        assert "as before True ERROR" in output
+        assert "py4j 0" in output
+    assert "Traceback" not in output

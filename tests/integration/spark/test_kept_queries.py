@@ -105,7 +105,7 @@ def test_it_is_continued(kept: tuple[int, Query], spark_eos_session: SparkSessio
     assert (following.batch_id, following.rows_written) == (2, BATCH)
     assert _values(query) == _once(range(_END + BATCH))
     settings = ClientSettings(query.flow.kafka)
-    (letter,) = DeadLetterTopic(settings, query.dead_letter_topic, 60).read()
-    assert (letter.value, letter.reason) == (b"7", "error")
-    told = letter.error_headers
-    assert (told["message"], told["group"]) == ("unlucky", query.flow.group_id)
+    (dead_letter,) = DeadLetterTopic(settings, query.dead_letter_topic, 60).read()
+    assert (dead_letter.value, dead_letter.reason) == (b"7", "error")
+    headers = dead_letter.error_headers
+    assert (headers["message"], headers["group"]) == ("unlucky", query.flow.group_id)

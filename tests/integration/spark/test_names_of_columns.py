@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from spark_eos import guarded
 from spark_eos._spark.names import known_name, with_known_names
 from spark_eos.errors import UnsupportedPipelineError
-from support.dead_letters import letter_topic
+from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
 from support.pipelines import viewed
 from support.queries import run_available
@@ -56,14 +56,14 @@ def test_an_error_in_capitals_makes_a_dead_letter(
     spark_eos_session: SparkSession,
     in_function: bool,  # noqa: FBT001
 ) -> None:
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.produce(["good", "bad"], partition=0)
     how: dict[str, Any] = {"transform": _judged}
     if in_function:
         how = {"function": lambda sink, rows, number: sink(_judged(rows), number)}
-    run_available(spark_eos_session, flow, **how, dead_letter_topic=letters)
+    run_available(spark_eos_session, flow, **how, dead_letter_topic=dlq)
     assert flow.values() == ["good"]
-    assert [m.value() for m in flow.written(letters)] == [b"bad"]
+    assert [m.value() for m in flow.written(dlq)] == [b"bad"]
 
 
 @pytest.fixture

@@ -95,10 +95,10 @@ def test_an_exception_of_a_python_function(
             flow,
             lambda f: f.select("source", F.udf(refuse)("value").alias("value")),
         )
-    told = str(failure.value)
-    assert "WriteError: batch 0 of group" in told
-    assert f"{flow.source}-0 offsets 0 to 3, {flow.source}-1 offset 0" in told
-    assert "ValueError: no thirteen here" in told.partition("WriteError: ")[2]
+    message = str(failure.value)
+    assert "WriteError: batch 0 of group" in message
+    assert f"{flow.source}-0 offsets 0 to 3, {flow.source}-1 offset 0" in message
+    assert "ValueError: no thirteen here" in message.partition("WriteError: ")[2]
     # The other partition's task may have ended before the job did.
     assert flow.values() in ([], ["a"])
 
@@ -126,10 +126,10 @@ def test_an_expression_that_fails(
     flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
     flow.produce([1, "no\nspark_eos.errors.WriteError: forged", 3], partition=0)
     options = {"progress_topic": f"progress-{flow.name}", "delivery": delivery, **flow.options()}
-    told = queries.ask(_error_of_cast, options, flow.source)
+    message = queries.ask(_error_of_cast, options, flow.source)
     where = f"WriteError: batch 0 of group {flow.group_id!r}: an expression of the query failed: "
-    assert told.startswith(f"{where}[CAST_INVALID_INPUT] The value 'no\\nspark_eos.errors.")
-    assert f"; the batch reads {flow.source}-0 offsets 0 to 2. Every start" in told
-    assert "that returns null (try_cast, try_divide, try_to_number, F.get), and give" in told
-    assert told.endswith(" EOS17")
+    assert message.startswith(f"{where}[CAST_INVALID_INPUT] The value 'no\\nspark_eos.errors.")
+    assert f"; the batch reads {flow.source}-0 offsets 0 to 2. Every start" in message
+    assert "that returns null (try_cast, try_divide, try_to_number, F.get), and give" in message
+    assert message.endswith(" EOS17")
     assert flow.values() == []

@@ -22,7 +22,7 @@ from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.schemas import SchemaRegistry
 from spark_eos.testing import EmbeddedSchemaRegistry
 from support.apis import Api, Queries
-from support.dead_letters import headers_of, letter_topic
+from support.dead_letters import create_dead_letter_topic, headers_of
 from support.flow import Flow
 from support.pipelines import priced
 from support.protobuf_messages import MessageDeserializer, MessageSerializer, compiled
@@ -158,7 +158,7 @@ def test_records_are_read_and_written_as_confluents_are(
     of: Format,
 ) -> None:
     flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     orders = Records(registry_client, flow.source, *of.orders, of=of)
     prices = Records(registry_client, flow.target, of.price, of=of)
     good = _orders(orders, 40)
@@ -169,7 +169,7 @@ def test_records_are_read_and_written_as_confluents_are(
     names |= {"message": of.message} if of.message else {}
     names |= {"errors": "column"} if delivery == "staged" else {}
     started = Api(queries).start(
-        flow, "priced", arguments=names, dead_letter_topic=letters, delivery=delivery
+        flow, "priced", arguments=names, dead_letter_topic=dlq, delivery=delivery
     )
     started.replay()
     assert {report["delivery"] for report in started.reports()} == {delivery}
@@ -178,7 +178,7 @@ def test_records_are_read_and_written_as_confluents_are(
     assert sorted(written) == sorted(expected)
     assert {prices.read(value)["cents"] for value in written} == {100 * n + 50 for n in range(40)}
     assert [m.key() for m in flow.written() if m.value() is None] == [b"gone"]
-    found = {m.value(): headers_of(m)["__dlq.errors.message"] for m in flow.written(letters)}
+    found = {m.value(): headers_of(m)["__dlq.errors.message"] for m in flow.written(dlq)}
     number = int.from_bytes(good[0][1:5], "big")
     assert found.keys() == {*broken}
     assert "byte 0x6f" in found[b"oops"]
@@ -195,7 +195,7 @@ def test_a_registry_that_is_away_makes_no_dead_letters(
     schema_registry: EmbeddedSchemaRegistry,
     registry_client: SchemaRegistryClient,
 ) -> None:
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     orders = Records(registry_client, flow.source, ORDER, ORDER_2)
     flow.produce([*_orders(orders, 20), b"oops"])
     url = {"url": schema_registry.url, "timeout": 1}
@@ -208,17 +208,17 @@ def test_a_registry_that_is_away_makes_no_dead_letters(
             before()
             return made
 
-        run_available(spark_eos_session, flow, text, dead_letter_topic=letters)
+        run_available(spark_eos_session, flow, text, dead_letter_topic=dlq)
 
     with pytest.raises(StreamingQueryException) as failed:
         start(schema_registry.kill, 2)
-    told = cause_of(str(failed.value))
+    cause = cause_of(str(failed.value))
     assert re.fullmatch(
         r"RegistryError: schema registry http://\S+, asked for schema id \d+: "
         r"ConnectError: .*, for 2 s \(max_wait\) \[more: spark-eos explain EOS29\]",
-        told,
-    ), told
-    assert flow.written() == flow.written(letters) == []
+        cause,
+    ), cause
+    assert flow.written() == flow.written(dlq) == []
     schema_registry.start()
 
     def away_for_a_while() -> None:
@@ -229,7 +229,7 @@ def test_a_registry_that_is_away_makes_no_dead_letters(
     start(away_for_a_while, 120)
     assert time.monotonic() - began > 8
     assert sorted(flow.values()) == sorted(f"o{n}" for n in range(20))
-    assert [m.value() for m in flow.written(letters)] == [b"oops"]
+    assert [m.value() for m in flow.written(dlq)] == [b"oops"]
 
 
 def test_a_bad_record_without_dead_letters_ends_the_query(
@@ -258,7 +258,9 @@ def test_the_source_stays_what_it_is(
     registry_client: SchemaRegistryClient,
 ) -> None:
     orders = Records(registry_client, flow.source, ORDER)
-    sink = ExactlyOnceSink(**flow.options(), dead_letters=DeadLetters(letter_topic(flow)))
+    sink = ExactlyOnceSink(
+        **flow.options(), dead_letters=DeadLetters(create_dead_letter_topic(flow))
+    )
     frame = sink.read(spark_eos_session, subscribe=flow.source, include_headers=True)
     registry = SchemaRegistry({"url": schema_registry.url})
     made = registry.decode(frame, subject=orders.subject)

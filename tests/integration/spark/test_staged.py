@@ -210,10 +210,10 @@ def test_spark_connect_with_a_checkpoint_on_another_file_system(
 ) -> None:
     flow.checkpoint = f"viewfs://tests/files/{flow.name}/check point"
     _produced(flow)
-    told = connect_service.queries.ask(
+    deliveries = connect_service.queries.ask(
         _staged_on_connect, flow.options(), flow.source, "append", "repartitioned"
     )
-    assert told == ["staged"]
+    assert deliveries == ["staged"]
     rows = [json.loads(value) for value in flow.values()]
     assert Counter(row["n"] for row in rows) == Counter(range(_RECORDS))
     copies = connect_service.files / flow.name / "check point" / "spark-eos" / "staged"

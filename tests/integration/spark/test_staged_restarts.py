@@ -74,7 +74,7 @@ def test_offsets_set_to_0_let_an_older_checkpoint_go_on(
     assert _numbers(flow) == Counter([*range(3 * _BATCH), *range(_BATCH, 3 * _BATCH)])
 
 
-def _lose_ledger(flow: Flow) -> None:
+def _lose_staged_commit(flow: Flow) -> None:
     commit_partition = TopicPartition(_options(flow)["progress_topic"], 0)
     groups.delete_offsets(flow.bootstrap_servers, flow.group_id, [commit_partition])
 
@@ -85,7 +85,7 @@ def test_a_staged_commit_lost_between_two_batches_is_restored(
 ) -> None:
     _produced(flow, range(1))
     _run(spark, flow)
-    _lose_ledger(flow)
+    _lose_staged_commit(flow)
     _produced(flow, range(1, 2))
     _run(spark, flow)
     assert _numbers(flow) == Counter(range(2 * _BATCH))
@@ -97,7 +97,7 @@ def test_a_staged_commit_lost_within_a_batch_is_refused(flow: Flow, spark: Spark
     _produced(flow, range(1, 2))
     with failing_once_staged():
         _run(spark, flow)
-    _lose_ledger(flow)
+    _lose_staged_commit(flow)
     with pytest.raises(Exception, match=OffsetsLostError.__name__):
         _run(spark, flow)
     assert _numbers(flow) == Counter(range(_BATCH))

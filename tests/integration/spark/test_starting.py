@@ -96,29 +96,29 @@ def test_the_readmes_query_under_plain_python(flow: Flow, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_session_without_the_kafka_source(tmp_path: Path) -> None:
-    told = _last_line(_run(tmp_path, _SINK.format(builder=_BARE, master="local[1]")))
-    assert told.startswith("spark_eos.errors.ConfigurationError: Spark has no Kafka source")
-    assert "session_builder()" in told
-    assert '--jars "$(spark-eos jars)"' in told
+    text = _last_line(_run(tmp_path, _SINK.format(builder=_BARE, master="local[1]")))
+    assert text.startswith("spark_eos.errors.ConfigurationError: Spark has no Kafka source")
+    assert "session_builder()" in text
+    assert '--jars "$(spark-eos jars)"' in text
 
 
 @pytest.mark.slow
 def test_workers_whose_python_lacks_packages(tmp_path: Path, other_python: str) -> None:
     code = _SINK.format(builder=_OURS, master="local[1]")
-    told = _last_line(_run(tmp_path, code, PYSPARK_PYTHON=other_python))
-    assert told.startswith(
+    text = _last_line(_run(tmp_path, code, PYSPARK_PYTHON=other_python))
+    assert text.startswith(
         f"spark_eos.errors.ConfigurationError: Spark's workers would run {other_python}"
     )
-    assert "no module 'pyspark'" in told
-    assert f"PYSPARK_PYTHON={sys.executable}" in told
+    assert "no module 'pyspark'" in text
+    assert f"PYSPARK_PYTHON={sys.executable}" in text
 
 
 @pytest.mark.slow
 def test_threads_that_are_not_pinned(tmp_path: Path) -> None:
     code = _SINK.format(builder=_OURS, master="local[1]")
-    told = _last_line(_run(tmp_path, code, PYSPARK_PIN_THREAD="false"))
-    assert told.startswith("spark_eos.errors.ConfigurationError: PYSPARK_PIN_THREAD is false")
-    assert "unset it before Python starts Spark" in told
+    text = _last_line(_run(tmp_path, code, PYSPARK_PIN_THREAD="false"))
+    assert text.startswith("spark_eos.errors.ConfigurationError: PYSPARK_PIN_THREAD is false")
+    assert "unset it before Python starts Spark" in text
 
 
 @pytest.mark.slow
@@ -136,8 +136,8 @@ def test_executors_without_the_package(flow: Flow, tmp_path: Path, other_python:
 @pytest.mark.slow
 def test_executors_without_the_program(flow: Flow, tmp_path: Path) -> None:
     nowhere = str(tmp_path / "bin" / "python")
-    told = _failed_on_executors(flow, tmp_path, nowhere)
-    assert f"ConfigurationError: there is no program {nowhere!r} on a host of" in told
+    text = _failed_on_executors(flow, tmp_path, nowhere)
+    assert f"ConfigurationError: there is no program {nowhere!r} on a host of" in text
 
 
 def _failed_on_executors(flow: Flow, directory: Path, python: str) -> str:
@@ -186,12 +186,12 @@ def test_a_checkpoint_that_can_not_be_created(
     (tmp_path / "file").touch()
     for place in (f"{tmp_path}/file/orders", "nofs://bucket/orders"):
         options = {**flow.options(), "checkpoint_location": place}
-        told = (
+        text = (
             request.getfixturevalue("connect_service").queries.ask(
                 _outcome_of_start, options, flow.source
             )
             if api == "connect"
             else _outcome_of_start(spark_eos_session, options, flow.source)
         )
-        assert told.startswith(f"CheckpointError: checkpoint_location '{place}' can't be created: ")
-        assert len(told.splitlines()) == 1
+        assert text.startswith(f"CheckpointError: checkpoint_location '{place}' can't be created: ")
+        assert len(text.splitlines()) == 1

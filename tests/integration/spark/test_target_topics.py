@@ -151,16 +151,16 @@ def test_rows_for_the_dead_letter_topic_are_refused(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     """Records there are letters of ours, which `replay` believes."""
-    letters = f"dlq-{flow.name}"
-    flow.broker.create_topic(letters)
+    dlq = f"dlq-{flow.name}"
+    flow.broker.create_topic(dlq)
     flow.produce(["a"], partition=0)
 
-    def to_letters(frame: DataFrame) -> DataFrame:
-        return frame.select("source", "value", F.lit(letters).alias("topic"))
+    def to_dlq(frame: DataFrame) -> DataFrame:
+        return frame.select("source", "value", F.lit(dlq).alias("topic"))
 
-    with pytest.raises(StreamingQueryException, match=f"the row is for '{letters}', the query's"):
-        run_available(spark_eos_session, flow, to_letters, dead_letter_topic=letters)
-    assert _ends(flow.bootstrap_servers, letters, 1) == 0
+    with pytest.raises(StreamingQueryException, match=f"the row is for '{dlq}', the query's"):
+        run_available(spark_eos_session, flow, to_dlq, dead_letter_topic=dlq)
+    assert _ends(flow.bootstrap_servers, dlq, 1) == 0
 
 
 @pytest.mark.parametrize("delivery", ["direct", pytest.param("staged", marks=pytest.mark.slow)])

@@ -134,10 +134,10 @@ def test_an_invalid_pattern_is_refused(queries: Queries, flow: Flow, pattern: ob
 def test_topics_that_spark_would_read_are_named_once(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    letters, other = f"dlq-{flow.source}", f"ma{flow.source}"
-    for topic in (letters, other):
+    dlq, other = f"dlq-{flow.source}", f"ma{flow.source}"
+    for topic in (dlq, other):
         flow.broker.create_topic(topic, 1)
-    sink = ExactlyOnceSink(**arguments(**flow.options(), dead_letter_topic=letters))
+    sink = ExactlyOnceSink(**arguments(**flow.options(), dead_letter_topic=dlq))
     with closing(sink), caplog.at_level(logging.WARNING, "spark_eos"):
         frame = sink.read(spark_eos_session, subscribePattern=flow.source)
         sink.write(frame.select("source", "key", "value"))

@@ -10,7 +10,7 @@ import pytest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import TopicNotFoundError, VerificationError
 from spark_eos.verify import Difference, Verdict
-from support.expecting import Outputs, Put, compared_with, counts, parquet, told
+from support.expecting import Outputs, Put, compared_with, counts, examples_of, parquet
 from support.flow import Flow
 from support.groups import set_offsets
 from support.planting import Writer, remove
@@ -66,21 +66,21 @@ def test_missing_duplicate_and_unexpected_rows(flow: Flow, tmp_path: Path) -> No
     }
     assert comparison.verdict is Verdict.ANOMALIES
     name = "expected.parquet"
-    assert told(comparison, Difference.MISSING) == [
+    assert examples_of(comparison, Difference.MISSING) == [
         ("b", "2", None, f"{name}:1", ["0:2"], "1 visible, 2 expected"),
         (None, "3", None, f"{name}:3", [], "0 visible, 1 expected"),
         ("d", None, None, f"{name}:4", [], "0 visible, 1 expected"),
     ]
-    assert told(comparison, Difference.DUPLICATE) == [
+    assert examples_of(comparison, Difference.DUPLICATE) == [
         ("a", "1", None, f"{name}:0", ["0:0", "1:0"], "3 visible, 1 expected")
     ]
-    assert told(comparison, Difference.UNEXPECTED) == [
+    assert examples_of(comparison, Difference.UNEXPECTED) == [
         ("", "3", None, None, ["0:3"], "1 visible, 0 expected"),
         ("d", "", None, None, ["0:4"], "1 visible, 0 expected"),
     ]
     few = compared_with(flow, tmp_path / name, examples=1)
     assert counts(few) == counts(comparison)
-    assert len(told(few, Difference.MISSING)) == 1
+    assert len(examples_of(few, Difference.MISSING)) == 1
 
 
 def test_differences_from_a_topic(flow: Flow) -> None:
@@ -89,12 +89,12 @@ def test_differences_from_a_topic(flow: Flow) -> None:
     comparison = compared_with(flow, expect)
     assert counts(comparison) == {Difference.MISSING: 3, Difference.UNEXPECTED: 1}
     topic = expect.removeprefix("topic:")
-    assert [one[3] for one in told(comparison, Difference.MISSING)] == [
+    assert [one[3] for one in examples_of(comparison, Difference.MISSING)] == [
         f"{topic}:0:1",
         f"{topic}:1:1",
         f"{topic}:1:2",
     ]
-    assert told(comparison, Difference.UNEXPECTED)[0][:2] == ("e", "5")
+    assert examples_of(comparison, Difference.UNEXPECTED)[0][:2] == ("e", "5")
 
 
 def test_without_a_column_of_keys_only_values_count(flow: Flow, tmp_path: Path) -> None:
@@ -162,12 +162,12 @@ def test_the_last_value_of_each_key(flow: Flow, tmp_path: Path) -> None:
         assert comparison.records_out == 10
     comparison = compared_with(flow, file, key=True)
     name = "expected.parquet"
-    last = told(comparison, Difference.VALUE)
+    last = examples_of(comparison, Difference.VALUE)
     assert last == [("a", "1", "3", f"{name}:0", last[0][4], "")]
-    assert [one[:4] + one[5:] for one in told(comparison, Difference.MISSING)] == [
+    assert [one[:4] + one[5:] for one in examples_of(comparison, Difference.MISSING)] == [
         ("c", "1", None, f"{name}:2", "deleted")
     ]
-    assert [one[:3] + one[5:] for one in told(comparison, Difference.UNEXPECTED)] == [
+    assert [one[:3] + one[5:] for one in examples_of(comparison, Difference.UNEXPECTED)] == [
         ("e", "5", None, ""),
         (None, "9", None, "without a key"),
     ]
@@ -196,7 +196,7 @@ def test_a_key_in_several_partitions_can_not_be_judged(flow: Flow, tmp_path: Pat
     assert list(comparison.unjudged.values()) == [1]
     wrong = compared_with(flow, parquet(tmp_path / "e.parquet", [("a", "3")]), key=True)
     assert counts(wrong) == {Difference.VALUE: 1}
-    assert told(wrong, Difference.VALUE)[0][4] == ["0:0", "1:0"]
+    assert examples_of(wrong, Difference.VALUE)[0][4] == ["0:0", "1:0"]
 
 
 def test_expected_rows_that_can_not_be_compared_by_key(flow: Flow, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_open_transactions(flow: Flow, tmp_path: Path) -> None:
     # What was committed behind the open one can't be seen either.
     assert counts(comparison) == {Difference.MISSING: 3, Difference.OPEN: 1}
     # Records 0 and 1, and a marker.
-    (example,) = told(comparison, Difference.OPEN)
+    (example,) = examples_of(comparison, Difference.OPEN)
     assert example[4:] == (["0:3"], "last stable offset 3, end 7")
     assert any("open transaction" in note for note in comparison.notes)
     prefixed = compared_with(flow, file, timeout=1, prefix="other-")
@@ -251,7 +251,7 @@ def test_offsets_that_are_about_to_change(flow: Flow, tmp_path: Path) -> None:
     writer.begin([], {1: 5})
     comparison = compared_with(flow, file, group_id=flow.group_id, timeout=1)
     assert counts(comparison) == {Difference.OPEN: 1}
-    detail = told(comparison, Difference.OPEN)[0][5]
+    detail = examples_of(comparison, Difference.OPEN)[0][5]
     assert detail == f"offset of group {flow.group_id} in {flow.source}:1 is about to change"
     assert counts(compared_with(flow, file, timeout=1)) == {}
     threading.Timer(0.5, writer.commit).start()
@@ -295,10 +295,10 @@ def test_many_rows_in_several_files_and_batches(flow: Flow, tmp_path: Path) -> N
         flow, tmp_path / "e", watch=lambda *step: progress.append(step), examples=3
     )
     assert counts(comparison) == {Difference.MISSING: 1, Difference.DUPLICATE: 1}
-    assert told(comparison, Difference.MISSING) == [
+    assert examples_of(comparison, Difference.MISSING) == [
         ("k3", "9999", None, "part-0.parquet:3333", [], "0 visible, 1 expected")
     ]
-    assert told(comparison, Difference.DUPLICATE) == [
+    assert examples_of(comparison, Difference.DUPLICATE) == [
         ("k0", "77", None, "part-2.parquet:25", ["0:77", "0:9999"], "2 visible, 1 expected")
     ]
     expected = [step for step in progress if step[0] == "Reading expected rows"]
@@ -311,7 +311,7 @@ def test_many_rows_in_several_files_and_batches(flow: Flow, tmp_path: Path) -> N
 def test_long_and_unprintable_values_are_shortened_and_escaped(flow: Flow, tmp_path: Path) -> None:
     Outputs(flow).write([("\x1b[2J", "é" * 5_000), ("k", "\n")])
     comparison = compared_with(flow, parquet(tmp_path / "e.parquet", []))
-    assert [one[:2] for one in told(comparison, Difference.UNEXPECTED)] == [
+    assert [one[:2] for one in examples_of(comparison, Difference.UNEXPECTED)] == [
         ("\\x1b[2J", "é" * 60 + "..."),
         ("k", "\\n"),
     ]

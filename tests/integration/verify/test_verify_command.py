@@ -20,7 +20,7 @@ from spark_eos.verify import Kind
 from spark_eos.verify.partitions import Partitions
 from spark_eos.verify.questions import DUE, Records
 from support import staging
-from support.dead_letters import letter_topic
+from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
 from support.planting import Writer, fill, look, name_of, set_offsets, sources
 from support.queries import run_available
@@ -112,14 +112,14 @@ def test_a_filter_is_not_reported_without_a_hint(flow: Flow) -> None:
     Writer(flow).write(ALL[1:4], ENDS)
     result = run(flow)
     assert result.exit_code == 1
-    told = " ".join(result.stdout.split())
-    assert "Note: 7 processed inputs were never written" in told
-    assert "--at-most-once-each" in told
+    output = " ".join(result.stdout.split())
+    assert "Note: 7 processed inputs were never written" in output
+    assert "--at-most-once-each" in output
     result = run(flow, "--at-most-once-each")
     assert result.exit_code == 0
     assert result.stdout.startswith("SOUND: 10 records in, 3 out")
-    told = " ".join(result.stdout.split())
-    assert "Note: 7 processed inputs have no output, which --at-most-once-each allows" in told
+    output = " ".join(result.stdout.split())
+    assert "Note: 7 processed inputs have no output, which --at-most-once-each allows" in output
     assert json.loads(run(flow, "--at-most-once-each", "--json").stdout)["verdict"] == "sound"
 
 
@@ -167,14 +167,14 @@ def test_outputs_that_can_not_be_matched_have_exit_status_2(
 ) -> None:
     """As those of a sound query that keeps its values alone; its dead letters have headers."""
     fill(flow, 10)
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     producer = Producer(flow.kafka)
     for number in range(20):
         producer.produce(flow.target, b"v", partition=number % 2)
-    producer.produce(letters, b"v", b"k", 0, headers={"source": b"x:0:0", "trace": b"t"})
+    producer.produce(dlq, b"v", b"k", 0, headers={"source": b"x:0:0", "trace": b"t"})
     assert producer.flush(60) == 0
     set_offsets(flow, {0: 10, 1: 10})
-    result = run(flow, *matching, "--dead-letter-topic", letters)
+    result = run(flow, *matching, "--dead-letter-topic", dlq)
     assert result.exit_code == 2
     assert f"none of the 20 records of {flow.target} has {what}" in result.stderr
     assert remedy in result.stderr

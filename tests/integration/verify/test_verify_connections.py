@@ -102,10 +102,10 @@ def test_a_group_whose_offsets_are_refused(
     file = parquet(tmp_path / "e.parquet", [(f"{p}-{offset}", "v") for p, offset in ALL])
     assert compared_with(sound, file, group_id=sound.group_id).verdict is Verdict.SOUND
     proxy.on(OffsetFetchRequest, refused(Code.GROUP_AUTHORIZATION_FAILED), times=None)
-    told = f"{sound.group_id}.*GROUP_AUTHORIZATION_FAILED"
-    with pytest.raises(VerificationError, match=told):
+    message = f"{sound.group_id}.*GROUP_AUTHORIZATION_FAILED"
+    with pytest.raises(VerificationError, match=message):
         look(sound)
-    with pytest.raises(VerificationError, match=told):
+    with pytest.raises(VerificationError, match=message):
         compared_with(sound, file, group_id=sound.group_id)
 
 

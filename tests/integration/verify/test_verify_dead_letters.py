@@ -6,7 +6,7 @@ import pytest
 
 from spark_eos.errors import VerificationError
 from spark_eos.verify import Kind, Verdict
-from support.dead_letters import letter_topic, write_not_utf8
+from support.dead_letters import create_dead_letter_topic, write_not_utf8
 from support.flow import Flow
 from support.planting import Writer, counts, examples, fill, look, name_of, sources
 
@@ -14,7 +14,7 @@ ALL = sources(range(5), range(5))
 MATCHINGS: list[dict[str, Any]] = [{}, {"header": "id"}, {"key": True}]
 
 
-def letter(
+def dead_letter_headers(
     flow: Flow, offset: object, *, style: str = "dlq", group: str = "", topic: str = ""
 ) -> dict[str, bytes]:
     """Headers of a dead letter of partition 0, by the flow's group unless told else."""
@@ -39,19 +39,23 @@ def write(writer: Writer, topic: str, *headers: dict[str, bytes], key: bytes = b
 
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_output_or_dead_letter(flow: Flow, style: str) -> None:
-    topic, writer = letter_topic(flow), Writer(flow)
+    topic, writer = create_dead_letter_topic(flow), Writer(flow)
     fill(flow)
     judged: dict[str, Any] = {"dead_letter_topics": [topic], "group_id": None}
     writer.write([s for s in ALL if s not in [(0, 1), (0, 3)]])
-    write(writer, topic, letter(flow, 1, style=style))
+    write(writer, topic, dead_letter_headers(flow, 1, style=style))
     found = look(flow, **judged)
     assert [example[0] for example in examples(found, Kind.LOST)] == ["0:3"]
     assert counts(found) == {Kind.LOST: 1}
     # Its source record is another query's dead letter itself, and has become one once more.
     other = "connect" if style == "dlq" else "dlq"
-    write(writer, topic, {**letter(flow, 0, style=other), **letter(flow, 3, style=style)})
+    write(
+        writer,
+        topic,
+        {**dead_letter_headers(flow, 0, style=other), **dead_letter_headers(flow, 3, style=style)},
+    )
     assert look(flow, **judged).verdict is Verdict.SOUND
-    write(writer, topic, letter(flow, 0, style=style))
+    write(writer, topic, dead_letter_headers(flow, 0, style=style))
     assert counts(look(flow, **judged)) == {Kind.DUPLICATE: 1}
 
 
@@ -62,26 +66,26 @@ def test_another_query_shares_source_and_dead_letter_topic(
     flow: Flow, matching: dict[str, Any], style: str
 ) -> None:
     """Only the query's own letters count: another's neither stand in for output nor double it."""
-    topic, writer = letter_topic(flow), Writer(flow)
+    topic, writer = create_dead_letter_topic(flow), Writer(flow)
     fill(flow)
     writer.write(ALL[:4], {0: 5, 1: 0})
     judged = {"dead_letter_topics": [topic], **matching}
 
-    def write_letter(group: str, offset: int) -> None:
+    def write_dead_letter(group: str, offset: int) -> None:
         name = name_of((0, offset))
-        headers = {"id": name, **letter(flow, offset, style=style, group=group)}
+        headers = {"id": name, **dead_letter_headers(flow, offset, style=style, group=group)}
         write(writer, topic, headers, key=name)
 
     # Of the record that is lost, and of one that is written.
-    write_letter("another", 4)
-    write_letter("another", 0)
+    write_dead_letter("another", 4)
+    write_dead_letter("another", 0)
     lost = look(flow, **judged)
     assert {kind: one.count for kind, one in lost.anomalies.items()} == {Kind.LOST: 1}
     (note,) = [note for note in lost.notes if "other queries" in note]
     assert f"not from group '{flow.group_id}'" in note
     assert note.endswith(": 2")
     # The query's own, of what it has not written.
-    write_letter(flow.group_id, 4)
+    write_dead_letter(flow.group_id, 4)
     assert look(flow, **judged).verdict is Verdict.SOUND
     # Without a group it is not known whose letters count.
     assert look(flow, group_id=None, **judged).unjudged == {
@@ -90,10 +94,10 @@ def test_another_query_shares_source_and_dead_letter_topic(
 
 
 def test_dead_letters_of_topics_that_are_not_inputs(flow: Flow) -> None:
-    topic, writer = letter_topic(flow), Writer(flow)
+    topic, writer = create_dead_letter_topic(flow), Writer(flow)
     fill(flow)
     writer.write(ALL)
-    own = {"id": b"0-1", **letter(flow, 1, group="another", topic="elsewhere")}
+    own = {"id": b"0-1", **dead_letter_headers(flow, 1, group="another", topic="elsewhere")}
     write(writer, topic, own, key=b"0-1")
     for matching in MATCHINGS:
         found = look(flow, dead_letter_topics=[topic], group_id=None, **matching)
@@ -104,11 +108,11 @@ def test_dead_letters_of_topics_that_are_not_inputs(flow: Flow) -> None:
 
 
 def test_positions_that_are_none_are_outputs_of_no_input(flow: Flow) -> None:
-    topic, writer = letter_topic(flow), Writer(flow)
+    topic, writer = create_dead_letter_topic(flow), Writer(flow)
     fill(flow)
     writer.write(ALL)
     numbers = ["\u00b2", "9" * 5_000, str(1 << 63), "-1", ""]
-    write(writer, topic, *(letter(flow, number) for number in numbers))
+    write(writer, topic, *(dead_letter_headers(flow, number) for number in numbers))
     positions = [f"{flow.source}:0:{number}".encode() for number in numbers]
     write(writer, flow.target, *({"src": position} for position in positions))
     found = look(flow, dead_letter_topics=[topic], group_id=None, examples=10)
@@ -123,11 +127,11 @@ def test_numbers_of_outputs_that_are_none(flow: Flow) -> None:
 
 
 def test_headers_of_which_a_name_is_not_utf8_say_nothing(flow: Flow) -> None:
-    topic = letter_topic(flow)
+    topic = create_dead_letter_topic(flow)
     fill(flow)
     Writer(flow).write(ALL)
     write_not_utf8(flow, flow.target, 0, [("src", f"{flow.source}:0:0".encode())])
-    write_not_utf8(flow, topic, 0, [*letter(flow, 0).items()])
+    write_not_utf8(flow, topic, 0, [*dead_letter_headers(flow, 0).items()])
     judged: dict[str, Any] = {"dead_letter_topics": [topic], "group_id": None}
     assert counts(look(flow, **judged)) == {Kind.PHANTOM: 2}
     # Nor how many outputs are expected.

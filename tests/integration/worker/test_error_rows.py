@@ -138,7 +138,7 @@ def _names_another_topic(_request: Any, answer: Any) -> None:
     answer.topics[0].topic_id = uuid.UUID(int=7)
 
 
-def _tells_of_one_twice(_request: Any, answer: Any) -> None:
+def _names_one_twice(_request: Any, answer: Any) -> None:
     answer.topics[0].partitions[1].partition_index = 0
 
 
@@ -147,7 +147,7 @@ def _tells_of_one_twice(_request: Any, answer: Any) -> None:
     [
         (_leaves_out, "{source}-0"),
         pytest.param(_names_another_topic, "{other}-0, {other}-1", marks=needs_topic_ids),
-        (_tells_of_one_twice, "{source}-0, {source}-0"),
+        (_names_one_twice, "{source}-0, {source}-0"),
     ],
 )
 def test_an_answer_about_something_else(change: Any, instead: str, rows: ProxiedWorker) -> None:
@@ -253,7 +253,7 @@ def test_a_query_ends_and_the_next_writes_every_row(
     assert sorted(map(int, proxied_flow.values())) == list(range(20))
 
 
-def _in_a_second_round(proxy: KafkaProxy) -> None:
+def _in_a_second_attempt(proxy: KafkaProxy) -> None:
     proxy.on(TxnOffsetCommitRequest, answered(0, _code(_REJECTED)))
 
 
@@ -263,7 +263,7 @@ def test_a_second_attempt_with_columns_under_an_alias(
     """``source.topic`` is then the row's target topic, too."""
     flow = proxied_flow
     flow.produce(range(20))
-    _in_a_second_round(proxy)
+    _in_a_second_attempt(proxy)
 
     def aliased(frame: DataFrame) -> DataFrame:
         target = F.lit(flow.target).alias("topic")
@@ -289,7 +289,7 @@ def test_rows_missing_from_a_second_attempt_end_the_query(
 ) -> None:
     """What is filtered out in one attempt only would count as having no output."""
     proxied_flow.produce(range(20))
-    _in_a_second_round(proxy)
+    _in_a_second_attempt(proxy)
     seen = tmp_path / "seen"
 
     def once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,7 @@ from spark_eos._kafka.dead_letter_topic import DeadLetterTopic
 from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.dead_letters import LETTER
 from spark_eos._worker.librdkafka_errors import TransactionError
-from support.dead_letters import headers_of, letter_topic, write_not_utf8
+from support.dead_letters import create_dead_letter_topic, headers_of, write_not_utf8
 from support.flow import Flow
 from support.members import started, writer_settings
 from support.planting import remove
@@ -28,45 +28,45 @@ _UNREADABLE = "headers, since one is null, or a name is not UTF-8 or has U+0000"
 @contextmanager
 def writing(flow: Flow, style: str = "dlq", **options: Any) -> Iterator[tuple[Transactions, str]]:
     """A worker's transactions into a topic of small records, with a dead-letter topic."""
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     flow.broker.create_topic(f"small-{flow.name}", 1, {"max.message.bytes": str(LIMIT)})
     chosen = {"topic": f"small-{flow.name}", **options}
-    settings = DeadLetterSettings(topic=letters, headers=style)
+    settings = DeadLetterSettings(topic=dlq, headers=style)
     with (
         started(flow) as membership,
         transactions(flow, membership, dead_letters=settings, **chosen) as found,
     ):
-        yield found, letters
+        yield found, dlq
         found.close()
 
 
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_a_dead_letter_of_a_deleted_record_says_that_it_is_a_row(flow: Flow, style: str) -> None:
     flow.produce(range(2), partition=0)
-    with writing(flow, style) as (found, letters):
+    with writing(flow, style) as (found, dlq):
         remove(flow, flow.source, 0, before=1)
         found.add(rows(flow, 0, 0, 1, values=[b"x" * 2 * LIMIT, b"x" * (2 * LIMIT + 1)]))
         found.commit()
-    first, second = flow.written(letters)
+    first, second = flow.written(dlq)
     assert first.value() == b"x" * 2 * LIMIT
     assert headers_of(first)[f"__{style}.errors.record"] == "row"
     assert second.value() == b"1"
     assert f"__{style}.errors.record" not in headers_of(second)
     # The row is for another topic alone.
-    topic = DeadLetterTopic(ClientSettings(flow.kafka), letters, 20)
-    assert [letter.home for letter in topic.read()] == [None, flow.source]
+    topic = DeadLetterTopic(ClientSettings(flow.kafka), dlq, 20)
+    assert [dead_letter.home for dead_letter in topic.read()] == [None, flow.source]
 
 
 def test_a_dead_letter_says_that_headers_can_not_be_read(flow: Flow) -> None:
     write_not_utf8(flow, flow.source, 0)
-    with writing(flow) as (found, letters):
+    with writing(flow) as (found, dlq):
         found.add(rows(flow, 0, 0, values=[b"x" * 2 * LIMIT]))
         found.commit()
-    (letter,) = flow.written(letters)
-    assert letter.value() == b"not UTF-8"
-    told = headers_of(letter)
-    assert told["__dlq.errors.omitted"] == _UNREADABLE
-    assert (told["__dlq.errors.topic"], told["__dlq.errors.offset"]) == (flow.source, "0")
+    (dead_letter,) = flow.written(dlq)
+    assert dead_letter.value() == b"not UTF-8"
+    headers = headers_of(dead_letter)
+    assert headers["__dlq.errors.omitted"] == _UNREADABLE
+    assert (headers["__dlq.errors.topic"], headers["__dlq.errors.offset"]) == (flow.source, "0")
 
 
 def _header(name: str) -> pa.Array:
@@ -102,16 +102,16 @@ def test_a_header_name_replaced_by_spark_is_not_written(
 ) -> None:
     write_not_utf8(flow, flow.source, 0)
     flow.produce(["replacement"], partition=0, headers=[("own\ufffd", b"x")])
-    with writing(flow) as (found, letters):
+    with writing(flow) as (found, dlq):
         if gone:
             remove(flow, flow.source, 0, before=2)
         for offset in (0, 1):
             found.add(rows(flow, 0, offset, **{LETTER: _carrying("own\ufffd")}))
         found.commit()
-    bad, good = flow.written(letters)
-    told = headers_of(bad)
-    assert told["__dlq.errors.omitted"] == _UNREADABLE
-    assert "own\ufffd" not in told
+    bad, good = flow.written(dlq)
+    headers = headers_of(bad)
+    assert headers["__dlq.errors.omitted"] == _UNREADABLE
+    assert "own\ufffd" not in headers
     # Of a record that is there the letter has what it holds, a name that looks replaced, too.
     own = None if gone else "x"
     assert headers_of(good).get("own\ufffd") == own
@@ -120,7 +120,7 @@ def test_a_header_name_replaced_by_spark_is_not_written(
         [b"carried"] * 2 if gone else [b"not UTF-8", b"replacement"]
     )
     # They are the source's records, whether or not it still has them.
-    assert "__dlq.errors.record" not in told
+    assert "__dlq.errors.record" not in headers
 
 
 def test_a_row_whose_own_header_can_not_be_written(flow: Flow) -> None:
@@ -130,24 +130,24 @@ def test_a_row_whose_own_header_can_not_be_written(flow: Flow) -> None:
         ["key", "value"],
     )
     headers = pa.ListArray.from_arrays(pa.array([0, 1]), items)
-    with writing(flow) as (found, letters):
+    with writing(flow) as (found, dlq):
         found.add(rows(flow, 0, 0, headers=headers))
         found.commit()
-    (letter,) = flow.written(letters)
-    assert headers_of(letter)["__dlq.errors.reason"] == "invalid_header"
-    assert letter.value() == b"a"
+    (dead_letter,) = flow.written(dlq)
+    assert headers_of(dead_letter)["__dlq.errors.reason"] == "invalid_header"
+    assert dead_letter.value() == b"a"
 
 
 def test_a_records_own_header_explains_no_dead_letter(flow: Flow) -> None:
     forged = "__dlq.errors.cluster\0"
-    told = {"value": base64.b64encode(b"whole").decode(), "headers": [{"key": forged}]}
-    with writing(flow) as (found, letters):
-        letter = pa.array([json.dumps({"error": "bad", "record": told})], pa.string())
-        found.add(rows(flow, 0, 0, headers=_header(forged), **{LETTER: letter}))
+    record = {"value": base64.b64encode(b"whole").decode(), "headers": [{"key": forged}]}
+    with writing(flow) as (found, dlq):
+        dead_letter = pa.array([json.dumps({"error": "bad", "record": record})], pa.string())
+        found.add(rows(flow, 0, 0, headers=_header(forged), **{LETTER: dead_letter}))
         found.commit()
-    (letter,) = flow.written(letters)
-    assert letter.value() == b"whole"
-    explained = headers_of(letter)
+    (dead_letter,) = flow.written(dlq)
+    assert dead_letter.value() == b"whole"
+    explained = headers_of(dead_letter)
     assert "__dlq.errors.cluster" not in explained
     assert explained["__dlq.errors.reason"] == "error"
     assert explained["__dlq.errors.omitted"] == _UNREADABLE

@@ -129,9 +129,9 @@ def test_rows_of_all_kinds_arrive_as_they_are(flow: Flow, *, own: bool, large: b
     arrived: dict[tuple[str, int], list[Any]] = {}
     for topic in targets:
         for m in flow.written(topic):
-            told = m.timestamp()[1] if own else None
+            timestamp = m.timestamp()[1] if own else None
             place = (topic, m.partition() or 0)
-            arrived.setdefault(place, []).append((m.key(), m.value(), headers_of(m), told))
+            arrived.setdefault(place, []).append((m.key(), m.value(), headers_of(m), timestamp))
     assert arrived == wanted
 
 
@@ -251,8 +251,8 @@ def test_sending_after_a_fatal_error_names_that_error(*, own: bool) -> None:
     with closing(Handle({**client, "enable.idempotence": True}, _ignore)) as handle:
         fail(handle._handle, KafkaError._FENCED, b"by another")
         sender = RecordSender(handle, settings, _unchanged)
-        told = "source in-0 offset 7, for topic 't': .*_FENCED.*by another"
-        with pytest.raises(TransactionError, match=told):
+        message = "source in-0 offset 7, for topic 't': .*_FENCED.*by another"
+        with pytest.raises(TransactionError, match=message):
             sender.produce(found, target_topics(found, "t"), {})
 
 
@@ -380,8 +380,8 @@ def test_a_token_that_is_none_is_reported(given: Any) -> None:
 
 
 @pytest.fixture
-def anew() -> Iterator[None]:
-    """The library is looked at once in a process; here again, and afterwards too."""
+def library_not_loaded() -> Iterator[None]:
+    """A process checks the library once; check it again in the test, and after it."""
     librdkafka.library.cache_clear()
     yield
     librdkafka.library.cache_clear()
@@ -398,7 +398,7 @@ def _with_a_new_field(structure: type[ctypes.Structure], before: str) -> Any:
     return np.dtype(Other)
 
 
-@pytest.mark.usefixtures("anew")
+@pytest.mark.usefixtures("library_not_loaded")
 @pytest.mark.parametrize(
     ("name", "before"),
     [("MESSAGE", "key_size"), ("MESSAGE", "number"), ("ARGUMENT", "second"), ("ARGUMENT", "rest")],
@@ -412,14 +412,14 @@ def test_structures_of_another_form_are_refused(
         librdkafka.library()
 
 
-@pytest.mark.usefixtures("anew")
+@pytest.mark.usefixtures("library_not_loaded")
 def test_a_library_without_a_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(librdkafka_api.FUNCTIONS, "no_such_call", (ctypes.c_int,))
     with pytest.raises(ConfigurationError, match=r"no_such_call.* install confluent-kafka"):
         librdkafka.library()
 
 
-@pytest.mark.usefixtures("anew")
+@pytest.mark.usefixtures("library_not_loaded")
 def test_another_major_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(librdkafka, "_MAJOR", 3)
     with pytest.raises(ConfigurationError, match=r"of version 0x02.* install confluent-kafka"):
@@ -448,7 +448,7 @@ def test_other_threads_run_while_it_waits(proxied_flow: Flow, proxy: KafkaProxy)
     assert turns > 5
 
 
-@pytest.mark.usefixtures("anew")
+@pytest.mark.usefixtures("library_not_loaded")
 def test_arguments_of_another_form_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Argument(ctypes.Structure):
         _fields_ = (*librdkafka_api.Argument._fields_[:-1], ("rest", ctypes.c_char * 48))

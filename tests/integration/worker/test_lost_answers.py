@@ -156,9 +156,9 @@ def test_an_epoch_from_before_the_fencing_is_not_the_producers(worker: ProxiedWo
     def older(_request: Any, answer: Any) -> None:
         answer.transaction_states[0].producer_epoch -= 1
 
-    told = worker.proxy.on(DescribeTransactionsRequest, faults.Rewrite(older))
+    rewritten = worker.proxy.on(DescribeTransactionsRequest, faults.Rewrite(older))
     worker.add_and_commit()
-    assert told.hits
+    assert rewritten.hits
 
 
 def test_the_run_waits_for_a_late_answer_to_init_producer_id(

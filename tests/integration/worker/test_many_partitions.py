@@ -15,7 +15,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker import topic_rules
 from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.plan import BatchRange, PartitionPlan, Shared, batch_plan
-from support.dead_letters import letter_topic
+from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
 from support.members import started, writer_settings
 from support.sinks import changed
@@ -56,7 +56,7 @@ def test_many_source_partitions(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> 
     flow.broker.add_partitions(flow.source, _PARTITIONS)
     settings = changed(
         writer_settings(flow),
-        dead_letters=DeadLetterSettings(topic=letter_topic(flow)),
+        dead_letters=DeadLetterSettings(topic=create_dead_letter_topic(flow)),
         max_transaction_records=1,
     )
 

@@ -113,11 +113,11 @@ def test_unmarked_out_of_order_rows_are_reported_and_found_again(
     ):
         runs.batch(10, rows=out_of_order, while_planned=refuse)
     proxy.reset()
-    told = (
+    message = (
         f"Rows of {flow.source}-0 from this batch may not be written although later ones are, and "
         "this could not be noted in the group's offsets: "
     )
-    assert told in str(failure.value)
+    assert message in str(failure.value)
     assert "29 TOPIC_AUTHORIZATION_FAILED" in str(failure.value)
     assert f"--topic {flow.source}:0 --to-offset N" in str(failure.value)
     written = flow.values()

@@ -98,7 +98,7 @@ def test_a_batch_reports_the_lowest_version_sent(proxied_flow: Flow, proxy: Kafk
         assert runs.batch(2, 0).offset_commit_version == 6
         # The first attempt's offsets go by id and are rejected, the second attempt's go by name.
         proxy.on(TxnOffsetCommitRequest, answered(113))
-        report = runs.batch(4, 0, while_planned=downgrade, in_round=2)
+        report = runs.batch(4, 0, while_planned=downgrade, in_attempt=2)
         assert (report.attempts, report.rows_written) == (2, 2)
         assert _sent(proxy) == [6, 6, 5]
         assert report.offset_commit_version == 5

@@ -17,7 +17,7 @@ from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.records import SourceRows
 from spark_eos.errors import WriteError
-from support.dead_letters import letter_topic
+from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
 from support.proxy import KafkaProxy
@@ -149,9 +149,9 @@ def test_rows_wait_if_brokers_would_take_earlier_rows_too_late(
 def test_a_single_row_that_is_too_slow_is_no_dead_letter(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    letters = letter_topic(proxied_flow)
+    dlq = create_dead_letter_topic(proxied_flow)
     proxy.on(ProduceRequest, DropRequest(), times=None)
-    with running(proxied_flow, **_BRIEFLY, dead_letters=DeadLetterSettings(topic=letters)) as runs:
+    with running(proxied_flow, **_BRIEFLY, dead_letters=DeadLetterSettings(topic=dlq)) as runs:
         with pytest.raises(WriteError) as failure:
             runs.batch(20, 0)
         proxy.reset()
@@ -160,4 +160,4 @@ def test_a_single_row_that_is_too_slow_is_no_dead_letter(
     row = f"the row of source {proxied_flow.source}-0 offset 0 alone"
     assert re.search(rf"with {row} was open for \d{{3,}} ms, longer than", reason)
     assert "transactions.timeout_ms=1000" in reason
-    assert proxied_flow.written(letters) == []
+    assert proxied_flow.written(dlq) == []

@@ -10,7 +10,7 @@ from kafka import KafkaProducer
 
 from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.records import SourceRows
-from support.dead_letters import headers_of, letter_topic
+from support.dead_letters import create_dead_letter_topic, headers_of
 from support.flow import Flow
 from support.members import started
 from support.writing import rows, transactions
@@ -38,8 +38,8 @@ def test_millisecond_0_of_1970_is_written_as_1_and_counted(flow: Flow) -> None:
         writing.add(_rows(flow, [0, 1, 0, -1_000, -(10**15), 1_700_000_000_000, None]))
         writing.commit()
         assert writing.counters.timestamps_adjusted == 2
-    *told, now = _written(flow)
-    assert told == [1, 1, 1, -1_000, -(10**15), 1_700_000_000_000]
+    *timestamps, now = _written(flow)
+    assert timestamps == [1, 1, 1, -1_000, -(10**15), 1_700_000_000_000]
     assert now >= before
 
 
@@ -57,12 +57,12 @@ def test_a_record_of_before_1970_and_one_without_timestamp(
     flow: Flow, config: dict[str, str], refused: list[int]
 ) -> None:
     """Kafka's NO_TIMESTAMP, -1, is taken by each topic: old producers write it."""
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     given = [-1, -1_000, 1_000, -1, -2]
     flow.produce(range(len(given)), partition=0)
     topic = f"judging-{flow.name}"
     flow.broker.create_topic(topic, 1, config)
-    settings: Any = DeadLetterSettings(topic=letters)
+    settings: Any = DeadLetterSettings(topic=dlq)
     with (
         started(flow) as membership,
         transactions(flow, membership, topic=topic, dead_letters=settings) as writing,
@@ -70,8 +70,8 @@ def test_a_record_of_before_1970_and_one_without_timestamp(
         writing.add(_rows(flow, given))
         writing.commit()
     assert _written(flow, topic) == [at for at in given if at not in refused]
-    told = [headers_of(m)["__dlq.errors.reason"] for m in flow.written(letters)]
-    assert told == ["invalid_record"] * len(refused)
+    reasons = [headers_of(m)["__dlq.errors.reason"] for m in flow.written(dlq)]
+    assert reasons == ["invalid_record"] * len(refused)
 
 
 _DAY = 86_400_000
@@ -116,14 +116,14 @@ def test_rows_older_than_the_retention_are_counted(
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_a_dead_letter_has_its_records_timestamp(flow: Flow, style: str) -> None:
     before = int(time.time() * 1000)
-    letters = letter_topic(flow)
+    dlq = create_dead_letter_topic(flow)
     records = [0, -5, -1, 1_000]
     # confluent-kafka can't write a timestamp of 0 either.
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
     for milliseconds in records:
         producer.send(flow.source, b"v", partition=0, timestamp_ms=milliseconds).get(60)
     producer.close()
-    settings: Any = DeadLetterSettings(topic=letters, headers=style)
+    settings: Any = DeadLetterSettings(topic=dlq, headers=style)
     with (
         started(flow) as membership,
         transactions(flow, membership, dead_letters=settings) as writing,
@@ -132,6 +132,6 @@ def test_a_dead_letter_has_its_records_timestamp(flow: Flow, style: str) -> None
         writing.commit()
         assert writing.counters.timestamps_adjusted == 0
         writing.close()
-    assert min(_written(flow, letters)) >= before
-    told = [headers_of(m)[f"__{style}.errors.timestamp"] for m in flow.written(letters)]
-    assert told == ["0", "-5", "-1", "1000"]
+    assert min(_written(flow, dlq)) >= before
+    timestamps = [headers_of(m)[f"__{style}.errors.timestamp"] for m in flow.written(dlq)]
+    assert timestamps == ["0", "-5", "-1", "1000"]

@@ -24,7 +24,7 @@ from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.records import SourceRows
 from spark_eos._worker.topic_rules import batch_size
 from spark_eos.acls import Operation
-from support.dead_letters import headers_of, letter_topic
+from support.dead_letters import create_dead_letter_topic, headers_of
 from support.flow import Flow
 from support.members import started
 from support.topic_limits import set_limit, small_topic
@@ -66,10 +66,10 @@ def writing(flow: Flow, **options: Any) -> Iterator[Transactions]:
 
 
 @contextmanager
-def writing_letters(
-    flow: Flow, letters: dict[str, str] | None = None, **options: Any
+def writing_dead_letters(
+    flow: Flow, config: dict[str, str] | None = None, **options: Any
 ) -> Iterator[tuple[Transactions, str]]:
-    topic = letter_topic(flow, letters or {})
+    topic = create_dead_letter_topic(flow, config or {})
     settings = DeadLetterSettings(topic=topic)
     with writing(flow, dead_letters=settings, **options) as found:
         yield found, topic
@@ -214,12 +214,12 @@ def test_a_log_append_time_topic_takes_any_timestamp(flow: Flow) -> None:
 def test_sizes_count_before_compression(flow: Flow, stored: str) -> None:
     topic = small_topic(flow, LIMIT, {"compression.type": stored})
     client = ClientSettings({**flow.kafka, "compression.type": "gzip"})
-    with writing_letters(flow, topic=topic, client=client) as (found, letters):
+    with writing_dead_letters(flow, topic=topic, client=client) as (found, dlq):
         flow.produce([b"0", b"1"], partition=0)
         found.add(rows(flow, 0, [b"x" * 2 * LIMIT, b"x"]))
         found.commit()
     assert flow.values(topic) == ["x"]
-    assert flow.values(letters) == ["0"]
+    assert flow.values(dlq) == ["0"]
 
 
 # Dead letters ------------------------------------------------------------------------------------
@@ -235,14 +235,14 @@ def test_what_grows_when_the_broker_compresses_it_is_counted(flow: Flow, stored:
     whole = random.Random(1).randbytes(LIMIT - 72)
     assert batch_size(None, whole, []) == LIMIT
     flow.produce(range(21), partition=0)
-    with writing_letters(flow, client=client) as (found, letters):
+    with writing_dead_letters(flow, client=client) as (found, dlq):
         topic = small_topic(flow, configs=configs)
         topics: list[str | None] = [topic] * len(half)
         found.add(rows(flow, 0, half, topics=topics))
         found.add(rows(flow, len(half), [whole], topics=[topic]))
         found.commit()
     assert [record.value() for record in flow.written(topic)] == half
-    assert flow.values(letters) == [str(len(half))]
+    assert flow.values(dlq) == [str(len(half))]
 
 
 def test_bad_rows_become_dead_letters_in_the_same_transaction(
@@ -259,14 +259,14 @@ def test_bad_rows_become_dead_letters_in_the_same_transaction(
     small = small_topic(flow)
     flow.produce(range(3_000), partition=0)
     values: list[bytes | None] = [b"x" * (LIMIT + n if n % 100 == 7 else 100) for n in range(1_000)]
-    with writing_letters(flow, topic=small, max_transaction_records=10_000) as (found, letters):
+    with writing_dead_letters(flow, topic=small, max_transaction_records=10_000) as (found, dlq):
         for first in (0, 1_000, 2_000):
             found.add(rows(flow, first, values))
         found.commit()
         assert found.letters is not None
         assert found.letters.counts.reasons == {"too_large": 30}
     assert len(flow.written(small)) == 2_970
-    assert sorted(map(int, flow.values(letters))) == [n for n in range(3_000) if n % 100 == 7]
+    assert sorted(map(int, flow.values(dlq))) == [n for n in range(3_000) if n % 100 == 7]
     assert given_up == []
 
 
@@ -277,10 +277,10 @@ def test_dead_letters_never_exceed_their_topics_limit(flow: Flow) -> None:
     bounded = {"max.message.bytes": "5000", "message.timestamp.before.max.ms": str(DAY)}
     compacted = f"compacted-{flow.name}"
     flow.broker.create_topic(compacted, 1, {"cleanup.policy": "compact"})
-    with writing_letters(flow, bounded, topic=compacted) as (found, letters):
+    with writing_dead_letters(flow, bounded, topic=compacted) as (found, dlq):
         found.add(rows(flow, 0, values, timestamps=old))
         found.commit()
-    first, *others = flow.written(letters)
+    first, *others = flow.written(dlq)
     assert (first.value(), headers_of(first)["__dlq.errors.omitted"]) == (
         None,
         "value of 9000 bytes",
@@ -297,28 +297,28 @@ def test_a_default_dead_letter_leaves_out_what_is_too_large(flow: Flow, part: st
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers, max_request_size=2_000_000)
     with closing(producer):
         producer.send(flow.source, **given, partition=0).get(60)
-    with writing_letters(flow) as (found, letters):
+    with writing_dead_letters(flow) as (found, dlq):
         found.add(support.writing.rows(flow, 0, 0, error=pa.array(["bad"])))
         found.commit()
-    (letter,) = flow.written(letters)
-    told = headers_of(letter)
+    (dead_letter,) = flow.written(dlq)
+    headers = headers_of(dead_letter)
     size = 999_901 if part == "headers" else 999_900
-    assert told["__dlq.errors.omitted"] == f"{part} of {size} bytes"
-    assert letter.key() == (None if part == "key" else b"k")
-    assert letter.value() == (None if part == "value" else b"v")
-    assert told.get("h") == (None if part == "headers" else "h")
+    assert headers["__dlq.errors.omitted"] == f"{part} of {size} bytes"
+    assert dead_letter.key() == (None if part == "key" else b"k")
+    assert dead_letter.value() == (None if part == "value" else b"v")
+    assert headers.get("h") == (None if part == "headers" else "h")
     assert flow.committed() == {0: 1}
 
 
 def test_a_dead_letter_too_large_for_its_topic_ends_the_query(flow: Flow) -> None:
     flow.produce(["a"], partition=0, key=b"k" * 6_000)
     small = small_topic(flow)
-    with writing_letters(flow, {"max.message.bytes": "200"}, topic=small) as (found, letters):
+    with writing_dead_letters(flow, {"max.message.bytes": "200"}, topic=small) as (found, dlq):
         with pytest.raises(TransactionError, match="headers that explain it are too") as error:
             found.add(rows(flow, 0, [b"x" * LIMIT]))
         assert not error.value.again
         found.abort()
-    assert flow.values(letters) == []
+    assert flow.values(dlq) == []
 
 
 # The client's queue ------------------------------------------------------------------------------
@@ -333,11 +333,11 @@ def test_a_row_larger_than_the_queue_is_a_dead_letter(flow: Flow, key: bytes | N
     client = ClientSettings({**flow.kafka, "queue.buffering.max.kbytes": QUEUE // 1024})
     values: list[bytes | None] = [b"a", b"x" * (QUEUE + 1), b"x" * QUEUE]
     fault = rf"its value of {QUEUE + 1} bytes .*\(kafka\['queue\.buffering\.max\.kbytes'\]\)"
-    with writing_letters(flow, client=client) as (found, letters):
+    with writing_dead_letters(flow, client=client) as (found, dlq):
         found.add(rows(flow, 0, values, keys=[key] * 3))
         found.commit()
-    (letter,) = flow.written(letters)
-    assert re.search(fault, headers_of(letter)["__dlq.errors.message"])
+    (dead_letter,) = flow.written(dlq)
+    assert re.search(fault, headers_of(dead_letter)["__dlq.errors.message"])
     assert [len(m.value() or b"") for m in flow.written()] == [1, QUEUE]
     with writing(flow, client=client) as found:
         with pytest.raises(TransactionError, match=f"{flow.source}-0 offset 4, .*{fault}") as error:
@@ -456,15 +456,15 @@ def test_rows_for_unwritable_topic_names_become_dead_letters(flow: Flow) -> None
     flow.produce(impossible, partition=0)
     values: list[bytes | None] = [b"v"] * len(impossible)
     began = time.monotonic()
-    with writing_letters(flow) as (found, letters):
+    with writing_dead_letters(flow) as (found, dlq):
         found.add(rows(flow, 0, values, topics=[*impossible]))
         found.commit()
         assert found.letters is not None
         assert found.letters.counts.reasons == {"unknown_topic": len(impossible)}
     assert time.monotonic() - began < 10
-    assert flow.values(letters) == impossible
-    told = [headers_of(m)["__dlq.errors.message"] for m in flow.written(letters)]
-    assert told[:3] == [
+    assert flow.values(dlq) == impossible
+    messages = [headers_of(m)["__dlq.errors.message"] for m in flow.written(dlq)]
+    assert messages[:3] == [
         "topic '__consumer_offsets': it is an internal topic of Kafka",
         "topic '__transaction_state': it is an internal topic of Kafka",
         "topic 'no name': no topic can have such a name",
@@ -492,7 +492,7 @@ def test_a_task_waits_for_unknown_topics_once(flow: Flow, monkeypatch: pytest.Mo
     monkeypatch.setattr(TopicCache, "_wait_for", noting)
     flow.produce(range(5), partition=0)
     began = time.monotonic()
-    with writing_letters(flow, max_block_ms=1_000) as (found, letters):
+    with writing_dead_letters(flow, max_block_ms=1_000) as (found, dlq):
         for offset in range(4):
             found.add(rows(flow, offset, [b"v"], topics=[f"nowhere-{offset}"]))
         # It exists by now.
@@ -502,5 +502,5 @@ def test_a_task_waits_for_unknown_topics_once(flow: Flow, monkeypatch: pytest.Mo
         assert len(found._targets._absent) == 1
     assert time.monotonic() - began > 1
     assert waited_in_vain == [{"nowhere-0"}]
-    assert flow.values(letters) == ["0", "1", "2", "3"]
+    assert flow.values(dlq) == ["0", "1", "2", "3"]
     assert flow.values(f"late-{flow.name}") == ["v"]

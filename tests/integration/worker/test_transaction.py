@@ -170,5 +170,5 @@ def test_an_unforeseen_error_names_all_rows_among_which_it_was(
     with started(flow) as membership:
         batches = iter([row_batch(flow, 0, 3, 4, 7, 8)])
         outcome = task_outcome(membership, writer_settings(flow), batches)
-    told = "source {}-0 offsets 3 to 7: TypeError: no such thing"
-    assert (outcome.failed, outcome.reason) == (True, told.format(flow.source))
+    message = "source {}-0 offsets 3 to 7: TypeError: no such thing"
+    assert (outcome.failed, outcome.reason) == (True, message.format(flow.source))

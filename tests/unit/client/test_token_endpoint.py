@@ -54,12 +54,14 @@ def test_the_secret_goes_to_no_other_host(status: int) -> None:
 
         with (
             http_server(redirect) as url,
-            pytest.raises(TokenError, match=rf"{status}.*set the URL that this one redir") as told,
+            pytest.raises(
+                TokenError, match=rf"{status}.*set the URL that this one redir"
+            ) as caught,
         ):
             ask(url)
     assert elsewhere == []
-    assert told.value.permanent
-    assert SECRET not in str(told.value)
+    assert caught.value.permanent
+    assert SECRET not in str(caught.value)
 
 
 _TOKENS: list[object] = [None, "", 7, {}]
@@ -150,11 +152,11 @@ def test_what_the_endpoint_says_moves_no_cursor() -> None:
         request.send_response(401, "\x1b[2J\x9bno entry")
         request.end_headers()
 
-    with http_server(answer) as url, pytest.raises(TokenError) as told:
+    with http_server(answer) as url, pytest.raises(TokenError) as caught:
         ask(url)
-    assert "answered 401" in str(told.value)
-    assert "no entry" in str(told.value)
-    assert str(told.value).isprintable()
+    assert "answered 401" in str(caught.value)
+    assert "no entry" in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 OIDC = {
@@ -184,9 +186,9 @@ def _settings(url: str) -> ClientSettings:
     ],
 )
 def test_the_secret_is_sent_over_tls(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"token\.endpoint\.url") as told:
+    with pytest.raises(ConfigurationError, match=r"token\.endpoint\.url") as caught:
         _settings(url)
-    assert "secret@" not in str(told.value)
+    assert "secret@" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +256,9 @@ def test_a_task_without_a_token_is_retried_if_it_can_get_one(
     with http_server(lambda request: request.send_error(status)) as url:
         settings = WriterSettings(client=_settings(url), group_id="g", topic="t", limits=limits)
         producer = TransactionalProducer(settings)
-        with closing(producer), pytest.raises(TransactionError, match=f"answered {status}") as told:
+        with (
+            closing(producer),
+            pytest.raises(TransactionError, match=f"answered {status}") as caught,
+        ):
             producer.begin(lambda: None)
-    assert told.value.again is again
+    assert caught.value.again is again

@@ -30,7 +30,7 @@ PLANNED: BatchPlan = {
     for partition in PARTITIONS
 }
 FRESH = dict.fromkeys(PARTITIONS, 100)
-Rounds = list[JobOutcome]
+Attempts = list[JobOutcome]
 
 
 def limit(committed: dict[Any, int] = FRESH, most: float = 0.1) -> DeadLetterLimit:
@@ -46,7 +46,7 @@ def limit(committed: dict[Any, int] = FRESH, most: float = 0.1) -> DeadLetterLim
     return DeadLetterLimit(settings, BATCH, committed, None)
 
 
-def letters(number: int, text: str = "away") -> DeadLetterTally:
+def tally_of(number: int, text: str = "away") -> DeadLetterTally:
     tally = DeadLetterTally()
     for _ in range(number):
         tally.add("error", "source in-0 offset 100", text)
@@ -56,14 +56,14 @@ def letters(number: int, text: str = "away") -> DeadLetterTally:
 def held(number: int = 8, **more: Any) -> JobOutcome:
     """An attempt in which the first partition's task has held its letters back."""
     outcome = JobOutcome({PARTITIONS[0]: PartitionOutcome(OVER_LIMIT)}, **more)
-    outcome.dead_over_limit = letters(number)
+    outcome.dead_over_limit = tally_of(number)
     return outcome
 
 
 def written(number: int, **more: Any) -> JobOutcome:
     """An attempt in which the first partition's letters are written."""
     part = PartitionOutcome(next_offset=108, dead_letters=number, **more)
-    return JobOutcome({PARTITIONS[0]: part}, dead=letters(number))
+    return JobOutcome({PARTITIONS[0]: part}, dead=tally_of(number))
 
 
 def beside(outcome: JobOutcome, other: PartitionOutcome) -> JobOutcome:
@@ -87,7 +87,7 @@ def beside(outcome: JobOutcome, other: PartitionOutcome) -> JobOutcome:
         [beside(written(4), PartitionOutcome(REJECTED)), written(4, skipped=4)],
     ],
 )
-def test_nothing_but_one_error(attempts: Rounds) -> None:
+def test_nothing_but_one_error(attempts: Attempts) -> None:
     for number in range(1, len(attempts)):
         limit().check(attempts[:number])
     with pytest.raises(
@@ -112,7 +112,7 @@ def test_nothing_but_one_error(attempts: Rounds) -> None:
     ],
 )
 def test_tasks_hold_back_until_there_is_something_else(
-    attempts: Rounds, *, defer_dead_letters: bool
+    attempts: Attempts, *, defer_dead_letters: bool
 ) -> None:
     planned = limit().plan(PLANNED, None, attempts)
     assert {plan.defer_dead_letters for plan in planned.values()} == {defer_dead_letters}
@@ -122,7 +122,7 @@ def test_tasks_hold_back_until_there_is_something_else(
 
 def test_two_errors_hold_nothing_back() -> None:
     first = held()
-    first.dead_over_limit.include(letters(1, "no number"))
+    first.dead_over_limit.include(tally_of(1, "no number"))
     limit().check([first])
     # In all further attempts, in which only one of them may be left.
     for attempts in ([first], [first, held()]):

@@ -202,14 +202,14 @@ def test_all_topics_are_named_by_many_offsets(
     before = KnownPartitions().including([TopicPartition(name, 0) for name in names[:older]], ids)
     known = before.including([TopicPartition(name, 0) for name in names[older:]], ids)
     texts = known.texts([TopicPartition(name, 0) for name in names[older:]])
-    told = Counter(
+    mentions = Counter(
         topic
         for partition, text in texts.items()
         for topic in KnownPartitions.of({partition: CommittedOffset(1, text)}).topics
     )
     # 200 ids fit into a text.
     everywhere = min(16, current * min(200, len(ids)) // len(ids))
-    assert all(told[topic] >= everywhere for topic in known.topics)
+    assert all(mentions[topic] >= everywhere for topic in known.topics)
 
 
 def test_texts_stay_short_where_there_are_many_topics() -> None:

@@ -76,14 +76,14 @@ def test_what_can_not_be_called_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["classic", "connect"])
 def test_lag_is_logged_where_it_is_known(kind: str) -> None:
-    def told(offsets: object) -> object:
+    def as_json(offsets: object) -> object:
         # As Spark's progress has them.
         return offsets if kind == "classic" else json.dumps(offsets)
 
     end, latest = {"a": {"0": 5, "1": 5}}, {"a": {"0": 9, "1": 4, "2": 3}}
     # Partition 2 appeared after the batch was planned: where it starts is not known.
-    assert source_lag(progress(told(end), told(latest))) == {("a", 0): 4, ("a", 1): 0}
-    assert source_lag(progress(told(end), told(None))) == {}
+    assert source_lag(progress(as_json(end), as_json(latest))) == {("a", 0): 4, ("a", 1): 0}
+    assert source_lag(progress(as_json(end), as_json(None))) == {}
 
 
 def test_a_listener_can_not_travel() -> None:

@@ -63,13 +63,13 @@ class _Query:
 
     def add(self, number: int, rows: int, lag: int | None, trigger_ms: int = 100) -> None:
         end = {"a": {"0": 7}}
-        told = progress(end, None if lag is None else {"a": {"0": 7 + lag}})
-        document = json.loads(told.json) | {
+        spark_progress = progress(end, None if lag is None else {"a": {"0": 7 + lag}})
+        document = json.loads(spark_progress.json) | {
             "batchId": number,
             "numInputRows": rows,
             "durationMs": {"triggerExecution": trigger_ms, "addBatch": trigger_ms - 20},
         }
-        self.recentProgress.append(type(told).fromJson(document))
+        self.recentProgress.append(type(spark_progress).fromJson(document))
 
 
 def _report(number: int) -> Any:
@@ -96,9 +96,9 @@ def test_reports_alone_have_no_lag(figures: list[Figure]) -> None:
 def test_each_tick_is_another_number(figures: list[Figure], largest: int) -> None:
     picture({0: Batch(rows_written=0, lag=0), 1: Batch(rows_written=largest, lag=largest)})
     for axes in figures[-1].axes:
-        told = [label.get_text() for label in axes.get_yticklabels()]
-        assert len(told) > 1
-        assert len(set(told)) == len(told)
+        labels = [label.get_text() for label in axes.get_yticklabels()]
+        assert len(labels) > 1
+        assert len(set(labels)) == len(labels)
 
 
 def test_progress_alone(figures: list[Figure]) -> None:

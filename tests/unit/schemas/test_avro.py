@@ -93,8 +93,8 @@ TYPES: dict[str, tuple[Any, str, Any, Any]] = {
 def test_each_type_is_read_and_written(name: str) -> None:
     kind, spark, value, seen = TYPES[name]
     # fastavro itself would convert logical types.
-    by_hand = _plain(kind) if type(value) in {int, bytes} else kind
-    written = payload(record(("f", by_hand)), {"f": value})
+    written_as = _plain(kind) if type(value) in {int, bytes} else kind
+    written = payload(record(("f", written_as)), {"f": value})
     nullable = kind if isinstance(kind, list) else ["null", kind]
     for text, raw, one in (
         (record(("f", kind)), written, seen),

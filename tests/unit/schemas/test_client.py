@@ -148,10 +148,10 @@ def test_many_unknown_ids_are_waited_for_once(
 def test_another_answer_is_no_records_fault(registry: StubRegistry, status: int, body: Any) -> None:
     registry.answers = [(status, body)] * 20
     words = "has no schema" if status == 200 else str(status)
-    with pytest.raises(RegistryError, match=words) as told:
+    with pytest.raises(RegistryError, match=words) as caught:
         _client(registry).schema(1)
-    assert registry.url in str(told.value)
-    assert ("the setting `url`" in str(told.value)) == (status in {302, 400, 404, 409})
+    assert registry.url in str(caught.value)
+    assert ("the setting `url`" in str(caught.value)) == (status in {302, 400, 404, 409})
 
 
 def test_a_proxys_refusal_is_not_a_subjects(registry: StubRegistry) -> None:

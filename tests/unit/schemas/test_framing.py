@@ -200,10 +200,10 @@ def test_a_malformed_schema_is_an_error_of_its_records(registry: StubRegistry) -
     records = [prefix_of(number) + b"\2x" for number in (1, 2, 3, 1)]
     (read,) = decoding(iter([pa.RecordBatch.from_arrays([pa.array(records)], ["value"])]))
     assert read.column("value").to_pylist() == ["x", None, None, "x"]
-    told = [error and error["message"] for error in read.column("error").to_pylist()]
-    assert told[1] == "schema id 2: the Avro schema can't be used: it lacks 'items'"
-    assert told[2].startswith("schema id 3: the Avro schema can't be used: Expecting property")
-    assert told[0] is told[3] is None
+    messages = [error and error["message"] for error in read.column("error").to_pylist()]
+    assert messages[1] == "schema id 2: the Avro schema can't be used: it lacks 'items'"
+    assert messages[2].startswith("schema id 3: the Avro schema can't be used: Expecting property")
+    assert messages[0] is messages[3] is None
 
 
 def test_names_of_headers_that_are_not_utf_8_stay() -> None:

@@ -10,7 +10,7 @@ from spark_eos._delivery.choice import AUTO, DELIVERIES, delivery_of_run
 from spark_eos.errors import UnsupportedPipelineError
 
 
-def _road(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "") -> str:
+def _chosen(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "") -> str:
     marker = Marker() if noted is None else Marker("group", delivery=noted)
 
     def check_first() -> None:
@@ -27,18 +27,18 @@ def _road(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "")
 
 @pytest.mark.parametrize("delivery", [DIRECT, MIRRORED])
 def test_a_checkpoint_that_was_staged_goes_on_staged(delivery: str) -> None:
-    assert _road(delivery, STAGED) == STAGED
-    assert _road(delivery, STAGED, wanted=delivery) == delivery
-    assert _road(delivery, delivery, refusal="it shuffles") == delivery
+    assert _chosen(delivery, STAGED) == STAGED
+    assert _chosen(delivery, STAGED, wanted=delivery) == delivery
+    assert _chosen(delivery, delivery, refusal="it shuffles") == delivery
 
 
 @pytest.mark.parametrize("delivery", [DIRECT, MIRRORED])
 def test_the_first_batch_decides_for_an_empty_checkpoint(delivery: str) -> None:
-    assert _road(delivery, None) == delivery
-    assert _road(delivery, None, refusal="it shuffles") == STAGED
+    assert _chosen(delivery, None) == delivery
+    assert _chosen(delivery, None, refusal="it shuffles") == STAGED
 
 
 @pytest.mark.parametrize(("delivery", "noted"), [(DIRECT, MIRRORED), (MIRRORED, DIRECT)])
 def test_the_checkpoint_does_not_choose_the_cluster(delivery: str, noted: str) -> None:
     # What is read is source_kafka's, whatever the checkpoint says: the run refuses that.
-    assert _road(delivery, noted) == delivery
+    assert _chosen(delivery, noted) == delivery

@@ -59,17 +59,17 @@ def test_the_cause_is_the_last_exception(error: str, cause: str | None) -> None:
 )
 def test_two_queries_with_one_checkpoint(error: str) -> None:
     text = f"[STREAM_FAILED] Query [id = 7] terminated with exception: {error} SQLSTATE: 40000"
-    told = cause_of(text)
-    assert told.startswith(error)
-    assert "no row is lost or written twice. If the same program was started twice, stop" in told
+    message = cause_of(text)
+    assert message.startswith(error)
+    assert "no row is lost or written twice. If the same program was started twice, stop" in message
 
 
 @pytest.mark.parametrize("cause", ["null", "", "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] It failed"])
 def test_state_that_can_not_be_read(cause: str) -> None:
     text = f"[STREAM_FAILED] Query [id = 7] terminated with exception: {cause} SQLSTATE: XXKST"
-    told = cause_of(text)
-    assert "files of the query's state, below the checkpoint, may be missing or damaged" in told
-    assert told.startswith(cause if cause.startswith("[") else "Spark names no cause")
+    message = cause_of(text)
+    assert "files of the query's state, below the checkpoint, may be missing or damaged" in message
+    assert message.startswith(cause if cause.startswith("[") else "Spark names no cause")
 
 
 def test_an_error_of_sparks_own() -> None:

@@ -280,7 +280,7 @@ def test_an_outage_ends_the_search() -> None:
         raise ConnectionError if len(rows) < 3 else ValueError
 
     with pytest.raises(ConnectionError):
-        list(by_halves(away, [1, 2, 3], (), lambda *told: refused.append(told)))
+        list(by_halves(away, [1, 2, 3], (), lambda *refusal: refused.append(refusal)))
     ((error, other, rows),) = refused
     assert error is other
     assert rows == [1]

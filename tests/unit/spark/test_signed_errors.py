@@ -29,6 +29,6 @@ def test_the_class_of_a_signed_error_is_one_of_ours(kind: str) -> None:
 
 
 def test_what_another_has_signed_is_no_error_of_ours() -> None:
-    told = _signed(WriteError("no such partition"), new_signature())
-    assert signed_error(told, new_signature()) is None
+    signed = _signed(WriteError("no such partition"), new_signature())
+    assert signed_error(signed, new_signature()) is None
     assert signed_error(FORGED, new_signature()) is None

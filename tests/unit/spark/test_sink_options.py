@@ -69,8 +69,8 @@ def test_each_value_object_option_has_its_own_help_and_flat_name() -> None:
     assert len(options) == len(FLAT) == 19
     assert all(option.help.endswith(".") for option in options)
     for argument, kind in GROUPS.items():
-        told = [option.field for option in options if option.argument == argument]
-        assert all(f"\n        {name}: " in kind.__doc__ for name in told)
+        names = [option.field for option in options if option.argument == argument]
+        assert all(f"\n        {name}: " in kind.__doc__ for name in names)
 
 
 def test_flat_options_become_value_objects() -> None:

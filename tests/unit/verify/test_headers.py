@@ -12,6 +12,6 @@ def test_the_last_explanation_counts() -> None:
         "offset": b"7",
         "group": b"enrich",
     }
-    told = [("__dlq.errors." + name, value) for name, value in explanation.items()]
-    assert dead_letter(own + told) == Letter(b"enrich", b"orders", b"orders:1:7")
+    error_headers = [("__dlq.errors." + name, value) for name, value in explanation.items()]
+    assert dead_letter(own + error_headers) == Letter(b"enrich", b"orders", b"orders:1:7")
     assert dead_letter(own) == Letter(b"", b"made up", None)
