@@ -6,7 +6,7 @@ from typing import Any, Final
 from spark_eos._client.header_values import topic_name
 from spark_eos.errors import ConfigurationError
 
-# Kafka sets no limit, but each of a group's transactional ids repeats the group's name.
+# Kafka sets no limit, but the group's name is repeated in each of its transactional ids.
 _MAX_LENGTH: Final = 1_000
 # Options whose values aren't names in Kafka, so ACLs don't apply to them.
 _NOT_IN_ACLS: Final = ("checkpoint_location",)
@@ -42,7 +42,7 @@ def check_prefix(name: str, text: Any) -> None:
             f"{name}={text!r} contains a /, which separates prefix, group, host and slot in "
             "transactional ids: the ACLs and the fencing of two queries could overlap"
         )
-    # Open transactions are found with a regular expression, which ASCII keeps simple.
+    # Open transactions are found with a regular expression; ASCII ids keep it simple.
     if not (text.isascii() and text.isprintable()):
         raise ConfigurationError(f"{name}={text!r} must be printable ASCII")
 
@@ -61,7 +61,7 @@ def check_count(name: str, value: int, least: int, most: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host is always this machine."""
+    """Return True if a host name or address always refers to this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

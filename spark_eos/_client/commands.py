@@ -1,4 +1,4 @@
-"""Shell commands about a consumer group, for users to paste."""
+"""Shell commands for a consumer group, which users can copy and paste."""
 
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ class Group(NamedTuple):
     cluster: Principal
 
     def tool(self, *options: str) -> str:
-        """Return a command of ``kafka-consumer-groups.sh`` for the group."""
+        """Return a ``kafka-consumer-groups.sh`` command for the group."""
         return self.cluster.tool("kafka-consumer-groups.sh", "--group", self.id, *options)
 
     def own_tool(self, command: str, *options: str) -> str:
-        """Return a command of ``spark-eos`` for the group."""
+        """Return a ``spark-eos`` command for the group."""
         return self.cluster.own_tool(command, "--group-id", self.id, *options)

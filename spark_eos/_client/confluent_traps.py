@@ -12,8 +12,8 @@ UNREADABLE: Final = "headers, since one is null, or a name is not UTF-8 or has U
 
 _UNREADABLE: Final[list[Header]] = []
 # If a name is unreadable, confluent-kafka returns a list with gaps and leaves the exception set.
-# Python notices this in calls that go through C. In a direct call it no longer does once the line
-# has run several times, and the exception would surface somewhere else.
+# Python notices this in calls that go through C, such as methodcaller's. In a direct call, Python
+# stops noticing after the line has run several times, and the exception surfaces somewhere else.
 _headers: Final = methodcaller(Message.headers.__name__)
 
 
@@ -24,15 +24,15 @@ def headers_of(message: Any) -> tuple[Header, ...] | None:
     except SystemError as error:
         if not isinstance(_first(error), UnicodeDecodeError):
             raise
-        # confluent-kafka keeps the list with gaps and would return it next time. Accessing a
-        # gap crashes the process.
+        # confluent-kafka keeps the list with gaps and would return it on the next call.
+        # Accessing a gap crashes the process.
         message.set_headers(_UNREADABLE)
         return None
     return None if headers is _UNREADABLE else tuple(headers or ())
 
 
 def _first(error: BaseException) -> BaseException:
-    """Follow the causes to the first error: each further unreadable name raises another."""
+    """Return the first error in the chain: each further unreadable name raises another."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error

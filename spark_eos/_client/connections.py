@@ -1,4 +1,4 @@
-"""Connections of kafka-python that explain why a listener refuses them, and don't retry forever."""
+"""kafka-python connections that explain why a listener refuses them, and don't retry forever."""
 
 import ssl
 import time
@@ -18,10 +18,10 @@ from spark_eos._client.security import Security
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import AuthenticationError
 
-# Seconds between two attempts to connect, and the time limit of an attempt.
+# Seconds between two connection attempts, and the time limit of one attempt.
 _PAUSE: Final = 0.05
 _ATTEMPT: Final = 1.0
-# The most addresses that an error names.
+# Maximum number of addresses that an error names.
 _NAMED: Final = 5
 # Seconds to tolerate closed connections. A listener for another protocol closes each connection
 # silently. A load balancer does the same while its brokers restart, but not for long.
@@ -32,10 +32,10 @@ _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
 
 
 class ConnectionManager(NodeConnections):
-    """The connections to one cluster; a listener that refuses the client is not retried forever."""
+    """Connections to one cluster; stops retrying if a listener refuses the client."""
 
-    # If TLS or SASL fails, `AuthenticationError` is raised at once. Until the cluster is reached,
-    # it is also raised after a few seconds in which the listener closes every connection.
+    # If TLS or SASL fails, `AuthenticationError` is raised at once. Until the cluster has been
+    # reached, it is also raised if the listener closes every connection for a few seconds.
     # kafka-python would retry in both cases.
 
     def __init__(
@@ -66,7 +66,7 @@ class ConnectionManager(NodeConnections):
                 return
 
     def unreached(self, node: int | None = None) -> str:
-        """Return why a node, or by default any node, can't be reached, as far as is known."""
+        """Return the known reason why a node, by default any node, can't be reached."""
         advertised = [a for n, a in self.addresses().items() if node in {None, n}]
         asked = advertised if self.bootstrapped else [*self._failures]
         if failed := [self._failures[address] for address in asked if address in self._failures]:
@@ -83,7 +83,7 @@ class ConnectionManager(NodeConnections):
             raise refused
 
     def refused(self) -> AuthenticationError | None:
-        """Return and forget why a connection was refused permanently: a later one may succeed."""
+        """Return a permanent refusal and forget it, because a later connection may succeed."""
         refusal, self._refusal = self._refusal, None
         return refusal
 
@@ -113,7 +113,7 @@ class ConnectionManager(NodeConnections):
 
 
 def refusal(error: BaseException, security: Security) -> str | None:
-    """Explain a permanent refusal and name the setting to change; None for any other error."""
+    """Explain a permanent refusal, with the setting to change; return None for other errors."""
     for cause in causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return f"{cause.verify_message or cause.reason}: {_certificate_advice(cause)}"

@@ -48,7 +48,7 @@ class Code(enum.IntEnum):
 
 
 class Verdict(enum.IntEnum):
-    """How to react to a TxnOffsetCommit error code; of several verdicts, the greatest counts."""
+    """How to react to a TxnOffsetCommit error code; the greatest of several verdicts counts."""
 
     ACCEPTED = 0
     RETRY = 1
@@ -92,7 +92,7 @@ RETRIED: Final = frozenset(code for code, verdict in _VERDICTS.items() if verdic
 
 
 def verdict(codes: Iterable[int]) -> Verdict:
-    """Judge all codes of one answer together: a partial failure must abort the transaction."""
+    """Judge all codes in an answer together: a partial failure must abort the transaction."""
     # An unknown code, or no code at all, never counts as success.
     return max((_VERDICTS.get(code, Verdict.REFUSED) for code in codes), default=Verdict.REFUSED)  # type: ignore[call-overload]
 
@@ -109,7 +109,7 @@ def code_names(codes: Iterable[int]) -> str:
 
 
 TRANSACTION_VERSION: Final = 2
-"""The lowest level of the feature ``transaction.version`` that is supported (KIP-890)."""
+"""The lowest supported level of the feature ``transaction.version`` (KIP-890)."""
 
 _REMEDIES: Final[Mapping[int, str]] = {
     Code.OFFSET_METADATA_TOO_LARGE: "raise the brokers' offset.metadata.max.bytes",
@@ -133,7 +133,7 @@ def feature_upgrade(cluster: Principal, feature: str, level: int) -> str:
 
 
 def transactions_upgrade(cluster: Principal) -> str:
-    """Return the command that gives a cluster the transactions of KIP-890."""
+    """Return the command that enables KIP-890 transactions in a cluster."""
     return feature_upgrade(cluster, "transaction.version", TRANSACTION_VERSION)
 
 
@@ -153,7 +153,7 @@ def is_final(error: Exception) -> bool:
     """Return True if retrying the request can't succeed."""
     if isinstance(error, KafkaResponseError):
         known = kafka_errors.for_code(error.code)
-        # UNKNOWN_SERVER_ERROR has no particular cause.
+        # UNKNOWN_SERVER_ERROR can have any cause, even a temporary one.
         return error.code in DENIED or not (
             error.code == Code.UNKNOWN_SERVER_ERROR or getattr(known, "retriable", False)
         )

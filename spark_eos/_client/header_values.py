@@ -1,4 +1,4 @@
-"""Numbers and names in record headers. Anyone may have written them, so their size is limited."""
+"""Numbers and names in record headers, limited in size because anyone may have written them."""
 
 # `str.isdigit` and `int` are not enough: `isdigit` accepts characters that `int` refuses, such as a
 # superscript two, and `int` raises on thousands of digits.

@@ -1,6 +1,6 @@
 """JAAS configuration lines, as Kafka's Java clients and brokers read them (KIP-85)."""
 
-# Kafka splits a line with Java's StreamTokenizer. Quoted text follows the same rules here.
+# Kafka splits a line with Java's StreamTokenizer. This parser treats quoted text the same way.
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[0-7]{1,2}|.)")
 
 
 class JaasError(PrintableError, ValueError):
-    """A line is not a JAAS configuration; the message says where it fails, without quoting it."""
+    """A line is not a JAAS configuration; the message says where, without quoting the line."""
 
 
 @dataclass(frozen=True)

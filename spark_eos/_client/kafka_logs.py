@@ -1,4 +1,4 @@
-"""Hides kafka-python's log records about our connections, unless its loggers have a level."""
+"""Hides kafka-python's log records about our connections, unless the user sets a log level."""
 
 # Our own errors and logs say what a failed connection means for the query. Records about other
 # kafka-python connections in the process are left alone.
@@ -22,7 +22,7 @@ def our_connections() -> Iterator[None]:
     """Treat kafka-python's log records from this thread as ours."""
     for name in list(logging.root.manager.loggerDict):
         if name == _PACKAGE or name.startswith(f"{_PACKAGE}."):
-            # Each logger needs the filter: it doesn't see records of child loggers.
+            # Each logger needs its own filter: a filter doesn't see the records of child loggers.
             logging.getLogger(name).addFilter(_OURS)
     before = getattr(_thread, "ours", False)
     _thread.ours = True
@@ -33,7 +33,7 @@ def our_connections() -> Iterator[None]:
 
 
 class _OurConnections(logging.Filter):
-    """Hides records about our connections; if a level asks for them, hides only their secrets."""
+    """Hides records about our connections; if a level is set, hides only the secrets in them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not getattr(_thread, "ours", False):

@@ -1,8 +1,8 @@
 """The internals of kafka-python that spark-eos uses: event loop, connections and messages."""
 
-# Apart from the verifier and the test brokers, other modules use only this module and the public
-# `kafka.errors`. Any kafka-python release may change these internals: MAINTAINING.md describes how
-# to upgrade.
+# Apart from the verifier and the test brokers, other modules use kafka-python only through this
+# module and the public `kafka.errors`. Any kafka-python release may change these internals:
+# MAINTAINING.md describes how to upgrade.
 
 import copy
 import errno
@@ -145,7 +145,7 @@ class EventLoop:
         return self.selector.run(coroutine, *arguments)
 
     def close(self, manager: "NodeConnections") -> None:
-        """Close the connections without sending what is pending, and end the thread."""
+        """Close the connections without sending pending data, and end the thread."""
 
         async def close_all() -> None:
             manager.abort()
@@ -197,7 +197,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         self.close()
 
     def expire_metadata(self) -> None:
-        """Request a refresh of the metadata, which happens soon after."""
+        """Request a metadata refresh, which happens soon afterwards."""
         self.cluster.request_update()
 
     def get_connection(self, node_id: Any, *arguments: Any, **named: Any) -> Any:
@@ -221,7 +221,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
 
     def least_loaded_node(self, avoided: int | None = None) -> Any:
         """Choose a broker for a request that any broker can answer, preferably a connected one."""
-        # kafka-python prefers a new connection to a busy one. But if the new broker is down and
+        # kafka-python prefers opening a connection to using a busy one. If that broker is down but
         # still in the metadata, the client waits for many seconds.
         known = [broker.node_id for broker in self.cluster.brokers()]
         nodes = [node for node in known if node != avoided] or known
@@ -241,7 +241,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         any_connect_ms: int,
         avoided: int | None = None,
     ) -> Any:
-        """Send a request to a node, or to any, if possible not ``avoided``; return the answer."""
+        """Send a request to a node, by default any node but ``avoided``; return the answer."""
         chosen = self.least_loaded_node(avoided) if node is None else node
         # A message keeps the version it was first sent with, but the next attempt may go to a
         # broker that speaks another version.

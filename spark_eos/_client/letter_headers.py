@@ -1,8 +1,8 @@
 """The headers that explain a dead letter: their names, and how to write and read them."""
 
-# A source record may already have such headers: it may be another query's dead letter, or be
-# forged. So a dead letter's own explanation comes last, in one block, and only that block is
-# trusted.
+# A source record may already have such headers, either because it is another query's dead letter or
+# because they are forged. Therefore, a dead letter's own explanation comes last, in one block, and
+# only that block is trusted.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from spark_eos._client.persisted import FORMAT
 Header = tuple[str, bytes | None]
 
 REPLACED: Final = "\ufffd"
-"""Java's replacement for bytes that are not UTF-8, which Spark shows in such header names."""
+"""Java's replacement for invalid UTF-8; Spark shows it in header names that are not UTF-8."""
 
 _FORMAT: Final = str(FORMAT).encode()
 
@@ -49,7 +49,7 @@ STYLES: Final[Mapping[str, Mapping[str, str]]] = {
         stacktrace="exception.stacktrace",
     ),
 }
-"""Names of headers by style: share groups (Kafka 4.4, KIP-1191), Kafka Streams (KIP-1034) and
+"""Header names by style: share groups (Kafka 4.4, KIP-1191), Kafka Streams (KIP-1034) and
 Kafka Connect (KIP-298)."""
 
 OTHER_FORMAT: Final = "written in another format, by another version of spark-eos"
@@ -71,7 +71,7 @@ class LetterHeaders:
 def write_letter_headers(
     style: str, own: Iterable[Header], error_headers: Mapping[str, bytes]
 ) -> list[Header]:
-    """Return the record's own headers, without names of the style, followed by the explanation."""
+    """Return the record's own headers, except names of the style, followed by the explanation."""
     names = STYLES[style]
     known = set(names.values())
     kept = [header for header in own if header[0] not in known]
@@ -80,10 +80,11 @@ def write_letter_headers(
 
 
 def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
-    """Split a dead letter's headers: the inverse of `write_letter_headers`."""
-    # The last `reason` determines the style. Headers of that style next to it, without a gap and
-    # each name once, explain the dead letter; all other headers are the record's own. Without a
-    # `reason` there is no explanation. If the format is another version's, only that is explained.
+    """Split a dead letter's headers; the inverse of `write_letter_headers`."""
+    # The last `reason` header determines the style. The explanation is the unbroken run of headers
+    # of that style around it, in which no name is repeated; all other headers are the record's own.
+    # Without a `reason` header, there is no explanation. If another version wrote the explanation,
+    # it is replaced by a reason that says so.
     given = list(headers)
     last = max((at for at, (name, _) in enumerate(given) if name in _BY_REASON), default=None)
     if last is None:

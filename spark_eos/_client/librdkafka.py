@@ -37,9 +37,9 @@ _MAJOR: Final = 2
 _TEXT: Final = 512
 # Topic name for records that are never sent.
 _OWN: Final = "spark-eos"
-# Principal and extensions for a token that comes without them.
+# Principal and extensions of a token that was returned without them.
 _OF_TOKENS: Final[tuple[Any, ...]] = ("", {})
-# The longest call in seconds: neither events nor signals are handled during a call.
+# Maximum duration of a call in seconds: no events or signals are handled during a call.
 _PIECE: Final = 0.15
 
 # rdkafka.h: rd_kafka_type_t, RD_KAFKA_MSG_F_*, RD_KAFKA_PURGE_F_*, RD_KAFKA_PARTITION_UA.
@@ -60,7 +60,7 @@ _LEVELS: Final = (
 class FailedRecord(NamedTuple):
     code: int
     topic: str
-    # The number that was passed along with the record.
+    # The number that was passed with the record.
     number: int
     # Size of key and value in bytes.
     size: int
@@ -84,7 +84,7 @@ def library() -> Any:
 
 
 def _misread(library: Any) -> str | None:
-    """Return how a handle without brokers misreads records; None if it reports them correctly."""
+    """Describe how a handle without brokers misreads records; return None if it doesn't."""
     number, text = (1 << 40) + 1, b"spark-eos"
     content = c.create_string_buffer(text)
     at = c.addressof(content)
@@ -123,12 +123,12 @@ class Handle:
     def __init__(
         self,
         settings: Mapping[str, Any],
-        # `poll` calls these three. `on_error` is called for fatal errors too, and `on_log` gets a
-        # level of `logging`.
+        # `poll` calls the following three functions. `on_error` is also called for fatal errors,
+        # and `on_log` gets a level of `logging`.
         on_failed: Callable[[FailedRecord], None],
         on_error: Callable[[KafkaError], None] = lambda _error: None,
         on_log: Callable[[int, str], None] = lambda _level, _line: None,
-        # librdkafka's functions, while they are being checked.
+        # Passed only while librdkafka's functions are being checked.
         functions: Any = None,
     ) -> None:
         self._library: Any = functions or library()
@@ -167,14 +167,14 @@ class Handle:
     def close(self) -> None:
         """Close the producer and wait for its threads to end; records in flight are lost."""
         self._close()
-        # The handle is freed, and using it would crash the process.
+        # The handle has been freed: using it would crash the process.
         self._library = _Closed()
 
     def abandon(self) -> None:
         """Begin to abort the open transaction, if there is one, so that the handle can close."""
         # While librdkafka 2.16 closes, it may start adding a partition to the transaction, and then
         # an assertion crashes the process (txn_req_cnt in rdkafka_txnmgr.c). Once an abort has
-        # begun, which takes librdkafka's thread a moment, it adds none.
+        # begun, which takes librdkafka's thread a moment, no more partitions are added.
         # Purge and poll first: the abort waits until the reports of purged records are served.
         self.purge()
         with contextlib.suppress(KafkaException):
@@ -197,7 +197,7 @@ class Handle:
     def produce_batch(
         self, topic: str, messages: Array, memory: object
     ) -> tuple[int, KafkaError | None]:
-        """Pass messages to librdkafka; return how many it accepts, and why it refuses the next."""
+        """Pass messages to librdkafka; return how many it accepts, and the error for the next."""
         # Let the partitioner choose. With a partition in each message (RD_KAFKA_MSG_F_PARTITION),
         # librdkafka 2.16 adds partition -1 to the transaction while it does not know the topic, and
         # loses messages for partitions that don't exist. After a message that finds the queue full,
@@ -241,7 +241,7 @@ class Handle:
                 return max(1, self.unacknowledged)
 
     def purge(self) -> None:
-        """Make all records fail that no broker has acknowledged."""
+        """Fail all records that no broker has acknowledged."""
         self._library.purge(self._handle, _PURGE_ALL)
 
     # Transactions -----------------------------------------------------------------------------

@@ -31,9 +31,9 @@ since 1970, optionally followed by the principal and a dict of SASL extensions."
 _RENEW_AFTER: Final = 0.8
 _TIMEOUT: Final = 10.0
 _PATIENCE: Final = 5.0
-# The longest answer to accept.
+# Maximum size of an answer.
 _MAX_BYTES: Final = 1 << 20
-# The longest lifetime to trust, in seconds: asking the endpoint once a day costs nothing.
+# Maximum lifetime to trust, in seconds: asking the endpoint once a day costs nothing.
 _MAX_LIFETIME: Final = 86_400.0
 _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 
@@ -77,7 +77,7 @@ class ClientCredentials:
             raise TokenError(
                 f"sasl.oauthbearer.token.endpoint.url={self.endpoint!r} answered {error.code} "
                 f"{printable(str(error.reason))}{_hint(error.code)}",
-                # 408 (timeout) and 429 (too many requests) may pass.
+                # 408 (timeout) and 429 (too many requests) may be temporary.
                 permanent=300 <= error.code < 500 and error.code not in (408, 429),
             ) from None
         except OSError as error:
@@ -99,7 +99,7 @@ class ClientCredentials:
 
 
 def patiently(function: ClientCredentials, config: str) -> tuple[str, float, str, dict[str, str]]:
-    """Retry for a few seconds: librdkafka waits ten, and confluent-kafka has given up by then."""
+    """Retry for a few seconds: confluent-kafka gives up before librdkafka retries, after ten."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -171,7 +171,7 @@ def msk_signer() -> Any:
 
 
 def msk_region(bootstrap_servers: str) -> str | None:
-    """Return the AWS region that the names of MSK's brokers contain; None if there is none."""
+    """Return the AWS region in the names of MSK's brokers; None if there is none."""
     match = _REGION.search(bootstrap_servers)
     return match[1] if match else None
 
@@ -236,14 +236,14 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def _body(request: urllib.request.Request, context: ssl.SSLContext) -> bytes:
     handlers = [_NoRedirects(), urllib.request.HTTPSHandler(context=context)]
     if request.type == "http":
-        # Don't use a proxy for http, since it could read the client secret; https is tunneled.
+        # Don't use a proxy for http: it could read the client secret. https is tunneled.
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=_TIMEOUT) as answer:
             body: bytes = answer.read(_MAX_BYTES + 1)
     except urllib.error.HTTPError as error:
-        error.close()  # It holds the connection open.
+        error.close()  # The error holds the connection open.
         raise
     if len(body) > _MAX_BYTES:
         raise ValueError(f"the answer is longer than {_MAX_BYTES} bytes")

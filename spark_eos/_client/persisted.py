@@ -9,7 +9,7 @@ FORMAT: Final = 2
 
 
 def check_format(version: object, what: str, own: int = FORMAT, *, otherwise: str = "") -> None:
-    """Refuse another version's format; ``otherwise`` is further advice for the message."""
+    """Refuse another version's format; ``otherwise`` is appended to the message's advice."""
     if version == own and not isinstance(version, bool):
         return
     which = "an unnumbered format" if version is None else f"format {version!r:.20}"

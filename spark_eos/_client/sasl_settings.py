@@ -1,4 +1,4 @@
-"""Checks SASL settings, by librdkafka's names or as a JAAS line, and builds a `Sasl`."""
+"""Checks SASL settings, given by librdkafka's names or as a JAAS line, and builds a `Sasl`."""
 
 import urllib.parse
 from collections.abc import Mapping

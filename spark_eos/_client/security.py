@@ -1,7 +1,7 @@
-"""Security settings, by librdkafka's names, for librdkafka, kafka-python and Java."""
+"""Security settings, named as in librdkafka, for librdkafka, kafka-python and Java."""
 
-# Settings have librdkafka's names, from its CONFIGURATION.md. Spark's style, with `kafka.` before a
-# name and a JAAS line, works too. Settings that one of the three clients lacks are refused by name.
+# Settings are named as in librdkafka's CONFIGURATION.md. Spark's style also works, with the prefix
+# `kafka.` and a JAAS line. If one of the three clients lacks a setting, an error names the setting.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PREFIXES: Final = ("sasl.", "ssl.", "ssl_", "https.", "enable.ssl.", "enable.sasl.", "oauth")
 _AS_PEM: Final = "set PEM files as ssl.ca.location, ssl.certificate.location and ssl.key.location"
 _NOT_IN_ALL: Final = "not all Kafka clients of a query support it"
-# What to do instead, by the prefix of a name; the first match counts.
+# Advice for refused settings, by the prefix of the name; the first match counts.
 _INSTEAD: Final = {
     "ssl.truststore.": f"{_AS_PEM} instead",
     "ssl.keystore.": f"{_AS_PEM} instead",
@@ -54,7 +54,7 @@ class Security:
 
     @property
     def principal(self) -> str | None:
-        """The client's principal unless brokers map names; None if only the brokers know it."""
+        """The client's principal, unless the brokers map names; None if only they know it."""
         if self.sasl is not None:
             return f"User:{self.sasl.user}" if self.sasl.user else None
         shown = self.tls is not None and self.tls.certificate is not None

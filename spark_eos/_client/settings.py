@@ -1,4 +1,4 @@
-"""Client settings, by librdkafka's names, for librdkafka, kafka-python and Spark."""
+"""Client settings, named as in librdkafka, for librdkafka, kafka-python and Spark."""
 
 # All client settings pass through this module; `spark_eos._client.security` handles the security
 # settings.
@@ -16,8 +16,8 @@ from spark_eos.errors import ConfigurationError
 
 _COMMITTED: Final = "offsets are committed in the transactions that hold their rows"
 _MEMBERSHIP: Final = "spark-eos itself is the group's member"
-# Settings of consumers would have no effect: Spark's source joins no group, and starts at the
-# offsets that it is given.
+# Consumer settings would have no effect: Spark's source joins no group, and starts at the offsets
+# that it is given.
 _OWNED: Final = {
     "transactional.id": "set transactions.id_prefix instead",
     "transaction.timeout.ms": "set transactions.timeout_ms instead",
@@ -58,7 +58,7 @@ _OWNED: Final = {
         _MEMBERSHIP,
     ),
 }
-# Values that are used anyway, and may therefore be set.
+# Settings that always have these values, which users may therefore set explicitly.
 _USED: Final = {
     "acks": ("all", "-1"),
     "request.required.acks": ("all", "-1"),

@@ -1,4 +1,4 @@
-"""Tables for terminals and notebooks, in which numbers are never cut and long names wrap."""
+"""Tables for terminals and notebooks; numbers are never truncated, and long names wrap."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -20,11 +20,11 @@ from rich.text import Text
 
 from spark_eos._client.printable import printable
 
-# Width between two columns: a space on each side, plus the box's own.
+# Width between two columns: a space on each side, plus the box's separator.
 _GAP: Final = 3
 # Lines of wrapped names have at least this many characters.
 _SHORTEST: Final = 24
-# The usual width of a notebook's cell; tables need no more, even in wider cells.
+# The usual width of a notebook's cell; tables don't get wider, even in a wider cell.
 _NOTEBOOK: Final = 115
 
 Value: TypeAlias = str | int | None
@@ -57,7 +57,7 @@ class FittingTable:
     def _table(self, least: Sequence[int]) -> Table:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
         for name, numeric, width in zip(self._names, self._numeric, least, strict=True):
-            # Wrap names instead of cutting them, so that they can be copied into other commands.
+            # Wrap names instead of truncating them, so that they can be copied into commands.
             justify: JustifyMethod = "right" if numeric else "left"
             table.add_column(
                 name, justify=justify, overflow="fold", no_wrap=numeric, min_width=width
@@ -89,7 +89,7 @@ def _text(value: Value) -> str:
 
 
 def as_html(shown: RenderableType) -> str:
-    r"""Render for notebooks what a terminal would show; texts can't become markup."""
+    r"""Render a table for notebooks as a terminal would show it; texts can't become markup."""
     console = Console(file=io.StringIO(), record=True, width=_NOTEBOOK, force_jupyter=False)
     console.print(shown)
     # The colors of this theme are readable in both light and dark notebooks.

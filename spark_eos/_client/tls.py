@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from spark_eos.errors import ConfigurationError
 
-# PEM labels by the stem of settings: ``.location`` names a file, ``.pem`` is the text itself.
+# PEM labels by the stem of the settings: ``.location`` names a file, ``.pem`` is the text itself.
 _PEM_LABELS: Final = {
     "ssl.ca": "CERTIFICATE",
     "ssl.certificate": "CERTIFICATE",
@@ -69,8 +69,8 @@ class Tls:
         return context
 
     def _load_own(self, context: ssl.SSLContext, certificate: str, key: str) -> None:
-        # Python loads a certificate and key only from a file. Only the user can read this one, and
-        # it is deleted right afterwards.
+        # Python loads a certificate and key only from a file. Only the user can read this
+        # temporary file, and it is deleted right afterwards.
         with tempfile.NamedTemporaryFile("w", prefix="spark-eos-", suffix=".pem") as file:
             file.write(f"{certificate}\n{key}")
             file.flush()
@@ -108,7 +108,7 @@ def _unreadable(what: str, error: Exception) -> ConfigurationError:
 
 
 def tls(settings: Mapping[str, Any]) -> Tls:
-    """Read the TLS settings, and the files that they name on the driver's disk."""
+    """Read the TLS settings, and the files on the driver's disk that they name."""
     verification = "enable.ssl.certificate.verification"
     verify = str(settings.get(verification, "true")).lower()
     if verify not in {"true", "false"}:
@@ -144,7 +144,7 @@ def tls(settings: Mapping[str, Any]) -> Tls:
 
 
 def pem(settings: Mapping[str, Any], stem: str) -> str | None:
-    """Read a PEM text from a setting, or from the file that a setting names."""
+    """Read PEM text from a setting, or from the file that a setting names."""
     location, text = settings.get(f"{stem}.location"), settings.get(f"{stem}.pem")
     if location is not None and text is not None:
         raise ConfigurationError(f"kafka: set {stem}.location or {stem}.pem, not both")
