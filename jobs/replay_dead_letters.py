@@ -37,9 +37,9 @@ def replay(
             ``timestamp``.
         target: Topic to write to.
         every: Whether to include dead letters of other topics and clusters, and dead letters that
-            hold a row; otherwise, only those are written whose record was in ``target``.
+            hold a row; otherwise, only dead letters whose record was in ``target`` are written.
         where: SQL condition for the dead letters to write.
-        by_key: Whether keys decide on partitions even if the original partition is known.
+        by_key: Whether keys determine partitions even if the original partition is known.
         dead_letters: Whether dead letters that don't hold their whole record become dead letters
             of this query; otherwise, the query fails at the first one.
 
@@ -63,7 +63,7 @@ def replay(
     value = F.col("value")
     if not dead_letters:
         value = F.when(error.isNull(), value).otherwise(F.raise_error(error))
-    # Null lets the key decide.
+    # With a null partition, the key decides.
     partition = F.lit(None).cast("int") if by_key else F.when(original, dead_letter.partition)
     names = ("source", "key", value.alias("value"), "headers", "timestamp")
     return chosen.select(*names, partition.alias("partition"), error.alias("error"))
@@ -86,7 +86,7 @@ def _incomplete() -> Column:
     "every",
     is_flag=True,
     help="Also write dead letters of other topics and clusters, and of rows. By default, only "
-    "those are written whose record was in the target.",
+    "dead letters whose record was in the target are written.",
 )
 @click.option(
     "--where",
@@ -96,7 +96,7 @@ def _incomplete() -> Column:
 @click.option(
     "--by-key",
     is_flag=True,
-    help="Let keys decide on partitions. By default, a record goes back to its original partition.",
+    help="Let keys determine partitions. By default, a record goes back to its original partition.",
 )
 @job_options
 def main(options: JobOptions, *, every: bool, where: str | None, by_key: bool) -> None:
@@ -124,7 +124,7 @@ def main(options: JobOptions, *, every: bool, where: str | None, by_key: bool) -
         options,
         kafka={**options.kafka, **committed},
         source_kafka=None if source_kafka is None else {**source_kafka, **committed},
-        # A replay that never ended would forever repeat records that fail again.
+        # Without an end, a replay would forever repeat records that fail again.
         trigger={"availableNow": True},
         # Records that retention has deleted can't be replayed; the gap is logged.
         sink={**options.sink, "fail_on_data_loss": False},

@@ -29,7 +29,7 @@ def abort(*, query: Query, yes: bool) -> None:
     also aborts them, and brokers abort each transaction at its timeout. If the query is running, it
     writes the aborted transactions again.
 
-    Exit status 2 if a broker does not answer, so that the transactions it coordinates are unknown.
+    Exit status 2 if a broker does not answer: the transactions that it coordinates are unknown.
     """
     with connected(query) as connections:
         silent = SilentBrokers(connections)
@@ -125,5 +125,5 @@ def _end(connections: Connections, query: Query, transactions: Sequence[OpenTran
             click.echo(f"{name}: ended")
     number = counted(len(transactions), "open transaction")
     if failed:
-        raise click.ClickException(f"not ended: {failed} of {number}")
+        raise click.ClickException(f"{failed} of {number} transactions were not ended")
     click.echo(f"Ended {number}.")

@@ -27,8 +27,8 @@ from spark_eos._kafka.offset_metadata import KnownPartitions
 def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bool) -> None:
     """Migrate a query from Spark's own Kafka sink to spark-eos.
 
-    Reads from the checkpoint how far the query has finished, and sets the group's offsets to that
-    point. The query must be stopped, and the group must be new. The checkpoint is not changed.
+    Sets the group's offsets to the point that the query has reached, according to the checkpoint.
+    The query must be stopped, and the group must be new. The checkpoint is not changed.
     """
     finished = OffsetLog(ArrowFiles(checkpoint)).finished()
     migration.check_finished(finished, repeat_unfinished=repeat_unfinished)
@@ -40,7 +40,7 @@ def adopt(*, query: Query, checkpoint: str, repeat_unfinished: bool, dry_run: bo
         for partition, offset in sorted(finished.ends.items()):
             click.echo(f"{partition}: {offset}")
         if unset and not dry_run:
-            # The texts make partitions that are added before the first start count as new.
+            # With these texts, partitions that are added before the first start count as new.
             texts = KnownPartitions().including(finished.ends, ids).texts(finished.ends)
             migration.set_offsets(
                 connections, query.group_id, finished.ends, ids, query.deadline(), texts

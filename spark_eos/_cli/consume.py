@@ -13,7 +13,7 @@ from spark_eos._client.checks import check_topic
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._kafka.committed_records import CommittedRecords
 
-# Not escaped by JSON, but obeyed by some terminals: controls, and marks that reorder text.
+# Characters that JSON does not escape but some terminals obey: controls and reordering marks.
 _CONTROLS: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 

@@ -18,9 +18,9 @@ from spark_eos._client.tables import FittingTable
 from spark_eos._kafka.dead_letter_topic import DeadLetter, DeadLetterTopic
 
 _UNREADABLE: Final = "headers: can't be read, since a name is not UTF-8"
-# The most source topics for which replay commands are printed.
+# Maximum number of source topics for which replay commands are printed.
 _SHOWN: Final = 20
-# A wheel has the job in the package; a clone has it next to the other jobs.
+# In a wheel, the job is inside the package; in a clone, it is next to the other jobs.
 _JOB: Final = Path("jobs", "replay_dead_letters.py")
 _PACKAGED_JOB: Final = Path(__file__).parent.parent / _JOB
 _topic: Final = click.option(
@@ -131,11 +131,11 @@ def count(*, cluster: Cluster, topic: str, reason: str | None, group_id: str | N
 def _replay_command(
     cluster: Cluster, topic: str, source: str, reason: str | None, group_id: str | None
 ) -> str:
-    """Return the command that replays a source topic's dead letters, the same on every call."""
+    """Return a command that replays a source topic's dead letters; it is the same on every call."""
     chosen = {"reason": reason, "group": group_id}
     conditions = (f"dead_letter.{name} = {_sql(text)}" for name, text in chosen.items() if text)
     where = " and ".join(conditions)
-    # A replay continues from its group's offsets, so each selection of dead letters has its group.
+    # A replay continues from its group's offsets, so each selection needs a group of its own.
     digest = sha256(repr((topic, source, where)).encode()).hexdigest()[:8]
     group = f"replay-{source[:100]}-{digest}"
     lines: list[tuple[str, ...]] = [

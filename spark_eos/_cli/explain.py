@@ -10,7 +10,7 @@ from rich.markdown import Markdown
 from spark_eos._cli.query import terminal
 
 _PACKAGE: Final = Path(__file__).parent.parent
-# A wheel has the page in the package; a clone has it in the documentation.
+# In a wheel, the page is inside the package; in a clone, it is in the documentation.
 _PAGES: Final = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")
 _ENTRY: Final = re.compile(r"^## (EOS\d\d)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 

@@ -75,7 +75,7 @@ _FATES: Final = {
 
 
 def as_json(result: Findings | Comparison) -> str:
-    """Return the JSON document. All its keys are public, even those that are names of fields."""
+    """Return the JSON document. All of its keys are public, even those that are field names."""
     document = {
         "verdict": result.verdict.name.lower(),
         **{field.name: getattr(result, field.name) for field in fields(result)},

@@ -1,4 +1,4 @@
-"""Manually sets how far a mirrored query has read its source partitions."""
+"""Sets a mirrored query's progress in its source partitions manually."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +27,7 @@ def set_progress(
     progress_topic: str | None = None,  # if no offset names it
     dry_run: bool = False,
 ) -> dict[TopicPartition, int | None]:
-    """Set a stopped query's progress by source partition, and clear those partitions' marks."""
+    """Set a stopped query's progress in source partitions, and clear the partitions' marks."""
     if describe_group(connections, group_id, deadline).members:
         raise ConfigurationError(
             f"group {group_id!r} has members: stop the query first, or its next commit undoes this"
@@ -95,7 +95,7 @@ def _sources(
     if all_of_a_topic and (others := sorted(every - set(wanted))):
         # The other partitions would count as new, although their progress may be lost as well.
         raise ConfigurationError(
-            "the group has no progress left to show whether other partitions of the topics are "
+            "the group has no progress left to show which of the topics' other partitions are "
             "new: set these too: " + ", ".join(f"{name}:{index}" for name, index in others)
         )
     return {

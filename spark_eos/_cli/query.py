@@ -36,10 +36,10 @@ class Cluster:
 
     client: ClientSettings
     timeout: float  # seconds, per step of the command
-    kafka: Mapping[str, str]  # the settings that `client` was made from
+    kafka: Mapping[str, str]  # the settings from which `client` was made
 
     def deadline(self) -> Deadline:
-        """Return a deadline that begins now."""
+        """Return a deadline that starts now."""
         return Deadline(self.timeout, "--timeout")
 
 
@@ -119,13 +119,13 @@ def check_reached(cluster: Cluster) -> None:
 
 
 def terminal() -> Console:
-    """Return standard output, as wide as the terminal, or 100 columns wide without one."""
+    """Return standard output, as wide as the terminal; without a terminal, 100 columns wide."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def end_at(*signals: signal.Signals) -> None:
     """Make signals raise KeyboardInterrupt."""
-    # Pass SIGINT too: a shell starts background commands with SIGINT ignored.
+    # Callers pass SIGINT too, because shells start background commands with SIGINT ignored.
     for number in signals:
         signal.signal(number, signal.default_int_handler)
 

@@ -90,7 +90,7 @@ def _show(status: Status, *, json_: bool, clear: bool) -> None:
         return
     console = terminal()
     if clear:
-        console.clear()  # Affects only terminals; files get one output after the other.
+        console.clear()  # This affects only terminals; in files, each output follows the last.
         console.print(time.strftime("%H:%M:%S"))
     console.print(status)
     if clear and not console.is_terminal:
@@ -98,7 +98,7 @@ def _show(status: Status, *, json_: bool, clear: bool) -> None:
 
 
 def as_json(status: Status) -> str:
-    """Return the JSON document. All its keys are public, even those that are names of fields."""
+    """Return the JSON document. All of its keys are public, even those that are field names."""
     # Null means unknown. *_ms are milliseconds, since 1970 for times.
     group, cluster, staged, now = status.group, status.cluster, status.staged, status.taken_at
     document = {
@@ -140,7 +140,7 @@ def as_json(status: Status) -> str:
             "files_written": staged.files_written,
             "written": staged.written,
         },
-        # Offsets whose text another client has written.
+        # Offsets whose metadata text was written by another client.
         "foreign_offsets": _named(status.foreign),
         "transactional_id_prefix": status.prefix,
         "open_transactions": [

@@ -23,7 +23,7 @@ _MOST: Final = 1_000
 def new_topics(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, int]:
-    """Parse an option's values into numbers of partitions by topic name."""
+    """Parse an option's values; return the number of partitions by topic name."""
     topics: dict[str, int] = {}
     for text in values:
         name, colon, number = text.partition(":")
@@ -89,7 +89,7 @@ def _topics(connections: Connections, deadline: Deadline) -> list[dict[str, Any]
         {
             "name": name,
             "partitions": len(partitions),
-            # The replicas of the partition that has the fewest.
+            # Number of replicas of the partition that has the fewest.
             "replicas": min(len(partition.replica_nodes) for partition in partitions),
             # Offsets that read_committed consumers can read; null if a partition has no leader.
             "offsets": None if name in unknown else lengths[name],

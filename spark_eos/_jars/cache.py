@@ -68,7 +68,7 @@ def locked(path: Path) -> Iterator[None]:
             lock.acquire(timeout=_LOCK_SECONDS)
         except Timeout:
             raise JarError(
-                f"another process, such as a download of spark-eos, has held the lock {path} for "
+                f"another process, such as a download by spark-eos, has held the lock {path} for "
                 f"{_LOCK_SECONDS:g} s: find it with fuser -v {path} and end it, or set "
                 f"{CACHE_VARIABLE} to another directory"
             ) from None

@@ -1,4 +1,4 @@
-"""A class data archive (AppCDS), with classes that another JVM has already loaded and verified."""
+"""Class data archives (AppCDS): classes that another JVM has already loaded and verified."""
 
 import contextlib
 import hashlib
@@ -28,7 +28,7 @@ Exercise = Callable[[list[str]], None]
 
 def fingerprint(java: Java, jars: Iterable[Path]) -> str:
     """Return a name that identifies the JVM, flags and jars for which an archive is valid."""
-    # Use whole seconds, since container images keep nothing finer.
+    # Use whole seconds, because container images don't preserve fractions of seconds.
     marks = [f"{jar} {jar.stat().st_size} {int(jar.stat().st_mtime)}" for jar in jars]
     return digest(java.banner, *JVM_FLAGS, *marks)
 
@@ -43,7 +43,7 @@ class ClassArchive:
     """An archive in its own directory, for one JVM build and one class path."""
 
     directory: Path
-    of: str  # what messages call the programs that use the archive, e.g. "Brokers"
+    of: str  # name in messages for the programs that use the archive, e.g. "Brokers"
 
     @property
     def file(self) -> Path:
@@ -52,7 +52,7 @@ class ClassArchive:
 
     @property
     def options(self) -> list[str]:
-        """JVM options that use the archive, if it exists; refuses one that others may write."""
+        """JVM options for using the archive, if it exists; raises if other users can write it."""
         if not self.file.exists():
             return []
         check_trusted(self.file)
@@ -93,7 +93,7 @@ class ClassArchive:
             "minute or two ..."
         )
         exercise([f"-XX:ArchiveClassesAtExit={new}", _QUIET])
-        # Other users may not write the file, whatever the umask.
+        # Don't let other users write the file, whatever the umask.
         new.chmod(0o644)
         new.rename(self.file)
 

@@ -22,8 +22,8 @@ _PROBLEM = re.compile(
 )
 _MAX_PROBLEM_LINES = 25
 _ARCHIVE = "archive"
-# The default root is Maven Central. The lock already contains everything that the POMs would say,
-# and not reading them is three times as fast.
+# The default root is Maven Central. Skipping the POMs is three times as fast, and the lock already
+# contains all of their information.
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="maven"/>
   <resolvers>
@@ -91,7 +91,7 @@ def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title:
 
 
 def _show(output: Iterable[str], *, title: str, total: int) -> list[str]:
-    """Show progress according to Ivy's output; return the output."""
+    """Show the progress that Ivy's output reports; return the output."""
     lines = []
     columns = (
         TextColumn("{task.description}"),

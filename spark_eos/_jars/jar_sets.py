@@ -19,7 +19,7 @@ _SPARK_KAFKA = "spark-kafka-"
 
 
 def jar_set(name: str) -> list[Path]:
-    """Return a set's verified jar files, and directories of archives, in class path order."""
+    """Return a set's verified jar files and unpacked archives, in class path order."""
     # Threads and processes may call this concurrently. If no file is missing, the call takes a few
     # milliseconds and starts no other program.
     try:
@@ -70,7 +70,7 @@ def installed_pyspark() -> str:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         pass
-    try:  # A Spark distribution puts pyspark on the path without pip's metadata.
+    try:  # In a Spark distribution, pyspark is on the path without pip's metadata.
         from pyspark.version import __version__  # noqa: PLC0415
     except ImportError:
         raise JarError(
@@ -138,7 +138,7 @@ def _keep(jar: LockedJar, fetched: Path, kept: Path) -> None:
         except ValueError as error:
             raise JarError(str(error)) from error
     else:
-        # Other users may not write the file, whatever the umask.
+        # Don't let other users write the file, whatever the umask.
         fetched.chmod(0o644)
         fetched.replace(kept)
 
@@ -150,9 +150,9 @@ def unpack(archive: Path, target: Path) -> None:
     """
     unfinished = archive.with_name(f"{target.name}.unpacking")
     shutil.rmtree(unfinished, ignore_errors=True)
-    # Other users may not write there, whatever the umask.
+    # Don't let other users write there, whatever the umask.
     unfinished.mkdir(mode=0o755)
-    # Don't use tarfile's own filter, which Python has only since 3.10.12 and 3.11.4.
+    # Don't use tarfile's own filter, which is missing in Python before 3.10.12 and 3.11.4.
     with tarfile.open(archive) as members:
         for member in members:
             path = PurePosixPath(member.name)
@@ -165,7 +165,7 @@ def unpack(archive: Path, target: Path) -> None:
                 with (unfinished / path).open("wb") as file:
                     shutil.copyfileobj(content, file)
                 (unfinished / path).chmod(0o644)
-                # Use whole seconds, since container images keep nothing finer.
+                # Use whole seconds, as container images don't keep fractions.
                 os.utime(unfinished / path, (int(member.mtime), int(member.mtime)))
     unfinished.rename(target)
 

@@ -17,7 +17,7 @@ class LockedJar:
     version: str
     sha256: str  # of the downloaded file, in hexadecimal
     classifier: str = ""
-    extension: str = "jar"  # or tar.gz, for archives, which are kept unpacked
+    extension: str = "jar"  # tar.gz for archives, which are kept unpacked
 
     @property
     def file_name(self) -> str:
@@ -26,7 +26,7 @@ class LockedJar:
 
     @property
     def kept_name(self) -> str:
-        """The name in the cache, of a jar or of an archive's directory."""
+        """The name of the jar, or of the archive's directory, in the cache."""
         stem = "-".join(filter(None, (self.name, self.version, self.classifier)))
         return stem if self.is_archive else f"{stem}.{self.extension}"
 

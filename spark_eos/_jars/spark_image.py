@@ -9,7 +9,7 @@ from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, Exercise, dig
 from spark_eos._jars.java import JavaError, find_java
 from spark_eos.errors import PrintableError, text_of
 
-# A part of the archive's name. Increment it to recreate all archives after improving the training.
+# Part of the archive's name. After improving the training, increment it to recreate all archives.
 _TRAINING = "1"
 
 

@@ -19,7 +19,7 @@ def decorated(
 def _settings_of(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
-    """Parse settings of the form key=value, which override the file's; a callback for click."""
+    """Parse key=value settings, which override the settings in the file; a callback for click."""
     settings: dict[str, str] = dict(context.meta.get(f"{parameter.name}_config", {}))
     for text in values:
         name, equals, value = text.partition("=")
@@ -31,7 +31,7 @@ def _settings_of(
 
 
 def _keep_file(context: click.Context, parameter: click.Parameter, file: Path | None) -> None:
-    """Keep the settings from a file's lines for `_settings_of`; a callback for click."""
+    """Keep the settings in a file for `_settings_of`; a callback for click."""
     if file is None:
         return
     try:
@@ -89,8 +89,8 @@ _source_bootstrap_servers_option: Final = click.option(
 )
 _source_kafka_options: Final = setting_options(
     "source-kafka",
-    "Like --kafka, for the cluster to read from, which gets none of the other settings.",
-    "Like --kafka-config, for the cluster to read from.",
+    "Like --kafka, but for the cluster to read from, to which no other settings apply.",
+    "Like --kafka-config, but for the cluster to read from.",
 )
 
 
@@ -105,7 +105,7 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def source_client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the source cluster's options, received as ``source_kafka``: None for the same cluster."""
+    """Add the source cluster's options as one ``source_kafka`` argument, None if not given."""
 
     @functools.wraps(command)
     def with_servers(

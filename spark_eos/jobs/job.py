@@ -36,8 +36,8 @@ class JobMetrics:
         self._listener: BatchListener | None = None
 
     def listen(self, spark: SparkSession) -> None:
-        """Get the lag, and signs of life, from Spark's progress."""
-        # Connect runs the batches, and so these metrics, in another process.
+        """Get the lag, and proof that the query is alive, from Spark's progress."""
+        # Spark Connect runs the batches, and therefore these metrics, in another process.
         if not is_connect(spark):
             self._listener = BatchListener(self._metrics.on_progress, self._metrics.on_idle)
             spark.streams.addListener(self._listener)

@@ -66,7 +66,7 @@ class JobOptions:
     sink: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Fields that are made from other options.
+# Fields whose values are made from other options.
 _MADE: Final = {"trigger", "source_options", "sink"}
 
 

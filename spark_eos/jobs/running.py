@@ -91,9 +91,9 @@ def _quiet_exit() -> None:
     atexit.register(_set_level_of_spark, "ERROR")
 
 
-# Only for programs that have handed over the process. All handlers are restored at the end.
+# Only for programs that leave their process to this module. The end restores all handlers.
 class StopSignals:
-    """Handles SIGINT and SIGTERM: keeps the first, or ends the program; ends it on the second."""
+    """Handles SIGINT and SIGTERM: keeps the first or ends the program; the second ends it."""
 
     def __init__(self) -> None:
         self.status: int | None = None  # the program's exit status, after a signal
@@ -112,7 +112,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def install(self) -> None:
-        """Install the handlers, also in place of the one that Spark installs when it starts."""
+        """Install the handlers; also replaces the handler that Spark installs when it starts."""
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             # Leave the program's own handlers in place.
@@ -129,7 +129,7 @@ class StopSignals:
 
 
 def _is_default(handler: Any) -> bool:
-    """Return True for Python's handler and Spark's, which cancels all jobs and fails the batch."""
+    """Return True for Python's handler, and for Spark's, which cancels jobs and fails the batch."""
     return handler in {signal.default_int_handler, signal.SIG_DFL} or (
         callable(handler) and getattr(handler, "__module__", "").startswith("pyspark.")
     )
@@ -170,7 +170,7 @@ def _stop_between_batches(query: StreamingQuery, end: float) -> None:
             time.sleep(_PAUSE_SECONDS)
         query.stop()
     except (PySparkException, Py4JError, ConnectionError) as error:
-        # Ctrl-C may have reached the JVM too. Then it is gone, and the query with it.
+        # Ctrl-C may have reached the JVM too, and ended it together with the query.
         logger.debug("stopping the query: %s", error)
 
 

@@ -17,7 +17,7 @@ _COLUMNS: Final = ("value", "key")
 
 @dataclass(frozen=True)
 class Recoding:
-    """Reads columns with the schemas of one registry and writes them with another registry's."""
+    """Reads columns with the schemas of one registry and writes them with those of another."""
 
     source: SchemaRegistry
     target: SchemaRegistry
@@ -54,13 +54,13 @@ _own_registry: Final = setting_options(
 )
 _source_registry: Final = setting_options(
     "source-schema-registry",
-    "Like --schema-registry, for the source's records, if they have another registry.",
-    "Like --schema-registry-config, for the source's registry.",
+    "Like --schema-registry, but for source records that use another registry.",
+    "Like --schema-registry-config, but for the source's registry.",
 )
 
 
 def schema_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add schema options, received as ``recoding``: a `Recoding`, or None without a subject."""
+    """Add schema options as one ``recoding`` argument: a `Recoding`, or None without a subject."""
 
     @functools.wraps(command)
     def with_recoding(
