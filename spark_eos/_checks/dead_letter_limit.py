@@ -1,4 +1,4 @@
-"""Enforces the limit on a batch's dead letters, for tasks that do not know of each other."""
+"""Enforces the limit on a batch's dead letters across tasks that don't know of each other."""
 
 import logging
 from collections import Counter
@@ -16,15 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 class DeadLetterLimit:
-    """The limit of one batch: ``dead_letters.limit``."""
+    """Applies ``dead_letters.limit`` to one batch."""
 
     # Each attempt divides the rest of the limit among the source partitions, so that the limit
-    # holds for any number of tasks. A task that needs more than its share stops. In a further
-    # attempt, its partitions get what other partitions have not used.
+    # holds for any number of tasks. A task that needs more than its share stops. In the next
+    # attempt, its partitions get the shares that other partitions did not use.
     #
-    # If all rows of a batch are dead letters with one error, a deployment is broken, or there is an
-    # outage that does not look like one. A task that sees no other rows holds its dead letters
-    # back, and writes them in a further attempt if the batch turns out to have other rows.
+    # If all rows of a batch are dead letters with the same error, the deployment is broken, or
+    # there is an outage that does not look like one. So a task that sees only such rows holds its
+    # dead letters back. A further attempt writes them if the batch turns out to have other rows.
 
     def __init__(
         self, settings: WriterSettings, batch: BatchRange, committed: Positions, rows: int | None
@@ -41,23 +41,23 @@ class DeadLetterLimit:
             }
         else:
             self._total = rows
-            # It is unknown how the rows are spread over the files.
+            # Nobody knows how the rows are spread over the files.
             self._left = dict.fromkeys(batch.ends, 1)
         option = settings.dead_letters
         self._limit = 0 if option is None else option.most(self._total)
-        # If an earlier run has written rows, they may have been fine.
+        # Rows that an earlier run has written may have been fine.
         self._begun = any(committed.get(p, 0) > start for p, start in starts.items())
 
     def plan(
         self, planned: BatchPlan, only: Partitions | None, outcomes: Sequence[JobOutcome]
     ) -> BatchPlan:
-        """Return the plan with each source partition's share of the rest of the limit."""
+        """Return the plan with each source partition's share of the remaining limit."""
         if self._settings.dead_letters is None:
             return planned
         left = self._limit - dead_letters_of(outcomes).total
         chosen = planned.keys() if only is None else planned.keys() & set(only)
-        # Give the rest to the partitions that need it. Then each attempt writes more dead letters,
-        # finds another partition that needs some, or exceeds the limit.
+        # Give the remaining limit to the partitions that need it. Then each attempt writes more
+        # dead letters, finds another partition with dead letters, or exceeds the limit.
         stopped = {
             partition
             for partition, part in (outcomes[-1].partitions.items() if outcomes else ())
@@ -104,9 +104,9 @@ class DeadLetterLimit:
                 f"{batch}: all {dead.total} rows of the batch are dead letters with one error: "
                 f"{dead.most_frequent()}. The first is {next(iter(dead.first.values()))}. "
                 f"{written or 'None'} of them are in the dead-letter topic {option.topic!r}. "
-                "Bad data is seldom the cause: a service is down, or the query is broken. Fix it "
-                "and start again: the query continues where it stopped. If all rows of a batch "
-                "should become dead letters, set dead_letters.limit=1.0"
+                "Bad data is seldom the cause: a service is down, or the query is broken. Solve "
+                "that problem and start again: the query continues where it stopped. If all rows "
+                "of a batch should become dead letters, set dead_letters.limit=1.0"
             )
 
     def _may_be_all_dead(self, outcomes: Sequence[JobOutcome]) -> bool:

@@ -66,14 +66,14 @@ class OpenTransactions:
         self._end(names, deadline)
 
     def end_after_stop(self, seconds: float) -> None:
-        """End transactions of cancelled tasks, until all have stopped or a newer run joins."""
+        """End cancelled tasks' transactions until all tasks have stopped or a newer run joins."""
         # The run's members have left the group, so nobody can commit offsets any more.
         until = time.monotonic() + seconds
         try:
             while True:
                 deadline = self._settings.group_deadline(at_most=_SWEEP_TIMEOUT)
-                # List transactions first, then describe the group: a transaction that was open
-                # while the group had no members can't be a newer run's.
+                # List transactions first, then describe the group: if the group has no members, a
+                # transaction that was already open can't belong to a newer run.
                 names = self.names(deadline)
                 if self._has_run(deadline):
                     return
@@ -125,7 +125,7 @@ class OpenTransactions:
         )
 
     def warn_of_hidden(self, what: str) -> None:
-        """Warn once per run that a transaction can't be found or ended, and will time out."""
+        """Warn once per run that a transaction can't be found or ended and has to time out."""
         if self._warned:
             return
         self._warned = True
@@ -135,8 +135,8 @@ class OpenTransactions:
             logger,
             "EOS58",
             "group %s: %s. A transaction that a killed worker left open is therefore not ended at "
-            "once but by the brokers, up to transactions.timeout_ms=%d and %d s after it began. No "
-            "record is lost or duplicated, but until then its source partitions are not written, "
+            "once: the brokers end it up to transactions.timeout_ms=%d plus %d s after it began. "
+            "No record is lost or duplicated, but until then its source partitions are not written "
             "and consumers of the output wait. To end it at once, the query needs %s: %s",
             settings.group_id,
             what,

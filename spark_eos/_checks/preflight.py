@@ -98,7 +98,7 @@ def check_target_topic(
 def check_transactions(
     connections: Connections, settings: WriterSettings, deadline: Deadline
 ) -> None:
-    """Try the transaction settings with a transactional id of the driver's own."""
+    """Try the transaction settings with a transactional id that only the driver uses."""
     transaction_timeout_ms = settings.transactions.timeout_ms
     name = driver_id(settings.transactions.id_prefix, settings.group_id)
     try:
@@ -126,7 +126,7 @@ def check_authorization(
 
     needed = query_acls(settings.group_id, settings.id_prefix, sources, settings.target_topics)
     on_topics = [acl for acl in needed if acl.resource is ResourceType.TOPIC]
-    # The same request asks for the ACLs that a query can do without.
+    # The same request also checks ACLs that the query can do without.
     lacking = _lacking(start, [*on_topics, *_configs(settings)], deadline)
     missing = [acl for acl in on_topics if acl in lacking]
     codes = [Code.TOPIC_AUTHORIZATION_FAILED.value] if missing else []

@@ -26,7 +26,7 @@ def warn_of_replication(
             logger,
             "EOS52",
             "only one replica of %s: a broker crash can lose or hide committed records "
-            "(KAFKA-20734). Add replicas, so that there are three: kafka-reassign-partitions.sh",
+            "(KAFKA-20734). Use three replicas; kafka-reassign-partitions.sh adds them",
             ", ".join(single),
         )
     if unsafe := {topic: kept for topic, kept in durable.items() if kept.unsafe_configs}:

@@ -25,11 +25,11 @@ Result = TypeVar("Result")
 
 
 class Start:
-    """A start, open from the query's first request to the end of its run, which takes it over."""
+    """A start's connections and check results, kept until the run that takes them over ends."""
 
     # Each step of a start runs within `with start:`. If a start is too old or was made by another
-    # process, the step opens it again. A start is closed if a step fails, or if its owner goes
-    # away without a run.
+    # process, the step opens it again. A start is closed if a step fails, or if it is
+    # garbage-collected before a run takes it over.
 
     def __init__(self, settings: WriterSettings) -> None:
         self._settings = settings
@@ -126,7 +126,7 @@ class Start:
 
 
 def _close_in_background(process: int, *connections: Connections) -> None:
-    # Python may collect the owner in any thread, even in one that the connections need or block.
+    # Python may collect the owner in any thread, even one that the connections need or block.
     def close() -> None:
         for connection in connections:
             connection.close()

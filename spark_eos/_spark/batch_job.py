@@ -97,7 +97,8 @@ class BatchJobs:
             if tasks < partitions:
                 rows = rows.coalesce(tasks)
         else:
-            # One task per partition: rows that were too many for one task may be too many again.
+            # Use one task per partition: rows that were too many for one task may be too many
+            # again.
             chosen = self._is_one_of(map(sources.source, only))
             rows = self._single_task(rows.where(chosen))
         task = write_task(

@@ -22,8 +22,9 @@ from spark_eos.errors import CheckpointError, QueryStoppedError, UnsupportedPipe
 
 # Seconds to wait for an observation. Spark drops events if its listeners are too slow.
 _OBSERVED: Final = 60.0
-# Tasks count more Parquet files than this faster than the driver does: the driver reads a few at
-# a time (parquet.metadata.read.parallelism, 5), and each call from Python to the JVM takes time.
+# Above this number of Parquet files, tasks count rows faster than the driver does: the driver reads
+# a few files at a time (parquet.metadata.read.parallelism, 5), and each call from Python to the JVM
+# takes time.
 _MOST_FILES: Final = 16
 _DESCRIPTION: Final = "spark.job.description"
 _INTERRUPTIONS: Final = re.compile(
@@ -36,8 +37,8 @@ _FRAME: Final = "\n\tat "
 class ExecutionLog(OffsetLog):
     """Batch ranges from the query's execution, which also determines the batch's rows."""
 
-    # If the file system lets two drivers create the same file, the log in the checkpoint may be
-    # another driver's.
+    # If the file system lets two drivers create the same file, another driver may have written the
+    # log in the checkpoint.
 
     def __init__(self, files: Files, query: internals.Execution) -> None:
         super().__init__(files)
@@ -129,7 +130,7 @@ class ClassicRuntime(QueryRuntime):
         return self._session.sparkContext.defaultParallelism
 
     def tasks(self, job: DataFrame) -> int | None:
-        """Return the job's number of tasks. PySpark takes a lost connection for the end of rows."""
+        """Return the job's task count. PySpark mistakes a lost connection for the end of rows."""
         return internals.task_count(job)
 
     def collect(

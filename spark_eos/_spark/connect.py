@@ -72,7 +72,8 @@ class ConnectRuntime(QueryRuntime):
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
         """See `QueryRuntime.check_batch`; asks the server only if the plan has changed."""
-        # Connect does not show how a cached relation was made, so only the batch is accepted.
+        # Connect does not show how a cached relation was made, so only the batch itself is
+        # accepted.
         if self._relation is None or remote_relations(frame) != [self._relation]:
             raise UnsupportedPipelineError(
                 "the batch is not written: its rows are not exactly the micro-batch's own, each "
@@ -155,8 +156,8 @@ class ConnectRuntime(QueryRuntime):
             cloned: SparkSession = clone()
             return cloned
         raise UnsupportedPipelineError(
-            "on Spark Connect, delivery='staged' needs PySpark 4.1 or newer, which can clone a "
-            "session; use classic Spark, or a pipeline that can be written directly"
+            "on Spark Connect, delivery='staged' needs PySpark 4.1 or newer, because it clones the "
+            "session: upgrade PySpark, use classic Spark, or write a query that needs no staging"
         )
 
     def end_session(self, session: SparkSession) -> None:
@@ -207,8 +208,8 @@ def _check_remote_batch(frame: DataFrame) -> None:
     if reads != 1:
         raise UnsupportedPipelineError(
             f"the batch is not written: its plan reads the micro-batch {reads} times (as a union "
-            "of two selections of it does), or other rows too, so two tasks may hold rows of one "
-            "source partition. To make several rows from one record, use one select, "
+            "of two selections of it does), or reads other rows as well, so two tasks may hold "
+            "rows of one source partition. To make several rows from one record, use one select, "
             "explode(array(struct(...), struct(...))), on the batch itself, not on a view or in SQL"
         )
     check_joins(plans["Optimized Logical"], "LogicalRDD")

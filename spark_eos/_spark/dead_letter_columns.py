@@ -77,15 +77,15 @@ def letter_columns(schema: T.StructType) -> list[Column]:
     if not carries_letter(schema):
         return [F.col(ERROR)] if ERROR in schema.names else []
     source, error = F.col(SOURCE), _error(schema)
-    # Binary, whatever types the query has given the columns: JSON holds binary as base64.
+    # Cast to binary, whatever types the query gave the columns: JSON holds binary as base64.
     fields = [source[name].cast("binary").alias(name) for name in ("key", "value")]
     fields.append(source["headers"].alias("headers"))
-    # A number: JSON would write a timestamp in the session's time zone.
+    # Use a number: JSON would write a timestamp in the session's time zone.
     fields.append(F.unix_millis(source["timestamp"]).alias("timestamp"))
     # A row of an outer join may have an error but no source.
     record = F.when(source.isNotNull(), F.struct(*fields))
-    # One string, and only for rows with an error. A struct would hold nulls for each field in all
-    # other rows, which would take Arrow's vectors longer than everything else.
+    # Use one string, and only for rows with an error. A struct would hold a null for each field in
+    # every other row, and filling Arrow's vectors with nulls would take longer than all other work.
     dead_letter = F.to_json(F.struct(error.alias("error"), record.alias("record")))
     return [F.when(error.isNotNull(), dead_letter).alias(LETTER)]
 

@@ -73,12 +73,12 @@ def guarded(
             struct<message, exception, stacktrace>, holds the error, for you to handle. If the sink
             finds this column, it writes a dead letter.
         row_errors: Further exceptions that are a row's fault, such as
-            ``jsonschema.ValidationError``. The exceptions of Python and its standard library
-            already are, and so are classes whose first base is one of them. OSError, MemoryError,
-            ImportError, RuntimeError, and the exceptions of modules for networks, databases,
-            processes and threads are not: they may be an outage, and end the query. So does an
-            exception that one of these led to (``raise ... from``, or raised while it was handled),
-            unless it was raised ``from None``.
+            ``jsonschema.ValidationError``. Exceptions of Python and its standard library already
+            count as a row's fault, and so do classes whose first base is one of them. OSError,
+            MemoryError, ImportError, RuntimeError, and the exceptions of modules for networks,
+            databases, processes and threads do not count: they may be an outage, and end the query.
+            An exception that one of these led to (``raise ... from``, or raised while it was
+            handled) also ends the query, unless it was raised ``from None``.
         stacktrace: Whether to keep each error's stack trace, which may show values.
 
     A row that already has an error, from another guarded function or from `spark_eos.schemas`,
@@ -182,7 +182,7 @@ class _Guard:
         name = _name(type(other))
         text = f": {printable(_text(error))}".removesuffix(": ")
         raise WriteError(
-            f"{position_of(rows, 0)}{_name(type(error))}{text}. The query ends, since {name} may "
+            f"{position_of(rows, 0)}{_name(type(error))}{text}. The query ends because {name} may "
             "be an outage, for which no row is to blame. If it is the row's fault, list it: "
             f"guarded(..., row_errors=[{name}])"
         ) from error

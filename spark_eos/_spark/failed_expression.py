@@ -1,7 +1,7 @@
 """Says what to do if one of Spark's own expressions fails on a value."""
 
-# It can't say on which row: a batch's rows are an RDD that has already evaluated all expressions,
-# so a condition on `source` excludes none of the rows that fail.
+# The failing row can't be found: a batch's rows are an RDD that has already evaluated all
+# expressions, so filtering by `source` does not exclude the rows that fail.
 
 import contextlib
 from collections.abc import Iterator

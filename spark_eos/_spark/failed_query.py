@@ -43,7 +43,8 @@ def without_trace(text: str) -> str:
 
 def cause_of(text: str) -> str:
     """Return the error that ended a query, from the text of Spark's StreamingQueryException."""
-    # Only for errors that no batch raised: functions may quote records, which can say anything.
+    # Use this only for errors that no batch raised: functions may quote records, which can contain
+    # anything.
     cause = text.partition(_QUERY)[0]
     cause = (cause.partition(_ENDED)[2] or cause).removeprefix(_RAISED)
     cause = _JAVAS_FRAME.split(cause, 1)[0]

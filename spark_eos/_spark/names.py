@@ -21,9 +21,9 @@ _FIELDS: Final = {
 
 
 def with_known_names(frame: DataFrame, names: Collection[str] = (*WRITTEN, ERROR)) -> DataFrame:
-    """Give these names, and their fields' names, to columns and fields that differ only by case."""
-    # Spark ignores the case of names, but all later code compares names exactly, so every frame
-    # that enters comes through here. Frames whose names already match cost no request to Spark.
+    """Rename columns and fields whose names differ from known names only by case."""
+    # Spark ignores the case of names, but all later code compares names exactly, so every incoming
+    # frame passes through here. Frames whose names already match cost no request to Spark.
     new = {field.name: _renamed(field, names) for field in frame.schema}
     if all(new[field.name] == field for field in frame.schema) or is_case_sensitive(frame):
         return frame

@@ -15,7 +15,7 @@ from spark_eos.errors import SparkEosError, UnsupportedPipelineError
 
 NOT_A_STREAM: Final = (
     "the DataFrame is not a streaming DataFrame; read it with readStream or sink.read. To write a "
-    "batch DataFrame once, save it as files, and read these with readStream and availableNow"
+    "batch DataFrame once, save it as files, and read them with readStream and availableNow"
 )
 
 # Lines without tree branches continue an operator's text.
@@ -24,7 +24,7 @@ _OPERATOR: Final = re.compile(r"(?:\*\(\d+\) |\* )?[~'!]*([A-Za-z]\w*)(?=[\s(\[,
 _HEADING: Final = re.compile(r"== \w+ Plan ==$")
 _SECTION: Final = re.compile(r"^== (\w[\w ]*) Plan ==$", re.MULTILINE)
 _SECTIONS: Final = ("Parsed Logical", "Analyzed Logical", "Optimized Logical", "Physical")
-# How Spark ends a plan that it cuts at its limit.
+# The end of a plan that Spark has truncated at its limit.
 _CUT: Final = re.compile(r"(\.\.\. \d+ more characters|Truncated plan of \d+ characters)\s*$")
 
 # Operators known to keep rows in their partition and in order.
@@ -81,7 +81,7 @@ _STREAM: Final = "StreamingRelation"
 _BATCH: Final = "Scan ExistingRDD"
 _KAFKA: Final = "KafkaSourceProvider"
 _TOPIC: Final = re.compile(r"\btopic#(\d+)")
-# A SQL view gives its columns new ids, in the line below the view's.
+# A SQL view gives its columns new ids, in the line below the line of the view.
 _OF_VIEW: Final = re.compile(r"\bcast\(topic#(\d+) as string\) AS topic#(\d+)")
 # The format of RDD.toString. A name may precede it; a cached RDD's name is its plan.
 _RDD: Final = re.compile(r"(\S*)\[(\d+)\] at ")
@@ -103,7 +103,7 @@ _NARROW_RDDS: Final = {
 _MEANINGS_OF_RDDS: Final = (
     (
         "Shuffle",
-        "a shuffle, as of a join whose table is not broadcast: use F.broadcast",
+        "a shuffle, for example of a join whose table is not broadcast: use F.broadcast",
     ),
     ("Zipped", "a join whose table is not broadcast: use F.broadcast"),
     ("Cartesian", "a join whose table is not broadcast: use F.broadcast"),
@@ -151,8 +151,8 @@ def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows:
     check_sources(sources)
     reads = _check_narrow(operators(plans["Physical"]), _STREAM)
     if reads != len(sources):
-        # A query named by WITH is read each time it is used. A Spark Connect client does not see
-        # the sources that a view or SQL reads.
+        # A common table expression (WITH) is read each time it is used. A Spark Connect client does
+        # not see the sources that a view or SQL reads.
         check_sources([*sources, *sources] if lineage_follows and reads > len(sources) else [])
     if not lineage_follows:
         check_joins(plans["Optimized Logical"], _STREAM)
@@ -291,7 +291,7 @@ def check_lineage(lineage: str, batch: int, sources: int) -> None:
                 f"({meaning}). {_NARROW_ONLY}"
             )
     if _SOURCE not in names:
-        return  # Spark knows that there are no rows.
+        return  # Spark knows that the batch has no rows.
     if len(set(ids)) < len(ids) or names.count(_SOURCE) > sources:
         raise UnsupportedPipelineError(
             "the batch is not written: it reads its source more than once (as a union of two "

@@ -91,8 +91,8 @@ class RowErrors:
                 batch,
                 errors,
                 "The error of a bad row is kept in `source`, and only a direct or mirrored query "
-                "of a sink with dead_letters makes a dead letter of it; this is a different query "
-                f"or job. {_COLUMN_IS_FOR_YOU}",
+                "of a sink with dead_letters turns it into a dead letter; this is a different "
+                f"query or job. {_COLUMN_IS_FOR_YOU}",
             )
         parts = dict(zip(_names(source.type), source.flatten(), strict=True))
         parts[ERROR] = _joined(parts[ERROR], errors)

@@ -16,10 +16,10 @@ import pyarrow as pa
 from spark_eos.errors import SparkEosError
 
 _OUTAGES: Final = (OSError, MemoryError, ImportError, SparkEosError)
-# These say that a value is at fault, wherever they are among an exception's bases.
+# These say that a value is at fault, wherever they appear among an exception's bases.
 _VALUE_AT_FAULT: Final = (NotImplementedError, RecursionError, SyntaxError)
-# Modules for networks, databases, processes and threads: all exceptions that they define may be an
-# outage, and so may each EOFError that they raise.
+# Modules for networks, databases, processes and threads: any exception that they define may be an
+# outage, and so may any EOFError that they raise.
 _OUTAGE_MODULES: Final = (
     *("_queue", "_thread", "asyncio", "concurrent", "dbm", "ftplib", "http.client", "imaplib"),
     *("multiprocessing", "nntplib", "poplib", "queue", "smtplib", "socket", "sqlite3", "ssl"),
@@ -35,7 +35,7 @@ _GROUPS: Final = getattr(builtins, "BaseExceptionGroup", ())  # not in Python 3.
 def not_of_row(
     error: BaseException, row_errors: tuple[type[Exception], ...] = ()
 ) -> BaseException | None:
-    """Return the first of an exception and its causes that may not be a row's fault, if any."""
+    """Return the first of an error and its causes that may not be a row's fault, if any."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:

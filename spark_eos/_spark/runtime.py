@@ -1,4 +1,4 @@
-"""The interface of a run to Spark, and the code that classic Spark and Spark Connect share."""
+"""A run's interface to Spark, and the code that classic Spark and Spark Connect share."""
 
 import atexit
 import contextlib
@@ -28,7 +28,7 @@ class QueryRuntime(ABC):
     # How long tasks may run after a stop; the run then ends the transactions that they left open.
     # Spark cancels tasks, and kills their workers spark.python.task.killTimeout (2 s) later.
     task_kill_grace_s: float = 5.0
-    # True if stop() waits for the sink, which must then return before that time is over.
+    # True if stop() waits for the sink, which must then return before that grace period ends.
     stop_waits: bool
     asynchronous = False  # True if Spark writes the query's logs asynchronously
     files: Files
@@ -55,7 +55,7 @@ class QueryRuntime(ABC):
         return query is not None and str(query.runId) == self.run_id
 
     def end_with(self, run: Run) -> None:
-        """Make the run end when the process does, at the latest."""
+        """Make the run end no later than the process."""
         reference = weakref.ref(run)
 
         def leave() -> None:
@@ -107,7 +107,7 @@ class QueryRuntime(ABC):
 
     @abstractmethod
     def another_session(self, session: SparkSession) -> SparkSession:
-        """Return a session whose settings start as a copy of those of the given session."""
+        """Return a session that starts with a copy of the given session's settings."""
 
     @abstractmethod
     def end_session(self, session: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""Builds a Spark session that can read Kafka, and checks that a session can."""
+"""Builds a Spark session that can read Kafka, and checks whether a session can."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Recognizes our own errors from other processes, in texts in which a record may say anything.
+"""Recognizes our own errors in texts from other processes, which may also quote records.
 
 Spark passes on an exception of a task, or of Connect's process beside the server, only as part of
 its own text. The text may also contain exceptions of the user's functions, which may quote records.

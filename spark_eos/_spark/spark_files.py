@@ -79,7 +79,8 @@ class HadoopFiles:
             try:
                 self._create_at_once(target, text)
             except Exception:
-                # If the response is lost, the S3 client retries, and its own file makes S3 refuse.
+                # If a response is lost, the S3 client retries, and S3 refuses the file that is now
+                # there.
                 if self.read(path) != text:
                     raise
             return
@@ -149,12 +150,12 @@ class SparkFiles:
     def delete(self, path: str) -> None:
         """Empty a directory: Spark's API can't delete files, only overwrite them."""
         if self._rows(f"{path}/*", "path"):
-            # Without lines the file is empty, and Spark lists no empty files.
+            # Without lines the file is empty, and Spark does not list empty files.
             self._write([], path)
 
     def _rows(self, pattern: str, column: str) -> list[Row]:
         try:
-            # Spark skips hidden files, and reads their content only if it is selected.
+            # Spark skips hidden files, and reads a file's content only if that column is selected.
             frame = self._spark.read.format("binaryFile").load(f"{self._base}/{pattern}")
             return frame.select(column).collect()
         except AnalysisException as error:

@@ -16,7 +16,7 @@ from spark_eos._spark.topic_patterns import SourceTopics
 from spark_eos.errors import CheckpointError, UnsupportedPipelineError
 
 READ_BY_US: Final = "sparkeosread"
-"""The option with the group of a source made by `spark_eos._sink.reader`; Spark ignores it."""
+"""The option that names the group of the sink that made a source; Spark ignores it."""
 
 _KAFKA: Final = {"kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider"}
 _ISOLATION: Final = "kafka.isolation.level"
@@ -38,7 +38,7 @@ _LEFT_BY_PATTERN: Final = (
     f"write to other topics. {_LEAVE} and the names of the other topics in subscribe= instead of "
     "the pattern"
 )
-# No other options are read, since some are secrets.
+# No other options are read, because some hold secrets.
 _LOOKED_AT: Final = (
     READ_BY_US,
     _ISOLATION,
@@ -238,7 +238,7 @@ def read_by_others(sources: Iterable[StreamSource]) -> SourceTopics:
 
 
 def _shared(source: StreamSource, other: StreamSource) -> str:
-    """Name what two sources both read, or may both read; "" if there is no such topic."""
+    """Name what two sources both read, or may both read; "" if they share nothing."""
     if _PATTERN in source.options or _PATTERN in other.options:
         return "what a subscribePattern matches"
     mine, theirs = _partitions(source.options), _partitions(other.options)

@@ -53,7 +53,7 @@ class WholeNames(NamedTuple):
 def whole_names(
     spark: SparkSession, pattern: str, names: Iterable[str], never: Collection[str]
 ) -> WholeNames:
-    """Make a pattern that is found only in names that the given one matches whole, but not some."""
+    """Make a pattern found only in names that ``pattern`` matches whole, except ``never``."""
     # Check the pattern by itself: it may be valid only inside the longer one.
     matched = matching(spark, pattern, names)
     # Python escapes only ASCII punctuation, which Java allows.
@@ -88,7 +88,8 @@ class SourceTopics:
 
 def topic_is_source(columns: Iterable[str], patterns: Collection[str]) -> list[Column]:
     """Return a column that is true if the query reads a row's topic; no column without patterns."""
-    # Spark evaluates it, since tasks have no Java. So topics created while the query runs count.
+    # Spark evaluates the patterns, because tasks have no Java. So topics created while the query
+    # runs count too.
     if not patterns or "topic" not in columns:
         return []
     topic = F.col("topic").cast("string")  # without a collation, which would change how it matches

@@ -1,4 +1,4 @@
-"""A task's rows as they arrive, with a callback while they are slow to arrive."""
+"""Yields a task's rows as they arrive, and calls back while the next row is late."""
 
 import contextlib
 import threading
@@ -18,8 +18,8 @@ def arrivals(
 ) -> Iterator[_Item]:
     """Yield the items in order, and call back while the next one is late."""
     # The caller's own thread reads the items: passing an item between threads takes as long as
-    # writing a thousand rows. A second thread watches the clock, only while the caller waits for
-    # an item.
+    # writing a thousand rows. A second thread watches the clock, but only while the caller waits
+    # for an item.
     watch = _Watch(is_late, on_late, every)
     thread = threading.Thread(target=watch.run, name="spark-eos-rows", daemon=True)
     thread.start()

@@ -48,7 +48,7 @@ def staged_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield Arrow batches of a staged copy with the columns that tasks need."""
     # Add these columns here, not in Spark's plan. Without constants that change with each batch,
-    # Spark compiles the plan only once, and it need not pass a topic with each row.
+    # Spark compiles the plan only once, and it doesn't have to pass the topic with each row.
     for batch in batches:
         columns = {
             SOURCE_TOPIC: pa.repeat(progress_topic, batch.num_rows),

@@ -64,7 +64,7 @@ class DeadLetterBuilder:
         return self._targets.ready_for_partitions(wanted)
 
     def classify(self, part: SourceRows, topics: RowTopics) -> dict[int, Fault]:
-        """Return why rows must not be written as they are, by row."""
+        """Return the faults of the rows that must not be written as they are, by row."""
         header = Fault(reasons.INVALID_HEADER, INVALID_HEADER)
         faults = dict.fromkeys(rows_with_invalid_header(part.rows), header)
         faults |= rows_with_error(part)
@@ -110,8 +110,8 @@ class DeadLetterBuilder:
                 is_row=is_row,
                 omitted=omitted,
             )
-            # The timestamp is the time of writing, since retention counts from it. A header has
-            # the record's own time.
+            # The timestamp is the time of writing, because retention counts from it. A header keeps
+            # the record's own timestamp.
             dead_letter = RecordContent(record.key, record.value, headers, None, partition)
             refused = self._rules.fault(settings.topic, dead_letter)
             if refused is None or refused.reason != reasons.TOO_LARGE:

@@ -19,10 +19,10 @@ INVALID_RECORD: Final = "invalid_record"
 
 # A share of a small batch would be only a few rows.
 _AT_LEAST: Final = 100
-# How many error texts a task reports, and how long; they may all differ.
+# The number and length of the error texts that a task reports: each row's text may differ.
 _MAX_ERRORS: Final = 50
 _MAX_TEXT: Final = 200
-# If more rows than this have the same error, and no row is fine, that is no coincidence.
+# More rows than this with the same error, and no row without it, are no coincidence.
 _HANDFUL: Final = 5
 # The parts of an error's text that may come from the row: quoted text, and words with a digit.
 _OF_THE_ROW: Final = re.compile(
@@ -34,7 +34,7 @@ _MAX_COMPARED: Final = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterSettings(DeadLetters):
-    """The sink's option, plus whether rows have source positions and in which other cluster."""
+    """The sink's option; also, whether rows have source positions, and the source's cluster."""
 
     positions: bool = True
     cluster: str | None = None
@@ -50,7 +50,7 @@ class DeadLetterSettings(DeadLetters):
         return type(self.limit) is float and self.limit == 1.0
 
     def most(self, records: int) -> int:
-        """Return the most dead letters allowed in a batch of so many source records or rows."""
+        """Return how many dead letters are allowed in a batch of ``records`` records or rows."""
         if isinstance(self.limit, int):
             return self.limit
         return max(_AT_LEAST, int(self.limit * records))
@@ -58,7 +58,7 @@ class DeadLetterSettings(DeadLetters):
 
 @dataclass
 class DeadLetterTally:
-    """How many dead letters there are, for which reasons, and each reason's first position."""
+    """Counts dead letters by reason and by error, and keeps each reason's first position."""
 
     reasons: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class DeadLetterTally:
 
     @property
     def is_one_error(self) -> bool:
-        """True if all have the same error, and there are more than a handful."""
+        """True if there are more than a handful of dead letters, all with the same error."""
         return len(self.errors) == 1 and self.total > _HANDFUL
 
     def add(self, reason: str, position: str, error: str) -> None:

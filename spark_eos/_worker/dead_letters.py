@@ -16,14 +16,14 @@ from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.records import RecordContent, RowTopics, SourceRows, column_of, text_in
 
 ERROR: Final = "error"
-"""The column in which the query itself says what is wrong with a row."""
+"""The column in which the query itself reports a row's error."""
 LETTER: Final = "spark_eos_letter"
 """The column that holds a bad row's error and source record, as JSON."""
 RECORD: Final = "spark_eos_record"
-"""The column that holds only the record, next to `ERROR`, in staged copies of earlier versions."""
+"""The column next to `ERROR` with only the record, in staged copies made by earlier versions."""
 FOR_LETTERS: Final = (ERROR, LETTER, RECORD)
 
-# Characters of a header's text: a long stack trace must not make a dead letter too large.
+# The most characters in a header: a long stack trace must not make a dead letter too large.
 _MAX_TEXT: Final = 8_192
 # Stands for an unknown topic's number of partitions: no 32-bit partition number reaches it.
 _MOST_PARTITIONS: Final = 1 << 31
@@ -70,9 +70,9 @@ def _fault(error: Any) -> Fault:
 def rows_for_unknown_partition(
     part: SourceRows, topics: RowTopics, partitions: Mapping[str, int]
 ) -> dict[int, Fault]:
-    """Return the rows that name a partition that their topic does not have, by row.
+    """Return faults for rows that name a partition that their topic does not have, by row.
 
-    Partitions below 0 are refused, as by Spark's own sink. For null, the key decides.
+    Like Spark's own sink, refuse partitions below 0. If the partition is null, the key decides.
     """
     column = column_of(part.rows, "partition")
     if column is None or column.null_count == len(column):
@@ -103,7 +103,7 @@ def greatest_partitions(
 
 
 def carried_record(part: SourceRows, row: int) -> tuple[RecordContent | None, bool]:
-    """Return the source record that the row carries, if any, and True if no more can be learned.
+    """Return the row's source record, if any, and True if reading it again would add nothing.
 
     Spark changes header names that are not UTF-8, so such a record has to be read again.
     """
@@ -117,7 +117,7 @@ def carried_record(part: SourceRows, row: int) -> tuple[RecordContent | None, bo
         return None, False
     headers = [(header["key"], _bytes(header)) for header in carried.get("headers") or ()]
     names = "".join(name for name, _ in headers)
-    # A header that can't be written must not be taken for one of ours.
+    # A header that can't be written must not be mistaken for one of ours.
     readable = None if "\0" in names or REPLACED in names else headers
     record = RecordContent(
         _bytes(carried, "key"), _bytes(carried), readable, carried.get("timestamp")

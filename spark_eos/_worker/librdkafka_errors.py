@@ -60,7 +60,7 @@ TOPIC_AT_FAULT: Final = {
 
 
 class TransactionError(PrintableError):
-    """A transaction did not commit, or its outcome is unknown."""
+    """A transaction that did not commit, or whose outcome is unknown."""
 
     def __init__(self, reason: str, *, again: bool, too_slow: bool = False) -> None:
         super().__init__(reason)

@@ -17,7 +17,7 @@ Partitions = Collection[TopicPartition]
 
 @dataclass(frozen=True)
 class BatchRange:
-    """A batch's first offset in each partition that is not new, and the offset after its last."""
+    """A batch's first offset in each partition that isn't new, and the offsets where it ends."""
 
     batch_id: int
     starts: Positions
@@ -39,15 +39,15 @@ class PartitionPlan:
     metadata: str
     # The limit in this attempt.
     max_dead_letters: int = 0
-    # If True, a task commits nothing when all of its rows, more than a handful, are dead letters
-    # with one error.
+    # If True, a task commits nothing when all of its rows are dead letters with the same error, and
+    # there are more than a handful.
     defer_dead_letters: bool = False
 
 
 # Up to this many rows, one task is faster than several, unless the query's own functions are slow.
 _FEW_ROWS: Final = 1_000
 _SHORT_WAIT_MS: Final = 100.0
-# About how long each task waits for its first row.
+# Roughly how long each task waits for its first row.
 _MS_TO_FIRST_ROW: Final = 10.0
 # Starting a task in a Python worker takes as long as writing a few thousand rows.
 _ROWS_PER_TASK: Final = 25_000

@@ -133,9 +133,9 @@ class TransactionalProducer:
 
     def clean(self) -> bool:
         """Return True if the producer can be reused."""
-        # It can if no error and no lost connection may have left a delayed request behind. An
-        # error of the last transaction may be reported only after its end, so it counts against
-        # the next transaction.
+        # It can be, unless an error or a lost connection may have left a delayed request behind. An
+        # error of the last transaction may be reported only after the transaction ends, so it
+        # counts against the next one.
         try:
             self._opened.poll(0)
         except Exception as error:  # noqa: BLE001 - the driver may have fenced it while idle
@@ -146,7 +146,7 @@ class TransactionalProducer:
         return self._disturbance or self._lost_connection
 
     def _is_forgotten(self) -> bool:
-        """Return True if the coordinator has forgotten the producer; ask only after idleness."""
+        """Return True if the coordinator has forgotten the producer; ask only if it was idle."""
         if time.monotonic() - self._used < _IDLE:
             return False
         mine = self.identity
@@ -231,8 +231,8 @@ class TransactionalProducer:
         def attempt() -> ProducerIdAndEpoch:
             reported = producer_id_and_epoch(self.connections, transactional_id, deadline)
             if reported.producer_id == old.producer_id and reported.epoch <= old.epoch:
-                # A broker that was frozen or is partitioned from the others does not know that
-                # another broker is the coordinator now.
+                # A broker that was frozen or is cut off from the others may not know that another
+                # broker is now the coordinator.
                 self.connections.forget_coordinator(CoordinatorType.TRANSACTION, transactional_id)
                 raise RetriableError(f"the coordinator still reports epoch {reported.epoch}")
             return reported
@@ -297,7 +297,7 @@ class TransactionalProducer:
 
     def close(self) -> None:
         """Close the producer and its connections, and release the slot."""
-        # Between transactions, don't fence: that could wait for an unreachable cluster. If a late
+        # Don't fence between transactions: that could wait for an unreachable cluster. If a late
         # request opens a transaction, nobody commits it, and the driver or the brokers' timeout
         # ends it.
         if self._in_transaction:

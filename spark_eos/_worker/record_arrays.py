@@ -112,8 +112,8 @@ def _contents(column: pa.Array | None, count: int) -> tuple[Addresses, Addresses
         return np.zeros(count, np.uint64), np.zeros(count, np.uint64)
     is_large = pa.types.is_large_binary(column.type)
     if not is_large and not pa.types.is_binary(column.type):
-        # Buffers of other types have another layout, so librdkafka would read foreign memory.
-        raise TypeError(f"keys, values and headers are binary, not {column.type}")
+        # Buffers of other types have another layout, so librdkafka would read unrelated memory.
+        raise TypeError(f"keys, values and headers must be binary, not {column.type}")
     width = np.dtype(np.int64 if is_large else np.int32)
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, width, count + 1, column.offset * width.itemsize)

@@ -50,7 +50,7 @@ class RefusedRecordError(TransactionError):
 
 
 class RecordSender:
-    """Sends one transaction's records, from librdkafka's queue to the brokers' acknowledgement."""
+    """Sends one transaction's records, and waits for the brokers to acknowledge them."""
 
     def __init__(
         self, producer: Handle, settings: WriterSettings, check: Callable[[], None]
@@ -59,7 +59,8 @@ class RecordSender:
         self._settings = settings
         # Raises an error if a target topic has changed.
         self._check = check
-        # The rows passed to librdkafka, with those that dead letters replaced, and first numbers.
+        # The parts passed to librdkafka, each with its rows that dead letters replaced, and the
+        # number of each part's first row.
         self._sent: list[tuple[SourceRows, Collection[int]]] = []
         self._numbers: list[int] = [1]
         self._failure: _Failure | None = None
@@ -72,7 +73,7 @@ class RecordSender:
     def produce(
         self, part: SourceRows, topics: RowTopics, dead_letters: Mapping[int, RecordContent]
     ) -> None:
-        """Pass rows to librdkafka, some as dead letters; blocks while its queue is full."""
+        """Pass rows to librdkafka, some as dead letters; block while its queue is full."""
         for rows, names, numbers in self._parts(part, topics, dead_letters):
             if one_by_one(rows):
                 self._send_each(rows, names, numbers)
@@ -188,7 +189,7 @@ class RecordSender:
         self._failure = _Failure(KafkaError(record.code), rank, record.number, record.topic)
 
     def _refuse(self, number: int, topic: str, error: KafkaError, *, alone: bool) -> None:
-        """Raise why librdkafka refuses a record, unless other records fill its queue."""
+        """Raise why librdkafka refuses a record, unless its queue is full of other records."""
         what = f"{self._row(number)[0]}, for topic {topic!r}"
         if error.code() == KafkaError._QUEUE_FULL:
             if not alone:

@@ -20,8 +20,8 @@ SOURCE_PARTITION = "source_partition"
 SOURCE_OFFSET = "source_offset"
 TOPIC_IS_SOURCE = "topic_is_source"
 """The column that is true if the query reads a row's target topic by a pattern."""
-# A transaction may end between two slices. In smaller slices, the work done once per slice would
-# take longer than the work on its rows.
+# A transaction may end between two slices. If slices were smaller, the work done once per slice
+# would take longer than the work on its rows.
 _SLICE_ROWS = 10_000
 _SLICE_BYTES = 4 << 20
 
@@ -118,7 +118,7 @@ class SourceRows:
         return self._of(self.rows.slice(below))
 
     def before_last_record(self) -> tuple["SourceRows", "SourceRows"]:
-        """Return the rows before the last record's, and the last record's: more may follow."""
+        """Split off the rows of the last record, because more of its rows may follow."""
         last = pc.sum(pc.less(self.offsets, self.last_offset)).as_py()
         return (
             self._of(self.rows.slice(0, last)),
@@ -179,7 +179,7 @@ class RowTopics:
         return np.flatnonzero(np.isin(self.codes, codes))
 
     def firsts(self, without: Collection[int] = ()) -> dict[str | None, int]:
-        """Return the topics of the rows except ``without``, each with its first row."""
+        """Return each topic with its first row, ignoring the rows in ``without``."""
         left = np.ones(len(self.codes), bool)
         left[list(without)] = False
         rows = np.flatnonzero(left)
@@ -223,11 +223,11 @@ def rows_with_invalid_header(rows: pa.RecordBatch) -> list[int]:
     return sorted(set(of_items[invalid | _not_utf8(names)].tolist()))
 
 
-# librdkafka takes 0 for the time of writing. So a record of 1970-01-01T00:00:00Z can't be written,
-# and moves by the smallest step.
+# librdkafka takes 0 to mean the time of writing. So 1970-01-01T00:00:00Z can't be written, and
+# becomes the next millisecond.
 NOW: Final = 0
 EPOCH: Final = 1
-# The timestamp of a record without one, as from old producers; every topic accepts it.
+# The timestamp of a record that has none, as written by old producers; every topic accepts it.
 NO_TIMESTAMP: Final = -1
 
 

@@ -44,7 +44,7 @@ class Slot:
         locks = Path(sha256(stem.encode()).hexdigest()[:16])
         try:
             base.parent.mkdir(parents=True, exist_ok=True)
-            # Users may let others read a directory of their own choice.
+            # Users may let others read a directory that they chose themselves.
             with private_directory(base, readable=bool(directory)) as inside:
                 node = _node_id(base, inside)
                 with private_directory(locks, inside) as slots:

@@ -69,7 +69,7 @@ class SourceRecords:
         self._move(partition, offset)
         deadline = self._settings.connect_deadline()
         heard = time.monotonic()
-        cause = "no record came"
+        cause = "no record arrived"
         while not deadline.expired:
             if not self._read:
                 self._read.extend(self._consumer.consume(_READ, 0.1))

@@ -53,9 +53,10 @@ class SparkConnection:
         """Remove two delays from each task; call this before reading the first row."""
         _freeze_once()
         # Spark writes to its workers in small pieces, each of which waits until the previous one is
-        # acknowledged (RFC 896). Linux acknowledges 40 ms later unless asked to do so at once (RFC
-        # 1122, 4.2.3.2). Unix domain sockets (spark.python.unix.domain.socket.enabled) don't need
-        # this. With a default timeout, Spark's own socket would also become non-blocking.
+        # acknowledged (RFC 896). Linux delays acknowledgements by 40 ms unless told otherwise (RFC
+        # 1122, 4.2.3.2). Unix domain sockets (spark.python.unix.domain.socket.enabled) have no such
+        # delay. With a default timeout, opening a socket here would make Spark's own socket
+        # non-blocking as well.
         if _AT_ONCE is None or socket.getdefaulttimeout() is not None:
             return
         # In a process that was not forked by Spark's daemon, the file has no descriptor.

@@ -11,7 +11,7 @@ from spark_eos._worker.librdkafka_errors import TransactionError, asking_cluster
 from spark_eos._worker.records import TOPIC_IS_SOURCE, SourceRows, column_of
 from spark_eos.acls import Operation
 
-# How many names of missing topics are remembered: a record can name any topic.
+# How many missing topics to remember: a record can name any topic.
 MOST_NAMES: Final = 10_000
 # More characters than a topic's name may have.
 _MOST_CHARACTERS: Final = 250
@@ -34,7 +34,7 @@ class TargetTopics:
         self._seen: dict[str, TopicInfo] = {}
 
     def refuse(self, part: SourceRows, firsts: Mapping[str | None, int]) -> None:
-        """Refuse topics that no row may be written to; each topic is given with its first row."""
+        """Refuse topics that no row may be written to; ``firsts`` has each topic's first row."""
         matched = column_of(part.rows, TOPIC_IS_SOURCE)
         for name, row in firsts.items():
             # Null if the row has no topic: the default topic was checked before.
@@ -48,7 +48,7 @@ class TargetTopics:
                 )
 
     def look_up(self, part: SourceRows, firsts: Mapping[str | None, int]) -> dict[str, TopicInfo]:
-        """Return the target topics as they are now; each name is given with its first row."""
+        """Return the target topics as they are now; ``firsts`` has each topic's first row."""
         if None in firsts:
             raise TransactionError(f"{part.position(firsts[None])}: {_NO_TOPIC}", again=False)
         with asking_cluster(_LOOKING_UP):
@@ -67,7 +67,7 @@ class TargetTopics:
                 ) from error
 
     def ready(self, names: Collection[str | None]) -> bool:
-        """Return True if all topics are known to exist, or not worth another wait."""
+        """Return True if all topics are known to exist, or are not worth another wait."""
         if self._waited:
             return True
         unknown = _named(names) - self.known(names) - self._absent.keys()
@@ -83,8 +83,8 @@ class TargetTopics:
 
     def missing(self, names: Collection[str | None]) -> Mapping[str | None, str]:
         """Return why rows can't be written to missing topics, by topic; None is always missing."""
-        # A task waits for missing topics only once, and this process for each topic only once.
-        # Otherwise, the task only checks whether the topics exist now.
+        # A task waits for missing topics only once, and this process waits for each topic only
+        # once. After that, the task only checks whether the topics exist now.
         unknown = _named(names) - self.known(names) - self._missing.keys()
         for name in unknown:
             if (why := why_impossible(name, Operation.WRITE)) is not None:
@@ -170,5 +170,5 @@ def _named(names: Collection[str | None]) -> set[str]:
 
 
 def _of_partitions(topic: str) -> str:
-    """Return the key for partitions that a topic did not get in time; it is no topic's name."""
+    """Return the key that notes that a topic's new partitions did not appear in time."""
     return f"{topic}/"

@@ -35,7 +35,7 @@ _SCHEMA: Final = pa.schema([(REPORT, pa.string())])
 
 @dataclass
 class Counters:
-    """What a task did; ``offset_commit_version`` is the lowest version answered, if any."""
+    """A task's counts and times, and the lowest TxnOffsetCommit version that was answered."""
 
     transactions: int = 0
     bytes: int = 0
@@ -114,7 +114,7 @@ class JobOutcome:
     reason: str | None = None
     # No further attempt can help.
     failed: bool = False
-    # Some rows may not be written although later ones are.
+    # Some rows may be missing although later rows were written.
     out_of_order: set[TopicPartition] = field(default_factory=set)
     tasks: int = 0
     # A task was a retry or a speculative copy.
@@ -165,8 +165,8 @@ def job_outcome(reports: Iterable[str], sources: Sources = Sources()) -> JobOutc
         if outcome.status == OUT_OF_ORDER:
             job.out_of_order.add(partition)
         if known is not outcome:
-            # Two tasks got rows of one partition: the offset of the one must not make the rows of
-            # the other count as written.
+            # Two tasks got rows of one partition: one task's offset must not make the other task's
+            # rows count as written.
             job.failed = True
             job.out_of_order.add(partition)
             # The group has the offset of the task that committed last.

@@ -2,8 +2,8 @@
 
 # A broker that refuses a record batch dooms its transaction, and does not say which record made a
 # batch too large. So rows are checked before they are sent, and no batch is larger than the
-# smallest limit of the topics that are written to. Sizes are those before compression, just as
-# Kafka's own producer compares a record with its max.request.size.
+# smallest limit of the topics that are written to. As in Kafka's own producer (max.request.size),
+# sizes are those before compression.
 
 import math
 import time
@@ -35,16 +35,18 @@ from spark_eos._worker.writer_settings import WriterSettings
 
 # Bytes of a record batch's header (message format 2).
 _BATCH_HEADER: Final = 61
-# Bytes that librdkafka adds to key, value and headers to compare a record with message.max.bytes.
+# Bytes that librdkafka adds to key, value and headers when it checks message.max.bytes.
 _LIBRDKAFKAS: Final = 36
-# More bytes than a record adds to its key, value and headers, or a header to its name and value.
+# An upper bound: a record adds fewer bytes to its key, value and headers, and a header adds fewer
+# bytes to its name and value.
 _RECORD_HEADER: Final = 40
-# More than a batch grows if a broker compresses it although that makes it larger: so many bytes,
-# and one more in so many. librdkafka sends such a batch uncompressed.
+# An upper bound on how much a batch grows if a broker compresses it although that makes it larger:
+# this many bytes, plus one byte per _GROWTH_SHARE bytes. librdkafka sends such a batch
+# uncompressed.
 _GROWTH: Final = 64
 _GROWTH_SHARE: Final = 1_000
 _UNCOMPRESSED: Final = frozenset({"none", "uncompressed"})
-# Seconds after which a topic's config is asked for again before it refuses a row.
+# If a topic's config is older than this many seconds, ask for it again before refusing a row.
 _FRESH: Final = 5.0
 
 # The largest 64-bit integer.
@@ -86,7 +88,7 @@ def _limit(known: _Known) -> int:
 
 
 class TopicRules:
-    """The rules of a worker process's target topics; topics with unknown configs have none."""
+    """The rules of a worker process's target topics; a topic without a known config has none."""
 
     def __init__(self, connections: Connections, settings: WriterSettings) -> None:
         self._connections = connections
@@ -141,7 +143,7 @@ class TopicRules:
             if before is None:
                 number += 1
             elif before.config != config:
-                number = math.nan  # which no number equals, whatever is added to it
+                number = math.nan  # equals no number, so that batch_size recomputes
             self._smallest = number, min(smallest, _limit(known))
 
     def changed(self, topic: str) -> bool:
@@ -160,7 +162,7 @@ class TopicRules:
 
     def forget(self) -> None:
         """Ask for all configs again when they are next needed."""
-        # The old limits count until then, so that the next producer need not be replaced at once.
+        # The old limits apply until then, so that the next producer need not be replaced at once.
         for known in self._known():
             known.asked = -1.0
 
@@ -283,7 +285,8 @@ class TopicRules:
         if own > self._own_limit:
             text = "the record is larger than this client sends (kafka['message.max.bytes'])"
         elif len(value or b"") > self._queue:
-            # librdkafka counts only a record's value, and would never accept a larger value.
+            # librdkafka counts only values towards its queue's limit, so it would never accept this
+            # one.
             text = (
                 f"its value of {len(value or b'')} bytes is larger than this client's queue "
                 "(kafka['queue.buffering.max.kbytes'])"
@@ -321,7 +324,7 @@ def _most_sent(config: TopicConfig) -> int:
 
 
 def _lengths(rows: pa.RecordBatch, name: str) -> pa.Array:
-    """Return the bytes of each of a column's values, 0 for null."""
+    """Return the size of each of a column's values in bytes; 0 for null."""
     column = column_of(rows, name)
     if column is None:
         return pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
@@ -329,7 +332,7 @@ def _lengths(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _most_header_bytes(rows: pa.RecordBatch) -> int:
-    """Return an upper bound of the bytes of any row's headers."""
+    """Return an upper bound on the size of any row's headers in bytes."""
     column = column_of(rows, "headers")
     if column is None:
         return 0

@@ -45,12 +45,12 @@ class WriterSettings:
 
     @property
     def target_topics(self) -> tuple[str, ...]:
-        """The topics that the query writes to, as far as they are known before its rows."""
+        """The topics that the query writes to, as far as they are known without its rows."""
         dead_letters = None if self.dead_letters is None else self.dead_letters.topic
         return tuple(topic for topic in (self.topic, dead_letters) if topic is not None)
 
     def refuses_target(self, topic: str, matched: bool) -> str:  # noqa: FBT001
-        """Return why rows may not be written to a topic, or ""; ``matched``: a pattern reads it."""
+        """Return why rows may not go to a topic, else ""; ``matched``: a pattern reads it."""
         if self.dead_letters is not None and topic == self.dead_letters.topic:
             return "the query's dead-letter topic, which holds only dead letters"
         if matched or topic in self.source_topics:
@@ -71,7 +71,7 @@ class WriterSettings:
         return id_prefix(self.transactions.id_prefix, self.group_id)
 
     def group_deadline(self, at_most: float = math.inf) -> Deadline:
-        """Return the time limit of a call to the group, from now on, of at most so many seconds."""
+        """Start the time limit of a call to the group, which is at most ``at_most`` seconds."""
         return group_deadline(self.limits.group_timeout_ms, at_most)
 
     def connect_deadline(self) -> Deadline:
