@@ -1,1 +1,1 @@
-"""What the tests share: records in and out, queries to start, workers to disturb."""
+"""Helpers that tests share: to produce and consume records, start queries and disturb workers."""

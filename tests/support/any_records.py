@@ -1,4 +1,4 @@
-"""Records that hold anything, and the check that each is written once, or is a dead letter."""
+"""Arbitrary records, and a check that each is written once or becomes a dead letter."""
 
 import bz2
 import pickle
@@ -27,7 +27,7 @@ FAR = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
 
 
 class Name(str):
-    """A header's name of any bytes, as Latin-1: clients in Python take names as text only."""
+    """A header name of arbitrary bytes, as Latin-1: Python clients accept only text as names."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class Name(str):
 
 
 class Given(NamedTuple):
-    """A record, and in its headers what its row is to hold in each column."""
+    """A record whose headers give the value of each column of its row."""
 
     key: bytes | None
     value: bytes | None
@@ -98,7 +98,7 @@ RECORDS = st.builds(
 
 
 def generated(strategy: st.SearchStrategy[Any], number: int) -> list[Any]:
-    """As many of a strategy's examples."""
+    """Return this many examples of a strategy."""
     made: list[Any] = []
 
     @seed(random.getrandbits(64))  # of the test's order
@@ -148,7 +148,7 @@ def check(
     *,
     relayed: bool = True,
 ) -> None:
-    """Write records, and find each of them once, as it was if it is relayed."""
+    """Write records and check that each is found once; relayed records are unchanged."""
     source, target, dlq = f"any-{flow.name}", f"kept-{flow.name}", create_dead_letter_topic(flow)
     of_source = flow.other if isinstance(flow, MirroredFlow) else flow.broker
     of_source.create_topic(source, 2, {**KEPT, **FAR, "max.message.bytes": "4000000"})
@@ -181,7 +181,7 @@ def check(
             omitted = texts.get("__dlq.errors.omitted", "")
             assert dead_letter.key() == record.key or "key of" in omitted
             assert dead_letter.value() == record.value or "value of" in omitted
-    # A staged letter whose headers can't be written tells no number.
+    # A staged dead letter whose headers can't be written has no number.
     known = [place for place in places if place is not None]
     assert len(known) == len({*known})
     assert len(known) == len(records) or report["delivery"] == "staged"

@@ -1,4 +1,4 @@
-"""Queries whose rows hold whatever `any_records` holds; workers import them."""
+"""Queries whose rows hold the values of `any_records`; workers import this module."""
 
 import bz2
 import configparser
@@ -17,13 +17,13 @@ from spark_eos import guarded
 
 
 def _from_header(name: str) -> Any:
-    """A column that a record's headers tell, of any bytes."""
+    """A column of arbitrary bytes, taken from a record's headers."""
     found = F.filter("headers", lambda header: header["key"] == name)
     return F.get(found, 0)["value"]
 
 
 def plain(frame: DataFrame) -> DataFrame:
-    """Rows of columns that hold any bytes and numbers."""
+    """Rows whose columns hold arbitrary bytes and numbers."""
     header = F.struct(_from_header("name").cast("string").alias("key"), F.lit(b"x").alias("value"))
     number = F.struct(F.lit("number").alias("key"), _from_header("number").alias("value"))
     headers = F.array(number, F.when(_from_header("name").isNotNull(), header).otherwise(number))
@@ -52,7 +52,7 @@ PARSERS: list[Callable[[bytes], object]] = [
 
 
 def _parsed(row: dict[str, Any]) -> dict[str, Any]:
-    """The row, if one of some parsers takes its value."""
+    """Return the row if one of several parsers accepts its value."""
     number = int(row["headers"][0]["value"])
     PARSERS[number % len(PARSERS)](row["value"])
     return {**row, "timestamp": row["timestamp"]}
@@ -75,7 +75,7 @@ def _function(frame: DataFrame, kind: str, **options: Any) -> DataFrame:
 
 
 def staged(frame: DataFrame, make: Callable[[DataFrame], DataFrame]) -> DataFrame:
-    """Rows without their source, from a shuffle."""
+    """Rows without their source column, after a shuffle."""
     return make(frame).drop("source").repartition(2)
 
 

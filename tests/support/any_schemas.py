@@ -1,4 +1,4 @@
-"""Records of a schema registry that hold anything, and queries that read and write them."""
+"""Arbitrary records with schemas of a registry, and queries that read and write them."""
 
 import json
 from collections.abc import Callable
@@ -128,7 +128,7 @@ PROTOBUF_VALUES = st.fixed_dictionaries(
 
 
 class Format(NamedTuple):
-    """A schema, what its records hold, and how they are written."""
+    """A schema, its records' contents, and how they are written."""
 
     schema: str
     values: st.SearchStrategy[Any]
@@ -152,7 +152,7 @@ FORMATS: dict[str, Callable[[], Format]] = {
 
 
 def records_of(client: SchemaRegistryClient, subject: str, kind: str) -> st.SearchStrategy[Given]:
-    """Records of a new schema: whole ones, changed ones and others."""
+    """Records of a new schema: valid ones, damaged ones and unrelated ones."""
     made = FORMATS[kind]()
     number = client.register_schema(subject, Schema(made.schema, kind))
     ids = st.sampled_from([number] * 8 + [0xFFFFFFF0])
@@ -169,7 +169,7 @@ def _changed(payload: bytes, place: int, removed: int, added: bytes) -> bytes:
 
 
 def coded(frame: DataFrame, url: str, subject: str, errors: str | None = None) -> DataFrame:
-    """Rows whose values are read by a schema, changed and written by it."""
+    """Rows whose values are decoded with a schema, changed and encoded with it."""
     registry = SchemaRegistry({"url": url})
     read = registry.decode(frame, subject=subject, errors=errors)
     text = F.when(F.length("key") > 0, F.col("key").cast("string")).otherwise(F.col("value.text"))

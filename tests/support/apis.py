@@ -1,7 +1,7 @@
-"""The APIs of spark-eos behind one interface, so that a test can be run once for each.
+"""The APIs of spark-eos behind one interface, so that a test can run once for each of them.
 
-An API starts queries (`Api.start`), each of which is a `RunningQuery`. What passes between them
-is plain values: a query may be started, and run, in other processes than the test's.
+`Api.start` starts a query and returns a `RunningQuery`. Only plain values are passed, because a
+query may be started and run in a process other than the test's.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 
 @dataclasses.dataclass(frozen=True)
 class ReportFile:
-    """An ``on_batch`` that appends reports to a file, as lines of JSON."""
+    """An ``on_batch`` that appends reports to a file as JSON lines."""
 
     path: Path
 
@@ -46,7 +46,7 @@ class ReportFile:
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What a query is to do."""
+    """A query to start."""
 
     sink: Mapping[str, Any]  # arguments of ExactlyOnceSink
     sources: list[str]  # topics, each of them read by itself
@@ -59,7 +59,7 @@ class Order:
 
 
 class Queries:
-    """Queries of one session, by number."""
+    """The queries of one session, by number."""
 
     def __init__(self, url: str | None = None) -> None:
         builder = SparkSession.builder if url is None else SparkSession.builder.remote(url)
@@ -80,7 +80,7 @@ class Queries:
         return number
 
     def ask(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """What an importable function of the session, and of further arguments, returns."""
+        """Return the result of an importable function of the session and further arguments."""
         try:
             return function(self._session, *arguments)
         except pytest.fail.Exception as failed:
@@ -88,7 +88,7 @@ class Queries:
             raise AssertionError(str(failed)) from failed
 
     def wait(self, number: int, timeout: int) -> str | None:
-        """What a query ends with; None if at its end. TimeoutError if it goes on."""
+        """Return the query's error, or None; raise TimeoutError if it doesn't end."""
         query, close = self._queries[number]
         try:
             if not query.awaitTermination(timeout):
@@ -106,7 +106,7 @@ class Queries:
 
 
 def _retry_for_two_minutes(session: SparkSession) -> None:
-    """Lets a request to a server that is gone fail; by default the client repeats it for ten."""
+    """Retries a request to a lost server for only two minutes; the default is ten."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     policy = DefaultPolicy(max_retries=15, max_backoff=5_000)
@@ -115,7 +115,7 @@ def _retry_for_two_minutes(session: SparkSession) -> None:
 
 @contextmanager
 def _configured(session: SparkSession, config: Mapping[str, str]) -> Iterator[None]:
-    """A query keeps the session's settings of the moment when it is started."""
+    """Set session settings while a query starts: the query keeps the settings it started with."""
     before = {name: session.conf.get(name) for name in config}
     try:
         for name, value in config.items():
@@ -162,25 +162,25 @@ class RunningQuery:
         self._reports = reports
 
     def error(self, timeout: int = 240) -> str | None:
-        """Waits for the query's end; what it failed with, None if with nothing."""
+        """Waits for the query's end; returns its error, or None."""
         return self._queries.wait(self._number, timeout)
 
     def replay(self, timeout: int = 240) -> None:
-        """Waits until a query that is to end by itself has written everything."""
+        """Waits until a query that ends by itself has written everything."""
         error = self.error(timeout)
         assert error is None, error
 
     def stop(self) -> None:
-        """Stops it; in a batch, if it is in one."""
+        """Stops the query, even in the middle of a batch."""
         self._queries.stop(self._number)
 
     def reports(self) -> list[dict[str, Any]]:
-        """Reports of the batches written so far, also by earlier queries on the same checkpoint."""
+        """Reports of all batches written so far on the query's checkpoint."""
         return self._reports.reports()
 
 
 class Api:
-    """Queries of one session, in one way."""
+    """Starts queries in one session through one of the APIs."""
 
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
@@ -221,6 +221,6 @@ _Manager.register("Queries", Queries)
 
 @contextmanager
 def connect_queries(url: str) -> Iterator[Queries]:
-    """Queries of a Spark Connect server, in a client process: one can't be classic as well."""
+    """Queries of a Spark Connect server, in a client process: a process can't use both APIs."""
     with _Manager(ctx=multiprocessing.get_context("spawn")) as manager:
         yield cast("Any", manager).Queries(url)

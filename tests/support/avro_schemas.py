@@ -1,4 +1,4 @@
-"""Schemas of Avro, by short names."""
+"""Short functions for Avro schemas."""
 
 import io
 import json
@@ -10,13 +10,13 @@ from spark_eos.schemas.formats import Schema
 
 
 def schema(text: Any, *references: Any) -> Schema:
-    """A schema, and those that it refers to."""
+    """A schema, with the schemas that it refers to."""
     named = tuple((str(number), json.dumps(one)) for number, one in enumerate(references))
     return Schema("AVRO", json.dumps(text), named)
 
 
 def record(*fields: Any, name: str = "Order", **more: Any) -> dict[str, Any]:
-    """A record of fields: name and type, or name, type and default."""
+    """A record type; fields are (name, type) or (name, type, default)."""
     names = ("name", "type", "default")
     made = [dict(zip(names, field, strict=False)) for field in fields]
     return {"type": "record", "name": name, "fields": made, **more}
@@ -43,7 +43,7 @@ def logical(base: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 def payload(text: Any, value: Any) -> bytes:
-    """What fastavro itself makes of a value."""
+    """A value, as fastavro itself writes it."""
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(text), value)
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""Certificates of an authority of the tests' own."""
+"""Certificates issued by the tests' own authority."""
 
 import datetime
 import os
@@ -20,7 +20,7 @@ def pem(authority: trustme.CA) -> str:
 def issued(
     authority: trustme.CA, *names: str, expired: bool = False, common_name: str | None = None
 ) -> Certificate:
-    """A certificate for host names or addresses, with its key in the form that Java reads."""
+    """A certificate for host names or addresses, with its key in the format that Java reads."""
     leaf = authority.issue_cert(
         *names,
         common_name=common_name,
@@ -32,7 +32,7 @@ def issued(
 
 
 def encrypted(key: str, password: str) -> str:
-    """A PEM key, encrypted as Java 17 can decrypt it."""
+    """A PEM key, encrypted so that Java 17 can decrypt it."""
     command = ["openssl", "pkcs8", "-topk8", "-v1", "PBE-SHA1-3DES", "-passout", "env:PASSWORD"]
     environment = {**os.environ, "PASSWORD": password}
     return subprocess.check_output(command, input=key, env=environment, text=True)
@@ -43,7 +43,7 @@ def rewritten(
     form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
     password: str | None = None,
 ) -> str:
-    """A PEM key in another form."""
+    """A PEM key in another format."""
     encoded = key.encode() if isinstance(key, str) else key
     loaded = serialization.load_pem_private_key(encoded, None)
     return loaded.private_bytes(

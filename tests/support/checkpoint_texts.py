@@ -1,4 +1,4 @@
-"""A checkpoint's files as a mapping, for what reads and writes them without Spark."""
+"""A checkpoint's files as a mapping, for code that reads and writes them without Spark."""
 
 
 class CheckpointTexts(dict[str, str]):

@@ -1,4 +1,4 @@
-"""Settings of clients that no broker has to answer."""
+"""Settings for clients that never need a broker's answer."""
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 SCRAM = {

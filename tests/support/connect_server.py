@@ -24,7 +24,7 @@ _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether a process has yet to end; whether anybody has noticed its end is another matter."""
+    """Return True while a process runs. A zombie doesn't count as running."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -32,16 +32,16 @@ def lives(process: psutil.Process) -> bool:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a port is this process's: another one may have taken it, and answer there."""
+    """Return True if this process listens on a port: another process may have taken the port."""
     found = psutil.Process(pid).net_connections("tcp")
     return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in found)
 
 
 def _compiled_python(script: Path, python_path: str) -> Path:
-    """A Python that imports PySpark as installed, compiled: 2 s of CPU less for each process.
+    """A Python that imports the installed, compiled PySpark: this saves 2 s of CPU per process.
 
-    Spark puts its pyspark.zip first, which is compiled anew in each process, and gives a sink's
-    process 10 s to start.
+    Spark puts its pyspark.zip first, which each process has to compile, and a sink's process has
+    only 10 s to start.
     """
     variable, python = shlex.quote(f"PYTHONPATH={python_path}"), shlex.quote(sys.executable)
     script.write_text(f'#!/bin/sh\nexec env {variable} {python} "$@"\n')
@@ -101,7 +101,7 @@ class ConnectServer:
         return f"sc://{_HOST}:{self.port}"
 
     def output(self) -> str:
-        """What it and its Python processes have printed so far."""
+        """The output of the server and its Python processes so far."""
         return self._log.read_text(errors="replace")
 
     def sinks(self) -> list[psutil.Process]:
@@ -109,12 +109,12 @@ class ConnectServer:
         return [child for child in children if lives(child) and _SINK in " ".join(child.cmdline())]
 
     def kill_jvm(self) -> None:
-        """SIGKILL for the server alone."""
+        """Sends SIGKILL to the server alone."""
         self.process.kill()
         self.process.wait()
 
     def kill(self) -> None:
-        """SIGKILL for the server and its Python processes."""
+        """Sends SIGKILL to the server and its Python processes."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -122,7 +122,7 @@ class ConnectServer:
 
 
 class ConnectService:
-    """A server and a client process, started when they are first needed, and again when killed."""
+    """A server and a client process, started on first use and again after they were killed."""
 
     def __init__(self, directory: Path) -> None:
         self.files = directory / "files"

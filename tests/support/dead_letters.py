@@ -1,4 +1,4 @@
-"""Dead-letter topics, and what their records tell."""
+"""Dead-letter topics and their records."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from support.jobs import job
 
 
 class _NotUtf8(str):
-    """A header's name whose bytes are not UTF-8; clients in Python take names as text only."""
+    """A header name that is not UTF-8; Python clients accept only text as names."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ def write_not_utf8(
     headers: Sequence[tuple[str, bytes]] = (),
     number: int = 1,
 ) -> None:
-    """Records ``not UTF-8`` with these headers, behind two whose names are not UTF-8."""
+    """Writes records ``not UTF-8`` with these headers after two whose names are not UTF-8."""
     producer = KafkaProducer(bootstrap_servers=flow.bootstrap_servers)
     # The second error is raised from the first.
     named = [*2 * [(_NotUtf8("own?"), b"h")], *headers]
@@ -39,7 +39,7 @@ def write_not_utf8(
 
 
 def create_dead_letter_topic(flow: Flow, config: Mapping[str, str] | None = None) -> str:
-    """A dead-letter topic of three partitions for a flow."""
+    """Creates a dead-letter topic of three partitions for a flow."""
     topic = f"dlq-{flow.name}"
     flow.broker.create_topic(topic, 3, dict(config or {}))
     return topic
@@ -65,7 +65,7 @@ def write_dead_letters(
     name: str | None = None,
     **more: Any,
 ) -> str:
-    """Dead letters of the flow's source, as a query writes them; number n is in partition n % 2."""
+    """Writes dead letters of the flow's source as a query does; number n is of partition n % 2."""
     topic = name or f"dlq-{flow.name}"
     prefix = f"__{style}.errors."
     producer = Producer({**flow.kafka, "transactional.id": f"t-{flow.name}"})
@@ -99,7 +99,7 @@ def write_dead_letters(
 
 
 def replay_arguments(flow: Flow, *more: str, group: str = "replay") -> list[str]:
-    """The arguments with which the job replays the flow's dead letters to their source topic."""
+    """The job's arguments for replaying the flow's dead letters to their source topic."""
     return [
         *("--bootstrap-servers", flow.bootstrap_servers),
         *("--group-id", f"{group}-{flow.name}"),

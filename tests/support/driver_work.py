@@ -1,4 +1,4 @@
-"""What the driver does for each source partition, of queries of any size; without brokers."""
+"""The driver's work per source partition, for queries of any size; without brokers."""
 
 import json
 import pickle
@@ -42,7 +42,7 @@ _SETTINGS = WriterSettings(
 
 @dataclass
 class ManyPartitions:
-    """What a query knows whose partitions are spread over a third as many topics."""
+    """The state of a query with three partitions per topic."""
 
     partitions: list[TopicPartition]
     ids: dict[str, uuid.UUID]
@@ -114,7 +114,7 @@ def _leaders(query: ManyPartitions) -> Callable[[], object]:
 
 
 def _new(query: ManyPartitions) -> Callable[[], object]:
-    """Half of the topics come while the query is stopped, and match its pattern."""
+    """Half of the topics are created while the query is stopped, and match its pattern."""
     before = query.partitions[: len(query.partitions) // 2]
     known = KnownPartitions().including(before, query.ids)
     known = replace(known, set_by_others=frozenset(before))

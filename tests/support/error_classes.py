@@ -1,4 +1,4 @@
-"""All exceptions that the package defines, and what they say."""
+"""All exceptions that the package defines, and their texts."""
 
 import importlib
 import pkgutil
@@ -9,7 +9,7 @@ import spark_eos
 
 
 def own_errors() -> Iterator[type[BaseException]]:
-    """Each of them, once."""
+    """Every exception class, once."""
     for module in pkgutil.walk_packages(spark_eos.__path__, "spark_eos."):
         if not module.name.endswith("__main__"):
             for found in vars(importlib.import_module(module.name)).values():
@@ -19,5 +19,5 @@ def own_errors() -> Iterator[type[BaseException]]:
 
 
 def without_address(shown: str) -> str:
-    """What a command has printed of an error, or a log has, without the entry's address."""
+    """An error as a command or a log shows it, without the address of its entry."""
     return re.sub(r" \[more: spark-eos explain EOS\d\d\]", "", shown)

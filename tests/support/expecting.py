@@ -1,4 +1,4 @@
-"""Outputs and expectations written by hand, for comparisons of the two."""
+"""Manually written outputs and expectations, for comparisons of the two."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +21,7 @@ class Outputs(Transactional):
         super().__init__(flow, name)
 
     def begin(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
-        """Leaves a transaction open, with its rows at the broker."""
+        """Leaves a transaction open after the broker has its rows."""
         self._producer.begin_transaction()
         for key, value in rows:
             self._producer.produce(topic or self._flow.target, value, key, partition)
@@ -56,7 +56,7 @@ def counts(comparison: Comparison) -> dict[Difference, int]:
 
 
 def examples_of(comparison: Comparison, kind: Difference) -> list[tuple[Any, ...]]:
-    """Key, value, expected value, source, offsets of outputs and detail of each example."""
+    """Return each example's key, value, expected value, source, output offsets and detail."""
     return [
         (
             one.key,

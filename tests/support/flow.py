@@ -1,4 +1,4 @@
-"""Records into topics and out of them, and what the broker says about groups."""
+"""Produces and consumes records, and asks the broker about groups."""
 
 import heapq
 import time
@@ -27,7 +27,7 @@ from support.stored_files import StoredFiles, stored_files
 
 @dataclass
 class Flow:
-    """Names of one test's own topics, group and checkpoint."""
+    """The topics, group and checkpoint of one test."""
 
     broker: EmbeddedKafka
     checkpoint: str
@@ -76,7 +76,7 @@ class Flow:
         return stored_files(self.checkpoint)
 
     def group_offsets(self, offsets: Mapping[int, int]) -> dict[TopicPartition, tuple[int, str]]:
-        """The group's offsets and their texts that stand for offsets of source partitions."""
+        """The group's offsets, with their texts, that represent offsets of source partitions."""
         return {TopicPartition(self.source, p): (offset, "") for p, offset in offsets.items()}
 
     def options(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Flow:
         key: bytes | Callable[[Any], bytes] | None = None,
         **more: Any,
     ) -> None:
-        """Appends values to the source topic, spread over its partitions unless one is given."""
+        """Appends values to the source topic: to one partition, or spread over all of them."""
         producer = Producer({"bootstrap.servers": self.source_servers})
         for number, value in enumerate(values):
             encoded = value if isinstance(value, bytes | None) else str(value).encode()
@@ -122,7 +122,7 @@ class Flow:
             producer.abort_transaction()
 
     def ends(self) -> list[int]:
-        """Where the source's partitions end, once no transaction on them is open."""
+        """End offsets of the source's partitions, once no transaction on them is open."""
         server = {"bootstrap.servers": self.source_servers}
         stable, ends = settled_ends(server, self.source, range(self.partitions), 30)
         assert stable == ends
@@ -143,7 +143,7 @@ class Flow:
     def merged_values(
         self, topic: str | None = None, *, key: Callable[[str], Any] | None = None
     ) -> list[str]:
-        """The same, merged from the partitions: ascending only if each partition's values are.
+        """The values merged from all partitions: ascending only if each partition's values are.
 
         Rows without a key may go to any partition.
         """
@@ -180,13 +180,13 @@ class Flow:
             )
 
     def ongoing_transactions(self) -> list[str]:
-        """Those of the open ones that are not about to end."""
+        """Transactional ids of open transactions that are not about to end."""
         with self.connections() as connections:
             found = (described(connections, one, _deadline()) for one in self.open_transactions())
             return [one.transactional_id for one in found if one and one.state == "Ongoing"]
 
     def wait_for_markers(self, transactional_id: str) -> None:
-        """Waits until the markers of the last transaction are written: its end doesn't."""
+        """Waits until the last transaction's markers are written: EndTxn returns before that."""
         until = time.monotonic() + 60
         with self.connections() as connections:
             while described(connections, transactional_id, _deadline()) is not None:
@@ -203,10 +203,10 @@ def _deadline() -> Deadline:
 
 
 def consume(bootstrap_servers: str, topic: str) -> list[Message]:
-    """Everything a read_committed consumer sees, up to the end offsets of this moment.
+    """Return everything that a read_committed consumer sees up to the current end offsets.
 
-    Fails if the last stable offset does not reach the end within half a minute, for the markers of
-    a transaction that has ended take a moment: a transaction lingers.
+    Fails if the last stable offset does not reach the end within half a minute. It takes a moment
+    to write the markers of an ended transaction; after half a minute, a transaction is still open.
     """
     server = {"bootstrap.servers": bootstrap_servers}
     consumer = Consumer(

@@ -1,7 +1,7 @@
-"""A consumer of somebody else's in a flow's group, in a process of its own.
+"""Another application's consumer in a flow's group, in its own process.
 
-It is polled as a service's is, and a `close()` that waits for ever, as librdkafka's did once while
-the group was rebalanced, is ended with its process.
+It polls like a service. Killing the process also ends a `close()` that never returns, as happened
+once in librdkafka while the group was being rebalanced.
 """
 
 import json
@@ -28,7 +28,7 @@ def foreign_consumer(
     client_id: str = CLIENT_ID,
     offsets: Mapping[int, int] | None = None,
 ) -> Iterator[None]:
-    """It has joined; at the end it leaves, or its session does."""
+    """The consumer has joined; at the end of the block, it leaves or its session expires."""
     settings = {
         **flow.kafka,
         "group.id": flow.group_id,

@@ -1,4 +1,4 @@
-"""A broker on which nothing is allowed but what ACLs say, and principals to grant them to."""
+"""A broker that allows only what ACLs grant, and principals to grant them to."""
 
 import argparse
 import itertools
@@ -60,7 +60,7 @@ def _password(user: str) -> str:
 
 @dataclass
 class Guarded(Flow):
-    """A flow whose query and commands are a principal of their own; the test may do everything."""
+    """A flow whose query and commands have their own principal; the test itself is a superuser."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,16 +81,16 @@ class Guarded(Flow):
 
     @staticmethod
     def servers_of(broker: EmbeddedKafka) -> str:
-        """Where the principal reaches a guarded broker."""
+        """Bootstrap servers through which the principal reaches a guarded broker."""
         return broker.servers_of(_LISTENER)
 
     def commands(self, *more: str) -> list[str]:
-        """What ``spark-eos acls`` prints for the principal, without comments."""
+        """The commands that ``spark-eos acls`` prints for the principal, without comments."""
         names = ["--source", self.source, "--target", self.target, "--group-id", self.group_id]
         return self.commands_for(*names, *more)
 
     def commands_for(self, *names: str) -> list[str]:
-        """The same, for another query."""
+        """The commands that ``spark-eos acls`` prints for another query."""
         where = ["--bootstrap-servers", self.broker.servers_of(_LISTENER)]
         arguments = ["acls", *where, "--principal", self.principal, *names]
         result = CliRunner().invoke(main, arguments)
@@ -98,11 +98,11 @@ class Guarded(Flow):
         return [line for line in result.stdout.splitlines() if not line.startswith("#")]
 
     def grant(self, *commands: str) -> None:
-        """Does what command lines of ``kafka-acls.sh`` say."""
+        """Creates the ACLs of ``kafka-acls.sh`` command lines."""
         self._put(*(_binding(line) for line in commands))
 
     def revoke(self, command: str) -> None:
-        """Undoes what a command line of ``kafka-acls.sh`` does."""
+        """Removes the ACL of a ``kafka-acls.sh`` command line."""
         acl = _filter(_binding(command))
         admin = self._admin()
         admin.delete_acls([acl])[acl].result(60)
@@ -110,13 +110,13 @@ class Guarded(Flow):
 
     @contextmanager
     def without(self, command: str) -> Iterator[None]:
-        """Undoes it for a while."""
+        """Removes the ACL until the block ends."""
         self.revoke(command)
         yield
         self.grant(command)
 
     def deny_describing(self, transactional_id: str) -> None:
-        """Hides one transactional id from the principal, whatever else it is allowed."""
+        """Hides one transactional id from the principal, whatever else is allowed."""
         self._put(
             AclBinding(
                 ResourceType.TRANSACTIONAL_ID,

@@ -16,7 +16,7 @@ from support.mirroring import MirroredFlow
 
 @dataclass
 class GuardedMirror(Guarded, MirroredFlow):
-    """Source and target on guarded brokers, on which one principal has rights of its own."""
+    """Source and target on guarded brokers, each with its own ACLs for one principal."""
 
     _granting_at_source: bool = False
 
@@ -26,7 +26,7 @@ class GuardedMirror(Guarded, MirroredFlow):
         return {**self.kafka, "bootstrap.servers": self.servers_of(self.other)}
 
     def grant(self, *commands: str) -> None:
-        """See `Guarded`; each command says on which of the two."""
+        """See `Guarded`; each command names the broker that it is for."""
         for command in commands:
             with self._where(command):
                 super().grant(command)
@@ -49,12 +49,12 @@ class GuardedMirror(Guarded, MirroredFlow):
 
     @contextmanager
     def connections(self) -> Iterator[Connections]:
-        """The principal's own connections: the run's driver has no others."""
+        """The principal's connections; the run's driver uses no others."""
         with closing(Connections(ClientSettings(self.kafka))) as connections:
             yield connections
 
     def grant_all(self, *more: str) -> dict[str, str]:
-        """Grants all that is printed; the commands by operation and kind of name."""
+        """Grants everything that is printed; returns the commands by operation and kind of name."""
         servers = self.source_kafka["bootstrap.servers"]
         names = {self.source: "source", self.target: "target", self.progress: "progress"}
         commands = self.commands(

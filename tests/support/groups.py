@@ -1,4 +1,4 @@
-"""Changes to a consumer group that somebody else than its query makes.
+"""Changes that others than the query make to its consumer group.
 
 With kafka-python: librdkafka's requests of this kind abort the process if a connection is lost at
 the wrong moment (librdkafka's issue 4605).
@@ -47,7 +47,7 @@ def set_offsets(
     offsets: Mapping[TopicPartition, int],
     texts: Mapping[TopicPartition, str] | None = None,
 ) -> None:
-    """Sets offsets of a group without members, by topic and partition; with a text, if given."""
+    """Sets offsets of a group without members, by topic and partition, with optional texts."""
     wanted = {
         kafka.TopicPartition(*p): OffsetAndMetadata(offset, (texts or {}).get(p, ""), -1)
         for p, offset in offsets.items()
@@ -60,7 +60,7 @@ def set_offsets(
 def delete_offsets(
     bootstrap_servers: str, group_id: str, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Deletes offsets of a group without members: what is left then is as if they had expired."""
+    """Deletes offsets of a group without members; the result is the same as if they had expired."""
     wanted = [kafka.TopicPartition(*partition) for partition in partitions]
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
         _check(admin.delete_group_offsets(group_id, wanted))

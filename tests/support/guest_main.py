@@ -1,7 +1,7 @@
-"""A script whose process nothing of spark-eos may have changed once its query has run.
+"""A script in whose process spark-eos may have changed nothing once its query has run.
 
-Its settings are JSON in the first argument: those of ExactlyOnceSink, and ``source``. Prints what
-has changed as JSON.
+Its settings are JSON in the first argument: those of ExactlyOnceSink, and ``source``. Prints
+the changes as JSON.
 """
 
 import json
@@ -44,7 +44,7 @@ def _loggers() -> dict[str, Any]:
 
 
 def _hides_ours_alone(name: str, each: object) -> bool:
-    """The one change that is allowed: a filter for what our own connections log."""
+    """Return True for the only allowed change: a filter for the logs of our own connections."""
     return name.partition(".")[0] == "kafka" and type(each).__name__ == "_OurConnections"
 
 
@@ -83,7 +83,7 @@ def _state(spark: SparkSession, frame: DataFrame) -> dict[str, Any]:
 
 
 def _sparks_files(checkpoint: str) -> list[str]:
-    """Spark's part of a checkpoint: all but ours."""
+    """Spark's files in a checkpoint: all files except ours."""
     paths = (path.relative_to(checkpoint) for path in Path(checkpoint).rglob("*"))
     return sorted(str(path) for path in paths if path.parts[0] != "spark-eos")
 
@@ -93,14 +93,14 @@ def _count(batch: DataFrame, _number: int) -> None:
 
 
 def _started(query: StreamingQuery) -> StreamingQuery:
-    """Lets a query write what there is, and stops it."""
+    """Lets a query write everything available, then stops it."""
     query.processAllAvailable()
     query.stop()
     return query
 
 
 def main() -> None:
-    """Runs Spark's own query, looks, runs ours, and looks again."""
+    """Runs Spark's own query, then ours, and compares the process's state after each."""
     settings: dict[str, Any] = json.loads(sys.argv[1])
     source = settings.pop("source")
     kafka_source = settings.get("source_kafka") or settings["kafka"]

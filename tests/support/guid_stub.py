@@ -1,7 +1,7 @@
-"""A stub of the one thing that the tests' schema registry lacks: GUIDs.
+"""A stub for the only feature that the tests' schema registry lacks: GUIDs.
 
-It passes each request on to the real registry, adds to its answers the GUID that Confluent's
-would have, and answers the look-up by GUID itself.
+It forwards each request to the real registry, adds the GUID that Confluent's registry would have
+to the answers, and answers lookups by GUID itself.
 """
 
 import hashlib
@@ -29,8 +29,8 @@ class GuidStub:
     Attributes:
         registry: URL of the real registry.
         url: its own URL.
-        ids: the real registry's id by GUID, of schemas that it was asked about.
-        looked_up: GUIDs in the order in which they were asked for.
+        ids: the real registry's id by GUID, for schemas that were requested.
+        looked_up: GUIDs in the order in which they were requested.
     """
 
     registry: str
@@ -39,7 +39,7 @@ class GuidStub:
     looked_up: list[str] = field(default_factory=list)
 
     def answer(self, request: Request) -> None:
-        """Answers a look-up by GUID, or passes the request on."""
+        """Answers a lookup by GUID, or forwards the request."""
         wanted = _GUID.search(request.path)
         found = self._look_up(wanted[1]) if wanted else self._passed_on(request)
         request.reply(*found, "application/vnd.schemaregistry.v1+json")
@@ -82,14 +82,14 @@ class GuidStub:
 
 
 def _guid(content: dict[str, Any]) -> str:
-    """Of a schema's content alone, so that all registries have the same."""
+    """Derived only from the schema's content, so that all registries have the same GUID."""
     text = json.dumps({"schemaType": "AVRO", **content}, sort_keys=True)
     return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16]))
 
 
 @contextmanager
 def guid_stub(registry: str) -> Iterator[GuidStub]:
-    """Runs one on 127.0.0.1, in front of the registry with this URL."""
+    """Runs a stub on 127.0.0.1 in front of the registry with this URL."""
     stub = GuidStub(registry)
     with http_server(stub.answer) as url:
         stub.url = url.rpartition("/")[0] + urlsplit(registry).path

@@ -1,4 +1,4 @@
-"""A real HDFS, and a real YARN of two nodes: each daemon is a process of its own."""
+"""A real HDFS, and a real YARN of two nodes; each daemon has its own process."""
 
 import json
 import os
@@ -46,7 +46,7 @@ APPLICATION_MASTER: Final = "org.apache.spark.deploy.yarn.ApplicationMaster"
 
 
 def hadoop_jars(lock: str = _LOCK) -> list[Path]:
-    """What a part of Hadoop needs beside Spark's jars; skips the test if these are of another."""
+    """The jars that a part of Hadoop needs besides Spark's; skips the test if versions differ."""
     version = lock.rpartition("-")[2]
     if not (_SPARKS_JARS / f"hadoop-client-api-{version}.jar").exists():
         pytest.skip(f"this Spark has another Hadoop than {version}")
@@ -57,7 +57,7 @@ def hadoop_jars(lock: str = _LOCK) -> list[Path]:
 class Hadoop(Service):
     """HDFS, and YARN if wanted, on loopback addresses.
 
-    Two nodes, as YARN counts each with 4 GiB for each application; a daemon takes about 200 MB.
+    Two nodes, to each of which YARN assigns 4 GiB; a daemon takes about 200 MB.
     """
 
     def __init__(self, directory: Path, *, yarn: bool, applications: int = 1) -> None:
@@ -73,12 +73,12 @@ class Hadoop(Service):
 
     @property
     def hdfs(self) -> str:
-        """URI of the file system, without a slash at its end."""
+        """URI of the file system, without a trailing slash."""
         return f"hdfs://{HDFS_HOST}:{self._port}"
 
     @property
     def home(self) -> str:
-        """URI of the directory in which relative paths begin."""
+        """URI of the directory that relative paths start from."""
         return f"{self.hdfs}/user/{getuser()}"
 
     def _begin(self) -> None:
@@ -101,7 +101,7 @@ class Hadoop(Service):
         until(self._ready, self._logs, 240)
 
     def containers(self, kind: str = "") -> dict[int, Path]:
-        """Processes in containers with ``kind`` in their command lines, and their directories."""
+        """Container processes whose command lines contain ``kind``, and their directories."""
         found = {}
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -126,9 +126,9 @@ class Hadoop(Service):
 
     @contextmanager
     def lost_node(self, container: Path) -> Iterator[None]:
-        """Kills the manager of a container's node, and starts it again at the end.
+        """Kills the node manager of a container's node; starts it again when the block ends.
 
-        What the node's containers run goes on meanwhile, and YARN can't end it.
+        Meanwhile, the node's containers keep running, and YARN can't end them.
         """
         number = int(container.relative_to(self._directory / "nodes").parts[0])
         self._nodes[number].kill()
@@ -140,13 +140,13 @@ class Hadoop(Service):
             until(self._ready, self._logs, 240)
 
     def logs(self, application: str) -> str:
-        """What an application's containers have printed."""
+        """The output of an application's containers."""
         files = sorted(self._directory.glob(f"nodes/*/logs/{application}/*/std*"))
         return "".join(f"\n--- {file}\n{file.read_text(errors='replace')}" for file in files)
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings of an application, with an executor on each node."""
+        """Settings of an application with an executor on each node."""
         return {
             # Else each application would upload them.
             "spark.yarn.jars": f"local:{_SPARKS_JARS}/*",
@@ -165,7 +165,7 @@ class Hadoop(Service):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a process that submits applications."""
+        """Environment of a process that submits applications."""
         return {
             "HADOOP_CONF_DIR": str(self.configuration),
             "SPARK_LOCAL_IP": _HOST,

@@ -1,4 +1,4 @@
-"""Rows at one of which a task waits, in the middle of its transaction."""
+"""Rows that make a task wait in the middle of its transaction."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ LONG_TRANSACTIONS: Final[dict[str, Any]] = {
 
 
 def produce_with_hold(flow: Flow) -> list[str]:
-    """500 rows in each of two partitions; in partition 0 the 401st is "hold"."""
+    """Produces 500 rows in each of two partitions; the 401st row of partition 0 is "hold"."""
     first = [f"a{n}" for n in range(400)] + ["hold"] + [f"b{n}" for n in range(99)]
     second = [f"c{n}" for n in range(500)]
     # Large enough for the rows before the held one to leave all buffers on the way to the sink.
@@ -40,7 +40,7 @@ def produce_with_hold(flow: Flow) -> list[str]:
 
 
 def until_held(query: QueryProcess) -> None:
-    """Waits until nothing is open but the transaction that the held row belongs to."""
+    """Waits until only the held row's transaction is open."""
     flow = query.flow
     query.until(
         lambda: flow.committed(stable=False).get(1) == 500, "the other partition's end", 180
@@ -50,7 +50,7 @@ def until_held(query: QueryProcess) -> None:
 
 
 class HeldRows:
-    """A query's rows, before which its tasks wait until a test lets them go."""
+    """A query's rows; tasks wait before these rows until the test lets them continue."""
 
     def __init__(self, directory: Path) -> None:
         self._reached, self._go = directory / "reached", directory / "go"
@@ -72,7 +72,7 @@ class HeldRows:
         until(self._reached.exists, lambda: "the first rows in a task")
 
     def let_go(self) -> None:
-        """Lets the tasks go on."""
+        """Lets the tasks continue."""
         self._go.touch()
 
 

@@ -1,4 +1,4 @@
-"""Hosts of their own: namespaces with a network, and a directory that no other host sees."""
+"""Simulated hosts: network namespaces, each with a directory that no other host sees."""
 
 import os
 import signal
@@ -20,15 +20,15 @@ _BRIDGE: Final = "hosts"
 
 
 def has_network_of_its_own() -> bool:
-    """Whether this process may add hosts: its network has nothing but a loopback interface."""
+    """Return True if this process may add hosts: its network has only a loopback interface."""
     return Path("/proc/net/dev").read_text(encoding="ascii").count(":") == 1
 
 
 class Hosts(Service):
-    """Hosts beside this one, which a bridge connects.
+    """Hosts that a bridge connects to this one.
 
-    A broker here, which listens on ``127.0.0.1:port``, can be reached from each under that address.
-    Each has a file system of its own below ``directory``.
+    Each host reaches a broker here that listens on ``127.0.0.1:port`` at the same address, and has
+    its own file system below ``directory``.
     """
 
     def __init__(self, number: int, *, directory: Path, port: int, logs: Path) -> None:
@@ -50,7 +50,7 @@ class Hosts(Service):
             self._add(address)
 
     def on(self, address: str) -> Sequence[str]:
-        """What a command begins with that is to run on a host; nothing for this one."""
+        """The prefix of a command that runs on a host; empty for this host."""
         if address == THIS_HOST:
             return ()
         return ("nsenter", "--target", str(self._namespaces[address]), "--net", "--mount")
@@ -65,7 +65,7 @@ class Hosts(Service):
 
     @contextmanager
     def cut_off(self, address: str) -> Iterator[None]:
-        """Loses whatever is sent to a host or from it, until the block ends."""
+        """Drops everything sent to a host or from it until the block ends."""
         _run("ip", "link", "set", _link(address), "down")
         try:
             yield
@@ -73,7 +73,7 @@ class Hosts(Service):
             _run("ip", "link", "set", _link(address), "up")
 
     def lose(self, address: str) -> None:
-        """Ends a host for good, as a power failure does: nobody gets another word from it."""
+        """Ends a host for good, like a power failure: it sends nothing more."""
         _run("ip", "link", "set", _link(address), "down")
         for pid in self.processes(address):
             with suppress(ProcessLookupError):

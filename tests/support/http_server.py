@@ -1,4 +1,4 @@
-"""An HTTP server of the test's own."""
+"""A test's own HTTP server."""
 
 import json
 import ssl
@@ -27,7 +27,7 @@ class Request(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server's names
 
     def reply(self, status: int, body: Any, kind: str = "application/json") -> None:
-        """Answers with bytes as they are, or with anything else as JSON."""
+        """Sends bytes unchanged and anything else as JSON."""
         encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("content-type", kind)
@@ -51,7 +51,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def http_server(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Serves on 127.0.0.1, each request in a thread; yields a URL of it, whatever its path."""
+    """Serves every path on 127.0.0.1, each request in a thread; yields its URL."""
     with _Server(("127.0.0.1", 0), partial(Request, answer)) as server:
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)

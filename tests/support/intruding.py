@@ -1,4 +1,4 @@
-"""Another user of this host: tests give them files that ours must not use."""
+"""Another user of this host, who owns files that spark-eos must not use."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The jobs in jobs/, which are no package."""
+"""The jobs in jobs/, which is not a package."""
 
 import importlib.util
 import os
@@ -24,7 +24,7 @@ GIVEN = [
 
 
 def job(name: str) -> ModuleType:
-    """A job's module, by its file's name."""
+    """Import a job's module by its file name."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "jobs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -35,7 +35,7 @@ def job(name: str) -> ModuleType:
 
 @contextmanager
 def submit(name: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """Runs a job by spark-submit, in a session of its own; its output is a pipe."""
+    """Runs a job with spark-submit in its own session; its output is a pipe."""
     here = Path(sys.executable).parent
     environment = {
         **os.environ,

@@ -1,7 +1,7 @@
-"""What Jupyter and Databricks do with the value of a cell, as their documentation has it.
+"""Displays a cell's value like Jupyter and Databricks, according to their documentation.
 
-IPython (formatters): ``_ipython_display_`` if there is one, else ``_repr_html_``; a display with an
-id can be exchanged later. Databricks: ``displayHTML`` takes HTML from anywhere in a cell.
+IPython (formatters): ``_ipython_display_`` if defined, otherwise ``_repr_html_``; a display with an
+id can be updated later. Databricks: ``displayHTML`` accepts HTML anywhere in a cell.
 """
 
 import ast
@@ -28,7 +28,7 @@ class Html:
 
 @dataclass
 class _Handle:
-    """What ``display`` returns: it exchanges what it has shown."""
+    """The handle that ``display`` returns; it updates the display."""
 
     pages: list[str]
     place: int
@@ -53,7 +53,7 @@ class Page:
         return _Handle(self.outputs, len(self.outputs) - 1, self.exchanged) if display_id else None
 
     def run(self, code: str, names: dict[str, Any]) -> None:
-        """Runs a cell, and shows the value of its last line if that is an expression."""
+        """Runs a cell and shows the value of its last line, if that is an expression."""
         tree = ast.parse(code)
         last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, "a cell", "exec"), names)  # noqa: S102 - it is what a notebook is
@@ -66,7 +66,7 @@ class Page:
 
 
 def jupyter_page(monkeypatch: pytest.MonkeyPatch) -> Page:
-    """A page that ``IPython.display`` shows things on."""
+    """A page that ``IPython.display`` writes to."""
     page = Page()
     module = ModuleType("IPython.display")
     vars(module).update(HTML=Html, display=page.display)
@@ -79,7 +79,7 @@ def jupyter_page(monkeypatch: pytest.MonkeyPatch) -> Page:
 
 
 def plot_query(spark: SparkSession, options: dict[str, Any], source: str) -> list[dict[str, Any]]:
-    """Runs a query with a plot of it until all was read; returns the batches that it draws."""
+    """Runs a query with its plot until everything is read; returns the batches in the plot."""
     plot = LivePlot()
     sink = ExactlyOnceSink(**arguments(**options, on_batch=plot))
     query = sink.write(relay(sink.read(spark, subscribe=source))).start()

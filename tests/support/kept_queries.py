@@ -1,9 +1,9 @@
-"""Queries that were stopped within a batch, kept as files; `test_kept_queries.py` continues them.
+"""Queries stopped within a batch, saved as files; `test_kept_queries.py` continues them.
 
-``cd tests && ../.venv/bin/python -m support.kept_queries`` keeps one of each delivery for a new
-format, in ``unit/formats/format-N``: the checkpoint with the marker and the staged files, the
-group's offsets with their texts, and what is in the topics. What is kept for a format is never
-made again: it is what that format was on its day.
+``cd tests && ../.venv/bin/python -m support.kept_queries`` saves one of each delivery for a new
+format in ``unit/formats/format-N``: the checkpoint with the marker and the staged files, the
+group's offsets with their texts, and the topics' records. A format's files are never regenerated:
+they show what was written when the format was current.
 """
 
 import json
@@ -71,7 +71,7 @@ class Query:
         self.flow.produce(numbers, key=lambda number: b"key of %d" % number)
 
     def run(self, spark: SparkSession) -> list[BatchReport]:
-        """Runs the query over all that is available; returns its batches' reports."""
+        """Runs the query over everything available; returns its batches' reports."""
         reports: list[BatchReport] = []
         options: dict[str, Any] = {
             **self.flow.options(),
@@ -99,7 +99,7 @@ class Query:
 
     @cached_property
     def ids(self) -> dict[str, str]:
-        """Ids of the clusters and topics, as texts tell them, by what they are of."""
+        """Ids of the clusters and topics as they appear in texts, by what they identify."""
         flow = self.flow
         found: dict[str, str] = {}
         clusters = {"cluster": flow.kafka, "source cluster": flow.source_kafka or flow.kafka}
@@ -122,9 +122,9 @@ def kept_spark(format_number: int) -> str:
 
 
 def restore(query: Query, format_number: int) -> None:
-    """Makes topics, the group's offsets and the checkpoint what they were when the query ended.
+    """Restores topics, the group's offsets and the checkpoint to their state at the query's end.
 
-    Only the ids of clusters and topics are others than they were, since brokers choose them.
+    Only the ids of clusters and topics differ, since brokers choose them.
     """
     flow, state = query.flow, _state(format_number, query.delivery)
     flow.broker.create_topic(query.dead_letter_topic, 1)
@@ -172,7 +172,7 @@ def _produce(servers: str, records: Iterable[dict[str, Any]]) -> None:
 
 
 class _Rewritten:
-    """Texts with other ids in them; nothing else of them changes."""
+    """Texts in which only the ids are replaced."""
 
     def __init__(self, old: dict[str, str], new: dict[str, str]) -> None:
         assert old.keys() == new.keys()
@@ -195,7 +195,7 @@ class _Rewritten:
 
 
 class _Failing:
-    """A task that fails when it asks for more pieces than it may have."""
+    """A task that fails when it asks for more pieces than it is allowed."""
 
     def __init__(self, task: Any, pieces: int) -> None:
         self._task = task
@@ -264,7 +264,7 @@ def _records(servers: str, topic: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Keeps a query of each delivery for the format that this code writes."""
+    """Saves a query of each delivery in the format that this code writes."""
     directory = _FORMATS / f"format-{FORMAT}"
     if directory.exists():
         sys.exit(f"{directory} is what format {FORMAT} was on its day; it is never made again")

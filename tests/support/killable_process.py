@@ -1,4 +1,4 @@
-"""A process that can be killed together with everything it has started."""
+"""A process that can be killed together with everything that it started."""
 
 import contextlib
 import os
@@ -30,16 +30,16 @@ class SessionGuard:
         )
 
     def dismiss(self) -> None:
-        """Lets it go; may be called again."""
+        """Stops watching the process; may be called again."""
         if self._process.returncode is None:
             self._process.communicate(_DISMISSED)
 
 
 class KillableProcess:
-    """A process in its own session, which none of its children leaves; a context manager.
+    """A process in its own session, which its children never leave; a context manager.
 
-    All output is appended to the log. The directory is its working and temporary one. Environment
-    variables are added to those of this process.
+    All output is appended to the log. The directory is the process's working and temporary
+    directory. Environment variables are added to those of this process.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KillableProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of what was started."""
+        """The process id."""
         assert self._started is not None
         return self._started.pid
 

@@ -1,4 +1,4 @@
-"""An offset commit that reaches the broker in the transaction after its own."""
+"""An offset commit that reaches the broker in the next transaction."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A cluster whose nodes reach each other by links that can be interrupted, without a word."""
+"""A cluster whose nodes reach each other through links that can be cut silently."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ _LISTENERS = ("INTERNAL", "CONTROLLER")
 
 
 class LinkedKafka(EmbeddedKafka):
-    """An `EmbeddedKafka` whose nodes can be parted: clients still reach each."""
+    """An `EmbeddedKafka` that can be partitioned: clients still reach every node."""
 
     def __init__(self, *, nodes: int, **settings: Any) -> None:
         self._links = _Links(nodes, self._id_of)
@@ -37,16 +37,16 @@ class LinkedKafka(EmbeddedKafka):
         self._links.close()
 
     def part(self, *nodes: KafkaNode) -> None:
-        """From now on nothing passes between these nodes and all others."""
+        """Cuts these nodes off from all others."""
         self._links.part(node.id for node in nodes)
 
     def join(self) -> None:
-        """Lets everything pass, also what has waited."""
+        """Lets everything pass again, including data that was held back."""
         self._links.part(())
 
     @property
     def together(self) -> list[KafkaNode]:
-        """The nodes that run and are not parted by `part`."""
+        """The running nodes that `part` has not cut off."""
         return [node for node in self._running() if node.id not in self._links.cut_off]
 
     def _new_node(
@@ -55,7 +55,7 @@ class LinkedKafka(EmbeddedKafka):
         return _LinkedNode(id_, jar_set, settings, port=port, links=self._links)
 
     def _id_of(self, port: int) -> int | None:
-        """The node whose process has a connection from this port; None if it is no node's."""
+        """The node whose process has a connection from this port; None if no node has."""
         for node in self.nodes:
             with suppress(RuntimeError, psutil.Error):
                 found = psutil.Process(node.pid).net_connections("tcp")
@@ -81,7 +81,7 @@ class _LinkedNode(KafkaNode):
 
 
 class _Links:
-    """A port for each node and each listener that other nodes connect to, served by a thread."""
+    """A port for each node and each inter-node listener, served by a thread."""
 
     def __init__(self, nodes: int, id_of: Callable[[int], int | None]) -> None:
         self.cut_off: frozenset[int] = frozenset()
@@ -110,7 +110,7 @@ class _Links:
         self._loop.close()
 
     def part(self, nodes: Iterable[int]) -> None:
-        """From now on nothing passes between these nodes and all others."""
+        """Cuts these nodes off from all others."""
 
         async def part() -> None:
             self.cut_off = frozenset(nodes)
@@ -120,7 +120,7 @@ class _Links:
         asyncio.run_coroutine_threadsafe(part(), self._loop).result(30)
 
     def shown_in(self, addresses: str) -> str:
-        """The same addresses, with the links' ports for the nodes' own."""
+        """The same addresses, with the links' ports in place of the nodes' own."""
         for (node, listener), port in self._ports.items():
             addresses = addresses.replace(f":{self._own(node, listener)}", f":{port}")
         return addresses
@@ -151,7 +151,7 @@ class _Links:
     ) -> None:
         with suppress(OSError, asyncio.CancelledError), closing(writer):
             port = writer.get_extra_info("peername")[1]
-            # Not waited for while nothing is parted: on a busy machine it takes seconds, in which
+            # Don't wait for this while no node is cut off: on a busy machine it takes seconds, and
             # nodes would connect again and again.
             source = asyncio.ensure_future(asyncio.to_thread(self._id_of, port))
             there, back = await asyncio.open_connection(_HOST, self._own(to, listener))

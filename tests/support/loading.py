@@ -13,7 +13,7 @@ _SECONDS: Final = 0.5
 
 @contextmanager
 def loaded(flow: Flow) -> Iterator[list[int]]:
-    """Produces until the block ends; each record's key is its number. Yields how many."""
+    """Produces until the block ends; each record's key is its number. Yields the count."""
     produced, stop = [0], threading.Event()
 
     def produce() -> None:

@@ -1,4 +1,4 @@
-"""Group members that join, heartbeat and leave one at a time, as a test says; without Spark."""
+"""Group members that join, send heartbeats and leave one at a time; without Spark."""
 
 import uuid
 from collections.abc import Collection, Iterator
@@ -22,7 +22,7 @@ from support.queries import until
 
 
 class ManualMembers:
-    """Static members of a flow's group, each at the epoch that its last heartbeat told it."""
+    """Static members of a flow's group, each at the epoch that its last heartbeat returned."""
 
     def __init__(self, flow: Flow, connections: Connections, group_id: str | None = None) -> None:
         self.connections = connections
@@ -40,7 +40,7 @@ class ManualMembers:
         self._heartbeat(Member(instance_id, str(uuid.uuid4()), heartbeats.JOIN_EPOCH))
 
     def heartbeat(self, *instance_ids: str) -> None:
-        """Members tell what they own and learn what they are assigned."""
+        """Members report their partitions and learn their assignment."""
         for instance_id in instance_ids or list(self.members):
             self._heartbeat(self.members[instance_id])
 
@@ -62,7 +62,7 @@ class ManualMembers:
         leave(self.connections, self.group_id, self.members.pop(instance_id).member_id, instance_id)
 
     def settle(self) -> None:
-        """All heartbeat until the group is stable, and all know it."""
+        """All members send heartbeats until the group is stable and all of them know it."""
 
         def stable() -> bool:
             self.heartbeat()
@@ -72,16 +72,16 @@ class ManualMembers:
         self.heartbeat()
 
     def owned(self, instance_id: str) -> set[int]:
-        """Partitions of the source that a member is assigned."""
+        """The source partitions assigned to a member."""
         return {partition for _topic_id, partition in self.members[instance_id].owned}
 
     def codes(
         self, instance_id: str, epoch: int, partitions: Collection[int], topic: str | None = None
     ) -> dict[int, int]:
-        """What the broker answers to a member's TxnOffsetCommit; nothing is committed.
+        """The broker's answer to a member's TxnOffsetCommit; nothing is committed.
 
-        Each partition is in a request of its own: of several, Kafka 4.4.0 refuses all if it
-        refuses one for its epoch.
+        Each partition has its own request: if Kafka 4.4.0 refuses one partition for its epoch,
+        it refuses the whole request.
         """
         member = MemberIdentity(self.members[instance_id].member_id, epoch, instance_id)
         found = {}
@@ -115,14 +115,14 @@ class ManualMembers:
 
 
 def leave(connections: Connections, group_id: str, member_id: str, instance_id: str) -> None:
-    """Lets any member leave, as anybody who knows its ids can."""
+    """Lets any member leave; any client that knows its ids can do this."""
     member = MemberIdentity(member_id, heartbeats.LEAVE_GROUP_MEMBER_EPOCH, instance_id)
     left = heartbeats.heartbeat(connections, group_id, member, deadline())
     assert left.code == 0, left
 
 
 def drop_members(flow: Flow, *instance_ids: str) -> None:
-    """Lets members leave without their knowing, as when their sessions end; all unless named."""
+    """Removes members without their knowledge, like an expired session; all unless named."""
     with flow.connections() as connections:
         for member in flow.members():
             name = member.instance_id or ""

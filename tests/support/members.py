@@ -14,7 +14,7 @@ from support.flow import Flow
 
 
 def deadline() -> Deadline:
-    """Long enough for any one call."""
+    """Long enough for any single call."""
     return Deadline(60, "test")
 
 
@@ -22,7 +22,7 @@ def deadline() -> Deadline:
 def started(
     flow: Flow, max_members: int = 64, *, also: Collection[str] = ()
 ) -> Iterator[GroupMembership]:
-    """A membership whose members have all partitions of the flow's source, and of others."""
+    """A membership that owns all partitions of the flow's source and of other topics."""
     sources = [flow.source, *also]
     with flow.connections() as connections:
         membership = GroupMembership(

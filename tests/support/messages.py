@@ -1,4 +1,4 @@
-"""What errors say: tests/messages.txt has it, which `make messages` writes and a person reviews."""
+"""Checks error texts against tests/messages.txt, which `make messages` writes for review."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _VARYING: Final = (
 
 
 def golden() -> dict[str, list[str]]:
-    """The messages by test, in the order in which the test expects them."""
+    """The messages by test, in the order in which a test expects them."""
     text = GOLDEN.read_text(encoding="utf-8") if GOLDEN.exists() else ""
     tests = re.findall(r"^(tests/.*)\n((?:    .*\n)*)", text, re.MULTILINE)
     return {test: [line[4:] for line in lines.splitlines()] for test, lines in tests}
@@ -30,7 +30,7 @@ def golden() -> dict[str, list[str]]:
 
 @contextmanager
 def says(kind: type[E]) -> Iterator[pytest.ExceptionInfo[E]]:
-    """Expects an error of a class, with the text that the golden file has for the running test."""
+    """Expects an error of a class, with the running test's text in the golden file."""
     with pytest.raises(kind) as caught:
         yield caught
     _Test.now().expect(f"{caught.type.__name__}: {_steady(str(caught.value))}")
@@ -43,7 +43,7 @@ def _steady(text: str) -> str:
 
 
 class _Test:
-    """The running test, and how many of its messages have come."""
+    """The running test and its messages so far."""
 
     current: "_Test | None" = None
 

@@ -1,4 +1,4 @@
-"""A flow whose source is in another cluster than its target and its group."""
+"""A flow whose source is in a different cluster from its target and group."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from support.runs import Checkpoint, Runs, running
 
 @dataclass
 class MirroredFlow(Flow):
-    """As `Flow`; ``broker`` has the target and the group, ``other`` the source."""
+    """Like `Flow`; ``broker`` has the target and the group, ``other`` the source."""
 
     other: EmbeddedKafka = field(kw_only=True)
     source_through: str | None = None  # a proxy's address
@@ -41,13 +41,13 @@ class MirroredFlow(Flow):
 
     @cached_property
     def identity(self) -> tuple[str, str]:
-        """Ids of the source's cluster and of the source topic, as texts tell them."""
+        """Ids of the source's cluster and of the source topic, as in texts."""
         with closing(Connections(ClientSettings(self.source_kafka))) as connections:
             topic = cluster.topics(connections, [self.source], deadline())[self.source]
             return cluster.cluster_id(connections, deadline()), topic.topic_id.hex
 
     def group_offsets(self, offsets: Mapping[int, int]) -> dict[TopicPartition, tuple[int, str]]:
-        """See `Flow`; the last progress partition stands for the first of the source."""
+        """See `Flow`; the last progress partition represents the first source partition."""
         found = {}
         for partition, offset in offsets.items():
             source = [*self.identity[:1], self.source, *self.identity[1:], partition]
@@ -82,7 +82,7 @@ class MirroredFlow(Flow):
             )
 
     def committed(self, *, stable: bool = True) -> dict[int, int]:
-        """The group's progress in the source topic, by source partition, in any progress topic."""
+        """The group's progress by source partition, from any progress topic."""
         found = mirrored_positions(self._offsets(stable=stable))
         return {partition: n for (topic, partition), n in found.items() if topic == self.source}
 
@@ -95,7 +95,7 @@ def mirrored_run(
     partitions: int = 2,
     **options: Any,
 ) -> Iterator[Runs]:
-    """A run that ends with the block; ``partitions`` of the progress topic, if it is missing."""
+    """A run that ends with the block; ``partitions``: of a progress topic that is created."""
     source = ClientSettings(flow.source_kafka)
     options = {"source_client": source, **options}
     options["progress_topic"] = ProgressTopic(flow.progress, partitions)

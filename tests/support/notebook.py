@@ -1,7 +1,7 @@
-"""Runs a notebook in Databricks' source format, with what its cells find there.
+"""Runs a notebook in Databricks' source format, with stand-ins for what Databricks provides.
 
-``dbutils`` and ``display`` can't be had elsewhere. Those here do what Databricks' documentation
-says of them, as far as the project's notebook goes.
+``dbutils`` and ``display`` exist only in Databricks. The stand-ins follow Databricks' documentation
+as far as the project's notebook needs them.
 """
 
 import re
@@ -23,7 +23,7 @@ _MAGIC = re.compile(r"^# MAGIC ?", re.MULTILINE)
 
 
 class _PythonRestarts(BaseException):
-    """What follows in the cell is not run, and no name is left."""
+    """Raised to restart Python: the rest of the cell is not run, and no names are kept."""
 
 
 class _Library:
@@ -32,7 +32,7 @@ class _Library:
 
 
 class _Widgets:
-    """Survive a restart of Python; parameters of the run go before the defaults."""
+    """Widgets survive a restart of Python; a run's parameters take precedence over defaults."""
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
         self._parameters = parameters
@@ -72,7 +72,7 @@ class _Utilities:
 
 @dataclass
 class Shown:
-    """What a notebook has done for its reader.
+    """A notebook's visible results.
 
     Attributes:
         installed: arguments of each ``%pip install``.
@@ -89,7 +89,7 @@ class Shown:
     left: list[str] = field(default_factory=list)
 
     def display(self, thing: DataFrame | Figure) -> None:
-        """Databricks' ``display``, for what it has a picture of."""
+        """Databricks' ``display``, for values that it can show."""
         if isinstance(thing, Figure):
             bars: list[Any] = [bar for axes in thing.axes for bar in axes.patches]
             lines: list[Any] = [line for axes in thing.axes for line in axes.lines]

@@ -1,4 +1,4 @@
-"""A real S3 server, and what Spark needs to keep checkpoints in it."""
+"""A real S3 server, and the settings with which Spark keeps checkpoints in it."""
 
 import re
 import shutil
@@ -35,7 +35,7 @@ _SECONDS: Final = re.compile(r"^SeaweedFS_s3_request_seconds_sum\{.*\} (\S+)$", 
 
 
 def documented_settings() -> dict[str, str]:
-    """What docs/deploying.md sets for S3A."""
+    """The S3A settings in docs/deploying.md."""
     (block,) = re.findall(
         r"^<!-- read by tests/support/object_store.py -->\n```text\n(.*?)^```",
         page("deploying"),
@@ -77,12 +77,12 @@ class ObjectStore(Service):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What tells processes of the server, and who they are."""
+        """Environment variables with the server's address and the credentials."""
         return {_ENDPOINT: self._endpoint, **_IDENTITY}
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a session needs for it."""
+        """A session's settings for the server."""
         return {
             "spark.jars": ",".join(map(str, self._jars)),
             "spark.hadoop.fs.s3a.endpoint": self._endpoint,
@@ -92,7 +92,7 @@ class ObjectStore(Service):
 
     @property
     def location(self) -> str:
-        """URI of the bucket, without a slash at its end."""
+        """URI of the bucket, without a trailing slash."""
         return f"s3a://{_BUCKET}"
 
     def _begin(self) -> None:
@@ -100,7 +100,7 @@ class ObjectStore(Service):
         until(self._created, self._process.log_tail, 60)
 
     def _created(self) -> bool:
-        """Makes the bucket, once the server takes requests."""
+        """Creates the bucket once the server accepts requests."""
         with suppress(OSError):
             store = fs.S3FileSystem(
                 access_key=_IDENTITY["AWS_ACCESS_KEY_ID"],
@@ -116,7 +116,7 @@ class ObjectStore(Service):
         return False
 
     def requests(self) -> Counter[str]:
-        """How many requests the server has answered, by kind."""
+        """The number of requests that the server has answered, by kind."""
         found: Counter[str] = Counter()
         for labels, number in _COUNTED.findall(self._metrics_text()):
             kind = re.search(r'type="(\w+)"', labels)
@@ -125,7 +125,7 @@ class ObjectStore(Service):
         return found
 
     def seconds(self) -> float:
-        """How long the server has worked on them altogether."""
+        """The total time that the server has spent on requests."""
         return sum(map(float, _SECONDS.findall(self._metrics_text())))
 
     def _metrics_text(self) -> str:

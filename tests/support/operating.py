@@ -1,4 +1,4 @@
-"""What an operator does: the commands about a query, and a query to run them on."""
+"""An operator's commands about a query, and a query to run them on."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def run(command: str, flow: Flow, *more: str, answer: str | None = None) -> Resu
 
 
 def document(flow: Flow, *more: str) -> dict[str, Any]:
-    """What ``spark-eos status --json`` prints."""
+    """The output of ``spark-eos status --json``."""
     result = run("status", flow, "--json", *more)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""Where a figure comes from: which code, when, on what machine."""
+"""The origin of a figure: the code, the date and the machine."""
 
 import datetime
 import os
@@ -13,8 +13,8 @@ _ROOT = Path(__file__).parent.parent.parent
 def origin() -> dict[str, str]:
     """The commit, the tree of the package in it, today's date in UTC, and the machine.
 
-    The commit and the tree end with a plus if files of theirs have been changed since. Evidence of
-    one tree is of one code, whatever commits have done to pages and tests.
+    The commit and the tree end with a plus if their files have changed since. Evidence with the
+    same tree is of the same code, even if commits changed pages and tests.
     """
     gibibytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {

@@ -1,4 +1,4 @@
-"""The project's documentation, as tests read it."""
+"""Reads the project's documentation for tests."""
 
 import re
 import shlex
@@ -26,13 +26,13 @@ def code_blocks(name: str, language: str) -> list[str]:
 
 
 def commands(code: str) -> list[list[str]]:
-    """The commands of a block; comments and continuation lines as the shell takes them."""
+    """The commands of a block; comments and continuation lines are handled as in a shell."""
     lines = code.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def readmes_query(flow: Flow) -> str:
-    """README's query, with a flow's topics, until all there is was read."""
+    """Runs README's query with a flow's topics until everything available is read."""
     found = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )
@@ -51,7 +51,7 @@ def readmes_query(flow: Flow) -> str:
 def run_query(
     _session: SparkSession, code: str, instead: Mapping[str, str], options: Mapping[str, Any]
 ) -> None:
-    """Runs a block that makes its session and starts a ``query``, until all there is was read."""
+    """Runs a block that creates a session and starts a ``query``, until everything is read."""
     names = {"SparkSession": SparkSession, "ExactlyOnceSink": ExactlyOnceSink, "options": options}
     query = patiently(run_block)(code, instead, **names)["query"]
     query.processAllAvailable()
@@ -59,13 +59,13 @@ def run_query(
 
 
 def run_block(code: str, instead: Mapping[str, str], **names: Any) -> dict[str, Any]:
-    """Runs a block, with other words in place of those of the page; returns its names."""
+    """Runs a block with parts of its text replaced; returns its variables."""
     exec(compile(_with_words(code, instead), "a code block", "exec"), names)  # noqa: S102 - that is what it is for
     return names
 
 
 def end_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries of pages run for ever: here they end when they have read all there is."""
+    """Queries on pages run forever; here, they end when they have read everything available."""
 
     def await_termination(query: StreamingQuery, _timeout: float | None = None) -> bool:
         try:

@@ -1,6 +1,6 @@
-"""Pipelines of test queries, by name, since the query may be started in another process.
+"""Pipelines of test queries, by name, since another process may start the query.
 
-Each makes a DataFrame to be written of its sources, which are read with headers.
+Each pipeline turns its sources, which are read with headers, into the DataFrame to write.
 """
 
 import time
@@ -20,7 +20,7 @@ def relay(frame: DataFrame) -> DataFrame:
 
 
 def positioned(frame: DataFrame) -> DataFrame:
-    """With a header that tells the source record's position, for the verifier."""
+    """Adds a header with the source record's position, for the verifier."""
     position = F.format_string("%s:%d:%d", "source.topic", "source.partition", "source.offset")
     header = F.struct(F.lit("src").alias("key"), F.encode(position, "UTF-8").alias("value"))
     return frame.select("source", "key", "value", F.array(header).alias("headers"))
@@ -53,7 +53,7 @@ def held(frame: DataFrame, go: str) -> DataFrame:
 
 
 def failing(frame: DataFrame, tripped: str, go: str | None = None) -> DataFrame:
-    """Raises at the value "fail", the first time, and leaves a file; waits for another before."""
+    """Raises at the first value "fail" and leaves a file; waits for another file before that."""
 
     def fail() -> None:
         if not Path(tripped).exists():
@@ -66,7 +66,7 @@ def failing(frame: DataFrame, tripped: str, go: str | None = None) -> DataFrame:
 
 
 def forgotten(frame: DataFrame, *, fails: bool = False) -> DataFrame:
-    """Without the source column; fails in each attempt, if it is to."""
+    """Drops the source column; fails in each attempt if requested."""
     value = F.raise_error(F.lit("the user's own error")).cast("string") if fails else F.col("value")
     return frame.select("key", value.alias("value"))
 
@@ -78,15 +78,15 @@ def routed(frame: DataFrame, to: str, *, shuffled: bool = False) -> DataFrame:
 
 
 def rejected(frame: DataFrame) -> DataFrame:
-    """Rows that are all to become dead letters."""
+    """Rows that must all become dead letters."""
     return frame.select("source", "key", "value", F.lit("no").alias("error"))
 
 
 def waiting(frame: DataFrame, go: str, value: str, *, once: bool = False) -> DataFrame:
-    """Lets the task that reaches a value wait until a file appears.
+    """Makes the task that reaches a value wait until a file appears.
 
-    While it waits it touches ``<go>.waiting``. With ``once``, only the first that reaches it waits,
-    and no copy of it: on a slow machine that may reach it before the first attempt.
+    While it waits, it touches ``<go>.waiting``. With ``once``, only the first task that reaches the
+    value waits, but no copy of a task: on a slow machine, a copy may be there first.
     """
 
     def wait() -> None:
@@ -119,7 +119,7 @@ def priced(
     message: str | None = None,
     errors: str | None = None,
 ) -> DataFrame:
-    """Orders of a schema registry in, prices of it out."""
+    """Reads orders and writes prices with schemas of a registry."""
     from spark_eos.schemas import SchemaRegistry
 
     registry = SchemaRegistry({"url": url})

@@ -1,10 +1,10 @@
-"""Places of pages that are filled with what runs have left."""
+"""Places in pages that are filled with the results of runs."""
 
 import re
 
 
 def filled(text: str, name: str, content: str) -> str:
-    """A page's text, with new content between ``<!-- name -->`` and ``<!-- end of name -->``."""
+    """Return a page's text with new content between ``<!-- name -->`` and its end mark."""
     place = re.compile(rf"(?<=<!-- {name} -->\n).*(?=<!-- end of {name} -->)", re.DOTALL)
     if not place.search(text):
         raise ValueError(f"there is no place for {name}")

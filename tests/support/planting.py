@@ -1,4 +1,4 @@
-"""A query written by hand, so that a test decides what goes wrong in it."""
+"""A simulated query, in which a test decides what goes wrong."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def name_of(source: Source) -> bytes:
 
 
 def fill(flow: Flow, count: int = 5, expect: Mapping[Source, bytes] | None = None) -> None:
-    """So many records to each partition of the source, with a key and a header of their own."""
+    """Produces this many records to each source partition, each with its own key and header."""
     producer = Producer(flow.source_kafka or flow.kafka)
     for partition in range(flow.partitions):
         for offset in range(count):
@@ -40,7 +40,7 @@ def sources(*ranges: range) -> list[Source]:
 
 
 class Transactional:
-    """A producer whose transactions have ended everywhere when they end."""
+    """A producer whose ended transactions have their markers in all partitions."""
 
     def __init__(self, flow: Flow, name: str) -> None:
         self._flow = flow
@@ -59,7 +59,7 @@ class Transactional:
 
 
 class Writer(Transactional):
-    """One transactional producer of the query."""
+    """A transactional producer of the query."""
 
     def __init__(self, flow: Flow, name: str = "writer") -> None:
         super().__init__(flow, name)
@@ -96,7 +96,7 @@ class Writer(Transactional):
             consumer.close()
 
     def raw(self, headers: dict[str, Any], *, topic: str | None = None, key: bytes = b"x") -> None:
-        """One more output in the open transaction."""
+        """Writes another output in the open transaction."""
         self._producer.produce(topic or self._flow.target, b"v", key, 0, headers=headers)
         assert self._producer.flush(60) == 0
 
@@ -108,7 +108,7 @@ class Writer(Transactional):
 
 
 def set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
-    """The group's offsets, by no transaction."""
+    """Commits the group's offsets without a transaction."""
     found = flow.group_offsets(offsets)
     at = {partition: offset for partition, (offset, _) in found.items()}
     texts = {partition: text for partition, (_, text) in found.items()}
@@ -116,7 +116,7 @@ def set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
 
 
 def remove(flow: Flow, topic: str, partition: int, before: int) -> None:
-    """Removes the head of a partition, as retention does."""
+    """Removes a partition's oldest records, as retention does."""
     at = TopicPartition(topic, partition, before)
     # Without a name it would be gone before it answers.
     admin = admin_client(flow.bootstrap_servers)
@@ -124,7 +124,7 @@ def remove(flow: Flow, topic: str, partition: int, before: int) -> None:
 
 
 def look(flow: Flow, **more: Any) -> Findings:
-    """Verifies the flow, by positions unless told else."""
+    """Verifies the flow, by positions by default."""
     if not {"header", "key"} & set(more):
         more.setdefault("position_header", "src")
     arguments: dict[str, Any] = {
@@ -140,12 +140,12 @@ def look(flow: Flow, **more: Any) -> Findings:
 
 
 def counts(findings: Findings) -> dict[Kind, int]:
-    """Whatever was found, anomalies or not."""
+    """All findings, anomalies or not."""
     return {kind: found.count for kind, found in findings.found.items() if found.count}
 
 
 def examples(findings: Findings, kind: Kind) -> list[tuple[str, list[str], str]]:
-    """Source, outputs and detail of each example, topics left out."""
+    """Source, outputs and detail of each example, without topics."""
     return [
         (
             _short(example.source) or (example.name or b"").decode(),

@@ -1,4 +1,4 @@
-"""Confluent's serializers of Protobuf, for values and schemas as those of other formats take."""
+"""Confluent's Protobuf serializers, with the interface of other formats' serializers."""
 
 from base64 import b64decode, b64encode
 from pathlib import Path
@@ -15,7 +15,7 @@ from grpc_tools import protoc
 
 
 def compiled(text: str) -> str:
-    """A schema as Confluent's serializer registers it: the compiled file in base64."""
+    """A schema as registered by Confluent's serializer: the compiled file in base64."""
     with TemporaryDirectory() as directory:
         made = Path(directory, "made")
         Path(directory, "test.proto").write_text(text)
@@ -39,7 +39,7 @@ def _class_of(schema: str) -> Any:
 
 
 class MessageSerializer:
-    """Writes the last message of a compiled schema, of a dictionary."""
+    """Encodes a dictionary as the last message of a compiled schema."""
 
     def __init__(self, client: SchemaRegistryClient, schema: str) -> None:
         self._make = _class_of(schema)

@@ -1,4 +1,4 @@
-"""One worker's transactions behind the proxy, for many tests in turn; and what they leave."""
+"""One worker's transactions behind the proxy, for many successive tests, and their effects."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -29,7 +29,7 @@ from support.writing import rows, transactions
 
 
 def answered(*codes: int) -> Rewrite:
-    """The broker's answer with other error codes for the first partitions; the rest stays."""
+    """The broker's answer with other error codes for the first partitions."""
 
     def change(_request: Any, answer: Any) -> None:
         found = [p for topic in answer.topics for p in topic.partitions]
@@ -40,7 +40,7 @@ def answered(*codes: int) -> Rewrite:
 
 
 def unstable(_request: Any, answer: Any) -> None:
-    """Makes an answer to OffsetFetch one that an open transaction holds back."""
+    """Changes an OffsetFetch answer as if an open transaction held the offsets back."""
     for topic in answer.groups[0].topics:
         for partition in topic.partitions:
             partition.error_code, partition.committed_offset = Code.UNSTABLE_OFFSET_COMMIT, -1
@@ -48,7 +48,7 @@ def unstable(_request: Any, answer: Any) -> None:
 
 @dataclass
 class ProxiedWorker:
-    """A member that has both partitions of a flow, and a worker that writes for it."""
+    """A member that owns both partitions of a flow, and a worker that writes for it."""
 
     flow: Flow
     proxy: KafkaProxy
@@ -62,7 +62,7 @@ class ProxiedWorker:
         return self.writing._producer
 
     def add(self) -> tuple[dict[int, int], list[str]]:
-        """Rows of both partitions in an open transaction: the offsets after it, and the values."""
+        """Adds rows of both partitions to an open transaction; returns next offsets and values."""
         offsets = {partition: self.committed().get(partition, 0) for partition in (0, 1)}
         for partition, offset in offsets.items():
             self.writing.add(rows(self.flow, partition, offset, offset + 1))
@@ -70,7 +70,7 @@ class ProxiedWorker:
         return {p: o + 2 for p, o in offsets.items()}, values
 
     def add_and_commit(self) -> ProducerIdAndEpoch:
-        """A transaction that nothing disturbs; returns whose it was."""
+        """Commits a transaction without faults; returns its producer."""
         offsets, values = self.add()
         identity = self.worker.identity
         self.writing.commit()
@@ -79,10 +79,9 @@ class ProxiedWorker:
         return identity
 
     def fails(self, age: float = 0) -> TransactionError:
-        """Commits what must not be committed, and checks that nothing is left of it.
+        """Checks that a commit that must fail leaves nothing behind; returns the reason.
 
-        The transaction passes for ``age`` seconds old. The proxy's rules are over then; returns
-        the reason.
+        The transaction counts as ``age`` seconds old. Afterwards, the proxy has no rules.
         """
         before = self.committed()
         self.add()
@@ -95,9 +94,9 @@ class ProxiedWorker:
         return failure.value
 
     def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Until the test's end the worker tries to commit offsets for 0.1 s only.
+        """Limits the worker's attempts to commit offsets to 0.1 s until the test ends.
 
-        Its records may take longer to be acknowledged, as they do on a busy machine.
+        Records may take longer to be acknowledged, as they do on a busy machine.
         """
         send = self.writing._send_offsets
 
@@ -107,11 +106,11 @@ class ProxiedWorker:
         monkeypatch.setattr(self.writing, "_send_offsets", hurried)
 
     def on_offsets(self, fault: Fault, times: int | None = 1) -> Rule:
-        """Does ``fault`` to the worker's next TxnOffsetCommit requests."""
+        """Applies ``fault`` to the worker's next TxnOffsetCommit requests."""
         return self.proxy.on(TxnOffsetCommitRequest, fault, times=times)
 
     def group_look_ups(self) -> Rule:
-        """Counts from now on how often the group's coordinator is looked up."""
+        """Counts how often the group's coordinator is looked up from now on."""
         kind = CoordinatorType.GROUP
         return self.proxy.on(
             FindCoordinatorRequest, Fault(), times=None, where=lambda m: m.key_type == kind
@@ -122,9 +121,9 @@ class ProxiedWorker:
         return self.flow.committed()
 
     def news(self) -> list[str]:
-        """Values that a read_committed consumer sees and has not seen before, sorted.
+        """New values that a read_committed consumer sees, sorted.
 
-        Fails if a transaction lingers on the target.
+        Fails if a transaction stays open on the target.
         """
         target = self.flow.target
 
@@ -150,7 +149,7 @@ class ProxiedWorker:
         return sorted(found)
 
     def assert_nothing_left(self, before: dict[int, int], used: ProducerIdAndEpoch) -> None:
-        """No rows, no offsets, no open transaction, and the producer is fenced and gone."""
+        """Checks that nothing was written or is left open, and the producer is fenced and gone."""
         assert self.committed() == before
         assert self.news() == []
         assert self.flow.open_transactions() == []
@@ -159,13 +158,13 @@ class ProxiedWorker:
         assert (now.producer_id, now.epoch) > (used.producer_id, used.epoch)
 
     def assert_as_before(self, used: ProducerIdAndEpoch) -> None:
-        """The producer goes on with the epoch that it had."""
+        """Checks that the producer continues with its epoch."""
         self.worker.begin(lambda: None)
         assert self.worker.identity == used
         self.worker.commit(deadline())
 
     def change_plan(self, partition: int, **changes: Any) -> None:
-        """Plans one source partition differently, as ``PartitionPlan`` has it."""
+        """Changes one source partition's plan; arguments are fields of ``PartitionPlan``."""
         source = TopicPartition(self.flow.source, partition)
         self.writing._plan = {
             **self.writing._plan,

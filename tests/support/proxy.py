@@ -1,8 +1,8 @@
 """A TCP proxy between clients and real brokers, for answers a broker won't give on demand.
 
-It knows Kafka's frames: rules pick single requests by api key and content, and let a `Fault` have
-its way with them. Everything else passes untouched, but for the brokers' addresses: where answers
-name one, they name the proxy's for it, so that clients stay behind it.
+It parses Kafka's frames: rules select requests by API key and content, and apply a `Fault` to them.
+Everything else passes unchanged, except brokers' addresses: answers contain the proxy's addresses
+instead, so that clients keep using the proxy.
 """
 
 import asyncio
@@ -51,22 +51,22 @@ class Rule:
         self._hit.set()
 
     def await_hit(self, timeout: float = 30) -> Request:
-        """The first request, as soon as it has come."""
+        """Wait for the first request and return it."""
         assert self._hit.wait(timeout), f"no request with api key {self.api_key} came"
         return self.hits[0]
 
 
 class Observer(Protocol):
-    """Sees what passes; called in the proxy's thread."""
+    """Observes requests and answers; called in the proxy's thread."""
 
     def request(self, link: Link, request: Request) -> None:
-        """A request has come from a client."""
+        """Called when a client has sent a request."""
 
     def answer(self, link: Link, request: Request, content: bytes) -> None:
-        """The broker has answered a request."""
+        """Called when the broker has answered a request."""
 
     def gone(self, link: Link) -> None:
-        """A client's connection has ended."""
+        """Called when a client's connection has ended."""
 
 
 class KafkaProxy:
@@ -116,11 +116,11 @@ class KafkaProxy:
 
     @property
     def port(self) -> int:
-        """The first node's."""
+        """The first node's address."""
         return self.ports[0]
 
     def connect(self, kafka: EmbeddedKafka) -> None:
-        """Passes on to the nodes of a cluster."""
+        """Forwards to the nodes of a cluster."""
         self.upstream_ports = [node.ports.client for node in kafka.nodes]
 
     # What a test asks for -----------------------------------------------------------------------
@@ -133,13 +133,13 @@ class KafkaProxy:
         times: int | None = 1,
         where: Callable[[Any], bool] | None = None,
     ) -> Rule:
-        """From now on does ``fault`` to requests of a kafka-python message class."""
+        """Applies ``fault`` to requests of a kafka-python message class from now on."""
         rule = Rule(message.API_KEY, fault, times, where)
         self._rules.append(rule)
         return rule
 
     def reset(self) -> None:
-        """Forgets all rules and recorded requests; fails if a rule of the test's has."""
+        """Removes all rules and recorded requests; fails if one of the test's rules has failed."""
         self._rules.clear()
         self.requests.clear()
         failures, self._failures = self._failures, []
@@ -147,7 +147,7 @@ class KafkaProxy:
             raise failures[0]
 
     def cut(self) -> None:
-        """Cuts the connections that are open now, of those whom it concerns."""
+        """Cuts currently open connections of the clients concerned."""
 
         async def cut() -> None:
             for link in list(self._links):
@@ -169,7 +169,7 @@ class KafkaProxy:
         return self._run(self.deliver_late(request))
 
     async def deliver_late(self, request: Request) -> Any:
-        """The same, for faults."""
+        """Like `deliver`, for faults, which run in the proxy's thread."""
         reader, writer = await asyncio.open_connection(HOST, request.upstream_port)
         writer.write(_framed(request.content))
         content = await _read_frame(reader)
@@ -266,7 +266,7 @@ class KafkaProxy:
                 await fault.answer(link, request, self._as_ours(request, content))
 
     def _as_ours(self, request: Request, content: bytes) -> bytes:
-        """The answer with the proxy's addresses instead of the brokers'."""
+        """The answer, with the proxy's addresses instead of the brokers'."""
         if request.api_key in _TELL_ADDRESSES:
             for upstream, port in zip(self.upstream_ports, self.ports, strict=True):
                 content = content.replace(_address(upstream), _address(port))
@@ -289,7 +289,7 @@ async def _frames(reader: asyncio.StreamReader) -> Any:
 
 
 def _address(port: int | None) -> bytes:
-    """How answers of all versions have it: the port follows the host's text."""
+    """How an address is encoded in answers of all versions: the port follows the host."""
     return HOST.encode() + (port or 0).to_bytes(4, "big")
 
 
@@ -299,7 +299,7 @@ def _framed(content: bytes) -> bytes:
 
 @contextlib.contextmanager
 def clean(proxy: KafkaProxy) -> Iterator[KafkaProxy]:
-    """The proxy without rules, and without them again afterwards."""
+    """Yields the proxy without rules; removes the test's rules afterwards."""
     proxy.reset()
     try:
         yield proxy
@@ -312,13 +312,13 @@ def clean(proxy: KafkaProxy) -> Iterator[KafkaProxy]:
 def broker_that_is_away(
     proxy: KafkaProxy, *, silent: bool, leads: tuple[str, int] | None = None
 ) -> Iterator[int]:
-    """Lets brokers' answers name a second one, node 2, which nobody can reach.
+    """Adds an unreachable second broker, node 2, to brokers' answers.
 
     Args:
-        proxy: whose clients are told so.
-        silent: whether connections to it come about and get no answer, as behind a firewall that
-            drops what it does not like; else they are refused.
-        leads: a partition that it is to lead.
+        proxy: the proxy whose clients get these answers.
+        silent: whether connections to it succeed but get no answer, as behind a firewall that
+            drops packets; otherwise they are refused.
+        leads: a partition whose leader it is.
 
     Yields:
         Its port.

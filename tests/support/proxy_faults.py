@@ -1,4 +1,4 @@
-"""What `support.proxy.KafkaProxy` can do to a request or to its answer."""
+"""Faults that `support.proxy.KafkaProxy` applies to a request or its answer."""
 
 import asyncio
 import functools
@@ -45,11 +45,11 @@ class Request:
         return _request_class(self.api_key).decode(self.content, version=self.version, header=True)
 
     def answer(self, content: bytes) -> Any:
-        """The broker's answer to it, decoded."""
+        """The broker's answer to the request, decoded."""
         return self._answer_class().decode(content, version=self.version, header=True)
 
     def encoded(self, answer: Any) -> bytes:
-        """An answer to it, as it goes to the client."""
+        """An answer to the request, encoded for the client."""
         answer._header = None  # one that was decoded can't be encoded again
         answer.API_VERSION = self.version
         answer.with_header(self.correlation_id)
@@ -70,7 +70,7 @@ def _request_class(api_key: int) -> Any:
 
 
 class Link:
-    """One client's connection, and the proxy's own to the broker for it."""
+    """A client's connection, and the proxy's corresponding connection to the broker."""
 
     def __init__(
         self,
@@ -85,15 +85,15 @@ class Link:
         self._expected: dict[int, tuple[Request, Fault]] = {}
 
     def expect(self, request: Request, fault: "Fault") -> None:
-        """Notes that an answer will come, and what is to happen to it."""
+        """Record that an answer will come, and what to do with it."""
         self._expected[request.correlation_id] = (request, fault)
 
     def take(self, correlation_id: int) -> "tuple[Request, Fault] | None":
-        """What was noted; an answer that nobody waits for has nothing."""
+        """Return what was recorded for an answer; None if it is not expected."""
         return self._expected.pop(correlation_id, None)
 
     async def answered(self) -> None:
-        """Waits until all that the broker was asked is answered: answers come in order."""
+        """Wait until the broker has answered everything: answers come in order."""
         while self._expected:
             await asyncio.sleep(0.001)
 
@@ -109,15 +109,15 @@ class Link:
 
 
 class Fault:
-    """None: the request goes to the broker and its answer to the client."""
+    """No fault: the request goes to the broker and its answer to the client."""
 
     async def request(self, link: Link, request: Request) -> None:
-        """Called instead of passing the request on."""
+        """Called instead of forwarding the request."""
         link.expect(request, self)
         link.to_broker(request.content)
 
     async def answer(self, link: Link, request: Request, content: bytes) -> None:
-        """Called instead of passing the answer on."""
+        """Called instead of forwarding the answer."""
         link.to_client(content)
 
 
@@ -133,7 +133,7 @@ class Answer(Fault):
 
 
 class Rewrite(Fault):
-    """The broker does what it is asked, but ``change`` alters its answer in place."""
+    """The broker handles the request, but ``change`` modifies its answer in place."""
 
     def __init__(self, change: Callable[[Any, Any], None]) -> None:
         self._change = change
@@ -152,9 +152,9 @@ class CutBefore(Fault):
 
 
 class CutAfter(Fault):
-    """The broker does what it is asked; instead of an answer the connection is cut.
+    """The broker handles the request; the connection is cut instead of answering.
 
-    With ``where``, only instead of the first answer that it accepts.
+    With ``where``, only the first answer for which it returns True is replaced.
     """
 
     def __init__(self, where: Callable[[Any], bool] | None = None) -> None:
@@ -170,21 +170,21 @@ class CutAfter(Fault):
 
 
 class DropAnswer(Fault):
-    """The broker does what it is asked; its answer is lost, the connection stays."""
+    """The broker handles the request; its answer is lost, but the connection stays open."""
 
     async def answer(self, link: Link, request: Request, content: bytes) -> None:
         pass
 
 
 class DropRequest(Fault):
-    """The broker never sees the request, and nobody answers."""
+    """The broker never sees the request, and there is no answer."""
 
     async def request(self, link: Link, request: Request) -> None:
         pass
 
 
 class Twice(Fault):
-    """The broker sees the request a second time before the client gets an answer, the second."""
+    """The broker gets the request twice; the client gets the second answer."""
 
     def __init__(self) -> None:
         self.first: Any = None
@@ -198,7 +198,7 @@ class Twice(Fault):
 
 
 class HoldRequest(Fault):
-    """The broker sees the request, and what follows on its connection, once ``until`` is set."""
+    """The broker gets the request, and later ones on its connection, once ``until`` is set."""
 
     def __init__(self, until: threading.Event) -> None:
         self._until = until
@@ -210,7 +210,7 @@ class HoldRequest(Fault):
 
 
 class HoldAnswer(Fault):
-    """The client gets the answer, and what follows on its connection, once ``until`` is set."""
+    """The client gets the answer, and later ones on its connection, once ``until`` is set."""
 
     def __init__(self, until: threading.Event) -> None:
         self._until = until

@@ -1,4 +1,4 @@
-"""Queries for tests: in this process's session, or in a process of their own that may be killed."""
+"""Queries for tests: in this process's session, or in their own processes that can be killed."""
 
 import contextlib
 import io
@@ -40,9 +40,9 @@ def run_available(
     function: Function | None = None,
     **options: Any,
 ) -> list[BatchReport]:
-    """Runs a query over all that is available; returns its batches' reports.
+    """Runs a query over everything available; returns its batches' reports.
 
-    ``function`` is the user's own, which is also given the sink.
+    ``function`` is a user's ``foreachBatch`` function, which also gets the sink.
     """
     reports: list[BatchReport] = []
 
@@ -74,7 +74,7 @@ def running(
     function: Function | None = None,
     **options: Any,
 ) -> Iterator[StreamingQuery]:
-    """A query that goes on until the block ends."""
+    """A query that runs until the block ends."""
     with closing(ExactlyOnceSink(**arguments(**{**flow.options(), **options}))) as sink:
         frame = sink.read(spark, **{"subscribe": flow.source, **(read or {})})
         writer = sink.write(transform(frame)).options(**(started_with or {}))
@@ -90,7 +90,7 @@ def running(
 def run_sparks_sink(
     spark: SparkSession, servers: str, source: str, target: str, checkpoint: str, **options: str
 ) -> None:
-    """Runs a query with Spark's own sink over all that is available."""
+    """Runs a query with Spark's own sink over everything available."""
     kafka = {"kafka.bootstrap.servers": servers}
     stream = spark.readStream.format("kafka").options(**kafka, **options)
     frame = stream.options(subscribe=source, startingOffsets="earliest").load()
@@ -104,7 +104,7 @@ def run_sparks_sink(
 def spoken(
     session: SparkSession, settings: dict[str, Any], source: str, transform: Transform, **read: Any
 ) -> list[str]:
-    """What one start of a query says on stderr, in the process that starts it."""
+    """The stderr output of a query's start, in the process that starts it."""
     text = io.StringIO()
     with (
         closing(ExactlyOnceSink(**arguments(**settings))) as sink,
@@ -116,7 +116,7 @@ def spoken(
 
 
 class QueryProcess:
-    """A query in a process of its own, with its JVM and workers in one process group."""
+    """A query in its own process, with its JVM and workers in one process group."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class QueryProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL for driver, JVM and workers alike."""
+        """Sends SIGKILL to the driver, JVM and workers."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -164,7 +164,7 @@ class QueryProcess:
         return self.process.wait(timeout)
 
     def reports(self) -> list[dict[str, Any]]:
-        """Its batches' reports so far."""
+        """The query's batch reports so far."""
         return [
             json.loads(line.removeprefix("REPORT "))
             for line in self.output().splitlines()
@@ -172,7 +172,7 @@ class QueryProcess:
         ]
 
     def until(self, condition: Callable[[], Any], what: str, timeout: float = 200) -> Any:
-        """Waits for a condition while the query lives."""
+        """Waits for a condition while the query runs."""
 
         def checked() -> Any:
             found = condition()
@@ -185,7 +185,7 @@ class QueryProcess:
 
 
 def until(condition: Callable[[], Any], what: Callable[[], str], timeout: float = 200) -> Any:
-    """Waits until a condition holds; returns its value. The limit is only there to end a hang."""
+    """Waits until a condition holds; returns its value. The limit only ends a hang."""
     end = time.monotonic() + timeout
     while not (found := condition()):
         assert time.monotonic() < end, f"waited {timeout} s for: {what()}"

@@ -29,7 +29,7 @@ def print_report(report: BatchReport) -> None:
 
 
 def run_to_the_end(writer: Writer) -> None:
-    """Starts a query, and waits until it ends; tells the test of both."""
+    """Starts a query and waits for its end; reports both to the test."""
     query = writer.start()
     print("STARTED", flush=True)
     query.awaitTermination()

@@ -1,4 +1,4 @@
-"""Random schemas of Avro, defaults of them, and values."""
+"""Random Avro schemas, their defaults and values."""
 
 import random
 from collections.abc import Callable
@@ -9,7 +9,7 @@ ALIKE = ({"int", "long"}, {"float", "double"}, {"string", "bytes"})
 
 
 class RandomSchemas:
-    """Makes types, defaults of them in JSON, and values as fastavro takes them."""
+    """Makes types, their defaults in JSON, and values for fastavro."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -90,5 +90,5 @@ class RandomSchemas:
 
 
 def fastavro_name(kind: Any) -> str:
-    """What tells a member of a union."""
+    """The name that identifies a member of a union."""
     return str(kind.get("name", kind["type"]) if isinstance(kind, dict) else kind)

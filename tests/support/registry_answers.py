@@ -1,4 +1,4 @@
-"""A stub of a schema registry, for answers that a real one can't be made to give."""
+"""A stub of a schema registry, for answers that a real registry can't be made to give."""
 
 import re
 import ssl
@@ -21,7 +21,7 @@ _NOT_FOUND = (404, {"error_code": 40403, "message": "Schema not found"})
 
 @dataclass
 class StubRegistry:
-    """Has one schema for each subject, and as Confluent's ids of their own in each context."""
+    """Has one schema per subject and, like Confluent's registry, separate ids in each context."""
 
     url: str = ""
     # By subject: id, which counts within its context, GUID, text, format and references.
@@ -36,14 +36,14 @@ class StubRegistry:
     def add(
         self, subject: str, text: str, kind: str = "AVRO", references: Any = ()
     ) -> tuple[int, str]:
-        """Gives a subject a schema; returns its id and GUID."""
+        """Registers a subject's schema; returns its id and GUID."""
         number = 1 + sum(_context(other) == _context(subject) for other in self.schemas)
         guid = str(uuid.uuid4())
         self.schemas[subject] = (number, guid, text, kind, [*references])
         return number, guid
 
     def answer(self, request: Request) -> None:
-        """A subject's schema, or the schema of an id or a GUID."""
+        """Answers with a subject's schema, or the schema of an id or a GUID."""
         self.authorization.append(request.headers.get("authorization"))
         time.sleep(self.delay)
         status, body = self.answers.pop(0) if self.answers else self._found(request.path)

@@ -1,4 +1,4 @@
-"""A batch's report and Spark's progress of it, made up."""
+"""A made-up batch report and Spark's progress for it."""
 
 import json
 import uuid
@@ -31,7 +31,7 @@ REPORT = BatchReport(
 
 
 def progress(end: object, latest: object) -> StreamingQueryProgress:
-    """Progress of `REPORT`'s batch: up to where it read, and up to where there were records."""
+    """Progress of `REPORT`'s batch: its end offsets and the latest offsets."""
     source = {
         "description": "KafkaV2[Subscribe[a]]",
         "startOffset": None,

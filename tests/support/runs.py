@@ -1,4 +1,4 @@
-"""A query's run without Spark: the driver's side and its tasks, with rows made up by the test."""
+"""A query's run without Spark: the driver and its tasks, with rows made up by the test."""
 
 import json
 import time
@@ -68,7 +68,7 @@ def _now_ms() -> int:
 
 
 class _Jobs:
-    """Jobs without Spark: a batch's frame is the function that writes its rows."""
+    """Runs jobs without Spark: a batch's frame is the function that writes its rows."""
 
     def run(
         self, planned: PlannedBatch, batch_plan: BatchPlan, only: Partitions | None
@@ -91,26 +91,26 @@ class Runs:
 
     @property
     def offsets(self) -> GroupOffsets:
-        """What the run knows of the group's offsets."""
+        """The run's knowledge of the group's offsets."""
         return self.run._offsets
 
     @property
     def coordinator_changed(self) -> bool:
-        """Whether the run has noticed that the group is not as it left it."""
+        """True if the run has noticed that the group has changed."""
         return self.run._membership.changed
 
     @property
     def foreign_member_seen(self) -> bool:
-        """Whether a heartbeat has found somebody else's consumer in the group."""
+        """True if a heartbeat has found another application's consumer in the group."""
         return self.run._membership._foreign is not None
 
     @property
     def refused(self) -> bool:
-        """Whether a heartbeat was refused for good."""
+        """True if a heartbeat was refused permanently."""
         return self.run._membership._heartbeats.refused is not None
 
     def delay_heartbeats(self) -> None:
-        """From now on none is due, so that the run does not notice what becomes of the group."""
+        """Makes no heartbeat due from now on, so that the run does not notice group changes."""
         membership, heartbeats = self.run._membership, self.run._membership._heartbeats
         # One that tells what members own is due at once.
         until(membership._acknowledged, lambda: "heartbeats")
@@ -121,12 +121,12 @@ class Runs:
             time.sleep(0.2)
 
     def notice_the_group(self) -> None:
-        """Has heartbeats sent until one shows that the group is not as the run left it."""
+        """Sends heartbeats until one shows that the group has changed."""
         self.hurry_heartbeats()
         until(lambda: self.coordinator_changed, lambda: "a heartbeat")
 
     def hurry_heartbeats(self) -> None:
-        """From now on one is due every tenth of a second, while none is answered."""
+        """Makes a heartbeat due every tenth of a second, as long as none is answered."""
         self.run._membership._heartbeats.interval = 0.1
 
     def batch(
@@ -143,14 +143,14 @@ class Runs:
 
         Args:
             ends: end offsets, by partition.
-            without_output: so many of each partition's last rows have no output.
-            while_planned: what happens once the tasks have their plan, before they write.
-            in_attempt: the attempt in which it happens.
-            rows: tells the offsets of a partition's rows, which come in an Arrow batch each; all
-                of its range in one unless given.
+            without_output: this many of each partition's last rows have no output.
+            while_planned: called once the tasks have their plan, before they write.
+            in_attempt: the attempt in which ``while_planned`` is called.
+            rows: returns the offsets of a partition's rows, each in its own Arrow batch; by default
+                one batch has the whole range.
             also: end offsets of further source topics, by partition.
-            tasks: of each task the partitions with the offsets of their rows; a task for each
-                partition unless given.
+            tasks: for each task, partitions with the offsets of their rows; by default a task for
+                each partition.
         """
         batch_id = self.checkpoint.next_batch
         self.checkpoint.begin(positions(self.flow, ends, also or {}), batch_id)
@@ -199,17 +199,17 @@ class Runs:
         return list(task._producers.values())
 
     def written_once(self, *ends: int) -> None:
-        """Checks that each row up to the ends is in the output once, and committed."""
+        """Checks that each row up to the end offsets is in the output once and committed."""
         written_once(self.flow, *ends)
 
 
 def values_up_to(*ends: int) -> list[str]:
-    """The values of all rows up to the ends, sorted as texts."""
+    """The values of all rows up to the end offsets, sorted as text."""
     return sorted(f"{partition}/{n}" for partition, end in enumerate(ends) for n in range(end))
 
 
 def written_once(flow: Flow, *ends: int) -> None:
-    """Checks that each row up to the ends is in the output once, and committed."""
+    """Checks that each row up to the end offsets is in the output once and committed."""
     assert sorted(flow.values()) == values_up_to(*ends)
     assert flow.committed() == dict(enumerate(ends))
     assert flow.open_transactions() == []
@@ -235,7 +235,7 @@ def running(
     prepared: bool = True,
     **options: Any,
 ) -> Iterator[Runs]:
-    """A run that ends with the block; ``prepared`` tells it when, so that batches are known new."""
+    """A run that ends with the block; ``prepared`` is when, so that batches are known to be new."""
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     settings = changed(
         writer_settings(flow),
@@ -260,7 +260,7 @@ def running(
 
 
 def settles_nothing_of_a_recreated_source(flow: Flow, when: str) -> None:
-    """Checks that the driver commits no end of the old topic to the new one."""
+    """Checks that the driver commits no end offset of the old topic to the new one."""
 
     def recreate() -> None:
         flow.recreate(flow.source)

@@ -1,4 +1,4 @@
-"""Which process runs which module of tests, with `make test`."""
+"""Assigns test modules to processes, for `make test`."""
 
 import functools
 from pathlib import Path
@@ -13,10 +13,10 @@ _TOGETHER: Final = ("tests/integration/security/", "tests/integration/spark/test
 
 
 class SparkInSomeProcesses(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out modules as processes get free; those with Spark to the first two only.
+    """Assigns modules to free processes; modules that use Spark only to the first two.
 
-    A Spark takes seconds to start, and minutes until it is quick. These begin with those, and
-    then help with the others.
+    Spark takes seconds to start, and minutes to warm up. The two processes run modules that use
+    Spark first, then help with the other modules.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -24,7 +24,7 @@ class SparkInSomeProcesses(LoadScopeScheduling):  # type: ignore[misc]
         return next((one for one in _TOGETHER if module.startswith(one)), module)
 
     def _suited(self, node: Any) -> str | None:
-        """The next module for a process, if there is one."""
+        """The next module for a process, if any."""
         first = {_needs_spark(scope): scope for scope in reversed(self.workqueue)}
         with_spark = node in self.nodes[:_WITH_SPARK] and first.get(True)
         return with_spark or first.get(False)

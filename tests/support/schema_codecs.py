@@ -1,4 +1,4 @@
-"""Reads and writes records by their schemas, as a task does."""
+"""Decodes and encodes records with their schemas, as a task does."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def decoder(writer: Schema, reader: Schema | None = None) -> Codec:
 
 
 def read(payloads: list[Any], writer: Schema, reader: Schema | None = None) -> CodecResult:
-    """What payloads hold."""
+    """The decoded payloads."""
     return decoder(writer, reader)(pa.array(payloads, pa.binary()))
 
 
@@ -25,12 +25,12 @@ def spark_type(schema: Schema) -> Any:
 
 
 def column(values: list[Any], kind: T.DataType) -> pa.Array:
-    """Values as Spark hands them over."""
+    """Values as Spark passes them."""
     return pa.array(values, arrow_schema(T.StructType([T.StructField("c", kind)])).field(0).type)
 
 
 def write(values: Any, schema: Schema, kind: T.DataType | None = None) -> CodecResult:
-    """What a schema's encoder makes of values."""
+    """Values encoded with a schema."""
     kind = kind or spark_type(schema)
     array = values if isinstance(values, pa.Array) else column(values, kind)
     made: CodecResult = format_of(schema).encoder(kind)(array)

@@ -1,6 +1,6 @@
-"""Queries of a process that writes down all it can: logs, plans, events, errors, objects.
+"""Queries in a process that records everything: logs, plans, events, errors, objects.
 
-Arguments: a JSON file, and a directory for what is written down.
+Arguments: a JSON file, and a directory for the recordings.
 """
 
 import json
@@ -99,7 +99,7 @@ def _look(spark: SparkSession, source: DataFrame, query: StreamingQuery, note: P
 
 
 def _failures(spark: SparkSession, settings: dict[str, Any], here: Path) -> None:
-    """What goes wrong: passwords, a row, and a broker that the source alone can't get into."""
+    """Provokes failures: wrong passwords, a bad row, and a broker that refuses only the source."""
 
     def too_large(frame: DataFrame) -> DataFrame:
         value = F.repeat(F.lit("x"), 3_000_000).alias("value")

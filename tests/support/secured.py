@@ -1,4 +1,4 @@
-"""One broker that has every secured listener, and what is needed to get in."""
+"""A broker with every kind of secured listener, and the credentials for each."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

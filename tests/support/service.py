@@ -1,4 +1,4 @@
-"""What tests start that has several parts."""
+"""Services with several parts that tests start."""
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ S = TypeVar("S", bound="Service")
 
 
 class Service(ABC):
-    """Its parts end in the opposite order, also if not all of them start; a context manager."""
+    """Ends its parts in reverse order, even if not all have started; a context manager."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -26,4 +26,4 @@ class Service(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Starts the parts, on ``_stack``, and waits until all are ready."""
+        """Starts the parts on ``_stack`` and waits until all are ready."""

@@ -1,6 +1,6 @@
-"""Queries of every shape that has to be staged, and what a plain batch query makes of their input.
+"""Queries of every shape that must be staged, and a batch query's results for the same input.
 
-Each shape runs in a process of its own by `support.shapes_main`.
+`support.shapes_main` runs each shape in its own process.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def _two(
 def _split(
     spark: SparkSession, sink: ExactlyOnceSink, source: str, options: dict[str, str]
 ) -> list[DataFrame]:
-    """With more tasks than partitions, which the sink's own reader refuses."""
+    """Uses more tasks than partitions, which the sink's own reader refuses."""
     given = {
         "kafka.bootstrap.servers": sink._settings.client.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
@@ -69,22 +69,22 @@ def counted(frame: DataFrame) -> DataFrame:
 
 
 def distinct_keys(frame: DataFrame) -> DataFrame:
-    """What `support.staging.deduplicated` writes, without its watermark."""
+    """The output of `support.staging.deduplicated`, without its watermark."""
     return staging.as_json(parsed(frame).select((F.col("n") % 20).alias("key")).distinct(), "key")
 
 
 def as_they_are(frame: DataFrame) -> DataFrame:
-    """Number and customer of each record."""
+    """The number and customer of each record."""
     return staging.as_json(parsed(frame).select("n", "customer"))
 
 
 def some(frame: DataFrame) -> DataFrame:
-    """The first hundred records there are."""
+    """The first hundred records."""
     return as_they_are(frame).limit(100)
 
 
 def numbers(frame: DataFrame) -> DataFrame:
-    """The numbers of rows that are made up, shuffled."""
+    """The numbers of generated rows, shuffled."""
     return staging.as_json(frame.select(F.col("value").alias("n")).repartition(2), "n")
 
 
@@ -113,7 +113,7 @@ class _Counting(StatefulProcessor):
 
 
 def processed(frame: DataFrame) -> DataFrame:
-    """Each customer's number of records so far, from state that a processor keeps."""
+    """Each customer's number of records so far, from a processor's state."""
     counts = (
         parsed(frame)
         .groupBy("customer")
@@ -135,7 +135,7 @@ class Shape:
 
     @property
     def reads_files(self) -> bool:
-        """Whether its source is a directory instead of a topic."""
+        """True if the source is a directory instead of a topic."""
         return self.frames is _files
 
     def expected(self, frame: DataFrame) -> DataFrame:

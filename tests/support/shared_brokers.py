@@ -1,7 +1,7 @@
-"""Brokers that all processes of a test run share: each is started when a test first needs it.
+"""Brokers that all processes of a test run share; each starts when a test first needs it.
 
-The process that hands out the tests starts them. It outlives the processes that run them, and the
-brokers end with it, however it ends.
+The process that distributes the tests starts the brokers. It outlives the processes that run
+tests, and the brokers end with it, however it ends.
 """
 
 import os
@@ -30,7 +30,7 @@ _HEAP = "1g"
 
 
 class SharedKafka(EmbeddedKafka):
-    """A broker of the whole run. A test that stops or pauses one starts a broker of its own."""
+    """A broker for the whole test run. Tests that stop or pause a broker start their own."""
 
     def __init__(self, ports: Ports, pid: int, log: Path) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class _SharedNode(KafkaNode):
 
     @property
     def pid(self) -> int:
-        """Process id of the JVM, which is another process's child."""
+        """Process id of the JVM, a child of another process."""
         return self._pid
 
     @property
     def is_running(self) -> bool:
-        """It is, until the run ends."""
+        """The broker runs until the test run ends."""
         return True
 
     def log(self) -> str:
@@ -70,7 +70,7 @@ class _SharedNode(KafkaNode):
 
 
 class _Starter:
-    """Starts brokers, for this process and for those that ask it by a socket."""
+    """Starts brokers for this process, and for processes that ask through a socket."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -125,12 +125,12 @@ def _ask(address: str, name: str) -> Any:
 
 
 def shared_kafka(config: pytest.Config, name: str) -> SharedKafka:
-    """The broker of that name, for the process whose configuration it is."""
+    """The broker of this name, for the process with this configuration."""
     return SharedKafka(*config.stash[_FIND](name))
 
 
 class SharedBrokersPlugin:
-    """Hooks of pytest with which processes know of each other."""
+    """Pytest hooks that connect the processes."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._starter = _Starter()
@@ -141,16 +141,16 @@ class SharedBrokersPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tells a process that is about to start where to ask."""
+        """Gives a new process the address of the starter."""
         node.workerinput[_ADDRESS] = self._starter.address()
 
     def pytest_unconfigure(self) -> None:
-        """Ends the brokers: no test runs any more."""
+        """Ends the brokers once no test is running."""
         self._starter.close()
 
 
 def add_threads(report: pytest.TestReport, broker: EmbeddedKafka) -> None:
-    """Adds a dump of the broker's threads to a test's report, or says that it is gone."""
+    """Adds a thread dump of the broker to a test's report, or says that the broker is gone."""
     before = len(broker.log())
     try:
         os.kill(broker.pid, signal.SIGQUIT)

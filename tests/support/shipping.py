@@ -1,4 +1,4 @@
-"""What docs/deploying.md ships to executors that have nothing installed."""
+"""The packages that docs/deploying.md ships to executors with nothing installed."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ CLUSTER_MODE = re.findall(r"`--deploy-mode cluster`.*?\n.*?`(--conf) (\S+)`", pa
 
 
 def pack(directory: Path) -> None:
-    """Makes the archive of packages as the page says, in a directory."""
+    """Creates the archive of packages in a directory, as the page describes."""
     # As tested: not what is newest today.
     pins = write_pins(directory / "pins.txt")
     pack = _PACK

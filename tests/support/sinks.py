@@ -1,4 +1,4 @@
-"""The sink's arguments, from options that have no groups, as tests name and pass them on."""
+"""Turns flat options, which tests use, into the sink's arguments."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from spark_eos.options import FLAT, GROUPS, grouped
 
 
 def flat(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with the fields of value objects beside the others, for JSON."""
+    """Options in which value objects are replaced by their fields, for JSON."""
     found: dict[str, Any] = {}
     names = {(one.argument, one.field): one.name for one in FLAT.values()}
     for name, value in options.items():
@@ -28,7 +28,7 @@ def arguments(**options: Any) -> dict[str, Any]:
 
 
 def changed(settings: WriterSettings, **options: Any) -> WriterSettings:
-    """Settings with other values of fields and flat options."""
+    """Settings with some fields and flat options replaced."""
     grouped_ones = {
         "transactions": settings.transactions,
         "limits": settings.limits,

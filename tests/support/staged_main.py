@@ -2,8 +2,8 @@
 
 Settings beside those of ExactlyOnceSink: ``source``; ``pipeline`` (a name in `support.staging`);
 ``mode`` (the output mode); ``config`` (of the session); ``max_offsets``; ``shuffle_partitions``;
-``kill`` (a point, a batch and a signal: the process and all of its children get it there; SIGKILL
-if none is given).
+``kill`` (a point, a batch and a signal, by default SIGKILL, that the process and all its children
+get there).
 """
 
 import json
@@ -34,7 +34,7 @@ HALFWAY = "halfway"
 
 
 def half_of(batch_id: int, files: StoredFiles) -> Iterator[str]:
-    """Files of a batch's copy that are begun, in a checkpoint."""
+    """Unfinished files of a batch's copy in a checkpoint."""
     # The latter where a committer of S3A's completes them without renaming.
     work = "(_temporary|__magic)"
     begun = re.compile(rf"{STAGED}/{batch_id}-[^/]+/{work}[^/]*/(.*/)?part-[^/]*\.parquet.*")
@@ -42,7 +42,7 @@ def half_of(batch_id: int, files: StoredFiles) -> Iterator[str]:
 
 
 def _kill_at(at_point: str, at_batch: int, name: str = "SIGKILL") -> None:
-    """Makes this process group get a signal at a point of a batch."""
+    """Sends this process group a signal at a point of a batch."""
 
     def reached(point: str, batch_id: int) -> None:
         if (point, batch_id) == (at_point, at_batch):

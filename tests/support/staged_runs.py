@@ -1,4 +1,4 @@
-"""A staged query's run without Spark: the driver's side and its tasks, with copies in memory."""
+"""A staged query's run without Spark: the driver and its tasks, with copies in memory."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +22,9 @@ from support.writing import outcome_of, row_batch
 
 @dataclass
 class Copies:
-    """Copies that outlive their runs, as files do; each has one row more than the one before.
+    """Copies that outlive their runs, like files; each has one row more than the previous copy.
 
-    So of two copies of a batch it shows which one was written.
+    The number of rows shows which of a batch's two copies was written.
     """
 
     # Number of rows in each file, by the copy's name.
@@ -38,10 +38,10 @@ class Copies:
     empty: bool = False
 
     def take(self, frame: Any) -> None:
-        """Nothing is needed of a frame."""
+        """Does nothing: a frame is not needed."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: nothing is open."""
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
         name = f"{batch_id}-{len(self.rows):08x}"
@@ -73,7 +73,7 @@ class StagedRuns(Runs):
     topic: str
 
     def publish(self, *ranges: BatchRange) -> None:
-        """Publishes positions as the run does behind each batch."""
+        """Publishes positions as the run does after each batch."""
         delivery = self.run._delivery
         assert isinstance(delivery, StagedDelivery)
         delivery._positions.publish(self.topic, ranges)
@@ -116,7 +116,7 @@ class StagedRuns(Runs):
         return report
 
     def written(self, *copies: str) -> None:
-        """Checks that the output is each of these copies' rows once, and nothing else."""
+        """Checks that the output has each row of these copies once, and nothing else."""
         expected = [
             f"{file}/{first_position(int(name.partition('-')[0])) + row}"
             for name, rows in ((name, self.sizes[name]) for name in copies)
@@ -128,7 +128,7 @@ class StagedRuns(Runs):
 
     @property
     def sizes(self) -> dict[str, list[int]]:
-        """Rows in each file of each copy, also of those that are swept."""
+        """The number of rows in each file of each copy, including copies that were swept."""
         files = max(len(rows) for rows in self.copies.rows.values())
         return {name: [3 + n] * files for n, name in enumerate(self.copies.rows)}
 

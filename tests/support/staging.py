@@ -1,4 +1,4 @@
-"""Pipelines that move rows between tasks, and what each should write."""
+"""Pipelines that move rows between tasks, and their expected output."""
 
 import json
 import time
@@ -24,7 +24,7 @@ _WINDOW = 10
 
 
 def record(number: int) -> str:
-    """Record ``number``: a second of event time each, of one of five customers."""
+    """Record ``number``: one second after the previous record, of one of five customers."""
     return json.dumps({"n": number, "customer": f"c{number % 5}", "at": _EPOCH + number})
 
 
@@ -36,7 +36,7 @@ def parsed(frame: DataFrame) -> DataFrame:
 
 
 def as_json(frame: DataFrame, key: str = "customer") -> DataFrame:
-    """Rows with one column as their key, and all of them as their value."""
+    """Rows with one column as key and all columns as value."""
     value = F.to_json(F.struct(*frame.columns))
     return frame.select(F.col(key).cast("string").alias("key"), value.alias("value"))
 
@@ -55,7 +55,7 @@ def totals(frame: DataFrame) -> DataFrame:
 
 
 def ranking(frame: DataFrame) -> DataFrame:
-    """The same in order, for complete mode."""
+    """Like `totals`, sorted, for complete mode."""
     counts = parsed(frame).groupBy("customer").agg(F.count(F.lit(1)).alias("count"))
     return as_json(counts.orderBy(F.desc("count"), "customer"))
 
@@ -71,7 +71,7 @@ def repartitioned(frame: DataFrame) -> DataFrame:
 
 
 def slowly(frame: DataFrame) -> DataFrame:
-    """The same, so that each file of a copy takes a while."""
+    """Like `totals`, but slow, so that each file of a copy takes a while."""
 
     def wait(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -83,18 +83,18 @@ def slowly(frame: DataFrame) -> DataFrame:
 
 
 def limited(frame: DataFrame) -> DataFrame:
-    """The first twelve records there are."""
+    """The first twelve records."""
     return as_json(parsed(frame).select("n", "customer").limit(12))
 
 
 def both_branches(frame: DataFrame) -> DataFrame:
-    """Two rows of each record, by a union of two selections."""
+    """Two rows for each record, from a union of two selections."""
     rows = parsed(frame).select("n", "customer")
     return as_json(rows).union(as_json(rows.withColumn("n", -F.col("n"))))
 
 
 def joined(frame: DataFrame) -> DataFrame:
-    """All records with a table's column, by a join that shuffles them."""
+    """All records with a table's column, from a join that shuffles them."""
     session = frame.sparkSession
     table = session.range(5).select(F.concat(F.lit("c"), "id").alias("customer"), "id")
     rows = parsed(frame).select("n", "customer").join(table.hint("merge"), "customer")
@@ -110,7 +110,7 @@ def joined_streams(one: DataFrame, other: DataFrame) -> DataFrame:
 
 
 def running_counts(frame: DataFrame) -> DataFrame:
-    """Each customer's number of records so far, from state that a function of the user's keeps."""
+    """Each customer's number of records so far, from the state of a user's function."""
 
     def count(key: Any, batches: Iterator[Any], state: Any) -> Iterator[Any]:
         import pandas as pd  # type: ignore[import-untyped]
@@ -145,7 +145,7 @@ def run_staged(
     max_offsets: int = 50,
     **options: Any,
 ) -> Written:
-    """Runs a query over all that is available."""
+    """Runs a query over everything available."""
     reports: list[BatchReport] = []
     sink = ExactlyOnceSink(**arguments(**{**flow.options(), **options}, on_batch=reports.append))
     read = {"maxOffsetsPerTrigger": str(max_offsets)}
@@ -159,7 +159,7 @@ def run_staged(
 
 @contextmanager
 def failing_once_staged() -> Iterator[None]:
-    """Batches fail once the staged commit names their copy."""
+    """Makes batches fail once the staged commit names their copy."""
 
     def run(*_: Any) -> Any:
         raise RuntimeError("out of order")
@@ -171,7 +171,7 @@ def failing_once_staged() -> Iterator[None]:
 
 
 def totals_of(flow: Flow) -> Counter[tuple[str, int]]:
-    """What `totals` has written: customers and their numbers of records, each as often as it is."""
+    """The output of `totals`: how often each pair of customer and count was written."""
     rows = map(json.loads, flow.values())
     return Counter((row["customer"], row["count"]) for row in rows)
 

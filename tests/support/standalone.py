@@ -1,4 +1,4 @@
-"""A standalone Spark cluster: a master and workers in processes of their own."""
+"""A standalone Spark cluster: a master and workers in their own processes."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ _HOST = "127.0.0.1"
 class Standalone(Service):
     """A cluster whose executors have one core each.
 
-    There is a worker for each of ``hosts``; ``on_host`` is what a command begins with on a host.
+    There is a worker for each of ``hosts``; ``on_host`` returns a command's prefix on a host.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A checkpoint's files, as tests look at them and damage them: of this machine, HDFS, or S3."""
+"""A checkpoint's files on this machine, HDFS or S3, for tests that read or damage them."""
 
 import json
 import os
@@ -28,16 +28,16 @@ class StoredFiles(Protocol):
     def __init__(self, location: str) -> None: ...
 
     def sizes(self, path: str = "") -> dict[str, int]:
-        """All files below a directory, also hidden ones, and their sizes; none if it is gone."""
+        """All files below a directory, including hidden ones, with sizes; empty if it is gone."""
 
     def read(self, path: str) -> bytes:
         """A file's content."""
 
     def write(self, path: str, content: bytes) -> None:
-        """Replaces a file, or creates it with the directories that it is in."""
+        """Replaces a file, or creates it and its parent directories."""
 
     def delete(self, path: str) -> None:
-        """Deletes a file, or a directory with all that is in it."""
+        """Deletes a file, or a directory and everything in it."""
 
 
 def stored_files(location: str) -> StoredFiles:
@@ -76,7 +76,7 @@ class _LocalFiles:
 
 
 class _HdfsFiles:
-    """Over WebHDFS."""
+    """Files in HDFS, over WebHDFS."""
 
     def __init__(self, location: str) -> None:
         found = urlsplit(location)
@@ -123,7 +123,7 @@ class _HdfsFiles:
 
 
 class _S3Files:
-    """Through pyarrow, which takes the server and the keys from the environment."""
+    """Files in S3, through pyarrow, which takes the server and keys from the environment."""
 
     def __init__(self, location: str) -> None:
         self._fs, self._base = fs.FileSystem.from_uri(location.replace("s3a:", "s3:", 1))

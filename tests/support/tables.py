@@ -1,4 +1,4 @@
-"""The tables of a page in docs/."""
+"""Reads the tables of a page in docs/."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _DOCS = Path(__file__).parents[2] / "docs"
 
 @dataclass(frozen=True)
 class Table:
-    """A table, with the heading that it stands under."""
+    """A table and its heading."""
 
     section: str
     columns: list[str]

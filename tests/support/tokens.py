@@ -22,7 +22,7 @@ _KEY_ID = "test-key"
 
 @dataclass
 class TokenAuthority:
-    """Signs tokens that the broker believes."""
+    """Signs tokens that the broker accepts."""
 
     # Secrets of those who get tokens from the endpoint, by client id.
     clients: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Topics that take small records only, and configs that are changed while a query runs."""
+"""Topics that accept only small records, and config changes while a query runs."""
 
 from collections.abc import Mapping
 
@@ -22,14 +22,14 @@ def small_topic(flow: Flow, limit: int = 20_000, configs: dict[str, str] | None 
 
 
 def set_limit(flow: Flow, topic: str, limit: int) -> None:
-    """Changes the max.message.bytes of a topic, and waits until the broker goes by it."""
+    """Changes a topic's max.message.bytes and waits until the broker applies it."""
     configure(flow, topic, {"max.message.bytes": str(limit)})
 
 
 def configure(
     flow: Flow, name: str, configs: Mapping[str, str], kind: ResourceType = ResourceType.TOPIC
 ) -> None:
-    """Sets configs of a topic, or of a group, and waits until the broker goes by them."""
+    """Sets configs of a topic or a group and waits until the broker applies them."""
     entries = [
         ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET)
         for config, value in configs.items()

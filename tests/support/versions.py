@@ -1,4 +1,4 @@
-"""What the run's brokers and Spark can do, for tests of what not all versions of them can."""
+"""Capabilities of the test run's brokers and Spark, for tests that need certain versions."""
 
 from typing import Final
 

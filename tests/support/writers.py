@@ -1,4 +1,4 @@
-"""What starts a query: Spark's writer, or the sink's."""
+"""Starts queries with Spark's writer or the sink's."""
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 

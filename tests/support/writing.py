@@ -1,4 +1,4 @@
-"""One worker's transactions without Spark, and what it sends to the broker."""
+"""One worker's transactions without Spark, and its requests to the broker."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,9 +40,9 @@ def row_batch(
     values: Sequence[bytes | None] | None = None,
     **columns: pa.Array,
 ) -> pa.RecordBatch:
-    """What a task gets of one source partition's records, of the flow's source by default.
+    """A task's Arrow batch of one source partition's records, by default of the flow's source.
 
-    Values are the partition and offset unless given; ``columns`` are further ones.
+    Values default to the partition and offset; ``columns`` are additional columns.
     """
     source = {
         "topic": pa.array([source_topic or flow.source] * len(offsets), pa.string()),
@@ -60,7 +60,7 @@ def row_batch(
 
 
 def rows(flow: Flow, partition: int, *offsets: int, **more: Any) -> SourceRows:
-    """Rows of one source partition's records; arguments as those of `row_batch`."""
+    """Rows of one source partition's records; same arguments as `row_batch`."""
     (batch,) = writable_batches(iter([row_batch(flow, partition, *offsets, **more)]))
     (found,) = source_rows(batch)
     return found
@@ -74,10 +74,10 @@ def transactions(
     known: KnownPartitions | None = None,
     **options: Any,
 ) -> Iterator[Transactions]:
-    """A worker's transactions, with all of the coordinator's partitions in their plan.
+    """A worker's transactions, with all of the membership's partitions in their plan.
 
-    With ``version`` 5 the plan tells no topic ids, so that offsets go by name. Offsets' texts tell
-    of ``known``. ``options`` replace fields of the writer's settings.
+    With ``version`` 5, the plan has no topic ids, so that offsets are sent by topic name. Offsets'
+    texts contain ``known``. ``options`` replace fields of the writer's settings.
     """
     members = membership.identities()
     ids = dict.fromkeys(membership.topic_ids, NO_ID) if version < 6 else membership.topic_ids
@@ -89,7 +89,7 @@ def transactions(
 
 
 def close_producers() -> None:
-    """Ends the producers that tasks have left in this process, as a worker does when it ends."""
+    """Closes the producers that tasks left in this process, as a worker does when it exits."""
     for producer in task._producers.values():
         producer.close()
     task._producers.clear()
@@ -101,7 +101,7 @@ def task_outcome(
     batches: Iterator[pa.RecordBatch],
     **planned: Any,
 ) -> JobOutcome:
-    """What becomes of a task's rows; ``planned`` replaces fields of each partition's plan."""
+    """The outcome of a task's rows; ``planned`` replaces fields of each partition's plan."""
     members = membership.identities()
     batch = BatchRange(0, {}, dict.fromkeys(members, 100))
     plan = batch_plan(batch, {}, members, membership.topic_ids, KnownPartitions())
@@ -113,7 +113,7 @@ def task_outcome(
 
 
 def take_over(flow: Flow, membership: GroupMembership) -> None:
-    """Fences all members of the flow's source that a plan may name."""
+    """Fences all members for the flow's source that a plan may name."""
     with flow.connections() as connections:
         topics = cluster.topics(connections, [flow.source], deadline())
     membership.take_over_own(
@@ -122,7 +122,7 @@ def take_over(flow: Flow, membership: GroupMembership) -> None:
 
 
 def refused(flow: Flow, writing: Transactions, reason: str) -> TransactionError:
-    """Commits what must not be committed, and checks that nothing is left of it."""
+    """Checks that a commit that must fail leaves nothing behind."""
     with pytest.raises(TransactionError, match=reason) as refusal:
         writing.commit()
     assert flow.values() == []
@@ -132,7 +132,7 @@ def refused(flow: Flow, writing: Transactions, reason: str) -> TransactionError:
 
 
 def sent_requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """From now on, the requests that this process's connections of kafka-python send."""
+    """The requests that this process's kafka-python connections send from now on."""
     requests: list[Request] = []
     genuine = KafkaProtocol.send_request
 
@@ -146,7 +146,7 @@ def sent_requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 
 def requests_naming(requests: list[Request], *topics: str) -> int:
-    """How many metadata requests name all of the topics."""
+    """The number of metadata requests that name all of the topics."""
     return sum(
         request.api_key == MetadataRequest.API_KEY
         and all(t.encode() in request.content for t in topics)
@@ -155,7 +155,7 @@ def requests_naming(requests: list[Request], *topics: str) -> int:
 
 
 def speak_at_most(monkeypatch: pytest.MonkeyPatch, versions: dict[int, int]) -> None:
-    """Makes brokers that are connected to from now on speak no newer versions: by api key."""
+    """Limits the versions, by API key, of brokers that are connected to from now on."""
     genuine = BrokerVersionData.__init__
 
     def init(self: Any, broker_version: Any = None, api_versions: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""``jobs/relay.py`` on a real YARN, whose containers have only what docs/deploying.md ships."""
+"""``jobs/relay.py`` on a real YARN; its containers have only what docs/deploying.md ships."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ _PATIENCE: Final = 600.0
 
 @dataclass
 class Job:
-    """A job that was submitted."""
+    """A submitted job."""
 
     flow: Flow
     hadoop: Hadoop
@@ -41,7 +41,7 @@ class Job:
         return found
 
     def succeeds(self) -> None:
-        """Waits for its end."""
+        """Waits for the job's end."""
 
         def ended() -> bool:
             return self.process.exit_status() is not None
@@ -50,7 +50,7 @@ class Job:
         assert self.process.exit_status() == 0, self.timeout_message("its end")
 
     def writer(self) -> tuple[int, Path]:
-        """Waits for an open transaction; returns the worker it is from, and its container."""
+        """Waits for an open transaction; returns its worker and the worker's container."""
 
         def found() -> tuple[int, Path] | None:
             holders = slot_holders(self.flow.worker_directory)
@@ -75,13 +75,13 @@ class Job:
         until(gone, lambda: self.timeout_message("the end of processes"))
 
     def text(self) -> str:
-        """What the job and its containers have logged."""
+        """The logs of the job and its containers."""
         text = self.log.read_text(errors="replace")
         submitted = re.search(r"Submitted application (application_\w+)", text)
         return text + (self.hadoop.logs(submitted[1]) if submitted else "")
 
     def timeout_message(self, what: str) -> str:
-        """What to say when it was waited for in vain."""
+        """The message if waiting for something has timed out."""
         ends = [text[-6_000:] for text in self.text().split("\n--- ")]
         return "\n--- ".join([what, *ends])
 
@@ -104,7 +104,7 @@ class Yarn:
         config: dict[str, str] | None = None,
         arguments: tuple[str, ...] = ("--available-now",),
     ) -> Iterator[Job]:
-        """Submits the job, with its checkpoint on HDFS; without arguments until all is written."""
+        """Submits the job with its checkpoint on HDFS; by default it ends when all is written."""
         settings = [word for pair in (config or {}).items() for word in ("--conf", "=".join(pair))]
         in_cluster = mode == "cluster"
         driver = {} if in_cluster else {"PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -130,7 +130,7 @@ class Yarn:
 
 @contextmanager
 def yarn_with_packages(place: Path) -> Iterator[Yarn]:
-    """Starts YARN, and makes what it ships."""
+    """Starts YARN, and creates the archive that it ships."""
     packages, hadoop = place / "packages", place / "hadoop"
     packages.mkdir()
     hadoop.mkdir()
