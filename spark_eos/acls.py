@@ -86,7 +86,7 @@ class Acl:
 
     @property
     def pattern_type(self) -> str:
-        """The pattern type, as ``kafka-acls.sh`` names it."""
+        """The name of the pattern type in ``kafka-acls.sh``."""
         return "prefixed" if self.prefixed else "literal"
 
     def options(self) -> list[str]:
@@ -126,50 +126,50 @@ class Principal:
         return self.tool("kafka-acls.sh", "--add", "--allow-principal", who, *acl.options())
 
     def tool(self, name: str, *options: str) -> str:
-        """Return a command of Kafka's tools for the cluster, quoted for a shell."""
+        """Return the command line of one of Kafka's tools for the cluster, quoted for a shell."""
         config = [] if self.command_config is None else ["--command-config", self.command_config]
         servers = ["--bootstrap-server", self.bootstrap_servers]
         return shlex.join([name, *servers, *config, *options])
 
     def own_tool(self, command: str, *options: str) -> str:
-        """Return a command of ``spark-eos`` for the cluster, quoted for a shell."""
+        """Return a ``spark-eos`` command for the cluster, quoted for a shell."""
         servers = ["--bootstrap-servers", self.bootstrap_servers]
         return shlex.join(["spark-eos", command, *servers, *options])
 
     def lacks(self, missing: Iterable[Acl]) -> str:
-        """Return a text that names missing ACLs and the commands that grant them."""
+        """Return text that names the missing ACLs and the commands that grant them."""
         acls = list(missing)
         what, how = ", ".join(map(str, acls)), "; ".join(map(self.command, acls))
         return f"{self.who} lacks {what}. To grant: {how}"
 
 
 def read_topic(topic: str) -> Acl:
-    """Return the ACL to read a source topic and to commit its offsets."""
+    """Return the ACL for reading a source topic and committing its offsets."""
     return Acl(ResourceType.TOPIC, topic, Operation.READ)
 
 
 def write_topic(topic: str) -> Acl:
-    """Return the ACL to write to a target topic."""
+    """Return the ACL for writing to a target topic."""
     return Acl(ResourceType.TOPIC, topic, Operation.WRITE)
 
 
 def describe_configs(topic: str) -> Acl:
-    """Return the ACL to see which records a topic accepts, and whether it is compacted."""
+    """Return the ACL for finding out which records a topic accepts and if it is compacted."""
     return Acl(ResourceType.TOPIC, topic, Operation.DESCRIBE_CONFIGS)
 
 
 def create_topic(topic: str) -> Acl:
-    """Return the ACL to create a topic, which is not needed once the topic exists."""
+    """Return the ACL for creating a topic, which is not needed once the topic exists."""
     return Acl(ResourceType.TOPIC, topic, Operation.CREATE)
 
 
 def read_group(group_id: str) -> Acl:
-    """Return the ACL to join the group and to commit its offsets."""
+    """Return the ACL for joining the group and committing its offsets."""
     return Acl(ResourceType.GROUP, group_id, Operation.READ)
 
 
 def describe(resource: ResourceType, name: str) -> Acl:
-    """Return the ACL to describe a resource."""
+    """Return the ACL for describing a resource."""
     return Acl(resource, name, Operation.DESCRIBE)
 
 
@@ -181,7 +181,7 @@ def transactional_ids(prefix: str, operation: Operation) -> Acl:
 def query_acls(
     group_id: str, id_prefix: str, sources: Collection[str], targets: Collection[str]
 ) -> list[Acl]:
-    """List the ACLs that a query needs; none of them is on the cluster itself.
+    """List the ACLs that a query needs; none of them is for the cluster resource.
 
     Args:
         group_id: The query's group.
@@ -217,10 +217,10 @@ def acls_for(
     *,
     mirrored: bool = False,
 ) -> list[Acl]:
-    """List the ACLs that a purpose needs in the cluster of the target.
+    """List the ACLs that are needed for a purpose in the target's cluster.
 
     Args:
-        purpose: What the ACLs are needed for.
+        purpose: The purpose of the ACLs.
         group_id: The query's group.
         id_prefix: Prefix of the query's transactional ids.
         sources: Names of the source topics.
@@ -259,15 +259,15 @@ def acls_for(
             read.append(describe(ResourceType.TOPIC, progress_topic))
         ids = transactional_ids(id_prefix, Operation.DESCRIBE)
         return [*read, group, ids, *map(describe_configs, named)]
-    # With this setting, Spark's consumers join their own groups, whose names have random endings.
+    # With deprecated fetching, Spark's consumers join groups whose names have random endings.
     return [Acl(ResourceType.GROUP, "spark-kafka-source", Operation.READ, prefixed=True)]
 
 
 def source_acls(purpose: Purpose, sources: Iterable[str]) -> list[Acl]:
-    """List the ACLs that a purpose needs in the source cluster of a mirrored query.
+    """List the ACLs that are needed for a purpose in a mirrored query's source cluster.
 
     Args:
-        purpose: What the ACLs are needed for.
+        purpose: The purpose of the ACLs.
         sources: Names of the source topics.
 
     Example:

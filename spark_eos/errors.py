@@ -15,7 +15,7 @@ def escaped(text: str, keep: str = "\n\t") -> str:
     r"""Escape characters that move a terminal's cursor or reorder its text.
 
     Args:
-        text: A text that may contain input from others.
+        text: A text that may contain untrusted input.
         keep: Control characters that are not escaped.
 
     Example:
@@ -31,7 +31,7 @@ def escaped(text: str, keep: str = "\n\t") -> str:
 
 
 def with_entry(text: str, entry: str) -> str:
-    """Append the command that explains an entry to a text.
+    """Append to a text the command that explains an entry.
 
     Example:
         >>> with_entry("no such partition", "EOS17")
@@ -70,7 +70,7 @@ def warn(
 class PrintableError(Exception):
     """An error whose text contains no control characters except newlines and tabs.
 
-    The text may quote rows, names and answers from others, and is shown on terminals.
+    The text may quote rows, names and answers from other systems, and is shown on terminals.
 
     Attributes:
         entry: The code for ``spark-eos explain``, which ``str`` appends; "" if there is none.
@@ -117,7 +117,7 @@ class ConfigurationError(SparkEosError, ValueError):
 
 
 class AuthenticationError(SparkEosError):
-    """A broker and this client do not accept each other.
+    """A broker refuses this client, or this client refuses a broker.
 
     The cause is a certificate, password, token or protocol; the text names the listener and the
     setting to change.
@@ -157,7 +157,7 @@ class UnsupportedPipelineError(SparkEosError, ValueError):
 
 
 class UnsupportedBrokerError(SparkEosError):
-    """The cluster lacks a protocol version or feature that exactly-once needs.
+    """The cluster lacks a protocol version or feature that exactly-once delivery needs.
 
     For example:
 

@@ -17,11 +17,11 @@ from spark_eos._client.checks import check_count, check_positive, check_prefix, 
 from spark_eos._client.letter_headers import STYLES
 from spark_eos.errors import ConfigurationError
 
-# The highest numbers that CreateTopics can hold.
+# Maximum numbers of replicas and of partitions in a CreateTopics request.
 _INT16: Final = 2**15 - 1
 _INT32: Final = 2**31 - 1
 LEAST_PARTITIONS: Final = 2
-"""The fewest partitions of a progress topic: one for staged commits, and one for rows."""
+"""Minimum number of partitions of a progress topic: one for staged commits, and one for rows."""
 
 Check = Callable[[str, Any], None]
 
@@ -118,7 +118,7 @@ def _style(name: str, style: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetters(_Options):
-    """Where rows go that can't be written, and how many are allowed.
+    """Where to put rows that can't be written, and how many to allow.
 
     Dead letters are rows whose ``error`` column is not null, and rows that Kafka refuses because of
     their content. They are written in the same transaction as the rows around them.
@@ -199,7 +199,7 @@ least 2, not 1 [more: spark-eos explain EOS02]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(_Options):
-    """Members, attempts and waiting times of a query. The defaults rarely need to be changed.
+    """Members, attempts and waiting times of a query. The defaults rarely need changing.
 
     Args:
         max_members: Maximum number of static group members, which share the source partitions. One
@@ -245,7 +245,7 @@ GROUPS: Final[Mapping[str, Any]] = {
 
 
 class FlatOption(NamedTuple):
-    """An option of a value object as command lines and files use it, which have no groups."""
+    """An option of a value object, for command lines and files, which have no groups."""
 
     name: str
     argument: str

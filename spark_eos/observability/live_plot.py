@@ -51,7 +51,7 @@ class Batch:
 
 
 def picture(batches: Mapping[int, Batch]) -> bytes:
-    """Return a PNG of at least one batch; a figure that no batch has gets no panel."""
+    """Return a PNG of at least one batch; figures that no batch has get no panel."""
     written = any(batch.rows_written is not None for batch in batches.values())
     rows = ("written", "rows_written") if written else ("read", "rows_read")
     wanted: list[tuple[str, str, list[tuple[str, str]]]] = [
@@ -109,10 +109,10 @@ class LivePlot:
 
     The plot shows rows, lag (if Spark reports it) and milliseconds by batch. As the value of a
     cell, it is displayed as a picture. Jupyter updates the picture while the query runs, at most
-    once a second; Databricks shows the state at that moment. The rows are rows written, from the
-    sink's reports. They are rows read, from Spark's progress, for a query that has already started
-    and with Spark Connect, whose batches run in a different process than the notebook. Lag and
-    time come from Spark's progress too. A separate thread draws while the query runs.
+    once a second; Databricks shows the state at that moment. Rows are the rows written, from the
+    sink's reports. For a query that has already started, and with Spark Connect, whose batches run
+    in a different process than the notebook, they are the rows read, from Spark's progress. Lag
+    and time also come from Spark's progress. A separate thread draws while the query runs.
 
     Args:
         query: A query that has started. None if the sink sets the query, through ``on_batch``.
@@ -246,7 +246,7 @@ class LivePlot:
                 return lives
             with self._lock:
                 before = self._batches.get(last.batchId - 1)
-            # Read all progress only if a batch was missed: each one costs a call to the JVM.
+            # Read all reports only if a batch was missed: each report costs a call to the JVM.
             missed = before is None or before.trigger_ms is None
             reports = query.recentProgress if missed else [last]
         except Exception:  # noqa: BLE001 - if Spark has ended in any way, so has the query
@@ -276,7 +276,7 @@ class LivePlot:
 
 
 def _lag(progress: StreamingQueryProgress) -> int | None:
-    """Return the lag over all partitions; None if Spark doesn't report it, such as for files."""
+    """Return the lag over all partitions; None if Spark doesn't report it, as for files."""
     try:
         lags = source_lag(progress)
     except (SparkEosError, AttributeError, KeyError, TypeError, ValueError):

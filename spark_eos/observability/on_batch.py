@@ -1,4 +1,4 @@
-"""Announces queries and batches in the log and to the functions passed as ``on_batch``."""
+"""Announces queries and batches in the log, and to the functions passed as ``on_batch``."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence

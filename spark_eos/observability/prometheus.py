@@ -145,8 +145,8 @@ class _Families:
             self.lag.labels(group_id, topic).set(records)
 
 
-# A registry accepts each name once and a process can bind each port once, but a notebook creates a
-# new object of the class below each time its cells run.
+# A registry accepts each name only once, and a process can bind each port only once. But a notebook
+# creates a new object of the class below each time its cells run.
 _lock = threading.Lock()
 _families: WeakKeyDictionary[CollectorRegistry, _Families] = WeakKeyDictionary()
 _servers: dict[tuple[str, int], tuple[CollectorRegistry, Any]] = {}
@@ -216,7 +216,7 @@ class PrometheusMetrics:
         self._families().note_lag(joined.report.group_id, joined.lag)
 
     def on_idle(self, group_id: str) -> None:
-        """Note that a query is alive but has nothing to read; for the listener's ``on_idle``.
+        """Record that a query is alive but has nothing to read; for the listener's ``on_idle``.
 
         Raises:
             ConfigurationError: The port can't be bound.

@@ -38,7 +38,7 @@ class Avro(Format):
     def __init__(self, schema: Schema) -> None:
         self._texts = [*(text for _, text in schema.references), schema.text]
         self.top: Any = None  # the schema, as parsed by fastavro
-        # The schema's records, enums and fixed by full name.
+        # The schema's records, enums and fixed types, by full name.
         self.named: dict[str, Any] = {}
         for text in self._texts:
             self.top = fastavro.parse_schema(_loaded(text), named_schemas=self.named)
@@ -50,12 +50,12 @@ class Avro(Format):
         return kind_of(self.top, self.named, Place())
 
     def plain(self, *, wrapped: bool) -> Any:
-        """Return the schema without logical types; ``wrapped``: as the only field of a record."""
+        """Return the schema without logical types, if ``wrapped`` as the only field of a record."""
         named: dict[str, Any] = {}
         *others, own = map(_loaded, self._texts)
         for other in others:
             fastavro.parse_schema(other, named_schemas=named)
-        # Only records can be parsed in advance. Avro writes a record of one field like that field.
+        # Only records can be parsed in advance. A record with one field is encoded like that field.
         if wrapped:
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
         plain: Any = fastavro.parse_schema(own, named_schemas=named)
@@ -89,7 +89,7 @@ class Avro(Format):
         if changed:
             for union in _unions([*resolved["__named_schemas"].values()]):
                 union[:] = exact_first(union)
-        # Resolving takes as long as reading, but usually fields are only added or removed.
+        # Resolving takes as long as reading. Avoid it if fields are only added or removed.
         added = None if tagged else _added_fields(written, resolved)
         reader = resolved if added is None else None
 

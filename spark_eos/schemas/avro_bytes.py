@@ -1,4 +1,4 @@
-"""Checks payloads against Avro's rules, since fastavro reads some invalid ones as other values."""
+"""Checks payloads against Avro's rules, because fastavro misreads some invalid payloads."""
 
 import math
 import re
@@ -9,19 +9,19 @@ from spark_eos.errors import SchemaError
 from spark_eos.schemas.kinds import BadValueError
 
 _Skip = Callable[[bytes, int, int], int]
-# Takes data, the place where a value begins, and the number of levels that may be nested in it.
-# Returns the place where the value ends; raises ValueError or IndexError if the value is invalid.
+# Takes the data, the position where a value begins, and how many levels may be nested in the value.
+# Returns the position where the value ends; raises ValueError or IndexError if it is invalid.
 
-# Maximum number of values without bytes in a record. The bytes of a record limit its other values.
+# Maximum number of zero-byte values in a record. All other values are limited by the record's size.
 _EMPTY: Final = 1000
-# Maximum nesting of records, arrays and maps, which fastavro reads until its stack overflows.
-# Python's own stack reaches this far too.
+# Maximum nesting of records, arrays and maps; fastavro would read on until its stack overflows.
+# Python's own stack allows this depth too.
 _DEEPEST: Final = 250
 
 
 class _Type(NamedTuple):
     skip: _Skip
-    empty: int = 0  # number of values in a value without bytes; 0 if it takes bytes
+    empty: int = 0  # number of values in a zero-byte value; 0 if the value takes bytes
     levels: float = 0  # nesting of records, arrays and maps; infinite if recursive
 
 
@@ -57,13 +57,13 @@ class Checker:
         """Raise ValueError or IndexError if invalid; fastavro has stopped reading at ``end``."""
         if left := len(payload) - end:
             raise BadValueError(f"{left} bytes are left after the record")
-        # Python takes as long to skip a payload as fastavro takes to read it. So skip it only if it
-        # has bytes that an invalid payload must have.
+        # Skipping a payload in Python takes as long as reading it with fastavro. So skip it only if
+        # it contains bytes that any invalid payload must contain.
         if self._suspect(payload) and self._skip(payload, 0, _DEEPEST) != len(payload):
             raise BadValueError("it does not end where its schema says")
 
     def _check_size(self, payload: bytes) -> None:
-        """Raise ValueError or IndexError if few bytes claim many items or many levels."""
+        """Raise ValueError or IndexError if a few bytes claim too many items or levels."""
         self._left = _EMPTY
         self._skip(payload, 0, _DEEPEST)
 
@@ -120,7 +120,7 @@ class Checker:
     def _record(self, schema: Any) -> _Type:
         name, fields = schema["name"], list[_Type]()
         made = _sequence(fields, is_record=True)
-        # Within itself, the record has this type until its fields are known.
+        # References to the record inside itself have this type until its fields are known.
         self._types[name] = made._replace(empty=0, levels=math.inf)
         fields += [self._type_of(field["type"]) for field in schema["fields"]]
         is_empty = all(field.empty for field in fields)
@@ -133,7 +133,7 @@ class Checker:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the place where it ends."""
+    """Return a number and the position where it ends."""
     if (byte := data[at]) < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
     end = _long(data, at, 0)

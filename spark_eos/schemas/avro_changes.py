@@ -22,7 +22,7 @@ _PROMOTED: Final = {
 
 def exact_first(members: list[Any]) -> list[Any]:
     """Return a reader's union, ordered so that a number is read as its own type if possible."""
-    # fastavro uses the first member that a value may be read as.
+    # fastavro uses the first member as which a value can be read.
     own = [member for member in members if _kind(member) in _NUMBERS]
     numbers = iter(sorted(own, key=lambda member: _NUMBERS.index(_kind(member))))
     return [next(numbers) if _kind(member) in _NUMBERS else member for member in members]
@@ -33,12 +33,12 @@ def check_changes(
 ) -> None:
     """Refuse a changed logical type, and a union in which a value's member is ambiguous."""
     # Avro resolves the underlying types of logical types, so milliseconds would be read as
-    # microseconds. A record, enum or fixed doesn't show which member of a new union it is.
+    # microseconds. A record, enum or fixed doesn't show to which member of a new union it belongs.
     _Changes(written, named).check("the value", writer, reader)
 
 
 class _Changes:
-    """Compares the types of a writer and a reader wherever they meet."""
+    """Compares the corresponding types of a writer's and a reader's schema."""
 
     def __init__(self, written: Mapping[str, Any], named: Mapping[str, Any]) -> None:
         self._written = written
@@ -103,7 +103,7 @@ def _kind(schema: Any) -> str:
 
 
 def _is_named(schema: Any) -> bool:
-    """Return True for a record, enum or fixed, which can't be recognized from their values."""
+    """Return True for a record, enum or fixed, which can't be recognized from its values."""
     return _kind(schema) not in _UNNAMED
 
 

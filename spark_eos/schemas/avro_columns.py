@@ -1,7 +1,7 @@
-"""Reads all Avro records of a batch into columns at once: ordinary schemas and valid records.
+"""Reads all Avro records of a batch into columns at once, for ordinary schemas and valid records.
 
 Schemas and rows that are refused here are read by fastavro, one row at a time. fastavro also
-reports errors in records. So this module refuses everything that is in doubt.
+reports errors in records, so this module refuses anything doubtful.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +17,9 @@ from spark_eos.schemas.kinds import PRIMITIVES
 
 # Lossless promotions.
 _PROMOTED: Final = {("int", "long"), ("int", "double"), ("float", "double")}
-# Types that take bytes. An array of other types could claim any number of items.
+# Types whose values always take bytes. An array of another type could claim any number of items.
 _SOLID: Final = {*PRIMITIVES.keys() - {"null"}, "enum", "array", "map"}
-# Maximum nesting of types; Python's own stack reaches this far, wherever this is called.
+# Maximum nesting of types; Python's own stack allows this depth, whoever the caller is.
 _DEEPEST: Final = 50
 
 
@@ -63,12 +63,12 @@ class _Plans:
     def __init__(self, schemas: Schemas, default: Callable[[Any, Any], pa.Array]) -> None:
         self._written, self._named = schemas.written, schemas.named
         self._default = default
-        # The writer's records around the current type, to refuse recursive records.
+        # The writer's records that enclose the current type, for refusing recursive records.
         self._within: list[str] = []
         self._levels = 0
 
     def of(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
-        """Return a function that reads a type as another; without a kind, one that skips it."""
+        """Return a function that reads one type as another or, without a kind, skips the value."""
         self._levels += 1
         if self._levels > _DEEPEST:
             raise OneByOne
@@ -168,7 +168,7 @@ class _Plans:
             return _refused(kind)
 
     def _same(self, schema: Any, other: Any) -> bool:
-        """Return True if a type of the writer and a type of the reader are the same throughout."""
+        """Return True if the writer's type and the reader's type are the same throughout."""
         schema, other = resolved(schema, self._written), resolved(other, self._named)
         if isinstance(schema, list) or isinstance(other, list):
             return (
@@ -201,7 +201,7 @@ class _Plans:
         return blocks(lambda cursor: [text(cursor), item(cursor)], [pa.string(), inner], kind)
 
     def _check_solid(self, schema: Any) -> None:
-        """Refuse items that may have no bytes, since a record could claim any number of them."""
+        """Refuse items that may take no bytes, because a record could claim any number of them."""
         schema = resolved(schema, self._written)
         if isinstance(schema, list) or schema["type"] in _SOLID:
             return
@@ -222,7 +222,7 @@ def _refused(kind: pa.DataType | None) -> Read:
 
 
 def _union(reads: Sequence[Read | None], kind: pa.DataType | None, members: Any) -> Read:
-    """Return a function that reads a union; ``members``: its types, if each has its own column."""
+    """Return a function that reads a union; ``members`` are its types if each has a column."""
 
     def read(cursor: Cursor) -> pa.Array:
         indices = cursor.long()

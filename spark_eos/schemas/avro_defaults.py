@@ -11,7 +11,7 @@ _JSON: Final[dict[str, tuple[type, ...]]] = {
     "boolean": (bool,),
     **dict.fromkeys(("int", "long"), (int,)),
     **dict.fromkeys(("float", "double"), (int, float)),
-    # Bytes if the default has been completed before.
+    # Bytes if the default has already been completed.
     **dict.fromkeys(("bytes", "string", "fixed", "enum"), (str, bytes)),
     "array": (list,),
     **dict.fromkeys(("map", "record"), (dict,)),
@@ -77,12 +77,12 @@ class Defaults:
     def _member(self, value: Any, union: list[Any]) -> Any:
         """Return the default of a union, as the first member that it fits."""
         if isinstance(value, tuple):
-            # A type that several types share is visited several times.
+            # A type that is used in several places is visited several times.
             return value
         member = next((branch for branch in union if self._may_be(value, branch)), union[0])
         made = self.whole(value, member)
         several = len([branch for branch in union if branch != "null"]) > 1
-        # Tag it like values that are read or written: fastavro itself would guess its member.
+        # Tag the default like values that are read or written: fastavro would guess its member.
         tagged = made is not None and (several or _holds_tags(made))
         return (tag_of(member, self._named), made) if tagged else made
 

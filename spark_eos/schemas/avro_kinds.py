@@ -64,7 +64,7 @@ class Decimal(Kind):
         made = []
         for row in range(len(array)):
             number = int.from_bytes(numbers[16 * row : 16 * row + 16], "little", signed=True)
-            # The same size as in fastavro, and so in Confluent's serializer.
+            # The same size as in fastavro, and therefore in Confluent's serializer.
             size = self._size or (number.bit_length() + 8) // 8
             made.append(number.to_bytes(size, "big", signed=True))
         return pa.array(made, pa.binary())

@@ -48,7 +48,7 @@ def _floating(size: int, kind: pa.DataType) -> Write:
 
 
 def _values(array: pa.Array, code: str) -> np.ndarray:
-    """Return a column's numbers as they are in memory; a null has any number."""
+    """Return a column's numbers as they are in memory; the numbers of nulls are arbitrary."""
     numbers = np.frombuffer(array.buffers()[1] or b"", code)
     return numbers[array.offset : array.offset + len(array)]
 

@@ -19,7 +19,7 @@ Read = Callable[[Cursor], pa.Array]
 # Number of digits that always fit into a 64-bit integer.
 _LONG_DIGITS: Final = 18
 # The first items of all arrays are read together, then the second ones, and so on. After this many
-# items, records are left out if fewer than this many still have items.
+# items, the records that still have items are left out if they are fewer than this number.
 _FEW: Final = 8
 
 
@@ -174,7 +174,7 @@ def blocks(
         filled = left
         while len(left):
             if len(left) < _FEW <= number:
-                # Their items stay null.
+                # The unread items of these rows stay null.
                 cursor.batch.refuse(cursor.rows[left])
                 break
             some = cursor.some(left)
@@ -228,7 +228,7 @@ def _containers(
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
     if not pa.types.is_map(kind):
         return pa.Array.from_buffers(kind, len(cursor), buffers, children=columns)
-    # Leave out maps with repeated keys, of which the last one counts.
+    # Leave out maps with repeated keys: the last value of a key counts.
     cursor.batch.refuse(cursor.rows[repeated_keys(columns[0], np.diff(offsets))])
     # Map keys can't be null; only refused rows have null keys here.
     columns[0] = columns[0].fill_null("")
@@ -237,7 +237,7 @@ def _containers(
 
 
 def repeated_keys(keys: pa.Array, counts: np.ndarray) -> np.ndarray:
-    """Return the numbers of the maps that repeat a key; ``counts``: their numbers of keys."""
+    """Return the numbers of the maps that repeat a key; ``counts`` are the sizes of all maps."""
     if not len(counts) or counts.max() < 2:
         return np.zeros(0, np.int64)
     encoded = keys.dictionary_encode()

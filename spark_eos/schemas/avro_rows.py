@@ -1,6 +1,6 @@
-"""Writes all rows of a batch as Avro records at once: ordinary schemas and rows that fit.
+"""Writes all rows of a batch as Avro records at once, for ordinary schemas and rows that fit.
 
-As in `avro_columns`, anything in doubt is left to be written one by one.
+As in `avro_columns`, anything doubtful is left to be written one by one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from spark_eos.schemas.avro_parts import repeated_keys, resolved
 from spark_eos.schemas.formats import OneByOne
 from spark_eos.schemas.sheet import Sheet
 
-# Maximum number of members in a union whose indexes have one byte.
+# Maximum number of members in a union with one-byte indexes.
 _MOST_MEMBERS: Final = 64
 _DEEPEST: Final = 50
 
@@ -53,7 +53,7 @@ class _Plans:
         self._levels = 0
 
     def of(self, schema: Any, column: Any, kind: pa.DataType) -> Write:
-        """Return a function that writes a column; ``kind``: the schema's type in Arrow."""
+        """Return a function that writes a column; ``kind`` is the schema's type in Arrow."""
         self._levels += 1
         if self._levels > _DEEPEST:
             raise OneByOne
@@ -138,7 +138,7 @@ class _Plans:
         def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
             offsets = np.asarray(array.offsets).astype(np.int64)
             counts = np.diff(offsets)
-            # Leave out rows with entries below a null.
+            # Leave out rows in which a null has entries.
             sheet.refuse((counts > 0) & ~present)
             keys, items = (part[offsets[0] : offsets[-1]] for part in (array.keys, array.items))
             sheet.refuse_some(repeated_keys(keys, counts))

@@ -45,7 +45,7 @@ def kind_of(schema: Any, named: dict[str, Any], place: Place) -> Kind:
         return Kind(*PRIMITIVES[name])
     if kind is None:
         kind = _KINDS[name](schema, named, place)
-    # Records, enums and fixed may be tagged, and so may defaults within a union's member.
+    # Records, enums and fixed types may be tagged, and so may defaults within a union's member.
     kind.untag = "name" in schema or name in {"array", "map"}
     return kind
 

@@ -1,4 +1,4 @@
-"""Asks the schema registry, for tasks and the driver; waits while it is away, hides secrets."""
+"""Queries the schema registry for tasks and driver; waits while it is down, hides secrets."""
 
 import json
 import logging
@@ -63,7 +63,7 @@ class Registered:
 
 
 class Client:
-    """Asks a registry with the settings of confluent_kafka's SchemaRegistryClient; picklable."""
+    """Queries a registry with the settings of confluent_kafka's SchemaRegistryClient; picklable."""
 
     def __init__(self, settings: Mapping[str, Any], max_wait: float) -> None:
         self._settings = RegistrySettings(settings)
@@ -162,8 +162,8 @@ class Client:
                 return None
             if is_id or failed.http_status_code != _NOT_FOUND:
                 raise
-            # Most registries have no GUIDs, and a record may have bytes that look like a GUID. This
-            # request shows that the registry is there, and so that the GUID is unknown.
+            # Most registries have no GUIDs, and a record may have bytes that look like a GUID. If
+            # this request succeeds, the registry is there, and the GUID is unknown.
             client.get_schema_types()
             return None
         return _schema(client, answer, subject)
@@ -186,7 +186,7 @@ class Client:
                     raise  # The answer is not from the registry.
                 if error.http_status_code == _INCOMPATIBLE:
                     raise SchemaError(
-                        f"subject {subject!r} does not take the schema, which is not compatible "
+                        f"subject {subject!r} does not accept the schema, which is not compatible "
                         f"with its earlier ones: {reason}"
                     ) from None
                 if error.http_status_code in _INVALID:
@@ -235,7 +235,7 @@ class Client:
 
 
 class _Connection:
-    """A connection for several questions in a row; not kept longer, since questions are rare."""
+    """A connection for several questions in a row; it isn't kept, because questions are rare."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
@@ -248,7 +248,7 @@ class _Connection:
             # The client's own `timeout` never expires if the registry sends a byte now and then.
             return within(seconds, lambda: question(client), "schema-registry")
         except Exception:
-            self.close()  # This ends a request that is still waiting.
+            self.close()  # This also ends a request that is still waiting.
             raise
 
     def close(self) -> None:
@@ -307,7 +307,7 @@ def _hint(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError) or (
         status is not None and status not in _REFUSED and not _may_pass(error)
     ):
-        return ". Does the setting `url` lead to the registry itself, with its whole path?"
+        return ". Does the setting `url` point to the registry itself, and include its whole path?"
     return ""
 
 

@@ -14,8 +14,8 @@ _AFTER: Final = 32
 # Maximum number of bytes that a column's offsets can address.
 _MOST: Final = 2**31 - 64
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
-# Groups of 7 bits are joined in pairs to 14 bits, then to 28 and 56: masks of the bits that stay
-# and of those that move, and by how many bits.
+# Groups of 7 bits are joined in pairs to 14 bits, then to 28 and 56. Each step has a mask of the
+# bits that stay, a mask of the bits that move, and the distance that they move.
 _PAIRS: Final = [
     (np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), np.uint64(1)),
     (np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
@@ -40,7 +40,7 @@ class Batch:
         self.bad = np.zeros(len(payloads), bool)
 
     def words(self, kind: str) -> np.ndarray:
-        """Return, for each byte of the buffer, the number of a type that would begin there."""
+        """Return the number that begins at each byte of the buffer, if read as the given type."""
         size = np.dtype(kind).itemsize
         words: np.ndarray = np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))
         return words
@@ -55,10 +55,10 @@ class Batch:
 
 
 class Cursor:
-    """A place in each of several records; places move as the records are read."""
+    """A place in each of several records, which moves as the records are read."""
 
-    # The values of a row do not matter after an error, since the row is bad. But no place is more
-    # than one byte beyond its record. At the end, this byte shows that the record was too short.
+    # After an error, the row is bad, and its values do not matter. But no place is more than one
+    # byte beyond its record. At the end, such a place shows that the record was too short.
 
     def __init__(self, batch: Batch, rows: np.ndarray, at: np.ndarray) -> None:
         self.batch = batch
@@ -138,7 +138,7 @@ class Cursor:
         return raw, np.where(more, 10, 9)
 
     def text(self) -> pa.Array:
-        """Read bytes that follow their length."""
+        """Read bytes that are preceded by their length."""
         sizes = self.long()
         self.refuse(sizes < 0)
         return self.slices(np.maximum(sizes, 0))
@@ -170,7 +170,7 @@ def _exponent(powers: np.ndarray) -> np.ndarray:
 def placed(
     parts: Sequence[pa.Array], places: Sequence[np.ndarray], rows: int, kind: pa.DataType
 ) -> pa.Array:
-    """Put the values of groups into their rows; other rows are null."""
+    """Put the values of each group into the group's rows; other rows are null."""
     if len(parts) == 1 and len(parts[0]) == rows:
         # The rows of a group are in order.
         return parts[0]

@@ -1,4 +1,4 @@
-"""Keeps the versions of subjects that a query has begun with, next to its checkpoint."""
+"""Keeps the subject versions with which a query began, next to its checkpoint."""
 
 import json
 import re
@@ -20,14 +20,14 @@ _NAME: Final = re.compile(rf"({DECODE}|{ENCODE})-([1-9]\d*)")
 
 
 class Pins:
-    """The pinned versions of subjects, in numbered directories of which the last one counts."""
+    """The pinned versions of subjects, in numbered directories, of which the last one counts."""
 
     def __init__(self, files: Files, role: str) -> None:
         self._files = files
-        self._role = role  # DECODE or ENCODE: a subject may have a pin for each
+        self._role = role  # DECODE or ENCODE; a subject may have a pin for each role
 
     def read(self, subject: str) -> Registered | None:
-        """Return the pinned version of a subject, or None; raise CheckpointError if unusable."""
+        """Return a subject's pinned version, or None; raise CheckpointError if it is unusable."""
         pin = self._last(subject)
         if pin is not None:
             return _parsed(*pin, self._role, subject)

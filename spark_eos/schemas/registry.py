@@ -224,7 +224,7 @@ class SchemaRegistry:
         if framing not in _FRAMINGS:
             raise ConfigurationError(f"framing is {framing!r}; it must be 'prefix' or 'header'")
         if register and schema is None:
-            raise ConfigurationError("register=True registers schema=, which is missing")
+            raise ConfigurationError("register=True needs the schema to register (schema=)")
         targets = []
         for name, own, given in _named(subject, schema):
             if own is None:
@@ -284,7 +284,7 @@ class SchemaRegistry:
                 f"version {pin.version} of subject {pin.subject!r}, pinned in {location!r}, was "
                 f"registered as schema id {pin.number} at {pin.registry}, but at "
                 f"{self._client.url} {'no' if here is None else 'another'} schema has this id: "
-                "use the registry that the query has begun with. If that registry has moved, pass "
+                "use the registry that the query began with. If that registry has moved, pass "
                 "version= once, a number or 'latest', to pin the version in the new one"
             )
 
@@ -297,8 +297,8 @@ class SchemaRegistry:
             warn(
                 logger,
                 "EOS67",
-                "subject %s has version %d, but the query stays with version %d, which it has "
-                "begun with: to get the newer version's columns, pass version=%d once",
+                "subject %s has version %d, but the query stays with version %d, which it began "
+                "with: to get the newer version's columns, pass version=%d once",
                 *(pin.subject, latest.version, pin.version, latest.version),
             )
 
@@ -326,7 +326,7 @@ def _check_column(frame: DataFrame, column: str) -> None:
 def _named(
     subject: str | Mapping[str, str] | None, schema: str | Mapping[str, str] | None
 ) -> list[tuple[str | None, str | None, str | None]]:
-    """Return name, subject and schema of each part of a column."""
+    """Return the name, subject and schema of each part of a column."""
     if not isinstance(subject, Mapping) and not isinstance(schema, Mapping):
         return [(None, subject, schema)]
     subjects = subject if isinstance(subject, Mapping) else {}
@@ -338,7 +338,7 @@ def _named(
 
 
 def _scope(subjects: Collection[str]) -> str | None:
-    """Return the subject to look up ids for; for several, only the context that they share."""
+    """Return the subject for looking up ids; for several subjects, only their common context."""
     contexts = {context_of(subject) for subject in subjects}
     if len(contexts) > 1:
         raise ConfigurationError(
@@ -349,7 +349,7 @@ def _scope(subjects: Collection[str]) -> str | None:
 
 
 def _member(name: str | None, schema: Schema, message: str | Mapping[str, str] | None) -> Member:
-    """Return a part of a column, whose records are all of one message."""
+    """Return a part of a column, in which all records are of the same message type."""
     if isinstance(message, Mapping):
         message = message.get(name or "")
     schema = replace(schema, message=message)

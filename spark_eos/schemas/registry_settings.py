@@ -34,7 +34,7 @@ class RegistrySettings:
             if any(word in name for word in _SECRETS):
                 for item in value.values() if isinstance(value, Mapping) else [value]:
                     self._keep_secret(str(item))
-        # Keep user names out of the URL: the client would pass them on, and others would show them.
+        # Keep user names out of the URL: the client passes URLs on to code that shows them.
         self.url = ""
         if isinstance(values.get("url"), str):
             values |= self._addressed(values["url"], values.get(_USER_INFO))
@@ -78,13 +78,13 @@ class RegistrySettings:
         return settings
 
     def _keep_secret(self, secret: str) -> None:
-        """Hide a secret in messages; of a user name with a password, hide each part too."""
+        """Hide a secret in messages; also hide each part of a user name with a password."""
         parts = {secret, *secret.split(":", 1)}
         self._secrets |= {text for part in parts for text in (part, quote(part)) if len(text) > 2}
 
 
 def _value(name: str, value: Any) -> Any:
-    """Return a setting's value; options of jobs are texts even if the client wants a number."""
+    """Return a setting's value; job options are strings even if the client needs a number."""
     if name in _NUMBERS and isinstance(value, str):
         with contextlib.suppress(ValueError):  # The client reports what it expects.
             return float(value) if "." in value else int(value)

@@ -10,14 +10,14 @@ _WORD: Final = 8
 # Maximum number of bytes that a column's offsets can address.
 _MOST: Final = 2**31 - 64
 _HIGH_BIT: Final = 0x80
-# By the size of a number of variable length: the bits in its first eight bytes that show that
+# For each size of a variable-length number: the bits in its first eight bytes that show that
 # another byte follows.
 _FOLLOWED: Final = np.array(
     [0, *(sum(_HIGH_BIT << 8 * place for place in range(min(n, _WORD))) for n in range(10))],
     np.uint64,
 )
-# 56 bits are split into two groups of 28, then four of 14 and eight of 7: masks of the bits that
-# stay and of those that move, and by how many bits.
+# 56 bits are split into two groups of 28, then four of 14 and eight of 7. Each step has a mask of
+# the bits that stay, a mask of the bits that move, and the distance that they move.
 _HALVES: Final = [
     (np.uint64(0x000000000FFFFFFF), np.uint64(0x00FFFFFFF0000000), np.uint64(4)),
     (np.uint64(0x00003FFF00003FFF), np.uint64(0x0FFFC0000FFFC000), np.uint64(2)),
@@ -32,7 +32,7 @@ class Sheet:
         self.rows = rows
         self.bad = bad
         self._pieces: list[pa.Array] = []
-        # Words, and the number of their first bytes that count.
+        # Words, and how many of their first bytes count.
         self._words: list[tuple[np.ndarray, np.ndarray]] = []
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class Sheet:
         return pc.binary_join_element_wise(*self._pieces, b"")
 
     def joined_by(self, offsets: np.ndarray) -> pa.Array:
-        """Join the records of consecutive rows; ``offsets``: where each group of rows begins."""
+        """Join the records of consecutive rows; each group of rows begins at one of ``offsets``."""
         array = self.joined()
         if not len(array):
             return pa.array([b""] * (len(offsets) - 1), pa.binary())
@@ -100,7 +100,7 @@ class Sheet:
     def _flush(self) -> None:
         if not self._words:
             return
-        # Write whole words; each one overwrites the bytes of the previous one that don't count.
+        # Write whole words: each word overwrites the bytes of the previous word that don't count.
         width = _WORD * (len(self._words) + 1)
         if width * len(self) > _MOST:
             raise OverflowError

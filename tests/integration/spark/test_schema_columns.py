@@ -173,7 +173,7 @@ def test_nothing_is_registered_unless_asked(spark: SparkSession, subjects: Subje
     subjects.client.set_compatibility(subject, "BACKWARD")
     more = record("shop.Order", id="string", amount="double", more="string")
     wider = frame.select(F.struct("value.*", F.lit("x").alias("more")).alias("value"))
-    with pytest.raises(SchemaError, match=f"'{subject}' does not take the schema"):
+    with pytest.raises(SchemaError, match=f"'{subject}' does not accept the schema"):
         registry.encode(wider, subject=subject, schema=more, register=True)
     assert subjects.client.get_versions(subject) == [1]
 
