@@ -1,4 +1,4 @@
-"""``python -m chaos``: runs trials of seeds, one after another."""
+"""``python -m chaos``: runs trials with seeds, one after another."""
 
 import json
 import logging

@@ -1,8 +1,8 @@
-"""Deliberate breakages of spark-eos, each a patch in ``mutations/``: faults or tests must show it.
+"""Deliberate breakages of spark-eos: patches in ``mutations/`` that faults or tests must detect.
 
-`chaos.proving` runs each of them, and what must be seen for one to count.
+`chaos.proving` runs each of them and defines when a breakage counts as detected.
 
-A breakage is made in a copy of the package, which the query and its workers then run.
+A breakage is applied to a copy of the package, which the query and its workers then run.
 """
 
 import shutil

@@ -1,6 +1,6 @@
-"""What a broker's own log files say: transactions, their markers, and offsets, read from its disk.
+"""Reads transactions, their markers and offsets from a broker's own log files on disk.
 
-Batches are read by kafka-python. The records of the two internal topics are as in Kafka's
+kafka-python reads the batches. Records of the two internal topics have the format of Kafka's
 ``TransactionLogKey``/``Value.json`` and ``OffsetCommitKey``/``Value.json``.
 """
 

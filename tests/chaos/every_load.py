@@ -1,4 +1,4 @@
-"""All loads, by their names."""
+"""All loads by name."""
 
 from chaos.loads import LOADS, Load
 from chaos.schema_load import WITH_SCHEMAS

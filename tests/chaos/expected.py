@@ -1,7 +1,7 @@
-"""What a staged load should have written: its query over all input, as a plain batch query.
+"""The expected output of a staged load: its query over all input, as a plain batch query.
 
-``python -m chaos.expected`` with settings as JSON writes it as Parquet, in a process of its own
-since the harness has no Spark.
+``python -m chaos.expected`` with JSON settings writes it as Parquet, in its own process because the
+harness has no Spark.
 """
 
 import json

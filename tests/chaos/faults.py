@@ -1,4 +1,4 @@
-"""Doing to a running query what its schedule says."""
+"""Inflicts a schedule's faults on a running query."""
 
 import shutil
 import signal

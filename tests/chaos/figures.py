@@ -1,4 +1,4 @@
-"""What trials have shown, in a table."""
+"""The results of trials as a table."""
 
 import statistics
 

@@ -1,6 +1,6 @@
-"""What must hold whatever is done to a query. Nothing else counts as finding a breakage out.
+"""Invariants that must hold under any faults. Only a violation counts as detecting a breakage.
 
-A query that gets stuck, or a harness that fails, violates none of these, and is told apart.
+A query that gets stuck, or a harness that fails, violates no invariant and is reported separately.
 """
 
 import enum

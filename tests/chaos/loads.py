@@ -1,8 +1,8 @@
-"""What the query under test does, and the records it does it to.
+"""The pipelines of the query under test, and their input records.
 
-Every output record bears the source position in the header ``position``, which the query takes
-from the ``source`` column; every input record bears in the header ``expect`` how many outputs the
-verifier shall expect of it.
+Every output record has the source position in the header ``position``, which the query takes from
+the ``source`` column. Every input record has the number of outputs that the verifier should expect
+in the header ``expect``.
 """
 
 import random

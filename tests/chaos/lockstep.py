@@ -1,7 +1,7 @@
-"""Whether brokers' own logs tell what the verifier tells: transaction by transaction.
+"""Checks that brokers' own logs agree with the verifier, transaction by transaction.
 
-It knows nothing of clients: what was committed is what the coordinator's log decided, what is
-visible is what markers say, and offsets count in the order in which they took effect.
+The check ignores clients: the coordinator's log decides what was committed, markers decide what is
+visible, and offsets count in the order in which they took effect.
 """
 
 import sys

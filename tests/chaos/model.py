@@ -1,13 +1,13 @@
 """The protocol as a small specification, and an explorer that visits every order of its steps.
 
 Two drivers, three tasks and a broker share one source partition. A request may arrive late, its
-answer may be lost, a task that Spark has given up may go on, and a second driver may start at any
-time, while the first one goes on. `explore` visits all orders of these steps, and stops at the
-first state in which a record is lost or doubled.
+answer may be lost, a task that Spark has given up may continue, and a second driver may start at
+any time while the first one continues. `explore` visits all orders of these steps, and stops at
+the first state in which a record is lost or duplicated.
 
-A `Breakage` leaves out one rule of the order: fence, read, write, commit, end.
+A `Breakage` omits one rule of the order: fence, read, write, commit, end.
 
-`chaos.replay` takes the steps that real queries have taken.
+`chaos.replay` checks the steps of real queries against the model.
 """
 
 from collections import Counter, deque

@@ -1,4 +1,4 @@
-"""All states that `chaos.model` may be in, by what was seen so far."""
+"""All states in which `chaos.model` may be, given what has been observed so far."""
 
 from collections.abc import Callable, Iterable, Iterator
 

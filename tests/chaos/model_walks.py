@@ -1,4 +1,4 @@
-"""Random walks of the model, told as a trace tells of real queries."""
+"""Random walks of the model, recorded like traces of real queries."""
 
 import random
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""A moment of a transaction: one request, or its answer, waits until what is to be done is done."""
+"""A moment in a transaction: a request or its answer is held until a fault has been inflicted."""
 
 import asyncio
 import threading

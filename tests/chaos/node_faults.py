@@ -1,4 +1,4 @@
-"""Nodes of a cluster, taken away until `Stage.heal` by what they lead; and leaders that move."""
+"""Takes a cluster's nodes away, chosen by what they lead, until `Stage.heal`; and moves leaders."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing

@@ -1,8 +1,8 @@
-"""What passes the proxy, against one rule: offsets come after the records they stand for.
+"""Checks a rule on requests through the proxy: offsets come after the records they represent.
 
-A producer's TxnOffsetCommit must find all its records acknowledged, and none may follow before the
-transaction's end: else an abort that the client leaves out, or a lost record, commits offsets
-without output.
+All records of a producer must be acknowledged before its TxnOffsetCommit, and none may follow until
+the transaction ends. Otherwise, a lost record, or an abort that the client omits, would commit
+offsets without output.
 """
 
 from collections import defaultdict

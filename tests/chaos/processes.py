@@ -1,4 +1,4 @@
-"""The processes of a query: found, signalled and ended; and what they print and report."""
+"""Finds, signals and ends a query's processes, and reads their output and reports."""
 
 import contextlib
 import json

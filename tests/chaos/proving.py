@@ -1,7 +1,7 @@
-"""Whether the faults find deliberate breakages out: a run of each, and one without it.
+"""Checks that the faults detect deliberate breakages: one run with each, and one without.
 
-A breakage counts as found out if an invariant of `chaos.invariants` was violated, and if the same
-seed and faults without it are clean. A query that gets stuck finds nothing out, and a harness that
+A breakage counts as detected if it violates an invariant of `chaos.invariants`, and if the same
+seed and faults violate none without it. A query that gets stuck detects nothing, and a harness that
 fails makes a result void.
 """
 

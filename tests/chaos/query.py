@@ -1,8 +1,8 @@
-"""The query under test, in a process of its own; its settings are JSON in the first argument.
+"""The query under test, in its own process; its settings are JSON in the first argument.
 
-Runs until it fails, until it has read everything (``drain``), or is killed. A file ``restart``
-in the control directory makes it stop the query and start it again at once. Prints when a query
-has started, by the monotonic clock, which all processes of a machine share.
+The process runs until it fails, has read everything (``drain``) or is killed. A file ``restart`` in
+the control directory makes it stop the query and restart it at once. It prints the start times of
+queries by the monotonic clock, which all processes of a machine share.
 """
 
 import dataclasses

@@ -1,14 +1,14 @@
-"""What queries asked brokers, and what these answered, taken through `chaos.model` step by step.
+"""Replays queries' requests to brokers, and the answers, through `chaos.model` step by step.
 
-Each source partition is replayed on its own. Its offsets are cut wherever a transaction's records,
-an offset that was read, or one that was committed begins or ends: each piece is a record of the
-model. A run is a driver, a producer's epoch a slot, a transaction a task. While a request is not
-answered the model goes both ways, until what is seen later tells which it was.
+Each source partition is replayed separately. Its offsets are split wherever a transaction's
+records, a fetched offset or a committed offset begins or ends; each piece is a record of the model.
+A run is a driver, a producer's epoch a slot, and a transaction a task. While a request is
+unanswered, the model follows both possibilities until later events show which one occurred.
 
-Bounds: direct delivery. What is not asked of brokers is not seen: batches that commit nothing
-outside transactions, Spark's decisions, how a worker ends. A broker may refuse what the model
-accepts, for it has more reasons, but never the reverse; and it may abort what is as old as the
-transaction timeout.
+Limits: direct delivery only. Only requests to brokers are visible: not batches that commit nothing
+outside transactions, Spark's decisions, or how a worker ends. A broker may refuse steps that the
+model accepts, since it has more reasons to, but must not accept steps that the model refuses. A
+broker may also abort transactions as old as the transaction timeout.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""What will be done to a query, from a seed; pure, so that a seed tells everything again."""
+"""Derives a query's faults from a seed, without side effects, so that a seed reproduces them."""
 
 import enum
 import random

@@ -1,7 +1,7 @@
-"""A load of Avro records whose schema changes while the query runs, and how it is judged.
+"""A load of Avro records whose schema changes while the query runs, and its checks.
 
-Every so many records are of a new version, some are of the versions before. One record in a hundred
-is broken, and must become a dead letter.
+The version changes after a number of records; some later records still have older versions. One
+record in a hundred is broken and must become a dead letter.
 """
 
 import io

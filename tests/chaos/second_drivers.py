@@ -1,4 +1,4 @@
-"""A second driver of a query's group, beside the first or while that is frozen: one gives up."""
+"""Starts a second driver of a query's group, with the first running or frozen: one must give up."""
 
 import signal
 import time

@@ -1,6 +1,6 @@
-"""A broker behind a proxy, or two, a query in processes of its own, and eyes on all of them.
+"""One or two brokers behind proxies, a query in its own processes, and observers of all of them.
 
-The harness itself connects to the broker directly, so that it sees through network faults.
+The harness connects to the brokers directly, so network faults don't affect it.
 """
 
 import json

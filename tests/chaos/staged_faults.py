@@ -1,4 +1,4 @@
-"""What is done to a staged query only, or done to it in another way than to a direct one."""
+"""Faults for staged queries only, or that affect them differently from direct queries."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""A staged query's checkpoint, as the harness sees it: how far the query is, and its copies."""
+"""A staged query's checkpoint, as the harness sees it: the query's progress and its copies."""
 
 import json
 from collections.abc import Mapping

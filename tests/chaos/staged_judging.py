@@ -1,4 +1,4 @@
-"""Judges what a staged query has written, by what a plain batch query computes."""
+"""Compares a staged query's output with the result of a plain batch query."""
 
 import itertools
 import json

@@ -1,7 +1,7 @@
-"""Loads that have to be staged; what they should write is what a plain batch query computes.
+"""Loads that must be staged; a plain batch query computes their expected output.
 
-Each of them has a column that is another in each attempt of a batch, in a header, so that rows of
-two attempts would be told apart.
+Each load writes a header with a value that differs in each attempt at a batch, so that rows of two
+attempts can be distinguished.
 """
 
 import random

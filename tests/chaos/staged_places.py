@@ -1,7 +1,8 @@
-"""Places that a staged batch comes to, where the harness can stop its driver.
+"""Places in a staged batch where the harness can stop its driver.
 
-A file ``at-PLACE`` in the control directory stops the driver's process at that place, which it
-tells by a file ``reached-PLACE``. A task that is being staged has a place too: it waits there.
+A file ``at-PLACE`` in the control directory stops the driver's process at that place; the driver
+reports this with a file ``reached-PLACE``. A task that stages rows also has a place, and waits
+there.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Makes the driver under test stop at the places of `chaos.staged_places`."""
+"""Stops the driver under test at the places of `chaos.staged_places`."""
 
 import os
 import signal

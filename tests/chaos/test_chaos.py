@@ -1,4 +1,4 @@
-"""Faults from a fixed seed against a running query; ``make chaos`` does it with others."""
+"""Faults from a fixed seed against a running query; ``make chaos`` uses other seeds."""
 
 import inspect
 import os

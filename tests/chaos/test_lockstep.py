@@ -1,4 +1,4 @@
-"""The broker's logs of transactions written by hand, sound ones and others."""
+"""Broker logs of simulated transactions, both correct and incorrect."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""What counts as finding a breakage out, by outcomes of trials that are not run."""
+"""Which outcomes of trials count as detecting a breakage; no trials are run."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,7 @@
-"""A trace of a real query, altered ones, and walks of the model.
+"""Replays of a real query's trace, of modified traces, and of walks of the model.
 
-The query's first run writes partitions 0 and 2, and is killed in a transaction of partition 1. So
-is the second, in the second one of partition 1; the third writes on.
+The query's first run writes partitions 0 and 2, and is killed in a transaction of partition 1. The
+second run is killed in its second transaction of partition 1; the third run continues.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the load with schemas takes for a wrong value."""
+"""Which values the load with schemas considers wrong."""
 
 import io
 from dataclasses import dataclass

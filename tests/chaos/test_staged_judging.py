@@ -1,4 +1,4 @@
-"""What is seen of a staged query's output and its files, by outputs that are made up."""
+"""The checks of a staged query's output and files, with made-up outputs."""
 
 import json
 from dataclasses import dataclass

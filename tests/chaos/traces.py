@@ -1,7 +1,7 @@
-"""What passes the proxy of the steps that `chaos.model` has: requests and answers, in their order.
+"""Records the steps of `chaos.model` that pass the proxy: requests and answers, in order.
 
-A trace is a list of events. An event of a request has its kind and what it says; one of an answer,
-or of a connection that ended without one, refers to the request by its number.
+A trace is a list of events. A request's event has its kind and contents; the event of an answer, or
+of a connection that ended without an answer, refers to the request by number.
 """
 
 import gzip

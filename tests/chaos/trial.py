@@ -1,4 +1,4 @@
-"""One seed's trial: faults one step after another, recovery after each, then the verdict."""
+"""A seed's trial: faults step by step, recovery after each step, and finally the verdict."""
 
 import re
 import time

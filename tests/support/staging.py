@@ -71,7 +71,7 @@ def repartitioned(frame: DataFrame) -> DataFrame:
 
 
 def slowly(frame: DataFrame) -> DataFrame:
-    """Like `totals`, but slow, so that each file of a copy takes a while."""
+    """Like `repartitioned`, but slow, so that each file of a copy takes a while."""
 
     def wait(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:

@@ -1,4 +1,4 @@
-"""Tests below here start no JVM: whoever asks for a broker or Spark fails."""
+"""Tests in this directory start no JVM: a test that requests a broker or Spark fails."""
 
 from pathlib import Path
 from typing import NoReturn

@@ -1,4 +1,4 @@
-"""docs/errors.md has an entry for each public error and each warning, and for nothing else."""
+"""docs/errors.md has an entry for each public error and each warning, and no others."""
 
 import ast
 import logging

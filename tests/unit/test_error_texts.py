@@ -1,4 +1,4 @@
-"""What others have written into rows, names and answers moves no cursor when an error shows it."""
+"""Errors show foreign texts in rows, names and answers without terminal control characters."""
 
 import copy
 

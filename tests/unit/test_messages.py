@@ -1,4 +1,4 @@
-"""tests/messages.txt has what errors say, of tests that there are."""
+"""tests/messages.txt has error texts, and only of existing tests."""
 
 import ast
 

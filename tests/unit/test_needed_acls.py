@@ -1,4 +1,4 @@
-"""The ACLs that a query needs, as they are printed and named in errors."""
+"""The ACLs that a query needs, as printed by a command and named in errors."""
 
 import copy
 import json

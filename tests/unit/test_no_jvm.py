@@ -1,4 +1,4 @@
-"""Unit tests stay fast: a broker or Spark session is refused to them."""
+"""Unit tests stay fast: they can't use a broker or a Spark session."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""No module but `spark_eos._pyspark_internals` uses what PySpark doesn't publish."""
+"""Only `spark_eos._pyspark_internals` uses PySpark's private names."""
 
 import ast
 from collections.abc import Iterator

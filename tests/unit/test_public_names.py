@@ -1,4 +1,4 @@
-"""What ``spark_eos`` exports is what type checkers see of it."""
+"""Type checkers see everything that ``spark_eos`` exports."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a release needs, and that no page promises one before there is one."""
+"""Requirements for a release; and no page promises a release before it exists."""
 
 import re
 import subprocess

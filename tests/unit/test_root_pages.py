@@ -1,4 +1,4 @@
-"""README, CHANGELOG, CONTRIBUTING, SECURITY: their links lead somewhere, their names are real."""
+"""README, CHANGELOG, CONTRIBUTING, SECURITY: their links work, and the names in them exist."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Names of topics as long as Kafka allows, 249 characters, and what is made of them."""
+"""Topic names of 249 characters, the longest that Kafka allows, and names derived from them."""
 
 from collections.abc import Callable
 

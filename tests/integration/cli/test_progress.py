@@ -1,4 +1,4 @@
-"""``spark-eos progress`` and ``spark-eos status`` of a mirrored query."""
+"""``spark-eos progress`` and ``spark-eos status`` for a mirrored query."""
 
 import pytest
 from click.testing import CliRunner, Result

@@ -1,4 +1,4 @@
-"""``spark-eos status`` of a query that stages its batches: offsets that are no positions."""
+"""``spark-eos status`` for a staged query, whose committed offsets are not source positions."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""``spark-eos status`` in a terminal: any width, and again and again."""
+"""``spark-eos status`` in a terminal: any width, and repeated updates."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""Executors on hosts of their own, which are lost, or cut off from all others, in a transaction."""
+"""Executors on separate hosts that are lost or cut off from the network during a transaction."""
 
 import os
 import signal

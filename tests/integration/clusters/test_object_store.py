@@ -1,4 +1,4 @@
-"""Checkpoints in a real S3 server: what a batch asks of it, and what a crash there can't change."""
+"""Checkpoints on a real S3 server: requests per batch, and crashes."""
 
 import itertools
 import json

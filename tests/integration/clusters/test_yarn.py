@@ -1,4 +1,4 @@
-"""A job on a real YARN, with a real HDFS, whose executors have nothing installed."""
+"""A job on a real YARN and HDFS, on executors with nothing installed."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The demonstration: what it counts, what it shows, and what it leaves."""
+"""The demonstration: its counts, its output, and cleanup."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The wheel and the sdist: what is in them, how large they are, and that the wheel is enough."""
+"""The wheel and the sdist: their contents and sizes, and that the wheel is sufficient."""
 
 import email
 import re

@@ -1,4 +1,4 @@
-"""README.md and docs/: what they show runs, and what is made from the code is up to date."""
+"""README.md and docs/: their code runs, and their generated parts are up to date."""
 
 import json
 import re

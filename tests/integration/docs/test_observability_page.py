@@ -1,4 +1,4 @@
-"""docs/observability.md: its code runs, and its tables say what there is."""
+"""docs/observability.md: its code runs, and its tables are correct."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""docs/staged.md and docs/moving.md: what they tell operators to do does what they say."""
+"""docs/staged.md and docs/moving.md: their instructions for operators work as described."""
 
 import json
 from collections import Counter

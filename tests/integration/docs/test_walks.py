@@ -1,4 +1,4 @@
-"""From an empty directory, with nothing but the docs: a first query, and a suite of one's own."""
+"""From an empty directory, following only the docs: a first query, and a user's test suite."""
 
 import os
 import re

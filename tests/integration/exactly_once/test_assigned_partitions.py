@@ -1,7 +1,8 @@
-"""The assigned-partition rule (KAFKA-20191): against a model, row by row, and on the real broker.
+"""The assigned-partition rule (KAFKA-20191): against a model, case by case, and on the real broker.
 
-Kafka 4.4.0 checks a member epoch that is older than the member's against the epochs at which its
-partitions came (KIP-1251), and lets the current one commit any partition. The rest is ours.
+Kafka 4.4.0 compares a member epoch that is older than the member's current one with the epochs at
+which its partitions were assigned (KIP-1251); at the current epoch, a member may commit any
+partition. spark-eos checks the rest.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Rounds of a batch: what is fenced between two jobs, and what a job that fails is told as."""
+"""Attempts at a batch: fencing between two jobs, and the errors of jobs that fail."""
 
 import io
 

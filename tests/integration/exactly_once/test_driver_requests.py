@@ -1,4 +1,4 @@
-"""What a driver asks brokers for, batch by batch, while nothing is wrong."""
+"""A driver's requests to brokers in each batch when there are no faults."""
 
 from collections import Counter
 

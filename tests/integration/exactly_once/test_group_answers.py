@@ -1,6 +1,6 @@
-"""What the group's coordinator may answer, or fail to answer, to a run's members.
+"""The group coordinator's possible answers to a run's members, and missing answers.
 
-The code comes from the proxy; membership and offsets are the real broker's.
+The proxy sets the error code; membership and offsets are those of the real broker.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""The group changes under a running query: nothing is lost or doubled, and whoever is asked helps.
+"""The group changes while a query runs: nothing is lost or duplicated.
 
-Members that are gone and partitions that come or move need no help; somebody else's consumer does,
-by an error that names it.
+The query handles lost members and added or moved partitions by itself. Another application's
+consumer in the group is an error that names the consumer.
 """
 
 import logging

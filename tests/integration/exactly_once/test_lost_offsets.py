@@ -1,7 +1,7 @@
-"""Offsets that have expired or were deleted: restored where that is proven, refused elsewhere.
+"""Expired or deleted offsets are restored if the checkpoint proves them, and refused otherwise.
 
-An offset that has expired is one that is not there: deleting it leaves the group as expiry does.
-`test_offsets_of_idle_partitions_outlive_their_retention` waits for the real thing.
+Deleting an offset leaves the group in the same state as expiry.
+`test_offsets_of_idle_partitions_outlive_their_retention` waits for real expiry.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The mirrored delivery's driver and tasks, with the source in another cluster: no Spark here."""
+"""The mirrored delivery's driver and tasks, with the source in another cluster; without Spark."""
 
 import contextlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Kafka 4.3, which knows no topic ids in TxnOffsetCommit, and what Kafka 4.0 does not know."""
+"""Kafka 4.3, which lacks topic ids in TxnOffsetCommit, and features that Kafka 4.0 lacks."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A coordinator that clients reach, and other brokers do not: it goes on to answer."""
+"""A coordinator that clients can reach but other brokers can't: it continues to answer."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The progress topic is created if it does not exist, and used as it is if it does."""
+"""The progress topic is created if it does not exist; an existing topic is used unchanged."""
 
 import uuid
 from collections.abc import Callable, Iterator

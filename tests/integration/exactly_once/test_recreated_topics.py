@@ -1,7 +1,7 @@
-"""Topics that are deleted and created anew under a query, on the real broker, without Spark.
+"""Topics deleted and recreated while a query runs, on the real broker, without Spark.
 
-A source topic's end is the query's; offsets of the old topic never reach the new one. Of a target
-topic only what was committed goes with it.
+If a source topic is deleted, the query ends; offsets of the old topic never reach the new topic. If
+a target topic is deleted, only output committed to it is lost.
 """
 
 import dataclasses

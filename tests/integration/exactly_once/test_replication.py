@@ -1,4 +1,4 @@
-"""Topics whose acknowledged records may be lost are warned of: by replicas and configs."""
+"""Warnings about topics whose replicas or configs may lose acknowledged records."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The end of a run whose tasks were cancelled, and may go on for a moment."""
+"""The end of a run whose cancelled tasks may continue for a moment."""
 
 import logging
 import threading

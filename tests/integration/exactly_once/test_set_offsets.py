@@ -1,4 +1,4 @@
-"""The group's offsets are set, or deleted, under a running query: it writes nothing more."""
+"""The group's offsets are set or deleted while a query runs: the query writes nothing more."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Positions of a staged query in its sources: for Kafka's tools to show, and nothing else."""
+"""A staged query's positions in its sources, published only for Kafka's tools."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The staged delivery on the driver: one copy of a batch counts, whoever comes and goes."""
+"""The staged delivery on the driver: only one copy of a batch counts, whichever runs interfere."""
 
 import json
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""A second run of a query beside the first: at most one of them goes on."""
+"""Two concurrent runs of a query: at most one of them continues."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""A target partition whose leader is gone is led by a node that lacks what was committed."""
+"""A node that lacks committed records becomes a target partition's leader."""
 
 from collections.abc import Iterator
 from contextlib import closing

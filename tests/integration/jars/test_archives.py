@@ -1,4 +1,4 @@
-"""An archive of jars is downloaded, checked and kept unpacked: by a small one of Maven Central."""
+"""An archive of jars is downloaded, verified and kept unpacked; with a small Maven archive."""
 
 import json
 import os

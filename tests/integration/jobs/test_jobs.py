@@ -1,4 +1,4 @@
-"""The jobs in jobs/: through spark-submit, as their users run them."""
+"""The jobs in jobs/, run with spark-submit as users run them."""
 
 import json
 import os

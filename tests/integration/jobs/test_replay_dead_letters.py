@@ -1,4 +1,4 @@
-"""jobs/replay_dead_letters.py: which dead letters it writes, and as what."""
+"""jobs/replay_dead_letters.py: which dead letters it replays, and the records it writes."""
 
 import os
 import shlex

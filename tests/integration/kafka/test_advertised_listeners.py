@@ -1,4 +1,4 @@
-"""Brokers that can be asked for their addresses, and don't answer there."""
+"""Brokers that return advertised addresses at which they don't answer."""
 
 import contextlib
 import copy

@@ -1,4 +1,4 @@
-"""Error codes and messages are those of Kafka's own list and schemas."""
+"""Error codes and messages match Kafka's own list and schemas."""
 
 import json
 import re

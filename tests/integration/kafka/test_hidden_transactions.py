@@ -1,4 +1,4 @@
-"""Open transactions that a start can't find: a broker is away, or a coordinator has forgotten."""
+"""Open transactions that a start can't find: a broker is down, or a coordinator forgot them."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What spark-eos uses of kafka-python within does what it is used for, on a real broker."""
+"""The kafka-python internals that spark-eos uses work as expected on a real broker."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""More offsets than a request of the broker's may hold."""
+"""More offsets than fit into one request to the broker."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is known of topics: asked for once, waited for, forgotten when nobody uses it."""
+"""Topic metadata is requested once, waited for, and dropped when unused."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""Offsets by topic id (v6), or by name (v5) once the id of one topic is not known."""
+"""Offsets by topic id (v6), or by name (v5) if a topic's id is unknown."""
 
 import dataclasses
 import uuid

@@ -1,4 +1,4 @@
-"""What operators see of a query: warnings, and its jobs in Spark's web interface."""
+"""What operators see: a query's warnings, and its jobs in Spark's web interface."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a running query says by itself, on stderr or in the log, never on both."""
+"""A running query's messages on stderr or in the log, but never in both."""
 
 import logging
 import re

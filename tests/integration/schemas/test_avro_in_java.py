@@ -1,4 +1,4 @@
-"""Resolution of random schemas, and their defaults, as Avro's own Java library has them."""
+"""Random schemas and defaults are resolved like in Avro's own Java library."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Brokers on which nothing is allowed but what ACLs say, shared by the whole test run."""
+"""Brokers that allow only what ACLs grant, shared by the whole test run."""
 
 from collections.abc import Iterator
 from pathlib import Path

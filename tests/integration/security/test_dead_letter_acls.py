@@ -1,4 +1,4 @@
-"""What a principal needs for dead letters, and to replay them."""
+"""The ACLs that a principal needs to write and replay dead letters."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Key files of security: what is read once, what can't be used, and what stays hidden."""
+"""Key files: read once, refused if unusable, and never shown."""
 
 import copy
 import pickle

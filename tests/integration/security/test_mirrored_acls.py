@@ -1,4 +1,4 @@
-"""What a principal needs to mirror topics of another cluster."""
+"""The ACLs that a principal needs to mirror another cluster's topics."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a principal needs to use a progress topic, and to create it."""
+"""The ACLs that a principal needs to use and create a progress topic."""
 
 from contextlib import closing
 

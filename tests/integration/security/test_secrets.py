@@ -1,4 +1,4 @@
-"""Secrets are in no log, plan, event, error, object or document."""
+"""No log, plan, event, error, object or document contains secrets."""
 
 import base64
 import json

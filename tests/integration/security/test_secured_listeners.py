@@ -1,4 +1,4 @@
-"""The embedded broker's secured listeners, by librdkafka alone, and by kafka-python."""
+"""The embedded broker's secured listeners, with librdkafka and with kafka-python."""
 
 import contextlib
 import time

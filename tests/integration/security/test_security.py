@@ -1,4 +1,4 @@
-"""Each way to log in, through a whole query: both wires, the producer and Spark's source."""
+"""Each authentication method in a whole query: driver, producer and Spark's source."""
 
 import logging
 import time

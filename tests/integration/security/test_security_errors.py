@@ -1,4 +1,4 @@
-"""Who is not let in hears within seconds why, where, and which setting to change."""
+"""A refused client soon gets an error with the reason, the address and the setting to change."""
 
 import re
 import time

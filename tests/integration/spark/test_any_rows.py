@@ -1,7 +1,7 @@
-"""Whatever a record and a row hold: the record is written or becomes a dead letter.
+"""Arbitrary records and rows: each record is written or becomes a dead letter.
 
-The query ends successfully, in each of Spark's time zones, on each delivery and each API. Records
-are generated; a batch of many of them costs as much as one.
+The query ends successfully in each of Spark's time zones, with each delivery and API. Records are
+generated in large batches, which cost no more than one record.
 """
 
 import datetime

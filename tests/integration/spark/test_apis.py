@@ -1,6 +1,6 @@
 """The main cases, end to end, once for each API.
 
-A case speaks to topics and to `support.apis.Api` only.
+A case uses only topics and `support.apis.Api`.
 """
 
 import datetime

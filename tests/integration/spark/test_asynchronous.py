@@ -1,4 +1,4 @@
-"""Asynchronous progress tracking: Spark's logs lie behind, and the group's offsets do not."""
+"""Asynchronous progress tracking: Spark's logs lag behind, but the group's offsets do not."""
 
 import logging
 import random

@@ -1,4 +1,4 @@
-"""Which source offsets a batch covers is told by what Spark runs, not by a file beside it."""
+"""A batch's source offsets come from the plan that Spark runs, not from a file."""
 
 import json
 from pathlib import Path

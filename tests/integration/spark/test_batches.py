@@ -1,4 +1,4 @@
-"""Whole batches on the real broker and real Spark: what is written, skipped and committed."""
+"""Whole batches on the real broker and real Spark: written, skipped and committed rows."""
 
 import datetime
 import itertools

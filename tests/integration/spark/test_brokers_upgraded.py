@@ -1,4 +1,4 @@
-"""Brokers of a cluster are upgraded one by one under a query, which never stops; and back."""
+"""A cluster's brokers are upgraded and downgraded one by one while a query keeps running."""
 
 from pathlib import Path
 

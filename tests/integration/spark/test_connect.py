@@ -1,6 +1,6 @@
 """Spark Connect: what differs from classic Spark, on a real server; `test_apis.py` has the rest.
 
-The sink runs in a process of its own there, which a signal ends and which may outlive the server.
+On Connect, the sink has its own process, which a signal ends and which may outlive the server.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""What a batch must not cost: requests, tasks and waits that Spark has in store for it."""
+"""Costs that a batch must avoid: unnecessary requests, tasks and waits in Spark."""
 
 import gc
 import uuid

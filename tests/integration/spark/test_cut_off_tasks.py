@@ -1,4 +1,4 @@
-"""Tasks whose rows end although Spark has more: it fails or is stopped while it makes them."""
+"""Tasks that get only part of their rows: Spark fails or is stopped while it produces them."""
 
 from collections.abc import Iterator
 

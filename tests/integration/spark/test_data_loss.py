@@ -1,4 +1,4 @@
-"""Source records that were deleted before they were read: an error of our own, or a report."""
+"""Source records deleted before they were read cause spark-eos' own error, or are reported."""
 
 import logging
 

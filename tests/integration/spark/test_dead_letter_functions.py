@@ -1,4 +1,4 @@
-"""Functions that raise on some rows: each bad row is a dead letter, and costs no other row."""
+"""Functions that raise on some rows: each becomes a dead letter and costs no other row."""
 
 import json
 from collections.abc import Callable

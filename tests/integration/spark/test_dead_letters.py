@@ -1,4 +1,4 @@
-"""Rows that can't be written go to the dead-letter topic, in their neighbours' transaction."""
+"""Rows that can't be written go to the dead-letter topic in the same transaction as other rows."""
 
 import time
 from typing import Any

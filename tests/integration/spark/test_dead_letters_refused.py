@@ -1,4 +1,4 @@
-"""Rows that Kafka refuses for what they are become dead letters; nothing else does."""
+"""Only rows that Kafka refuses because of their content become dead letters."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""The last lines of a script whose query fails are its cause, however the script was started."""
+"""A script whose query fails ends its output with the cause, however the script was started."""
 
 import os
 import subprocess

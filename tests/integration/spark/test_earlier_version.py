@@ -1,7 +1,7 @@
-"""A query of an earlier version goes on with this one, and back, under load: `make test-upgrade`.
+"""An earlier version's query continues with this version, and back, under load: `make test-upgrade`.
 
-What is kept between them: the checkpoint, the group's offsets with their texts, the progress
-topic and the dead letters.
+The versions share the checkpoint, the group's offsets with their texts, the progress topic and the
+dead letters.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""A bad row becomes a dead letter, or ends the query; no query writes what is left of it: nulls."""
+"""A bad row becomes a dead letter or ends the query; no query writes its remains, nulls."""
 
 import uuid
 from collections.abc import Callable

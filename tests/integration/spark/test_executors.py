@@ -1,4 +1,4 @@
-"""Executors in processes of their own: one dies with an open transaction, one is copied."""
+"""Executors in their own processes: one dies with an open transaction, and tasks run twice."""
 
 import os
 import signal

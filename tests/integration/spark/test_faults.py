@@ -1,6 +1,6 @@
-"""Processes killed and stopped in the middle of transactions; nothing lost, nothing twice.
+"""Processes are killed and stopped during transactions; nothing is lost or duplicated.
 
-Each query here runs in processes of its own, on the real broker.
+Each query runs in its own processes, on the real broker.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""``source`` goes to tasks as columns of its own, and users see the struct that they have read."""
+"""Tasks get the fields of ``source`` as separate columns; users see the struct that they read."""
 
 from collections.abc import Callable
 from pathlib import Path

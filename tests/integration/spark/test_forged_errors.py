@@ -1,4 +1,4 @@
-"""A record whose text looks like an error of ours does not become the query's error."""
+"""A record whose text looks like one of spark-eos' errors does not become the query's error."""
 
 from typing import Any
 

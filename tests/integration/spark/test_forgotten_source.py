@@ -1,4 +1,4 @@
-"""A query whose pipeline forgets the column `source`: it is refused, and may remember in time."""
+"""A query whose pipeline drops the column `source` is refused, and can add it until staged."""
 
 from contextlib import closing
 from functools import partial

@@ -1,4 +1,4 @@
-"""A delivery is one class in one file and a line in one table: a fourth one, of a test's own."""
+"""A delivery is one class in one file and a line in one table: the test adds a fourth one."""
 
 from collections.abc import Sequence
 from dataclasses import replace

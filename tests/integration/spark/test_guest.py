@@ -1,4 +1,4 @@
-"""A query leaves the process that it ran in as it found it."""
+"""A query leaves its process as it found it."""
 
 import copy
 import json

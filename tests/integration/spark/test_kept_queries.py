@@ -1,6 +1,6 @@
-"""What queries of kept formats have left is read by today's code: they go on, exactly once.
+"""Queries saved in earlier formats continue with the current code, exactly once.
 
-`support.kept_queries` has stopped each of them in the middle of its second batch.
+`support.kept_queries` stopped each query in the middle of its second batch.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Columns in another case are the columns that Spark takes them for."""
+"""Column names in another case refer to the same columns as in Spark."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows of one source partition in two tasks: refused before anything is committed, in any batch."""
+"""Rows of one source partition in two tasks are refused before anything is committed."""
 
 import re
 import uuid

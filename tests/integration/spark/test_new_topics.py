@@ -1,4 +1,4 @@
-"""Topics that come while a query runs."""
+"""Topics created while a query runs."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What `spark_eos._pyspark_internals` makes of PySpark's internals: a move fails by its name."""
+"""`spark_eos._pyspark_internals`: if PySpark moves an internal, the error names it."""
 
 import importlib
 import inspect

@@ -1,6 +1,6 @@
-"""Whole queries whose topics are deleted and created anew between two batches, under Spark's eyes.
+"""Whole Spark queries whose topics are deleted and recreated between two batches.
 
-What Spark itself notices depends on how many records the new source topic has.
+Whether Spark itself notices depends on the number of records in the new source topic.
 """
 
 from collections.abc import Callable

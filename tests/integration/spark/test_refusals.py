@@ -1,4 +1,4 @@
-"""What is refused, with words that help, before anything is written."""
+"""Queries that are refused with a helpful error before anything is written."""
 
 import re
 import tempfile

@@ -1,6 +1,6 @@
-"""What Spark itself would end with an error that names no cure, is refused with one; or explained.
+"""Starts at which Spark's own error would name no remedy are refused or explained with one.
 
-Each case has the query run on the same checkpoint again, and then does what the error advises.
+Each case runs the query on the same checkpoint again, then follows the error's advice.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""A group whose offsets are another query's: a script was copied, and its `group_id` was kept."""
+"""A group with another query's offsets: a script was copied with its `group_id`."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A row that can't be written fails its batch; the error names the row, which is not written."""
+"""A row that can't be written fails its batch; the error names the row."""
 
 from collections.abc import Callable
 from contextlib import closing

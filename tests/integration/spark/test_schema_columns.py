@@ -1,4 +1,4 @@
-"""What decoding and encoding make of a DataFrame's columns, with a real schema registry."""
+"""Decoding and encoding of a DataFrame's columns, with a real schema registry."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Several of Protobuf's messages in one topic, with a schema of text that refers to another."""
+"""Several Protobuf messages in one topic, with a text schema that refers to another."""
 
 import uuid
 from pathlib import Path

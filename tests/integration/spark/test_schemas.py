@@ -1,4 +1,4 @@
-"""Records of a real schema registry as columns, in queries of each API and delivery."""
+"""Records with schemas of a real registry as columns, in queries of each API and delivery."""
 
 import json
 import re

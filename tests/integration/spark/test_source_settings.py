@@ -1,4 +1,4 @@
-"""Client settings of the sink are those of the consumers that Spark's source has."""
+"""The consumers of Spark's source use the sink's client settings."""
 
 from kafka.protocol.consumer import FetchRequest
 from pyspark.sql import SparkSession

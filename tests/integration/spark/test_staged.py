@@ -1,4 +1,4 @@
-"""Queries whose batches are staged: each shape writes what a plain batch query would, once."""
+"""Staged queries: each shape writes the same rows as a plain batch query, once."""
 
 import json
 from collections import Counter

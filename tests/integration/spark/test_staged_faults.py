@@ -1,4 +1,4 @@
-"""Queries with staged delivery that die, wake up, or find something else than they left."""
+"""Staged queries that die, wake up, or find something other than what they left."""
 
 import json
 import os

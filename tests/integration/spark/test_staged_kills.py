@@ -1,4 +1,4 @@
-"""Queries of every shape that are killed at any moment write what a plain batch query does."""
+"""Queries of every shape, killed at any moment, write the same as a plain batch query."""
 
 import json
 import os

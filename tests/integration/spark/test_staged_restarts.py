@@ -1,4 +1,4 @@
-"""Staged queries that go on after a failure, a change of their own, or an operator's."""
+"""Staged queries that continue after a failure or after changes by users or operators."""
 
 import json
 import shutil

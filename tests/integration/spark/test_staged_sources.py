@@ -1,4 +1,4 @@
-"""Staged queries whose source has lost records since their batch was staged, or before."""
+"""Staged queries whose source lost records before or after a batch was staged."""
 
 import json
 import time

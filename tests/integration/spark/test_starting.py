@@ -1,4 +1,4 @@
-"""How a query starts: plain Python, spark-submit, and what is said where something is missing."""
+"""How a query starts: with plain Python or spark-submit, and the errors if something is missing."""
 
 import os
 import shutil

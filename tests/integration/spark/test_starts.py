@@ -1,4 +1,4 @@
-"""A start opens each cluster's connections once, and makes each check once."""
+"""A start opens each cluster's connections once and runs each check once."""
 
 import multiprocessing
 import threading

@@ -1,4 +1,4 @@
-"""Rows never go back to the topics that they were read from, whichever way the query takes."""
+"""Rows never go back to the topics that they were read from, whatever the query's delivery."""
 
 import re
 from collections.abc import Callable, Iterator

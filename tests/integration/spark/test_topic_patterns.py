@@ -1,4 +1,4 @@
-"""subscribePattern: which topics a query reads, and that it never reads what it writes."""
+"""subscribePattern: which topics a query reads, and that it never reads its own output."""
 
 import json
 import logging

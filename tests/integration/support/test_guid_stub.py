@@ -1,4 +1,4 @@
-"""The stub of `support.guid_stub` is to Confluent's client what a registry with GUIDs is."""
+"""To Confluent's client, `support.guid_stub` behaves like a registry with GUIDs."""
 
 import uuid
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The proxy of `support.proxy` does what it says, to the real broker's requests and answers."""
+"""`support.proxy` applies its faults to a real broker's requests and answers."""
 
 import threading
 import time

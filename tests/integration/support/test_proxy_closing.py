@@ -1,4 +1,4 @@
-"""The proxy, closed while clients connect."""
+"""The proxy is closed while clients connect."""
 
 import gc
 import socket

@@ -1,4 +1,4 @@
-"""What makes brokers and Spark sessions start sooner must be used, and must never be in the way."""
+"""Class archives, which speed up starts of brokers and Spark, are used and never cause failures."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""An embedded Kafka of several nodes, which fail one by one."""
+"""An embedded Kafka of several nodes that fail one by one."""
 
 import functools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the wait for a topic's ends leaves behind."""
+"""Waiting for a topic's end offsets leaves nothing behind."""
 
 import gc
 import uuid

@@ -1,4 +1,4 @@
-"""`spark_eos.testing`: records into topics, out of them, and queries in between."""
+"""`spark_eos.testing`: producing and consuming records, with queries in between."""
 
 import datetime
 import threading

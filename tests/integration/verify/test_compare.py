@@ -1,4 +1,4 @@
-"""Outputs compared with what is expected, each difference planted on the real broker."""
+"""Outputs compared with expected rows, with each difference planted on the real broker."""
 
 import threading
 from pathlib import Path

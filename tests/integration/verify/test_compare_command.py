@@ -1,4 +1,4 @@
-"""``spark-eos verify --expect``: what it prints, its exit statuses, what it leaves behind."""
+"""``spark-eos verify --expect``: its output, exit statuses and cleanup."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The verifier, on outputs in which each anomaly was planted on the real broker."""
+"""The verifier, on outputs with planted anomalies on the real broker."""
 
 import threading
 from typing import Any

@@ -1,4 +1,4 @@
-"""The verifier on a query that reads another cluster than it writes to: two real brokers."""
+"""The verifier on a query that reads from one cluster and writes to another: two real brokers."""
 
 import threading
 from collections.abc import Mapping

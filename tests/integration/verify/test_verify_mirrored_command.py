@@ -1,4 +1,4 @@
-"""``spark-eos verify`` on a query that reads another cluster than it writes to."""
+"""``spark-eos verify`` on a query that reads from one cluster and writes to another."""
 
 import json
 import shlex

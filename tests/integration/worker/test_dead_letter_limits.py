@@ -1,4 +1,4 @@
-"""How many dead letters a task may write in one attempt, and what it says of those beyond."""
+"""How many dead letters a task may write in an attempt, and its error for any more."""
 
 from collections.abc import Iterator
 from typing import Any

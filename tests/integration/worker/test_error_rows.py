@@ -1,7 +1,7 @@
 """Each verdict on TxnOffsetCommit's errors, for one partition of a request with two.
 
-The broker accepts the whole request; the proxy changes its answer. Whatever is not retried until
-it is accepted must leave nothing behind, of the partition that was accepted neither.
+The broker accepts the whole request; the proxy changes its answer. Unless the request is retried
+until it is accepted, nothing may remain, even of the accepted partition.
 """
 
 import uuid

@@ -1,4 +1,4 @@
-"""How the worker's producer ends: by a fatal error that is named, or given up."""
+"""How the worker's producer ends: with a fatal error that is named, or dropped."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""Idle for longer than the brokers remember transactional ids and producers.
+"""Queries that are idle for longer than brokers remember transactional ids and producers.
 
 Kafka forgets both after days; the broker here does so after seconds.
 """

@@ -1,4 +1,4 @@
-"""A broker that does not lead a partition any more, or not yet; without Spark."""
+"""A broker that no longer leads a partition, or does not lead it yet; without Spark."""
 
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor

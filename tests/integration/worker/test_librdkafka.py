@@ -1,4 +1,4 @@
-"""librdkafka by its C API: what is handed over by columns arrives, and what fails is told."""
+"""librdkafka through its C API: rows passed as columns arrive, and failures are reported."""
 
 import ctypes
 import random

@@ -1,6 +1,6 @@
-"""Requests and answers that are lost, late, doubled or cut off; nothing twice, nothing lost.
+"""Requests and answers that are lost, late, repeated or cut off; no row is lost or duplicated.
 
-A late request must find that its producer's epoch, or its member id, is dead.
+When a late request arrives, its producer's epoch or member id must already be fenced.
 """
 
 import threading

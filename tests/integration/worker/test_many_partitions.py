@@ -1,4 +1,4 @@
-"""What a task does for each source partition takes no more work the more partitions it has."""
+"""A task's work per source partition does not grow with the number of partitions."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Rows that come out of their order, or to two tasks, once others after them are committed."""
+"""Rows that come out of order, or to two tasks, after later rows are committed."""
 
 import functools
 import re

@@ -1,6 +1,6 @@
-"""A cluster whose brokers do not all speak the same versions yet, or that is upgraded meanwhile.
+"""A cluster with brokers of different versions, or that is upgraded while a query runs.
 
-The proxy lowers what the broker says of itself on some connections.
+The proxy lowers the versions that the broker reports on some connections.
 """
 
 from typing import Any

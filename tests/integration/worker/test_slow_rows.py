@@ -1,4 +1,4 @@
-"""Rows that come slowly, or that brokers take slowly: transactions end in time all the same."""
+"""Rows that come slowly, or that brokers accept slowly: transactions still end in time."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""Source records that are read again by their positions."""
+"""Source records are read again by position."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Records of 1970 and before: librdkafka takes the timestamp 0 for the time of writing."""
+"""Records of 1970 and before: librdkafka replaces the timestamp 0 with the current time."""
 
 import time
 from collections.abc import Sequence

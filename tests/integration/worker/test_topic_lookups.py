@@ -1,4 +1,4 @@
-"""A worker looks topics up as seldom as it can, and anew after a failure."""
+"""A worker looks topics up as rarely as possible, and again after a failure."""
 
 import json
 

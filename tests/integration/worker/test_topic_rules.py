@@ -1,6 +1,6 @@
-"""What topics take is known before rows are sent; on the real broker, without Spark.
+"""Workers know topics' limits before they send rows; on the real broker, without Spark.
 
-A task writes in the same way in classic Spark and on Connect.
+Tasks write in the same way in classic Spark and on Connect.
 """
 
 import random

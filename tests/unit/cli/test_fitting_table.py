@@ -1,4 +1,4 @@
-"""Tables that fit the terminal without cutting what is in them."""
+"""Tables that fit the terminal without truncating their contents."""
 
 import io
 import re

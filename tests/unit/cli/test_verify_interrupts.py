@@ -1,4 +1,4 @@
-"""How `spark-eos verify` ends by a signal, wherever it arrives."""
+"""How `spark-eos verify` ends on a signal, whenever it arrives."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Every public function refuses an argument of a wrong type, with its name and the types it has."""
+"""Public functions refuse arguments of a wrong type; errors name the argument and its types."""
 
 import dataclasses
 import inspect

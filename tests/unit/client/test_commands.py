@@ -1,4 +1,4 @@
-"""Commands in texts: each can be pasted into a shell, and names its cluster."""
+"""Commands in messages can be pasted into a shell and name their cluster."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What is used of kafka-python within is in one file, and its settings are known."""
+"""Only one file uses kafka-python's internals, and its settings are known."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""Client settings of security: what is taken, what is refused, and what stays hidden."""
+"""Security settings of clients: which are accepted, which are refused, and which stay hidden."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Client settings under other clients' names are refused with librdkafka's."""
+"""Settings with other clients' names are refused; errors give librdkafka's names."""
 
 from typing import Any
 

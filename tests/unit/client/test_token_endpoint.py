@@ -1,4 +1,4 @@
-"""What a token endpoint may do with a client secret, and with the client's time."""
+"""How a token endpoint could misuse a client secret or delay the client."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Which change of delivery is refused, by the checkpoint's marker, and what a query is told."""
+"""Changes of delivery that the checkpoint's marker forbids, and their errors."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Checkpoints that Spark can't continue from are refused before the query starts, with a cure."""
+"""Checkpoints that Spark can't continue from are refused at the start, with a remedy."""
 
 from collections.abc import Mapping, Sequence
 

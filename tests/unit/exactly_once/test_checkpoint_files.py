@@ -1,4 +1,4 @@
-"""Checkpoints read without a JVM: which places they may lie in."""
+"""Checkpoints read without a JVM: supported locations."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What becomes of a batch with dead letters, by what its tasks report in each attempt."""
+"""A batch with dead letters: its result, given the tasks' reports in each attempt."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run refuses of its group's offsets."""
+"""Group offsets that a run refuses."""
 
 import pytest
 

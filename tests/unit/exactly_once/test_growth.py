@@ -1,4 +1,4 @@
-"""What the driver does for each partition takes no more work the more partitions there are."""
+"""The driver's work per partition does not grow with the number of partitions."""
 
 import sys
 from collections.abc import Callable

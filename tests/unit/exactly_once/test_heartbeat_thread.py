@@ -1,4 +1,4 @@
-"""The heartbeat thread: when it asks whether heartbeats are due, how it ends, what it logs."""
+"""The heartbeat thread: when it checks for due heartbeats, how it ends, and what it logs."""
 
 import threading
 from collections.abc import Callable

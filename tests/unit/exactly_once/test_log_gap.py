@@ -1,4 +1,4 @@
-"""Logs that Spark wrote asynchronously, and of which it would not start."""
+"""Asynchronously written logs from which Spark would not start."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The marker in a checkpoint: one that is whole is there at every moment, whoever writes."""
+"""The marker in a checkpoint: there is a complete marker at all times, whoever writes it."""
 
 import json
 from collections.abc import Iterator

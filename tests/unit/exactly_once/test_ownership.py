@@ -1,4 +1,4 @@
-"""Whether a group's offsets are another query's, by what their texts tell."""
+"""Whether a group's offsets belong to another query, according to their texts."""
 
 from dataclasses import replace
 

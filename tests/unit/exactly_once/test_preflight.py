@@ -1,4 +1,4 @@
-"""What brokers have to be able to do."""
+"""Required features of brokers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The options of the progress topic check themselves."""
+"""The options of the progress topic are validated."""
 
 from typing import Any
 

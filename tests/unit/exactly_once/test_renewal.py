@@ -1,4 +1,4 @@
-"""Renewal of a group's offsets where no batch is run."""
+"""Renewal of a group's offsets while no batch is running."""
 
 import logging
 from contextlib import closing

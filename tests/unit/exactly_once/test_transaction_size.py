@@ -1,4 +1,4 @@
-"""How large transactions are after some took too long."""
+"""The size of transactions after some took too long."""
 
 from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once.batch import _TransactionSize

@@ -1,4 +1,4 @@
-"""What was written on the day of format 2 is still read: `format-2.json` is never made again."""
+"""Files and texts of format 2 can still be read; `format-2.json` is never regenerated."""
 
 import json
 import uuid

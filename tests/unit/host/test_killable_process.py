@@ -1,4 +1,4 @@
-"""Processes that tests have started end with them, however a test run ends."""
+"""Processes started by tests end with the test run, however it ends."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What needs Linux has its other way, for macOS; forced here, since no test runs there."""
+"""Code that needs Linux has an alternative for macOS, which these tests force on Linux."""
 
 import errno
 import os

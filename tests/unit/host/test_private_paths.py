@@ -1,4 +1,4 @@
-"""Directories that are nobody's but this user's."""
+"""Directories that only this user may access."""
 
 import grp
 import os

@@ -1,4 +1,4 @@
-"""Our own processes run the installed modules, whatever lies in the working directory."""
+"""spark-eos' processes run the installed modules, whatever is in the working directory."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""An archive is unpacked as a whole, to where it is asked to, or not at all."""
+"""An archive is unpacked completely into the requested directory, or not at all."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Options of jobs that write records with the schemas of a registry."""
+"""Options of jobs that write records with a registry's schemas."""
 
 from pathlib import Path
 

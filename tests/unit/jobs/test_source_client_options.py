@@ -1,4 +1,4 @@
-"""Options of commands that read another cluster."""
+"""Options of commands that read from another cluster."""
 
 import json
 from pathlib import Path

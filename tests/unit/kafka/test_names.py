@@ -1,4 +1,4 @@
-"""Names that would be taken for others: in ACLs, in transactional ids, on a terminal."""
+"""Names that could be confused with others: in ACLs, in transactional ids, on a terminal."""
 
 from typing import Any
 

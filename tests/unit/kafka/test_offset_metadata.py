@@ -1,4 +1,4 @@
-"""What is kept with committed offsets: the partitions the group has known, what is in suspect."""
+"""Metadata of committed offsets: the partitions known to the group, and suspect ranges."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The messages that kafka-python lacks: bytes worked out by hand, and all versions of each."""
+"""Messages that kafka-python lacks: all versions, and bytes derived manually."""
 
 import re
 import uuid

@@ -1,4 +1,4 @@
-"""A group's transactional ids match its own pattern only."""
+"""A group's transactional ids match only its own pattern."""
 
 import re
 

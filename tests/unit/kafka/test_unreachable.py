@@ -1,4 +1,4 @@
-"""A cluster that does not answer: what is waited for is logged long before the wait ends."""
+"""A cluster that does not answer: the log says so long before the wait ends."""
 
 import contextlib
 import logging

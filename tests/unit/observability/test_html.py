@@ -1,4 +1,4 @@
-"""What a notebook shows of a report, a sink and a status: as text, escaped, without secrets."""
+"""A report, a sink and a status in a notebook: escaped text without secrets."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What operators see of a query: log lines, joined progress."""
+"""What operators see of a query: log lines and joined progress."""
 
 import json
 import logging

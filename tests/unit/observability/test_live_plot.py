@@ -1,4 +1,4 @@
-"""The live plot: what it draws, when, and where it shows it."""
+"""The live plot: what it draws, when, and where."""
 
 import base64
 import io

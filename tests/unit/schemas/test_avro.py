@@ -1,4 +1,4 @@
-"""Avro as columns: types, resolution, and what can't be read or written."""
+"""Avro as columns: types, resolution, and values that can't be read or written."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""Changes of Avro's schemas that would give another value."""
+"""Changes of Avro schemas that would result in different values."""
 
 import json
 from typing import Any

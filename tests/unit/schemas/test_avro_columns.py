@@ -1,4 +1,4 @@
-"""Avro read and written as columns is what it is one by one, whatever the records are."""
+"""Avro read and written by column gives the same results as row by row, for any records."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What a registry answers: a bad record, an outage, or a refusal; and that no secret is shown."""
+"""A registry's answers: bad records, outages and refusals; and secrets that stay hidden."""
 
 import logging
 import pickle

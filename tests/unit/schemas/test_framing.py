@@ -1,4 +1,4 @@
-"""Where records have their schema's id, and what each format makes of them, without Spark."""
+"""Where records have their schema's id, and how each format decodes them; without Spark."""
 
 import json
 import uuid

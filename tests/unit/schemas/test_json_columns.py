@@ -1,4 +1,4 @@
-"""JSON read and written as columns is what it is row by row, whatever the records are."""
+"""JSON read and written by column gives the same results as row by row, for any records."""
 
 import json
 import random

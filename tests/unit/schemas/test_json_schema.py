@@ -1,4 +1,4 @@
-"""JSON as columns: types, what readers ask for, and what can't be read or written."""
+"""JSON as columns: types, readers' schemas, and values that can't be read or written."""
 
 import datetime
 import json

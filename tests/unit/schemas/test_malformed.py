@@ -1,4 +1,4 @@
-"""Schemas, records and columns that are malformed, or made to do harm: errors, in little time."""
+"""Malformed or malicious schemas, records and columns soon result in errors."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Which versions of subjects a query has begun with, in its checkpoint's directory."""
+"""The subject versions that a query began with, stored in its checkpoint's directory."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Protobuf as columns: types, resolution, indexes, and what can't be read or written."""
+"""Protobuf as columns: types, resolution, indexes, and values that can't be read or written."""
 
 import base64
 import datetime

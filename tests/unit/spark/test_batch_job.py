@@ -1,4 +1,4 @@
-"""How many partitions a task of a Spark version may read."""
+"""The number of partitions that a task may read, by Spark version."""
 
 import pytest
 

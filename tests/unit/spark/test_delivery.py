@@ -1,4 +1,4 @@
-"""The delivery of a run: the stream's own, or staged as its checkpoint was begun."""
+"""The delivery of a run: the stream's own, or staged if the checkpoint began that way."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is left of the text that Spark gives for a query that has failed."""
+"""The cause extracted from Spark's error text of a failed query."""
 
 import pytest
 

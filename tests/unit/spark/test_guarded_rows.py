@@ -1,4 +1,4 @@
-"""Guarded functions on Arrow batches of any bytes and times, without Spark: each row stays one."""
+"""Guarded functions on Arrow batches of arbitrary bytes and times: one row each; without Spark."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Plans as Spark prints them, of batches that ran before they are written."""
+"""Printed plans of batches that ran before they were written."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What becomes of bad rows, by what their frame has; on Arrow batches, without Spark."""
+"""How bad rows are handled, depending on the frame's columns; on Arrow batches, without Spark."""
 
 from typing import Any
 

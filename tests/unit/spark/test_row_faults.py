@@ -1,4 +1,4 @@
-"""Which exceptions are a row's fault, which may be an outage, and how rows at fault are found."""
+"""Which exceptions are a row's fault, which may be outages, and how rows at fault are found."""
 
 import asyncio
 import builtins

@@ -1,4 +1,4 @@
-"""Errors of other processes: told by their signature, whatever else a text says."""
+"""Errors of other processes are identified by their signature, whatever else a text contains."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Options of the sink that are refused, with words that help."""
+"""Sink options that are refused with helpful errors."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Paths that Spark reads, and files on an object store whose answer is lost."""
+"""Paths for Spark, and writes to an object store whose answers are lost."""
 
 from typing import Any
 

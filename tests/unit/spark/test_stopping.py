@@ -1,4 +1,4 @@
-"""What is left of an error when its query is stopped; `test_batches.py` has it on a real query."""
+"""Errors of a stopped query; `test_batches.py` tests them on a real query."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Which sources a staged query may have, and which topics of theirs are ours to look after."""
+"""Sources that a staged query may have, and which of their topics the sink checks."""
 
 import pytest
 

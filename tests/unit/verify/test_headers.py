@@ -1,4 +1,4 @@
-"""Dead letters are read whatever their source records' headers claim."""
+"""Dead letters are parsed correctly whatever their source records' headers contain."""
 
 from spark_eos.verify.headers import Letter, dead_letter
 

@@ -1,4 +1,4 @@
-"""An offset's text names a source partition only in the format that spark-eos writes."""
+"""An offset's text names a source partition only if it is in spark-eos' format."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""Expected rows in Parquet files: which are read, and which are refused before they are."""
+"""Expected rows in Parquet files: which are read, and which are refused before reading."""
 
 from collections.abc import Callable
 from pathlib import Path

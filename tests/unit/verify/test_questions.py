@@ -1,4 +1,4 @@
-"""The questions' answers, against the same questions asked of each id in Python."""
+"""The verifier's SQL queries give the same answers as Python code for each id."""
 
 from collections import Counter
 from collections.abc import Iterable

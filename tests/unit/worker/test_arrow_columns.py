@@ -1,4 +1,4 @@
-"""The columns that Spark hands to a task, as the task needs them."""
+"""Columns from Spark are converted to the columns that a task needs."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How many dead letters a batch may have, and how that is divided among its partitions."""
+"""How many dead letters a batch may have, and how the limit is divided among its partitions."""
 
 from typing import Any
 

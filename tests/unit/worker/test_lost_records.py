@@ -1,4 +1,4 @@
-"""Which records were lost, by offsets alone."""
+"""Lost records, determined from offsets alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plans of batches: ranges, numbers of tasks."""
+"""Plans of batches: ranges and numbers of tasks."""
 
 import pickle
 import uuid

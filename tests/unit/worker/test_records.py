@@ -1,4 +1,4 @@
-"""Rows of a task, split by the records they were made of."""
+"""A task's rows, split by their source records."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Transactional ids are made of what this user has written, whatever others put in its way."""
+"""Transactional ids depend only on files of this user, whatever other users create."""
 
 import os
 import re

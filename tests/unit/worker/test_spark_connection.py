@@ -1,4 +1,4 @@
-"""What a worker does to its connection with Spark, to have it answer at once."""
+"""A worker configures its connection to Spark so that Spark is answered at once."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Which producer of a worker process a task gets."""
+"""Which of a worker process's producers a task gets."""
 
 from collections.abc import Iterator
 from dataclasses import replace
