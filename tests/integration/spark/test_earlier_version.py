@@ -1,4 +1,4 @@
-"""An earlier version's query continues with this version, and back, under load: `make test-upgrade`.
+"""An earlier version's query continues with this one, and back, under load: `make test-upgrade`.
 
 The versions share the checkpoint, the group's offsets with their texts, the progress topic and the
 dead letters.
