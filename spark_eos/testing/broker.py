@@ -50,7 +50,7 @@ class EmbeddedKafka:
         heap: Maximum heap of each JVM, as in ``-Xmx``. With few records, a node uses about 200 MB
             of memory.
         port: Client port of the first node; the other nodes use the ports that follow it. By
-            default, all ports are chosen freely.
+            default, free ports are chosen.
         advertised_port: Port to which clients are redirected once connected, such as that of a
             proxy in front of the broker; or a list with a port for each node. By default the
             client port.
@@ -60,8 +60,8 @@ class EmbeddedKafka:
         nodes: The nodes; ``nodes[0]`` has the id 1.
 
     Raises:
-        ValueError: `nodes` is less than 1, the number of advertised ports is not that of the
-            nodes, or there are too few ports from `port` on.
+        ValueError: `nodes` is less than 1, the number of advertised ports differs from `nodes`, or
+            `port` leaves too few ports for all nodes.
         BrokerStartError: From `start`: Kafka does not start; the message ends with its log, or
             says that `port` is in use.
         spark_eos._jars.jar_sets.JarError: From `start`: a jar's checksum differs from the lock's.
@@ -165,7 +165,7 @@ class EmbeddedKafka:
                 ports = cluster_ports(self._clients, self._advertised, secured)
                 for node in self.nodes:
                     node.settle(ports)
-                self._admin = None  # it has the earlier ports
+                self._admin = None  # it still has the earlier ports
             start_together(stopped, self._create_credentials)
 
         # Another process may take a port between our choice and Kafka's start.
@@ -246,14 +246,14 @@ class EmbeddedKafka:
     def group_coordinator(self, group_id: str) -> KafkaNode:
         """Return the node that coordinates a group.
 
-        Raises the errors of `leader`: LookupError as long as there has been no group.
+        Raises the same errors as `leader`: LookupError as long as there has been no group.
         """
         return self.leader(*self.group_partition(group_id))
 
     def transaction_coordinator(self, transactional_id: str) -> KafkaNode:
         """Return the node that coordinates a transactional id.
 
-        Raises the errors of `leader`: LookupError as long as there has been no transaction.
+        Raises the same errors as `leader`: LookupError as long as there has been no transaction.
         """
         return self.leader(*self.transaction_partition(transactional_id))
 

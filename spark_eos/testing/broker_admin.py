@@ -27,7 +27,7 @@ TIMEOUT = 30.0
 _ATTEMPT: Final = 3.0
 Ends = dict[int, int]
 """Offsets by partition number."""
-_TIMED_OUT: Final = KafkaError._TIMED_OUT  # noqa: SLF001 - it has no other name
+_TIMED_OUT: Final = KafkaError._TIMED_OUT  # noqa: SLF001 - it has no public name
 _NOT_YET: Final = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -54,7 +54,7 @@ def admin_client(address: str) -> AdminClient:
 def answers(admin: AdminClient, node: int) -> bool:
     """Return True if a node serves requests; wait up to a second for its answer."""
     try:
-        # The metadata lists a broker only once it can host partitions.
+        # The metadata lists a broker only when the broker can host partitions.
         return node in admin.list_topics(timeout=1).brokers
     except KafkaException:
         return False
@@ -136,7 +136,7 @@ def await_partitions(admin: AdminClient, topic: str, count: int) -> None:
     """Wait until a topic has `count` usable partitions; 0 waits until the topic is gone."""
 
     def usable() -> bool:
-        # Ask for this topic only: a broker used by many tests has thousands.
+        # Ask for this topic only: a broker used by many tests has thousands of topics.
         partitions = admin.list_topics(topic, _ATTEMPT).topics[topic].partitions
         if len(partitions) != count or any(p.leader < 0 for p in partitions.values()):
             return False

@@ -29,7 +29,7 @@ _Partition = Mapping[str, Any]
 
 
 class Leaders:
-    """Asks a cluster at the given addresses, over a new connection each time."""
+    """Queries a cluster at the given addresses, over a new connection each time."""
 
     def __init__(self, servers: str, timeout: float) -> None:
         self._addresses = deque(servers.split(","))
@@ -123,7 +123,7 @@ class Leaders:
         return partitions
 
     def _ask(self, question: Callable[[KafkaAdminClient], _Answer]) -> _Answer:
-        """Return a node's answer; ask the next node if one is away."""
+        """Return a node's answer; if a node does not answer, ask the next one."""
 
         def ask() -> _Answer:
             try:

@@ -95,7 +95,7 @@ class EmbeddedServer(ABC):
         self._start_timeout = start_timeout
         self._has_run = False
         self._logged_before = 0  # length of the log before the latest start
-        # They must not refer to this object, or the finalizer would keep the object alive.
+        # The remains must not refer to this object, or the finalizer would keep it alive.
         self._remains = _Remains()
         # The finalizer also runs when the interpreter exits.
         self._finalizer = weakref.finalize(self, self._remains.discard)
@@ -223,7 +223,7 @@ class EmbeddedServer(ABC):
         self._logged_before = len(self.log())
         if self._remains.guard is None:
             self._remains.guard = Guard(directory)
-        # Keep the process right away, so that it is removed however the wait ends.
+        # Store the process right away, so that it is removed no matter how the wait ends.
         self._remains.process = ServerProcess(
             command,
             directory=directory,
@@ -286,7 +286,7 @@ def on_free_ports(attempts: int = 5) -> Retrying:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as listener:
-        # Java's servers set this too: connections that have just ended don't count.
+        # Java's servers set this option too: with it, connections that have just ended don't count.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))

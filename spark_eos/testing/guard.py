@@ -15,7 +15,7 @@ DISMISSED = -1
 def main(directory: str) -> None:
     """Read process ids, one per line; once the owner is gone, kill the server and clean up."""
     pid = NOTHING
-    # The operating system closes the owner's end of the pipe however the owner dies.
+    # The operating system closes the owner's end of the pipe no matter how the owner dies.
     for line in sys.stdin:
         pid = int(line)
     if pid == DISMISSED:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-# Every pytest run in the environment loads this module, so it imports dependencies on use.
+# Every pytest run in the environment loads this module, so it imports dependencies lazily.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -18,7 +18,7 @@ _LOG_LINES = 60
 
 @contextmanager
 def _shown(config: pytest.Config) -> Iterator[None]:
-    """Show output in the meantime: downloads and preparations take a while the first time."""
+    """Don't capture output in this context: first downloads and preparations take a while."""
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is None:
         yield

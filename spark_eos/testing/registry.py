@@ -32,7 +32,7 @@ _SETTINGS: Final = {
     "quarkus.http.access-log.pattern": "%m %U %s",
 }
 _LISTENING: Final = re.compile(rf"Listening on: http://{re.escape(HOST)}:(\d+)")
-# Variables that a JVM may need. The registry would take others, such as LOG_LEVEL, as settings.
+# Variables that a JVM may need. The registry would use others, such as LOG_LEVEL, as settings.
 _VARIABLES: Final = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH")
 
 

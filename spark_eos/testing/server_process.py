@@ -26,7 +26,7 @@ class Guard:
 
     def watch(self, pid: int) -> None:
         """Set the server's current process id; ``guard.NOTHING`` means none."""
-        # If somebody has killed the guard, carry on without it.
+        # If the guard has been killed, continue without it.
         with contextlib.suppress(BrokenPipeError):
             print(pid, file=self._process.stdin, flush=True)
 

@@ -27,7 +27,7 @@ from spark_eos.errors import (
 from spark_eos.verify.partitions import by_topic, name_of
 
 _PAUSE: Final = 0.05
-# Maximum and minimum number of seconds for one attempt, after which leaders are looked up again.
+# Maximum and minimum number of seconds for an attempt; leaders are looked up again afterwards.
 _ATTEMPT: Final = 5.0
 _SHORTEST: Final = 0.1
 # Seconds after which a broker that does not answer counts as down.
@@ -68,18 +68,18 @@ def check(code: int) -> None:
 
 
 class Identity(NamedTuple):
-    """The ids of a cluster and its topics, which tell them apart from others of the same names."""
+    """The ids of a cluster and its topics, which distinguish them from others of the same names."""
 
     cluster: str
     topics: Mapping[str, uuid.UUID]
 
 
-# An admin client won't do. kafka-python's doesn't wait for stable offsets, keeps using a
-# coordinator that has moved, gives up on the first partition's error, and can't fetch control
-# records. librdkafka's aborts the process if the connection to a coordinator is lost at the wrong
-# moment (librdkafka issue 4605).
+# Neither admin client is suitable. kafka-python's client doesn't wait for stable offsets, keeps
+# using a coordinator that has moved, gives up on the first partition's error, and can't fetch
+# control records. librdkafka's client aborts the process if the connection to a coordinator is lost
+# at the wrong moment (librdkafka issue 4605).
 class Cluster:
-    """Connections to one cluster; if a listener refuses the client, raises the reason at once."""
+    """Connections to one cluster; raises an error at once if a listener refuses the client."""
 
     def __init__(self, settings: ClientSettings, timeout: float) -> None:
         self.settings = settings
@@ -180,7 +180,7 @@ class Cluster:
         return f"{broker} ({self._manager.addresses().get(broker, 'unknown')})"
 
     def coordinator(self, kind: CoordinatorType, key: str, seconds: float) -> Any:
-        """Ask any broker for a coordinator; the answer has an error code or the node id."""
+        """Ask any broker for a coordinator; the answer contains an error code or the node id."""
         request = FindCoordinatorRequest(key_type=kind.value, coordinator_keys=[key], min_version=4)
         return self.send(request, None, seconds).coordinators[0]
 
@@ -214,7 +214,7 @@ class Cluster:
         return answer
 
     def not_compacted(self, topics: Collection[str]) -> list[str]:
-        """Raise VerificationError if a topic is compacted; return notes on those it can't check."""
+        """Raise VerificationError if a topic is compacted; return notes where that is unknown."""
         notes = []
         for topic in topics:
             policy = self.ask(
@@ -272,7 +272,7 @@ class Cluster:
         isolation: IsolationLevel,
         seconds: float,
     ) -> dict[TopicPartition, int]:
-        """Return the offsets of the first partition and of others with the same leader."""
+        """Return the offsets of the first partition and of all others with the same leader."""
         leader = self.leader(partitions[0], seconds)
         topic_class = ListOffsetsRequest.ListOffsetsTopic
         led = by_topic(

@@ -259,7 +259,7 @@ class _Comparing:
     def _examples(
         self, cases: Mapping[Difference, Sequence[_Case]]
     ) -> dict[Difference, list[RowExample]]:
-        """Read the keys and values of cases; rows removed in the meantime have neither."""
+        """Read the keys and values of the cases; rows removed in the meantime have neither."""
         all_cases = [case for kind_cases in cases.values() for case in kind_cases]
         wanted = _picked(self.expected, {source for source, *_ in all_cases if source is not None})
         seen = _picked(self.visible, {first for _, first, *_ in all_cases if first is not None})

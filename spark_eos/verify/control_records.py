@@ -17,8 +17,8 @@ from spark_eos.verify.partitions import name_of
 
 _AT_ONCE: Final = 16 << 20
 _BY_NAME: Final = 12  # the last version of Fetch that identifies topics by name
-_ENDS_TRANSACTION: Final = (0, 1)  # abort and commit; KRaft's control records, for one, don't
-_NOBODY: Final = -1  # the producer id in records written without one
+_ENDS_TRANSACTION: Final = (0, 1)  # abort and commit, unlike KRaft's control records
+_NOBODY: Final = -1  # the producer id in batches that were written without one
 
 
 class Fate(enum.IntEnum):
@@ -42,7 +42,7 @@ class Uncommitted(NamedTuple):
 def uncommitted(
     cluster: Cluster, partition: TopicPartition, low: int, end: int, advance: Callable[[int], None]
 ) -> Iterator[Uncommitted]:
-    """Yield the records below ``end`` whose transactions were not committed, or may not be."""
+    """Yield the records below ``end`` whose transactions are not known to be committed."""
     pending: dict[int, list[list[int]]] = {}
     for first, last, batch in _batches(cluster, partition, low, end, advance):
         if batch is None:
@@ -97,7 +97,7 @@ def _batches(
             if batch.base_offset >= end:
                 advance(end - before)
                 return
-            if batch.next_offset > offset:  # otherwise it lies before the requested offset
+            if batch.next_offset > offset:  # otherwise, the batch lies before the requested offset
                 yield max(offset, batch.base_offset), batch.last_offset, batch
                 offset = batch.next_offset
         if offset == before:

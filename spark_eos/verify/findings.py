@@ -209,7 +209,7 @@ class Findings(Result[Kind, Example]):
         isolation_level: ``read_committed`` or ``read_uncommitted``.
         complete: Whether input that is not yet processed counts as an anomaly.
         input_gone: Number of outputs whose input was removed by retention. They count neither as
-            sound nor as outputs of no input.
+            sound nor as outputs without an input.
         group: The group's offsets, if a group was given.
 
     Examples:

@@ -8,9 +8,9 @@ from confluent_kafka import Message
 
 from spark_eos._client.confluent_traps import headers_of
 
-# `bytes.isdigit` won't do: it accepts thousands of digits, on which `int` raises.
+# `bytes.isdigit` is not enough: it accepts thousands of digits, on which `int` raises.
 _NUMBER: Final = re.compile(rb"[0-9]{1,19}")
-# The prefix of each style, with its header for the group; docs/dead-letters.md promises them.
+# Each style's prefix and its header for the group, as promised in docs/dead-letters.md.
 _STYLES: Final = {
     "__dlq.errors.": "group",
     "__streams.errors.": "group",
@@ -45,7 +45,7 @@ def dead_letter(headers: Iterable[tuple[str, bytes | None]]) -> Letter:
     reasons = [at for at, name in enumerate(names) if name.removesuffix(_REASON) in _STYLES]
     if not reasons:
         return Letter()
-    # Headers copied from the source record come before or after the explanation. Ignore them.
+    # Headers copied from the source record come before or after the explanation and are ignored.
     last = reasons[-1]
     style = names[last].removesuffix(_REASON)
     values: dict[str, bytes] = {}

@@ -17,9 +17,9 @@ from spark_eos.verify.partitions import Partitions, name_of
 # The metadata text of an offset in a progress topic names the source partition by the source
 # cluster's id, topic, topic id in hexadecimal digits, and partition:
 # {"spark-eos": 2, ..., "source": [...]}. In a staged query, the text describes the batch that was
-# staged last: "staged": {...}. This module parses the text without the code that writes it.
+# staged last: "staged": {...}. This module doesn't use the code that writes the text.
 _FORMAT: Final = "spark-eos"
-# Offsets that a staged query publishes for monitoring are not its progress.
+# Offsets that a staged query publishes for monitoring don't count as its progress.
 _PUBLISHED: Final = '{"spark-eos":2,"position":'
 _MOST_CHARS: Final = 4_096
 _UUID: Final = re.compile(r"[0-9a-f]{32}")
@@ -101,13 +101,13 @@ class MirroredDelivery:
         return InputOffsets(committed, tuple(map(name_of, sorted(unstable))))
 
     def _awaited(self, stored: Offsets) -> set[TopicPartition]:
-        """Return the partitions whose next offset may stand for an input, even a first one."""
+        """Return the partitions whose next offset, even the first, may stand for an input."""
         sources = {
             partition: source
             for partition, source in _sources(stored).items()
             if source is not None
         }
-        # A group in its first transaction has no progress yet, and may get it in any topic.
+        # A group in its first transaction has no progress yet, and may commit it in any topic.
         topics = sorted({topic for topic, _ in sources})
         counts = self._target.partition_counts(topics or None)
         # A progress partition never changes its source partition.
@@ -154,14 +154,14 @@ class MirroredDelivery:
         )
         if source.cluster != read.cluster:
             raise VerificationError(
-                f"{what} cluster {source.cluster!r}, but --source-bootstrap-servers leads to "
+                f"{what} cluster {source.cluster!r}, but --source-bootstrap-servers points to "
                 f"cluster {read.cluster!r}: give the cluster that the query reads"
             )
         topic_id = read.topics.get(source.topic, NO_ID)
         if NO_ID not in (source.topic_id, topic_id) and source.topic_id != topic_id:
             raise VerificationError(
-                f"{what} topic id {source.topic_id}, but the topic that "
-                f"--source-bootstrap-servers leads to has topic id {topic_id}: it was deleted and "
+                f"{what} topic id {source.topic_id}, but the topic at "
+                f"--source-bootstrap-servers has topic id {topic_id}: it was deleted and "
                 "recreated, or it belongs to another cluster"
             )
 
@@ -176,7 +176,7 @@ class Source(NamedTuple):
 
 
 def source_of(text: str) -> Source | None:
-    """Return the source partition that an offset's text names; None if it names none."""
+    """Return the source partition that an offset's text names, or None."""
     fields = _fields(text)
     try:
         version, (cluster, topic, topic_id, partition) = fields[_FORMAT], fields["source"]

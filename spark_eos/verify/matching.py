@@ -50,7 +50,7 @@ class Matching:
         return self.position_header is not None
 
     def missing(self, records: int, topics: Collection[str]) -> VerificationError:
-        """Return the error for outputs none of which has the header or key to match by."""
+        """Return the error for outputs that all lack the header or key to match by."""
         if self.by_position:
             what = f"a header {self.position_header!r} (--position-header)"
             remedy = (
@@ -163,7 +163,7 @@ class Outputs:
         self._name = matching.name()
         self._inputs = inputs
         self._outputs = outputs
-        # Dead letters have their source's position in headers of their own.
+        # Dead letters hold their source's position in their own headers.
         self._dead_letter_partitions = {
             base >> SHIFT
             for partition, base in outputs.bases.items()
@@ -172,7 +172,7 @@ class Outputs:
         self._group = None if group_id is None else group_id.encode()
         # A record whose headers name no topic is not a dead letter, so it is judged.
         self._topics = {b"", *(partition.topic.encode() for partition in inputs)}
-        # Number of dead letters that count, by group; and of records in their topics that don't.
+        # Number of dead letters that count, by group, and of records from other queries.
         self.letters: Counter[bytes] = Counter()
         self.others = 0
         self._bases = {
@@ -187,7 +187,7 @@ class Outputs:
         self._highest: list[dict[int, int]] = [{} for _ in outputs]
 
     def rows(self, batch: Batch) -> tuple[list[OutputRow], list[NoSourceRow]]:
-        """Return the rows of records that refer to an input, and of those that don't."""
+        """Return the rows of records that refer to an input, and of records that don't."""
         if self._dead_letter_partitions:
             batch = [record for record in batch if not self._is_from_other_query(*record)]
         if self._header is not None:

@@ -40,7 +40,7 @@ class Settled:
 
     ends: Mapping[TopicPartition, int]  # the ends that were waited for
     short: Mapping[TopicPartition, int]  # last stable offsets that stayed below the end
-    still_open: Collection[OpenTransaction]  # open since the wait began; only those of the prefix
+    still_open: Collection[OpenTransaction]  # with the prefix, and open since the wait began
     silent: Collection[str] = ()  # names of brokers that don't answer
 
     def unjudged(self) -> dict[str, int]:
@@ -79,7 +79,7 @@ class Settled:
 
 
 def settle(cluster: Cluster, partitions: Collection[TopicPartition], prefix: str | None) -> Settled:
-    """Wait for the prefix's open transactions, and for all transactions below the current ends."""
+    """Wait for open transactions with the prefix, and for all those below the current ends."""
     ends = cluster.ends(partitions)
     still_open = _open_transactions(cluster, prefix)
     until = time.monotonic() + cluster.timeout
@@ -137,5 +137,5 @@ def _check_may_describe(cluster: Cluster, prefix: str) -> None:
         raise VerificationError(
             f"open transactions: {error_name(code)}: finding them needs "
             f"{transactional_ids(prefix, Operation.DESCRIBE)}; spark-eos acls --for verify prints "
-            "the command that grants it. A longer prefix, <prefix>/<group>/, needs less"
+            "the command that grants it. A longer prefix, <prefix>/<group>/, needs fewer rights"
         )

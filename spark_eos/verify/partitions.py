@@ -65,11 +65,11 @@ class Partitions(Collection[TopicPartition]):
         return partition in self.bases
 
     def base(self, partition: TopicPartition) -> int:
-        """Return the integer of a partition's offset 0."""
+        """Return the integer that stands for a partition's offset 0."""
         return self.bases[partition]
 
     def partition(self, at: int) -> TopicPartition:
-        """Return the partition of a position's integer."""
+        """Return the partition of the position that an integer stands for."""
         return self._all[at >> SHIFT]
 
     def position(self, at: int) -> Position:

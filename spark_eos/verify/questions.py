@@ -13,7 +13,7 @@ Id = int | bytes
 InputRow = tuple[Id, int, int, int]
 """Id, position, number of outputs expected, and DUE, DONE or AHEAD."""
 OutputRow = tuple[Id, int, int]
-"""Id, position, and 0, or where the source offset goes back: 1 + the preceding source offset."""
+"""Id, position, and 1 + the preceding source offset if the source offset goes back, else 0."""
 
 DUE: Final = 0
 """Input below the offset that the group had before outputs were read: its output must exist."""
@@ -63,8 +63,8 @@ CREATE TABLE exposed AS
     WHERE o.position <= u.last AND EXISTS (SELECT 1 FROM uncommitted)
 """
 
-# Outputs that retention has removed aren't lost. Outputs whose input retention has removed aren't
-# outputs of no input.
+# Outputs removed by retention aren't lost, and outputs whose input was removed by retention aren't
+# outputs without an input.
 _MISSING: Final = f"""
 CREATE VIEW missing AS SELECT *, due - visible AS number, EXISTS (
     SELECT 1 FROM limits WHERE partition = source >> {SHIFT} AND source & {OFFSETS} < unsure
@@ -91,7 +91,7 @@ FROM missing AS m LEFT JOIN (
 ) AS a USING (id)
 WHERE NOT m.unsure
 """
-# If inputs may have no output, only those count whose output the query has tried to write.
+# If inputs may have no output, only inputs count for which the query tried to write an output.
 _TRIED: Final = "AND a.fate IS NOT NULL AND NOT m.visible"
 
 _EXPOSED_TO: Final = """
@@ -106,7 +106,7 @@ CREATE VIEW {Kind.DUPLICATE.value} AS SELECT
     printf('%d visible, %d expected', visible, expected) AS detail
 FROM odd WHERE sources AND visible > expected
 """
-# The expected number of outputs is gone with the input, unless every input has one output.
+# The expected number of outputs is lost with the input, unless every input has one output.
 _DUPLICATES_OF_GONE: Final = """
 UNION ALL
 SELECT visible - 1, id, id, first, last, printf('%d visible, 1 expected', visible)
@@ -179,16 +179,16 @@ class Records(Database):
         self.insert("uncommitted VALUES (?, ?, ?, ?)", rows)
 
     def add_attempts(self, rows: Iterable[OutputRow]) -> None:
-        """Add the uncommitted ones among records that were read with read_uncommitted."""
+        """Add the uncommitted records among ``rows``, which were read with read_uncommitted."""
         self.insert(
-            # Named parameters, since Python 3.12 warns about numbered ones.
+            # Use named parameters: Python 3.12 warns about numbered ones.
             "attempts SELECT :id, :at, fate FROM uncommitted WHERE last >= :at AND "
             "first = (SELECT MAX(first) FROM uncommitted WHERE first <= :at)",
             ({"id": id_, "at": at} for id_, at, _ in rows),
         )
 
     def first_sources(self, starts: Collection[int]) -> list[dict[int, int]]:
-        """Return the first source offset of each input partition, from each start on."""
+        """Return the first source offset of each input partition at or after each start."""
         # Each start is in a different output partition.
         self.insert("starts VALUES (?, ?)", ((at >> SHIFT, at) for at in starts))
         places: dict[int, dict[int, int]] = {at >> SHIFT: {} for at in starts}

@@ -22,7 +22,7 @@ READ_UNCOMMITTED: Final = "read_uncommitted"
 _MAX_RECORDS: Final = 1_000
 _BYTES: Final = 32 << 20
 _SAMPLE: Final = 20
-# Seconds after which a call returns fewer records than requested; also the delay of Ctrl-C.
+# Seconds after which a call returns fewer records than requested; also delays Ctrl-C.
 _WAIT: Final = 0.02
 
 Batch = list[tuple[int, Message]]
@@ -64,7 +64,7 @@ class Reader:
             "auto.offset.reset": "earliest",
             "isolation.level": isolation_level,
             "check.crcs": True,
-            # By default librdkafka waits a second when the queue is full, and queues too much.
+            # By default, librdkafka queues too much, and waits a second when the queue is full.
             "fetch.queue.backoff.ms": 5,
             "queued.min.messages": 20_000,
             "queued.max.messages.kbytes": 32_768,
@@ -117,7 +117,7 @@ class Reader:
             moved_at = now if messages or moved else moved_at
             if now - moved_at > self._timeout:
                 stuck = ", ".join(map(name_of, list(at)[:5]))
-                raise DeadlineExceededError(f"no record of {stuck} came within {self._timeout:g} s")
+                raise DeadlineExceededError(f"no records from {stuck} within {self._timeout:g} s")
 
     def _sort(self, messages: list[Message], spans: Spans) -> tuple[Batch, set[TopicPartition]]:
         """Return the records within the spans, and the partitions whose end has been reached."""
@@ -127,7 +127,7 @@ class Reader:
             error = message.error()
             if error is not None and message.topic() is None:
                 if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                    # librdkafka looks up the group's coordinator even though nobody joins it.
+                    # librdkafka looks up the group's coordinator, although the group isn't joined.
                     continue
                 raise VerificationError(f"reading: {error.str()}")
             # A plain tuple equals a TopicPartition, and costs less time per record.

@@ -48,8 +48,8 @@ CREATE VIEW {Difference.UNEXPECTED.value} AS
     SELECT visible AS number, * FROM counted WHERE NOT expected ORDER BY first""",
 )
 
-# Only within a partition is it known which record is the last. In SQLite, MAX() also selects the
-# row that the value comes from.
+# Which record is the last is known only within a partition. In SQLite, MAX() also selects the row
+# that the value comes from.
 _LASTS: Final = f"""
 CREATE TABLE lasts AS
     SELECT side, id, value, MAX(number) AS number
@@ -96,7 +96,7 @@ CREATE VIEW {Difference.UNEXPECTED.value} AS
 CREATE VIEW {Difference.VALUE.value} AS
     SELECT 1 AS number, *, '' AS detail FROM odd
     WHERE NOT agrees AND wanted <> x'' AND seen <> x'' ORDER BY first""",
-    # Keys in several partitions whose last values differ, one of which is right: it is not known
+    # Keys whose last values differ between partitions, with one value as expected: it is unknown
     # which value is the last.
     """
 CREATE VIEW unsure AS
@@ -106,7 +106,7 @@ CREATE VIEW unsure AS
 
 def digest(parts: Sequence[bytes | None]) -> bytes:
     """Return 16 bytes that differ if any part differs; null differs from empty."""
-    # Lengths come first: otherwise bytes could move from one part to the next unnoticed.
+    # Lengths come first; otherwise, bytes could move from one part to the next unnoticed.
     lengths = b",".join(b"-" if part is None else b"%d" % len(part) for part in parts)
     return blake2b(
         b"".join([lengths, b":", *(part for part in parts if part)]), digest_size=16

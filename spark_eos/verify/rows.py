@@ -28,7 +28,7 @@ _TYPES: Final = {
 
 
 class Row(NamedTuple):
-    """A row or record; ``number`` encodes its file and row there, or its position."""
+    """A row or record; ``number`` encodes the row's file and place, or the record's position."""
 
     number: int
     topic: str | None
@@ -53,7 +53,7 @@ class TopicRows:
         return self._read(self._spans, advance)
 
     def pick(self, numbers: Collection[int]) -> Iterator[Row]:
-        """Yield some records; read each partition from the first of them to the last."""
+        """Yield some records; read each partition from the first of these records to the last."""
         wanted = frozenset(numbers)
         spans: dict[TopicPartition, tuple[int, int]] = {}
         for number in sorted(wanted):
@@ -80,7 +80,7 @@ def _bytes(content: str | bytes | None) -> bytes | None:
 
 
 def shown(data: bytes | None, most: int = 60) -> str | None:
-    """Return bytes as text that is safe to print, cut to ``most`` characters."""
+    """Return bytes as text that is safe to print, truncated to ``most`` characters."""
     if data is None:
         return None
     # A character has at most four bytes.
@@ -94,8 +94,8 @@ class ParquetRows:
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            # Skips names that begin with _ or ., such as Spark's _SUCCESS, and takes columns from
-            # directory names, as Spark's partitionBy writes them.
+            # This skips names that begin with _ or ., such as Spark's _SUCCESS, and takes columns
+            # from directory names, as written by Spark's partitionBy.
             files = dataset.dataset(path, format=_FORMAT, partitioning="hive")
             schemas = [
                 (fragment.path, fragment.physical_schema) for fragment in files.get_fragments()
@@ -132,7 +132,7 @@ class ParquetRows:
                 advance(len(batch))
 
     def pick(self, numbers: Collection[int]) -> Iterator[Row]:
-        """Yield some rows; read each of their files up to the last of them."""
+        """Yield some rows; read each of their files up to the last of these rows."""
         for index in sorted({number >> _SHIFT for number in numbers}):
             wanted = {number for number in numbers if number >> _SHIFT == index}
             for batch in self._read(index):

@@ -70,7 +70,7 @@ def verify(
         dead_letter_topics: Further output topics, which hold dead letters: each input record must
             become output or a dead letter. When matching by position, dead letters are matched by
             their own headers. Other queries may write to these topics too: only dead letters of
-            ``group_id`` count or, without a group, those from input topics.
+            ``group_id`` count or, without a group, dead letters from input topics.
         group_id: Consumer group to which the query commits its offsets. Without it, all input is
             expected to be processed.
         prefix: Also report open transactions whose transactional ids begin with this prefix.
@@ -171,8 +171,8 @@ class _Verification(Judgement):
 
     def reconcile(self, prefix: str | None) -> None:
         """Read and match everything, in an order that is safe while the query runs."""
-        # Input committed before the outputs' ends are taken has its output below those ends. Once
-        # the outputs have been read, the source offset of every visible output is committed.
+        # If input is committed before the outputs' ends are taken, its output is below those ends.
+        # Once the outputs have been read, the source offset of every visible output is committed.
         source, target, records = self.source, self.target, self.records
         # 1. The group's committed offsets: all input below them is due.
         progress = None if self.group_id is None else self._progress(self.group_id)
@@ -193,8 +193,8 @@ class _Verification(Judgement):
         # 4. The offsets again: visible output whose input is at or above them lacks its offset.
         after = None if progress is None else progress.read(stable=True)
         self.offsets = after or InputOffsets({})
-        # 5. The control records in the log, after the outputs: a transaction that has none now had
-        #    none when its records were read.
+        # 5. The control records in the log, after the outputs: a transaction that has no control
+        #    record now had none when its records were read.
         self._read_control_records(lows)
         # 6. The inputs, after the outputs, so that they include the source of every output.
         self.input_ends = source.stable_ends(self.inputs)
