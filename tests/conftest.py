@@ -40,7 +40,7 @@ settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Shares brokers; ignores connected sockets that an older PySpark leaves unclosed."""
+    """Shares brokers; ignores connected sockets that older PySparks leave open."""
     config.pluginmanager.register(SharedBrokersPlugin(config))
     if not CLOSES_SOCKETS:
         own = "ignore:unclosed <socket.socket .*, raddr=:ResourceWarning"
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Chooses who runs what, with ``--dist loadscope``."""
+    """Chooses which process runs which module, with ``--dist loadscope``."""
     if config.getoption("dist") != "loadscope":
         return None
     from support.scheduling import SparkInSomeProcesses
@@ -59,7 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Spares the garbage collector what is there to stay: modules, and thousands of tests."""
+    """Excludes permanent objects, such as modules and tests, from garbage collection."""
     gc.disable()
     try:
         return (yield)
@@ -70,7 +70,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Iterator[None]:
-    """Makes an exception of what confluent-kafka may raise: pytest itself ends by a KafkaError."""
+    """Raises confluent-kafka's errors as KafkaException: a KafkaError would end pytest itself."""
     try:
         return (yield)
     except KafkaError as error:  # type: ignore[misc]
@@ -82,7 +82,7 @@ def pytest_pyfunc_call() -> Iterator[None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: "pytest.CallInfo[None]"
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds what the broker does to the report of a test that has waited for it in vain."""
+    """Adds the broker's state to the report of a test that waited for it in vain."""
     report = yield
     broker = getattr(item, "funcargs", {}).get("embedded_kafka")
     timeouts = (TimeoutError, concurrent.futures.TimeoutError)
@@ -92,7 +92,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says how to have the same order of tests again."""
+    """Says how to repeat the same order of tests."""
     seed = terminalreporter.config.getoption("randomly_seed", None)
     if seed is not None:
         terminalreporter.write_line(f"The order of the tests is that of --randomly-seed={seed}")
@@ -100,7 +100,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """Ends what a test, or a job that it runs, sets for the loggers of this process."""
+    """Resets logger changes that a test, or a job that it runs, made in this process."""
     loggers = [logging.getLogger(name) for name in ("spark_eos", "py4j", "kafka")]
     before = [(each, each.level, list(each.handlers), each.propagate) for each in loggers]
     yield
@@ -117,7 +117,7 @@ def embedded_kafka(request: pytest.FixtureRequest) -> SharedKafka:
 
 @pytest.fixture(scope="session")
 def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ObjectStore"]:
-    """A real S3 server, of which this process and its children know."""
+    """A real S3 server, whose address and keys are in this process's environment."""
     from support.object_store import ObjectStore
 
     with ObjectStore(tmp_path_factory.mktemp("store")) as store, pytest.MonkeyPatch.context() as m:
@@ -130,7 +130,7 @@ def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ObjectSt
 def checkpoints(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str | None]:
-    """Where checkpoints are; None if in a test's own directory. Some of Make's targets choose."""
+    """The location of checkpoints; None for a test's own directory. Some Make targets set it."""
     where = os.environ.get("SPARK_EOS_CHECKPOINTS")
     if where == "hdfs":
         from support.hadoop import Hadoop
@@ -150,7 +150,7 @@ def new_flow(
     checkpoints: str | None,
     tmp_path: Path,
 ) -> Callable[..., Flow]:
-    """Makes topics, a group and a checkpoint of the test's own."""
+    """Makes topics, a group and a checkpoint for the test."""
 
     def make(**options: Any) -> Flow:
         checkpoint = f"{checkpoints or ''}{tmp_path}/checkpoint"
@@ -163,20 +163,20 @@ def new_flow(
 
 @pytest.fixture
 def flow(new_flow: Callable[..., Flow]) -> Flow:
-    """Topics of two partitions, a group and a checkpoint of the test's own."""
+    """Topics of two partitions, a group and a checkpoint for the test."""
     return new_flow()
 
 
 @pytest.fixture
 def flow_alone(tmp_path: Path) -> Iterator[Flow]:
-    """A flow of a broker of its own, which may be stopped."""
+    """A flow on its own broker, which may be stopped."""
     with EmbeddedKafka() as broker:
         yield Flow(broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
 
 
 @pytest.fixture(scope="session")
 def cheaper_spark(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Settings of a Spark that costs less, for `make test`; slow tests have Spark as users do."""
+    """Settings of a cheaper Spark, for `make test`; slow tests use Spark with its defaults."""
     if request.config.option.markexpr != "not slow":
         return {}
     return {"spark.python.daemon.module": "spark_eos.worker_daemon"}
@@ -184,7 +184,7 @@ def cheaper_spark(request: pytest.FixtureRequest) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def spark_eos_session(cheaper_spark: dict[str, str]) -> Iterator[SparkSession]:
-    """A Spark for all tests of a process."""
+    """A Spark session for all tests of a process."""
     prepare_quick_start()
     with spark_session("spark-eos-tests", config=cheaper_spark, quick_start=True) as session:
         yield session
@@ -192,7 +192,7 @@ def spark_eos_session(cheaper_spark: dict[str, str]) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def other_kafka(request: pytest.FixtureRequest) -> SharedKafka:
-    """A second cluster, for sources of other clusters."""
+    """A second cluster, for sources in another cluster."""
     return shared_kafka(request.config, "other_kafka")
 
 
@@ -200,7 +200,7 @@ def other_kafka(request: pytest.FixtureRequest) -> SharedKafka:
 def new_mirrored_flow(
     embedded_kafka: EmbeddedKafka, other_kafka: EmbeddedKafka, tmp_path: Path
 ) -> Callable[..., MirroredFlow]:
-    """Makes a source in one cluster, and a target and a group in another one."""
+    """Makes a source in one cluster, and a target and a group in another."""
 
     def make(**options: Any) -> MirroredFlow:
         places = (str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
@@ -211,13 +211,13 @@ def new_mirrored_flow(
 
 @pytest.fixture
 def mirrored_flow(new_mirrored_flow: Callable[..., MirroredFlow]) -> MirroredFlow:
-    """Topics of two partitions in two clusters, a group and a checkpoint of the test's own."""
+    """Topics of two partitions in two clusters, a group and a checkpoint for the test."""
     return new_mirrored_flow()
 
 
 @pytest.fixture(scope="session")
 def connect_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectService]:
-    """A Spark Connect server and a client of it, started when they are first used."""
+    """A Spark Connect server and its client, started on first use."""
     with ConnectService(tmp_path_factory.mktemp("connect")) as service:
         yield service
 
@@ -256,5 +256,5 @@ def module_worker(
 
 @pytest.fixture
 def proxied_flow(new_flow: Callable[..., Flow], proxy: KafkaProxy) -> Flow:
-    """As `flow`, with all clients behind the proxy."""
+    """Like `flow`, with all clients behind the proxy."""
     return new_flow(through=proxy.bootstrap_servers)

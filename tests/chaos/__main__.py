@@ -74,9 +74,9 @@ def main(
     keep: bool,
     json_file: Path | None,
 ) -> None:
-    """Disturbs running queries and verifies what they wrote.
+    """Disturbs running queries and verifies their output.
 
-    A failure prints its seed and keeps data and logs; the same seed and options do the same again.
+    A failure prints its seed and keeps data and logs; the same seed and options repeat it.
     """
     # The proxies' peers are killed on purpose, and asyncio has nothing else to say.
     logging.getLogger("asyncio").setLevel(logging.ERROR)

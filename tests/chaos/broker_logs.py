@@ -56,7 +56,7 @@ class State:
 class GroupOffset:
     """A record of ``__consumer_offsets``; the offset is None in a tombstone.
 
-    Of two that are committed the later one in the log counts, whenever their transactions end.
+    Of two committed records, the later one in the log counts, whenever their transactions end.
     """
 
     position: int
@@ -66,7 +66,7 @@ class GroupOffset:
 
 
 def batches(data: Path, topic: str) -> Iterator[Batch]:
-    """All batches of a topic, each partition's in the order of its log."""
+    """All batches of a topic, in log order for each partition."""
     for directory in sorted(data.glob(f"{topic}-*")):
         name, _, number = directory.name.rpartition("-")
         if name == topic and number.isdigit():
@@ -90,7 +90,7 @@ def _batches(partition: TopicPartition, segment: Path) -> Iterator[Batch]:
 
 
 def states(data: Path) -> Iterator[State]:
-    """The history of all transactional ids, each one's in order."""
+    """The history of all transactional ids, in order for each id."""
     for batch in batches(data, TRANSACTIONS):
         for record in batch.records:
             if record.value is not None:
@@ -116,7 +116,7 @@ def _state(transactional_id: str, value: "_Reader") -> State:
 
 
 def group_offset(record: Any) -> GroupOffset | None:
-    """The offset that a record of ``__consumer_offsets`` holds; None if it is of something else."""
+    """The offset in a record of ``__consumer_offsets``; None for other records."""
     key = _Reader(record.key)
     if key.number("h") not in _OFFSET_KEYS:
         return None
@@ -145,7 +145,7 @@ class _Reader:
         return self.numbers(kind)[0]
 
     def length(self, kind: str, *, flexible: bool = False) -> int:
-        """Of an array or a text; 0 for null."""
+        """The length of an array or a text; 0 for null."""
         return max(0, (self._varint() - 1) if flexible else self.number(kind))
 
     def text(self, *, flexible: bool = False) -> str:

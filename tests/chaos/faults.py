@@ -38,7 +38,7 @@ _MOST_PARTITIONS = 7
 
 
 def inflict(stage: Stage, fault: Fault) -> None:
-    """Does one fault, and returns when it is over: paused processes go on, the broker is back."""
+    """Inflicts a fault; returns when it is over: paused processes continue, the broker is back."""
     deed = (_DEEDS if stage.staged is None else _STAGED_DEEDS)[fault.kind]
     if fault.kind is Kind.ASYNCHRONOUS_KILL:
         _await_batches(stage, fault)
@@ -63,7 +63,7 @@ def _at_its_moment(deed: Callable[[Stage, Fault], None], stage: Stage, fault: Fa
 
 
 def _one(pids: list[int], fault: Fault) -> list[int]:
-    """One of them; if it waits for a moment, the one whose moment it is."""
+    """Returns one of the processes: if the fault waits for a moment, the one whose moment it is."""
     if not pids:
         raise NotInflictedError("there is no such process now")
     sender = fault.sender
@@ -104,12 +104,12 @@ def _driver(driver: int) -> list[int]:
 
 
 def _query_kill(stage: Stage, _fault: Fault) -> None:
-    """As if its host had gone: workers too, so that nobody ends their transactions."""
+    """Like the loss of a host: workers die too, so that nobody ends their transactions."""
     stage.query.kill()
 
 
 def _await_batches(stage: Stage, fault: Fault) -> None:
-    """Until there are batches of which Spark has logged the first only."""
+    """Waits until there are several batches, of which Spark has logged only the first."""
     batches = 2 + int(fault.choice * 4)
     wait_for(
         lambda: stage.query.reports() >= batches or stage.query.exit_status() is not None,
@@ -193,7 +193,7 @@ def _blocking(direction: str, of: _Cluster = _target) -> Callable[[Stage, Fault]
 
 
 def _workers_cut_off(stage: Stage, fault: Fault) -> None:
-    """One of the network's faults, between workers and broker only: the driver stays a member."""
+    """A network fault between workers and brokers only: the driver stays a member."""
     deeds = (_cutting(), _network_delay, _blocking("answers"), _blocking("requests"))
     driver = f"-{stage.query.pid}"
     chosen = fault.choice * len(deeds)
@@ -216,7 +216,7 @@ def _registry_kill(stage: Stage, fault: Fault) -> None:
 
 
 def _registry_pause(stage: Stage, fault: Fault) -> None:
-    """Connections are accepted, and nothing is answered."""
+    """Connections are accepted, but get no answers."""
     assert stage.registry is not None
     stage.registry.pause()
     try:
@@ -297,7 +297,7 @@ def _add_partitions(stage: Stage, _fault: Fault) -> None:
 
 
 def _once_the_broker_is_back(act: Callable[..., None], *arguments: Any) -> None:
-    """Another fault may have taken it away, or the one of its nodes that is asked."""
+    """Retries: another fault may have stopped the broker, or the node that is asked."""
     Retrying(
         retry=retry_if_exception_type((RuntimeError, KafkaException, TimeoutError)),
         wait=wait_fixed(0.2),
@@ -312,7 +312,7 @@ def _add_partition(stage: Stage, topic: str, total: int) -> None:
 
 
 def _delete_offsets(stage: Stage, _fault: Fault) -> None:
-    """The query must refuse to go on, or restore them; who knows the offsets puts them back."""
+    """The query must refuse to continue or restore the offsets; then an operator restores them."""
     end = time.monotonic() + AN_OCCASION
     while len(_batches(stage.checkpoint / "offsets")) < 3 and time.monotonic() < end:
         time.sleep(0.1)
@@ -358,14 +358,14 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
 def are_restored(
     found: Mapping[TopicPartition, int], known: Mapping[TopicPartition, CommittedOffset]
 ) -> bool:
-    """Whether no offset lies below the one that was known."""
+    """Return True if no offset is below the known one."""
     return all(found.get(partition, one.offset) >= one.offset for partition, one in known.items())
 
 
 def _target_refuses(stage: Stage, fault: Fault) -> None:
-    """The brokers refuse each record that was small enough a moment ago.
+    """The brokers refuse any record that was small enough until now.
 
-    A task that begins meanwhile knows it; one that has begun learns it from the broker.
+    A task that begins now knows the limit; one that has begun learns it from the broker.
     """
     topic = stage.targets[int(fault.choice * len(stage.targets))]
     before = stage.largest_message(topic) or 10_000_000
@@ -383,7 +383,7 @@ def _set_largest_message(stage: Stage, topic: str, size: int) -> None:
 
 
 def _late_offsets(stage: Stage, fault: Fault) -> None:
-    """An offset commit whose connection is cut reaches the broker in the producer's next one."""
+    """An offset commit whose connection is cut reaches the broker in the next transaction."""
     late = LateOffsets(stage.proxy)
     rule = stage.proxy.on(TxnOffsetCommitRequest, late, times=None)
     delivered = late.delivered.wait(AN_OCCASION)
@@ -397,7 +397,7 @@ def _late_offsets(stage: Stage, fault: Fault) -> None:
 
 
 def _end_members(stage: Stage) -> None:
-    """Waits until a killed query's members are gone, and its open transactions with them."""
+    """Waits until a killed query's members and open transactions are gone."""
     time.sleep(max(SESSION_TIMEOUT_MS, stage.transaction_timeout_ms) / 1000 + 1.5)
 
 
@@ -457,7 +457,7 @@ _STAGED_DEEDS = {
 def inflict_together(
     stage: Stage, faults: tuple[Fault, ...], between: float
 ) -> tuple[float, list[Fault]]:
-    """One or two faults at a time; when all were over, and those that found no occasion."""
+    """Inflicts one or two faults; returns when all were over, and those that found no occasion."""
     failures: list[BaseException] = []
     missed: list[Fault] = []
 

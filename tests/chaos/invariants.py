@@ -17,7 +17,7 @@ class Category(enum.Enum):
 
 
 class Rule(enum.Enum):
-    """A rule; the value says what holds."""
+    """A rule; the value says what must hold."""
 
     NOTHING_LOST = "a record whose offset is committed has its output"
     NOTHING_DOUBLED = "no output is visible twice"
@@ -46,7 +46,7 @@ class Rule(enum.Enum):
 
     @property
     def category(self) -> Category:
-        """Whether records, offsets and transactions are wrong, or only what is said of them."""
+        """True if records, offsets or transactions are wrong, not only reports about them."""
         return Category.PROMISE if self is Rule.ROW_NAMED else Category.INVARIANT
 
 
@@ -60,7 +60,7 @@ class Violation:
 
 
 class ViolationError(Exception):
-    """A rule was seen not to hold while faults went on."""
+    """A rule was violated while faults were inflicted."""
 
     def __init__(self, rule: Rule, detail: str) -> None:
         self.violation = Violation(rule, detail)
@@ -81,7 +81,7 @@ _RULES = {
 
 
 def violations(found: Findings, *, drained: bool) -> list[Violation]:
-    """The rules that the verifier has seen violated."""
+    """The rules whose violation the verifier has found."""
     return [
         Violation(_RULES[kind], f"{finding.count:,} {kind.value}, such as {finding.examples[:1]}")
         for kind, finding in found.anomalies.items()

@@ -120,7 +120,7 @@ _FAULTS = (b"error", b"raise", b"large", b"topic", b"place")
 
 
 def spoiled(value: bytes, number: int) -> bytes:
-    """A value that tells behind its first 12 bytes whether, and why, it can't be written."""
+    """A value that says after its first 12 bytes whether, and why, it can't be written."""
     fault = _FAULTS[number // 100 % len(_FAULTS)] if number % 100 == 7 else b"good."
     return value[:12] + fault + value[12:]
 
@@ -140,7 +140,7 @@ def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def with_faults(rows: DataFrame, targets: list[str], error: Column) -> DataFrame:
-    """Rows as their values tell: some for no topic, for no partition, too large, or with errors."""
+    """Rows according to their values: for no topic or partition, too large, or with errors."""
     topic = F.when(fault() == "large", targets[1]).when(fault() == "topic", "nowhere")
     return rows.select(
         "source",
@@ -199,7 +199,7 @@ LOADS = {
 def transformed(
     load: Load, frame: DataFrame, targets: list[str], control: Path, schemas: dict[str, str]
 ) -> DataFrame:
-    """The whole transformation, with its position header, and a hand in its tasks."""
+    """The whole pipeline, with its position header, and with tasks that faults can control."""
     rows = load.transform(disturbed(frame, control), targets, **schemas)
     position = F.expr(
         "encode(concat(source.topic, ':', source.partition, ':', source.offset), 'UTF-8')"
@@ -209,7 +209,7 @@ def transformed(
 
 
 def disturbed(frame: DataFrame, control: Path) -> DataFrame:
-    """Tasks that sleep, or raise, when a file asks them to; the first to take it away obeys."""
+    """Tasks that sleep or raise if a file asks for it; the first task to remove the file obeys."""
     directory = str(control)
 
     def obey(directory: str) -> None:
@@ -240,17 +240,17 @@ def _taken(directory: str, name: str) -> str | None:
 
 
 def ask_a_task_to_sleep(control: Path, seconds: float) -> None:
-    """The next task that begins, or finishes an Arrow batch, sleeps."""
+    """Makes the next task that begins, or finishes an Arrow batch, sleep."""
     _put(control / _SLEEP_FILE, str(seconds))
 
 
 def ask_a_task_to_raise(control: Path) -> None:
-    """The next task that begins, or finishes an Arrow batch, raises."""
+    """Makes the next task that begins, or finishes an Arrow batch, raise."""
     _put(control / _RAISE_FILE, "now")
 
 
 def ask_nothing_more(control: Path) -> None:
-    """Takes back what no task has been told yet."""
+    """Withdraws requests that no task has seen yet."""
     for name in (_SLEEP_FILE, _RAISE_FILE):
         (control / name).unlink(missing_ok=True)
 
@@ -262,7 +262,7 @@ def _put(file: Path, text: str) -> None:
 
 
 class Source:
-    """Produces a load's records, in any number of helpings; deterministic but for their timing."""
+    """Produces a load's records in any number of portions; only their timing varies."""
 
     def __init__(self, load: Load, topics: list[str], bootstrap_servers: str, seed: int) -> None:
         self._load = load
@@ -284,13 +284,13 @@ class Source:
         self.produced = 0
 
     def top_up(self, partitions: int) -> None:
-        """Produces one helping, and waits for it; ``partitions`` as the topics have now."""
+        """Produces a portion and waits for it; ``partitions``: the topics' current partitions."""
         for _ in range(self._load.top_up):
             self._produce(self._load.record(self._chosen, self.produced, partitions))
         self._flush()
 
     def close(self, partitions: int) -> None:
-        """Produces the records that come last, where the load has such."""
+        """Produces the last records of loads that have them."""
         if self._load.closing is not None:
             for partition in range(partitions):
                 self._produce(self._load.closing(partition))

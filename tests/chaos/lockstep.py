@@ -42,7 +42,7 @@ class Logged:
 
 @dataclass(eq=False)
 class _Transaction:
-    """What the coordinator's log has of a transaction."""
+    """The coordinator log's entries for a transaction."""
 
     transactional_id: str  # the producer's
     commit: bool | None  # what was decided; None while nothing is
@@ -52,7 +52,7 @@ class _Transaction:
 
 @dataclass(eq=False)
 class _Part:
-    """What one partition has of one transaction."""
+    """One partition's records and markers of one transaction."""
 
     partition: TopicPartition
     transaction: _Transaction | None = None  # the transaction; None if it was written in none
@@ -78,7 +78,7 @@ def read_logs(
 ) -> Logged:
     """Reads all of a cluster's logs that concern a query.
 
-    ``pairs``: the source partitions that others stand for, whose offsets the group has.
+    ``pairs``: the source partitions that group partitions represent.
     """
     logged = Logged()
     transactions = _transactions(states(data), prefix, logged)
@@ -116,7 +116,7 @@ def read_logs(
 
 
 def judged(logged: Logged, records_out: int, *, drained: bool) -> list[Violation]:
-    """What the logs and the verifier tell differently."""
+    """Returns the differences between the logs and the verifier."""
     problems = list(logged.problems)
     if drained and logged.records != records_out:
         problems.append(f"{logged.records:,} records are visible, the verifier saw {records_out:,}")
@@ -136,7 +136,7 @@ _Transactions = Mapping[int, Sequence[_Transaction]]
 
 
 def _transactions(found: Iterable[State], prefix: str, logged: Logged) -> _Transactions:
-    """What the coordinator decided on each transaction."""
+    """The coordinator's decision on each transaction."""
     transactions: dict[int, list[_Transaction]] = defaultdict(list)
     current: dict[str, _Transaction] = {}
     for state in found:
@@ -165,7 +165,7 @@ def _transactions(found: Iterable[State], prefix: str, logged: Logged) -> _Trans
 def _parts(
     found: Iterable[Batch], add: Callable[[_Part, Batch], None], transactions: _Transactions
 ) -> Iterator[_Part]:
-    """Each partition's parts of transactions, and what was written in none."""
+    """Each partition's parts of transactions, and records outside of transactions."""
     begun: dict[tuple[TopicPartition, int], _Part] = {}
     for batch in found:
         place = (batch.partition, batch.producer_id)
@@ -227,7 +227,7 @@ def _adding_offsets(
 
 
 def _position(headers: Mapping[str, bytes]) -> tuple[TopicPartition, int]:
-    """The source position that a record or a dead letter bears."""
+    """The source position in a record's or dead letter's headers."""
     if POSITION in headers:
         topic, partition, offset = headers[POSITION].decode().rsplit(":", 2)
     else:
@@ -237,7 +237,7 @@ def _position(headers: Mapping[str, bytes]) -> tuple[TopicPartition, int]:
 
 
 def _compare(transaction: _Transaction, parts: _Parts, logged: Logged, *, drained: bool) -> None:
-    """The coordinator's decision with what the partitions have."""
+    """Compares the coordinator's decision with the partitions' records and markers."""
     problems = []
     if transaction.commit is None:
         problems += ["it was neither committed nor aborted"] if drained else []
@@ -276,7 +276,7 @@ def _take_effect(one: GroupOffset, logged: Logged) -> None:
 
 
 def _compare_records(one: GroupOffset, low: int, parts: _Parts, logged: Logged) -> None:
-    """The records of a transaction lie between the offset before it and its own."""
+    """Checks that a transaction's records lie between the previous offset and its own."""
     source, high = one.partition, one.offset or 0
     for partition, part in parts.items():
         if source not in part.sources:

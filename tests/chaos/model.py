@@ -23,7 +23,7 @@ _ORDER: Final = ("fence", "end transactions", "read", "plan")
 
 
 class Breakage(Enum):
-    """A rule that is left out; most have the name of the chaos mutation that does the same."""
+    """A rule that is left out; most have the name of the corresponding chaos mutation."""
 
     NONE = "none"
     NO_TAKEOVER = "no-takeover-at-start"
@@ -38,7 +38,7 @@ class Breakage(Enum):
 
 
 class Bounds(NamedTuple):
-    """So many tasks in all, fences of each driver, and requests whose sender waits no more."""
+    """Limits on the number of tasks, each driver's fences, and requests that time out."""
 
     tasks: int = 2
     fences: int = 2
@@ -49,14 +49,14 @@ _BOUNDS: Final = Bounds()
 
 
 class Transaction(NamedTuple):
-    """An open one: its records, and the offset that it moves the group to."""
+    """An open transaction: its records, and the offset to which it moves the group."""
 
     rows: tuple[int, ...] = ()
     offset: int | None = None
 
 
 class Request(NamedTuple):
-    """On its way to the broker; ``task`` waits for the answer, or ``driver`` does, or nobody."""
+    """A request on its way to the broker; ``task`` or ``driver`` waits for it, or nobody does."""
 
     kind: str
     member: int = 0
@@ -69,7 +69,7 @@ class Request(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What a worker does: ``step`` is the request that it waits for, or how it ended.
+    """A worker's state: ``step`` is the request that it waits for, or how it ended.
 
     ``rows`` are those of its transaction.
     """
@@ -83,7 +83,7 @@ class Task(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """``step`` is what comes next; ``task`` is the one that runs for it."""
+    """A driver's state: ``step`` is the next step; ``task`` is the task that it runs."""
 
     step: str = "off"
     batch: int = 0
@@ -94,7 +94,7 @@ class Driver(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What holds for all steps of an exploration."""
+    """The constants of an exploration."""
 
     broken: Breakage = Breakage.NONE
     bounds: Bounds = _BOUNDS
@@ -103,17 +103,17 @@ class Rules(NamedTuple):
 
     @property
     def order(self) -> tuple[str, ...]:
-        """What a driver does before it plans."""
+        """A driver's steps before it plans."""
         read_first = self.broken is Breakage.READ_BEFORE_FENCING
         return ("read", "fence", "end transactions", "plan") if read_first else _ORDER
 
     def after(self, step: str) -> str:
-        """What comes next."""
+        """The next states."""
         return self.order[self.order.index(step) + 1]
 
 
 class State(NamedTuple):
-    """Everything there is."""
+    """The whole state."""
 
     drivers: tuple[Driver, ...]
     # By slot, which stands for a transactional id.
@@ -128,14 +128,14 @@ class State(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """What went wrong, and the steps that led there."""
+    """A violation, and the steps that led to it."""
 
     what: str
     steps: tuple[str, ...]
 
 
 class Explored(NamedTuple):
-    """How many states there are, whether a run can finish, and the first violation."""
+    """The number of states, whether a run can finish, and the first violation."""
 
     states: int
     finished: bool
@@ -164,7 +164,7 @@ def explore(breakage: Breakage = Breakage.NONE, bounds: Bounds = _BOUNDS) -> Exp
 
 
 def violated(state: State, rules: Rules) -> str | None:
-    """What is wrong with the records, or with the group's offset."""
+    """Describes what is wrong with the records or the group's offset."""
     written = Counter(state.written)
     for row in rules.rows:
         copies = written[row]
@@ -178,7 +178,7 @@ def violated(state: State, rules: Rules) -> str | None:
 
 
 def without_what_is_over(state: State) -> State:
-    """The same state without what can't change anything any more: fewer states to visit."""
+    """The same state without irrelevant details, so that there are fewer states to visit."""
     requests = frozenset(
         one
         for one in state.requests
@@ -198,7 +198,7 @@ def without_what_is_over(state: State) -> State:
 
 
 def _counts(request: Request, state: State) -> bool:
-    """Whether a late request of a task may still be accepted."""
+    """Return True if a task's late request may still be accepted."""
     if request.kind == "InitProducerId":
         return True
     known = request.kind != "TxnOffsetCommit" or request.member == state.member
@@ -218,7 +218,7 @@ def _replaced(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...
 
 
 class Steps:
-    """The steps that are possible in a state."""
+    """The possible steps in a state."""
 
     def __init__(self, state: State, rules: Rules) -> None:
         self._state = state
@@ -238,7 +238,7 @@ class Steps:
     # The broker -------------------------------------------------------------------------------
 
     def accepted(self, request: Request) -> State | None:
-        """What a request does when it arrives; None if the broker refuses it."""
+        """The effect of a request that arrives; None if the broker refuses it."""
         state = self._state._replace(requests=self._state.requests - {request})
         if request.kind == "OffsetCommit":
             known = request.member == state.member
@@ -250,7 +250,7 @@ class Steps:
         return _in_transaction(state, request, state.open[request.slot])
 
     def arrives(self, request: Request) -> State:
-        """The broker's part, and what whoever waits for the answer does next."""
+        """The broker's effect, and the next step of whoever waits for the answer."""
         following = self.accepted(request)
         accepted = following is not None
         state = following or self._state._replace(requests=self._state.requests - {request})
@@ -309,7 +309,7 @@ class Steps:
         return _with_task(_sends(state, request), number, step=kind)
 
     def _begins(self, state: State, number: int, row: int, *, asks: bool = True) -> State:
-        """The task goes on with its next rows; it is done if there are none."""
+        """The task continues with its next rows, or is done if there are none."""
         rows = self.rows(row, state.tasks[number].end)[: self._rules.rows_in_transaction]
         if not rows:
             return _with_task(state, number, step="done")
@@ -319,7 +319,7 @@ class Steps:
     # A driver ---------------------------------------------------------------------------------
 
     def of_driver(self, number: int) -> Iterator[tuple[str, State]]:
-        """What a driver may do next."""
+        """A driver's possible next steps."""
         state, driver = self._state, self._state.drivers[number]
         match driver.step:
             case "off":
@@ -431,7 +431,7 @@ class Steps:
         return tuple(row for row in self._rules.rows if start <= row < end)
 
     def starts_task(self, new: Task, first: int, *, asks: bool) -> State:
-        """A task begins at a record, with a producer that it has or that it asks for."""
+        """A task begins at a record, with an existing or a new producer."""
         number = len(self._state.tasks)
         state = self._state._replace(tasks=(*self._state.tasks, new))
         if not asks:
@@ -453,7 +453,7 @@ class Steps:
 
 
 def _in_transaction(state: State, request: Request, opened: Transaction | None) -> State | None:
-    """What a request of the producer's current epoch does; None if it is refused."""
+    """The effect of a request with the producer's current epoch; None if it is refused."""
     slot = request.slot
     if opened is None:
         adds = request.kind == "AddPartitionsToTxn"
@@ -501,7 +501,7 @@ def _sends(state: State, request: Request) -> State:
 
 
 def _aborts(state: State, number: int, step: str) -> State:
-    """The task ends without having written; nobody waits for the abort's answer."""
+    """The task ends without having written; nobody waits for the answer to the abort."""
     task = state.tasks[number]
     abort = Request("EndTxn, abort", slot=task.slot, epoch=task.epoch)
     return _with_task(_sends(state, abort), number, step=step)

@@ -6,7 +6,7 @@ from chaos.model import Driver, Request, Rules, State, Steps, violated, without_
 
 
 class DisallowedError(Exception):
-    """A step that the model does not allow, in whichever of its states it may be."""
+    """A step that the model allows in none of its possible states."""
 
     def __init__(self, step: str, why: str) -> None:
         super().__init__(f"{step}: {why}")
@@ -14,7 +14,7 @@ class DisallowedError(Exception):
 
 
 class ModelStates:
-    """Without drivers and producers to begin with."""
+    """The initial state, without drivers and producers."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -23,14 +23,14 @@ class ModelStates:
 
     @property
     def one(self) -> State:
-        """One of them: all have the same drivers, slots and tasks."""
+        """One of the states: all have the same drivers, slots and tasks."""
         return next(iter(self.states))
 
     def go(self, step: str, why: str, take: Callable[[State], Iterable[State]]) -> None:
-        """Takes a step from each state, which may allow it or not.
+        """Takes a step from each state in which it is allowed.
 
         Raises:
-            DisallowedError: None does.
+            DisallowedError: No state allows it.
         """
         found = [following for state in self.states for following in take(state)]
         wrong = [violated(following, self.rules) for following in found]
@@ -41,11 +41,11 @@ class ModelStates:
         self.steps += 1
 
     def change(self, change: Callable[[State], State]) -> None:
-        """What is no step, and possible in each state."""
+        """Applies a change that is not a step and is possible in each state."""
         self.states = {_tidy(change(state)) for state in self.states}
 
     def settle(self, unseen: Callable[[State], Iterable[State]]) -> None:
-        """What may have happened meanwhile, unseen."""
+        """Adds states that are reached by events that may have happened unobserved."""
         todo = list(self.states)
         while todo:
             for following in map(_tidy, unseen(todo.pop())):
@@ -58,17 +58,17 @@ class ModelStates:
         return Steps(state, self.rules)
 
     def named(self, state: State, driver: int, name: str) -> Iterator[State]:
-        """Where a step of a driver's leads, if it can be taken."""
+        """The result of a driver's step, if it is possible."""
         return (found for step, found in self.of(state).of_driver(driver) if step == name)
 
     def add_driver(self) -> int:
-        """One that has to fence first."""
+        """A driver that has to fence first."""
         number = len(self.one.drivers)
         self.change(lambda state: state._replace(drivers=(*state.drivers, Driver("fence"))))
         return number
 
     def add_slot(self, epoch: int) -> int:
-        """A producer with an epoch, and without a transaction."""
+        """A producer with an epoch and without a transaction."""
         number = len(self.one.open)
         self.change(
             lambda state: state._replace(epochs=(*state.epochs, epoch), open=(*state.open, None))
@@ -83,7 +83,7 @@ def _tidy(state: State) -> State:
 
 
 def pending(state: State, kind: str, whose: int) -> Request | None:
-    """A request that a task, or a driver, waits for."""
+    """A request for which a task or a driver waits."""
     for one in state.requests:
         if one.kind == kind and whose == (one.driver if kind == "OffsetCommit" else one.task):
             return one

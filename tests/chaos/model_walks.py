@@ -24,7 +24,7 @@ _SELDOM: Final = {"starts": 0.02, "gives the task up": 0.1, "finds the group cha
 
 
 class Walk:
-    """One walk, from a seed; it ends where nothing can be done, or something is wrong."""
+    """One walk, from a seed; it ends if no step is possible, or something is wrong."""
 
     def __init__(self, seed: int, broken: Breakage = Breakage.NONE) -> None:
         self.events: list[Event] = []

@@ -41,7 +41,7 @@ _ANSWER: Final[dict[Moment, Any]] = {
 
 
 class _Held(Fault):
-    """Holds one up, after ``skip`` others, until it is over."""
+    """Holds a request or answer, after ``skip`` others, until the fault is over."""
 
     def __init__(self, skip: int, *, answer: bool) -> None:
         self.held = threading.Event()
@@ -83,13 +83,13 @@ def held(
 ) -> Iterator[tuple[int, str]]:
     """Waits for a moment, after ``skip`` others of its kind, and holds it while the body runs.
 
-    Calls ``meanwhile`` again and again until it has come.
+    Calls ``meanwhile`` repeatedly until the moment comes.
 
     Yields:
-        The id of the process that has sent the request, and the transactional id.
+        The id of the process that sent the request, and the transactional id.
 
     Raises:
-        NotInflictedError: It has not come within so many seconds.
+        NotInflictedError: The moment has not come within the time limit.
     """
     answer = moment in _ANSWER
     message = (_ANSWER if answer else _REQUEST)[moment]

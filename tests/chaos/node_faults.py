@@ -22,7 +22,7 @@ def _target(stage: Stage, fault: Fault) -> _Partition:
 
 
 def _transaction(stage: Stage, fault: Fault) -> _Partition:
-    """Where one of the query's transactional ids is coordinated: the one whose moment it is."""
+    """The coordinator of one of the query's transactional ids: the one whose moment it is."""
     chosen = fault.transactional_id
     if chosen is None:
         with closing(KafkaAdminClient(bootstrap_servers=stage.servers.split(","))) as client:
@@ -66,12 +66,12 @@ def _away(take: Callable[[KafkaNode], None], find: _Nodes) -> _Deed:
 
 
 def _part(find: _Nodes) -> _Deed:
-    """From the other nodes, not from clients, which it goes on to answer."""
+    """Cuts a node off from the other nodes, but not from clients, which it continues to answer."""
     return lambda stage, fault: stage.broker.part(*find(stage, fault))
 
 
 def _move(find: _Find) -> _Deed:
-    """By reassignment and preferred election, to one of the other nodes."""
+    """Moves leadership to another node by reassignment and preferred election."""
 
     def strike(stage: Stage, fault: Fault) -> None:
         topic, partition = find(stage, fault)
@@ -83,7 +83,7 @@ def _move(find: _Find) -> _Deed:
 
 
 def _unreachable(stage: Stage, fault: Fault) -> None:
-    """For clients, not for the other nodes: it goes on to lead."""
+    """Cuts a node off from clients, but not from the other nodes: it continues to lead."""
     finds = (_target, _transaction, _group)
     node = stage.broker.leader(*finds[int(fault.choice * len(finds))](stage, fault))
     stage.proxy.cut_off = frozenset({node.ports.client})

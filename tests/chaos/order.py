@@ -17,7 +17,7 @@ _Producer = tuple[int, int]
 
 
 class OrderCheck:
-    """Watches a proxy; a producer is known by its id and epoch."""
+    """Watches a proxy; identifies producers by id and epoch."""
 
     def __init__(self) -> None:
         self.violations: list[str] = []
@@ -48,6 +48,6 @@ class OrderCheck:
                 waiting.discard((id(link), request.correlation_id))
 
     def gone(self, link: Link) -> None:
-        """A connection has ended: what it waited for is sent again on another."""
+        """A connection has ended: unanswered requests are sent again on another one."""
         for producer, waiting in self._waiting.items():
             self._waiting[producer] = {key for key in waiting if key[0] != id(link)}

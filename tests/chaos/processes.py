@@ -16,14 +16,14 @@ DRIVER_VARIABLE = "SPARK_EOS_CHAOS_DRIVER"
 
 
 def send(pids: list[int], number: signal.Signals) -> None:
-    """A signal for each that still lives."""
+    """Sends a signal to each process that still runs."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def children(pid: int) -> list[int]:
-    """All descendants of a process, the oldest first; and what runs for it in YARN's containers."""
+    """All descendants of a process, the oldest first, and its processes in YARN's containers."""
     parents: dict[int, int] = {}
     in_containers = set()
     mark = f"{DRIVER_VARIABLE}={pid}".encode()
@@ -52,7 +52,7 @@ def jvm_of(driver: int) -> list[int]:
 
 
 def executors_of(driver: int) -> list[int]:
-    """JVMs of executors, where they have processes of their own."""
+    """JVMs of executors, if they have their own processes."""
     found = {p: command(p) for p in children(driver)}
     # Not the shells that YARN starts them by.
     return [
@@ -74,7 +74,7 @@ def workers_of(driver: int) -> list[int]:
 
 
 class Driver:
-    """A driver with its JVM, workers and executors, and a log beside which its reports are."""
+    """A driver with its JVM, workers and executors, and its log and reports."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self._process = process
@@ -83,15 +83,15 @@ class Driver:
         self.log = log
 
     def text(self) -> str:
-        """What it has printed so far."""
+        """The output so far."""
         return self.log.read_text(errors="replace")
 
     def reports(self) -> int:
-        """How many batches it has reported; from another process, maybe, so in a file."""
+        """The number of reported batches; in a file, since another process may report them."""
         return len(reports_of(self.log.with_suffix(".reports")))
 
     def queries(self) -> list[float]:
-        """When it has started a query, by the monotonic clock."""
+        """The time at which it started a query, by the monotonic clock."""
         lines = self.text().splitlines()
         return [float(line.split()[1]) for line in lines if line.startswith("STARTED ")]
 
@@ -99,7 +99,7 @@ class Driver:
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL for the driver, its JVM and whatever they have started; returns when all end."""
+        """Sends SIGKILL to the driver, its JVM and their children; returns when all have ended."""
         # Workers first, so that none can end what it has begun. Twice: the first pass may miss what
         # is being forked meanwhile.
         for _ in range(2):
@@ -123,7 +123,7 @@ def add_report(file: Path, report: dict[str, Any]) -> None:
 
 
 def reports_of(file: Path) -> list[dict[str, Any]]:
-    """All so far, without one that is being written."""
+    """All reports so far, without one that is being written."""
     text = file.read_text() if file.exists() else ""
     whole = text[: text.rfind("\n") + 1]
     return [json.loads(line) for line in whole.splitlines()]

@@ -51,7 +51,7 @@ def prove(names: tuple[str, ...], seed: int, run: Run) -> list[Proof]:
 
 
 def judged(name: str, broken: Outcome) -> Proof:
-    """The proof that a trial of a breakage gives, if its control was clean."""
+    """The proof of a trial with a breakage, if its control run was clean."""
     faults = tuple(broken.faults)
     if broken.harness is not None:
         return Proof(name, faults, None, f"void, for the harness failed: {broken.harness}")

@@ -140,9 +140,9 @@ def main() -> None:
 
 
 def _start(writer: Writer, more: int = 12) -> StreamingQuery:
-    """Starts the query, again where Spark gives a worker up that has not connected in time.
+    """Starts the query, and again if Spark gives up on a worker that did not connect in time.
 
-    On Spark Connect that is 10 s, which no setting changes, and a busy machine may need longer.
+    On Spark Connect the limit is a fixed 10 s, and a busy machine may need longer.
     """
     try:
         return writer.start()

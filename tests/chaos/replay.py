@@ -43,7 +43,7 @@ class Replayed:
 def replay(
     events: list[Event], transaction_timeout_ms: int, *, several_nodes: bool = False
 ) -> Replayed:
-    """Replays all source partitions that transactions have records or offsets of."""
+    """Replays all source partitions for which transactions have records or offsets."""
     of, result = transactions(events), Replayed()
     concerned = {partition for one in of.values() for partition in (*one.offsets, *one.rows)}
     for partition in sorted(concerned):
@@ -85,17 +85,17 @@ class _Pieces:
         self.rows = tuple(sorted(rows))
 
     def value(self, event: Event, key: str) -> int | None:
-        """What an event says of the partition."""
+        """An event's contents for the partition."""
         found = (value for t, p, value in event.get(key, ()) if (t, p) == self._partition)
         return next(found, None)
 
     def at(self, offset: int) -> int:
-        """The piece that begins there."""
+        """The piece that begins at an offset."""
         return bisect_left(self._cuts, max(offset, 0))
 
 
 class _Replay:
-    """One partition's."""
+    """Replays one partition."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Replay:
         return self._model.steps
 
     def run(self) -> None:
-        """Takes all steps, in their order."""
+        """Takes all steps in order."""
         for number, event in enumerate(self._events):
             self._now = event["at"]
             self._model.settle(self._unseen)
@@ -209,7 +209,7 @@ class _Replay:
             self._unacknowledged[self._of[number]].discard(number)
 
     def _without_offsets(self, kind: str, one: Transaction) -> None:
-        """A transaction whose offsets are never sent: nothing of it may count."""
+        """Handles a transaction whose offsets are never sent: none of its records may count."""
         if kind not in {"AddPartitionsToTxn", "EndTxn, abort"}:
             return
         opened = None if kind == "EndTxn, abort" else OpenTransaction()
@@ -354,7 +354,7 @@ class _Replay:
         self._model.go("OffsetCommit", f"piece {offset}, accepted={accepted}", take)
 
     def _planned(self, state: State, run: int) -> Iterator[State]:
-        """The states in which a driver knows what it has written, and plans on."""
+        """The states in which a driver knows its committed rows and continues to plan."""
         step = state.drivers[run].step
         if step == "write":
             for heard in self._model.named(state, run, "hears of success"):
@@ -441,7 +441,7 @@ class _Replay:
     def _started(
         self, state: State, task: Task, first: int | None, one: Transaction
     ) -> Iterator[State]:
-        """The state with the task, if it has the rows that its transaction has."""
+        """The state with the task, if the task has the transaction's rows."""
         rows = self._rows(one)
         if first is None:
             first = rows[0] if rows else task.end - 1

@@ -84,7 +84,7 @@ class Kind(enum.Enum):
 
 
 class Moment(enum.Enum):
-    """What passes between query and broker when a fault is done."""
+    """Requests or answers between query and broker at which a fault is inflicted."""
 
     BEFORE_FENCING = "before-fencing"
     FENCED = "fenced"
@@ -220,7 +220,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Step:
-    """Faults done together, some time after the query has recovered from the last step."""
+    """Faults inflicted together, some time after the query recovered from the previous step."""
 
     pause: float  # seconds of quiet before
     faults: tuple[Fault, ...]  # one, or two
@@ -229,7 +229,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All that a seed decides."""
+    """Everything that a seed determines."""
 
     seed: int
     load: str
@@ -242,18 +242,18 @@ class Schedule:
 
     @property
     def faults(self) -> list[Fault]:
-        """All of them, in order."""
+        """All items, in order."""
         return [fault for step in self.steps for fault in step.faults]
 
     def asynchronous(self, start: int) -> bool:
-        """Whether the n-th start is one with ``asynchronous_progress``."""
+        """True if the n-th start uses ``asynchronous_progress``."""
         if not any(fault.kind in ASYNCHRONOUS for fault in self.faults):
             return False
         return random.Random(f"{self.seed}-{start}").random() < 0.6
 
 
 def impossible(front: str, load: str, *, cluster: bool, nodes: int) -> frozenset[Kind]:
-    """Faults that can't be done to a front with a load."""
+    """Faults that are impossible for a front and a load."""
     found = NOT_OF_THE_SINK if front in _IN_ONE_PROCESS else frozenset()
     found |= frozenset() if cluster else CLUSTER_ONLY
     found |= frozenset() if nodes > 1 else NODES
@@ -269,7 +269,7 @@ def _fits(load: str, front: str) -> bool:
 
 
 def moments_of(kind: Kind) -> frozenset[Moment]:
-    """When a fault can be done, other than at any time."""
+    """When a fault is inflicted, if not at any time."""
     if kind in _AROUND_ITS_END:
         return frozenset(_ITS_END)
     if kind not in _AT_MOMENTS:
@@ -302,7 +302,7 @@ def schedule(
     nodes: int = 1,
     yarn: bool = False,
 ) -> Schedule:
-    """Return what a seed decides; with several nodes, each step has a fault of one of them."""
+    """Return what a seed determines; with several nodes, each step has one node fault."""
     chosen = random.Random(seed)
     on_cluster = chosen.random() < 0.4 if cluster is None else cluster
     front = chosen.choice([f for f in fronts if any(_fits(load, f) for load in loads)])
@@ -361,7 +361,7 @@ def schedule(
 
 
 class _Bag:
-    """Draws every kind once before any comes twice."""
+    """Draws every kind once before any kind twice."""
 
     def __init__(self, kinds: list[Kind], chosen: random.Random) -> None:
         self.kinds = kinds

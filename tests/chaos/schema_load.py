@@ -51,7 +51,7 @@ _UNKNOWN_ID = (2**31 - 2).to_bytes(4, "big")
 
 
 def _schema(version: int) -> dict[str, Any]:
-    """Each has a field of its own; some have no tag, and a smaller number."""
+    """A version's schema, with its own field; some lack the tag, and their number is an int."""
     other = _is_other(version)
     tag = [] if other else [{"name": "tag", "type": _OPTIONAL, "default": None}]
     return {
@@ -74,7 +74,7 @@ def _is_other(version: int) -> bool:
 
 
 def _version(number: int) -> int:
-    """Of the n-th record."""
+    """The schema version of the n-th record."""
     return max(0, number // _RECORDS_OF_A_VERSION - number % 4)
 
 
@@ -90,7 +90,7 @@ def _order(number: int) -> dict[str, Any]:
 
 
 def _price(number: int) -> dict[str, Any]:
-    """What the query makes of it."""
+    """The query's expected output for a record."""
     order = _order(number)
     return {
         "number": number,
@@ -121,7 +121,7 @@ def _broken(number: int, whole: bytes) -> bytes:
 
 
 class SchemaRecords:
-    """Makes the n-th record; registers each version when its first record is made."""
+    """Makes the n-th record; registers each version with its first record."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -151,7 +151,7 @@ class SchemaRecords:
 
 @tenacity.retry(stop=tenacity.stop_after_delay(120), wait=tenacity.wait_fixed(0.5), reraise=True)
 def registered(url: str, subject: str, schema: dict[str, Any]) -> int:
-    """Registers a schema, with a registry that may be away; returns its id."""
+    """Registers a schema with a registry that may be down; returns the schema's id."""
     with SchemaRegistryClient({"url": url, "timeout": 5}) as client:
         return int(client.register_schema(subject, Schema(json.dumps(schema), "AVRO")))
 
@@ -196,7 +196,7 @@ WITH_SCHEMAS = {
 def wrong_values(
     outputs: Iterable[Message], dead_letters: Iterable[Message], schema: int
 ) -> list[Violation]:
-    """Outputs and dead letters that are not what their input records lead to."""
+    """Outputs and dead letters that differ from those expected for their input records."""
     parsed = fastavro.parse_schema(_OUTPUT)
     prefix = b"\0" + schema.to_bytes(4, "big")
     wrong = []

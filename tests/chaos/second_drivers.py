@@ -37,7 +37,7 @@ def two_drivers(stage: Stage, fault: Fault) -> None:
 
 
 def frozen_query(stage: Stage, fault: Fault) -> None:
-    """The whole query, tasks included, sleeps through the life of another, and wakes up."""
+    """The whole query, including tasks, sleeps during another query's lifetime and wakes up."""
     # Of a staged query the batch that the frozen one is in, or the next ones too.
     batches = 1 if stage.staged is None else 1 + int(fault.choice * 3)
     pids = [stage.query.pid, *processes.children(stage.query.pid)]
@@ -74,9 +74,9 @@ def _await_one_to_give_up(stage: Stage, other: Driver) -> None:
 
 
 def _end_another(stage: Stage, other: Driver, fault: Fault) -> None:
-    """Ends the second driver, a while after one of the two has given up for good reason.
+    """Ends the second driver, some time after one of the two has given up for a valid reason.
 
-    Both may, of a staged query: Spark lets nobody go on beside another's entry in the checkpoint.
+    Both may give up if the query is staged: Spark stops at another run's entry in the checkpoint.
     """
     time.sleep(fault.seconds)
     ended = [one for one in (other, stage.query) if one.exit_status() is not None]

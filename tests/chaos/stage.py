@@ -53,7 +53,7 @@ _TESTS = Path(__file__).parents[1]
 
 
 class TrialError(Exception):
-    """The query does not recover, or ends for no reason that a fault gives."""
+    """The query does not recover, or ends for a reason that no fault explains."""
 
 
 class NotInflictedError(Exception):
@@ -68,7 +68,7 @@ def wait_for(condition: Callable[[], object], end: float, problem: str) -> None:
 
 
 class Stage:
-    """Everything one trial needs; a context manager."""
+    """Everything that a trial needs; a context manager."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Stage:
         return self
 
     def connect(self) -> Connections:
-        """Connections to the nodes that know what the others do."""
+        """Connections to the nodes that are not cut off from the others."""
         servers = ",".join(node.direct_servers for node in self.broker.together)
         # Not librdkafka's: asked while its broker is away, its administration can crash.
         return Connections(ClientSettings({"bootstrap.servers": servers}), request_timeout=1.0)
@@ -156,7 +156,7 @@ class Stage:
         return self.plan.front == "mirrored"
 
     def largest_message(self, topic: str) -> int | None:
-        """What a topic takes; None for as much as brokers take by default."""
+        """A topic's size limit; None for the brokers' default."""
         return MAX_BYTES if self.load.small and topic == self.targets[-1] else None
 
     def _new_broker(self, proxy: KafkaProxy) -> LinkedKafka:
@@ -176,7 +176,7 @@ class Stage:
         return broker
 
     def heal(self) -> None:
-        """Brings back the nodes that are away, and waits until they have caught up."""
+        """Restarts missing nodes, and waits until they have caught up."""
         self.proxy.cut_off = frozenset()
         self.broker.join()
         for node in self.broker.nodes:
@@ -282,7 +282,7 @@ class Stage:
     def start_another(self) -> Driver:
         """Starts a second driver with the same group.
 
-        It has the checkpoint of the first's if that is staged, and else none.
+        A staged query's second driver shares the checkpoint; others have their own.
         """
         # Meant for the first one's tasks: the second is to go on.
         ask_nothing_more(self.control)
@@ -297,7 +297,7 @@ class Stage:
             driver.kill()
 
     def end(self) -> None:
-        """Ends all queries, and waits until the brokers have aborted what they leave open."""
+        """Ends all queries, and waits until the brokers have aborted their open transactions."""
         self.watcher.stop_feeding()
         self._kill_all()
         self.heal()
@@ -306,7 +306,7 @@ class Stage:
             time.sleep(0.2)
 
     def keep_going(self) -> None:
-        """Starts the query again if it has ended, as whoever runs it would."""
+        """Restarts the query if it has ended, as its operator would."""
         if self.query.exit_status() is not None:
             self.query.kill()
             self.start()
@@ -317,14 +317,14 @@ class Stage:
         self.source.top_up(self.partitions)
 
     def committed(self) -> Mapping[TopicPartition, int] | None:
-        """The group's committed offsets; None while the broker does not tell."""
+        """The group's committed offsets; None while the broker does not return them."""
         found = self.group_offsets()
         return None if found is None else positions(found)
 
     def group_offsets(
         self, connections: Connections | None = None
     ) -> Mapping[TopicPartition, CommittedOffset] | None:
-        """The same, with the texts that were committed with them."""
+        """The committed offsets with their texts."""
         asked = connections or self.connections
         try:
             return all_group_offsets(asked, self.name, Deadline(1.0, "harness"))
@@ -332,23 +332,23 @@ class Stage:
             return None
 
     def topic_names(self) -> dict[str, str]:
-        """Names of the topics that the group has offsets of, by ids, as requests have them."""
+        """Names of the topics for which the group has offsets, by topic id, as in requests."""
         names = [*self.sources, self.progress_topic]
         found = topics(self.connections, names, Deadline(20, "harness"))
         return {str(topic.topic_id): name for name, topic in found.items()}
 
     def pairs(self) -> dict[TopicPartition, TopicPartition]:
-        """Of a mirrored query: the source partitions that progress partitions stand for."""
+        """For a mirrored query: the source partitions that progress partitions represent."""
         committed = all_group_offsets(self.connections, self.name, Deadline(20, "harness"))
         known = KnownPartitions.of(committed).sources
         return {partition: source.topic_partition for partition, source in known.items()}
 
     def processed(self) -> int:
-        """How many input records the query has got behind it."""
+        """The number of input records that the query has finished."""
         return self.watcher.total if self.staged is None else self.staged.records_processed()
 
     def abandoned(self, since: float) -> list[str]:
-        """Transactional ids whose open transaction began before a moment, in seconds since 1970."""
+        """Transactional ids whose open transactions began before a time, in seconds since 1970."""
         found = lingering_transactions(
             self.connections, "spark-eos", self.name, Deadline(10, "harness")
         )
@@ -363,7 +363,7 @@ class _Reading:
 
 
 class _Watcher:
-    """Looks at the committed offsets all the time, and keeps the input ahead of the query."""
+    """Watches the committed offsets all the time, and keeps the input ahead of the query."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -402,7 +402,7 @@ class _Watcher:
             connections.close()
 
     def _look(self, connections: Connections) -> bool:
-        """Whether offsets have moved."""
+        """True if offsets have moved."""
         asked, before = time.monotonic(), self.total
         known = self._stage.group_offsets(connections)
         if known is None:
@@ -441,7 +441,7 @@ class _Watcher:
 
     @contextmanager
     def offsets_may_go_back(self) -> Iterator[None]:
-        """While the harness itself deletes them or the checkpoint, and puts them back."""
+        """For blocks in which the harness itself deletes and restores offsets or the checkpoint."""
         self._may_go_back = True
         try:
             yield
@@ -459,18 +459,18 @@ class _Watcher:
 
     @property
     def total(self) -> int:
-        """The greatest sum of committed offsets that was seen."""
+        """The greatest sum of committed offsets so far."""
         return self._readings[-1].total
 
     def stop_feeding(self) -> None:
-        """No more input from now on; returns when what is being produced is there."""
+        """Stops producing; returns when everything being produced has been written."""
         with self._feeding:
             self._fed = False
 
     def next_commit(self, after: float) -> float | None:
-        """When offsets were first seen to go on after a moment; None if they have not yet.
+        """When offsets were first seen to advance after a time; None if they have not yet.
 
-        What was committed before, and is only seen afterwards, does not count.
+        Offsets that were committed before, but seen only afterwards, do not count.
         """
         if self._failure is not None:
             raise self._failure

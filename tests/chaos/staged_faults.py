@@ -36,7 +36,7 @@ def _come_to(stage: Stage, place: str) -> None:
 
 
 def kill_at(place: str) -> Callable[[Stage, Fault], None]:
-    """Kills the whole query at a place of the driver's, or of a task that is being staged."""
+    """Kills the whole query at a place of the driver or of a task that stages rows."""
 
     def kill(stage: Stage, _fault: Fault) -> None:
         _come_to(stage, place)
@@ -46,7 +46,7 @@ def kill_at(place: str) -> Callable[[Stage, Fault], None]:
 
 
 def freeze_at(place: str) -> Callable[[Stage, Fault], None]:
-    """The whole query sleeps at a place while another one goes on, and wakes up beside it."""
+    """The whole query sleeps at a place while another one runs, then both run."""
 
     def freeze(stage: Stage, fault: Fault) -> None:
         _come_to(stage, place)
@@ -59,7 +59,7 @@ def freeze_at(place: str) -> Callable[[Stage, Fault], None]:
 
 
 def _refused(stage: Stage, words: str, rule: Rule) -> None:
-    """Starts the query, which must end with these words and finish no batch."""
+    """Starts the query, which must end with this error and finish no batch."""
     stage.start()
     end = time.monotonic() + _PATIENCE
     while stage.query.exit_status() is None:
@@ -76,7 +76,7 @@ def _refused(stage: Stage, words: str, rule: Rule) -> None:
 
 
 def delete_checkpoint(stage: Stage, _fault: Fault) -> None:
-    """The query must refuse to go on until its checkpoint is back."""
+    """The query must refuse to continue until its checkpoint is restored."""
     stage.query.kill()
     aside = stage.directory / "checkpoint-aside"
     with stage.watcher.offsets_may_go_back():
@@ -89,7 +89,7 @@ def delete_checkpoint(stage: Stage, _fault: Fault) -> None:
 
 
 def roll_back(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault], None]:
-    """An older checkpoint is put back: the query goes on if nothing is lost by it, or refuses."""
+    """Restores an older checkpoint: the query continues if nothing is lost, or refuses."""
 
     def rolled(stage: Stage, fault: Fault) -> None:
         stage.query.kill()
@@ -116,7 +116,7 @@ def roll_back(change: Callable[[Stage, Fault], None]) -> Callable[[Stage, Fault]
 
 
 def copy_removed(stage: Stage, _fault: Fault) -> None:
-    """A file of the copy that counts is gone: the query must refuse to go on until it is back."""
+    """Removes a file of the current copy: the query must refuse to continue without it."""
     _come_to(stage, staged_places.BEFORE_RELAY)
     stage.query.kill()
     file = staged_files(stage).file_with_rows(stage.group_offsets() or {})

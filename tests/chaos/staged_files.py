@@ -11,7 +11,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 
 
 class StagedFiles:
-    """Files below a checkpoint that a query may be writing."""
+    """Files below a checkpoint, which a query may be writing."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
@@ -40,13 +40,13 @@ class StagedFiles:
         return sorted(self._copies.glob("*-*"))
 
     def missing_copies(self, known: Mapping[TopicPartition, CommittedOffset]) -> list[str]:
-        """Names of copies that a staged commit names and that have no file."""
+        """Names of copies that a staged commit names but that have no files."""
         staged = KnownPartitions.of(known).staged.values()
         names = [one.directory for one in staged if one.directory is not None]
         return [name for name in names if not self._files(name)]
 
     def file_with_rows(self, known: Mapping[TopicPartition, CommittedOffset]) -> Path | None:
-        """A file with rows, of the copy that the staged commit names."""
+        """A file with rows, from the copy that the staged commit names."""
         for staged in KnownPartitions.of(known).staged.values():
             for file in self._files(staged.directory or "-"):
                 if pq.read_metadata(file).num_rows:

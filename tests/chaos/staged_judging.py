@@ -36,7 +36,7 @@ def judge(stage: Stage, *, drained: bool) -> tuple[list[Violation], dict[str, in
     assert stage.staged is not None
     load, counts = stage.load, {"records_in": stage.source.produced}
     _check_staged(stage.directory)
-    # Where letters are in a batch, the query's own sorting decides: their order is not judged.
+    # The query's own sorting decides where a batch has dead letters: their order is not judged.
     rows = {topic: consume(stage.servers, topic) for topic in stage.targets}
     counts["records_out"] = sum(map(len, rows.values()))
     counts["batches"] = stage.staged.last_batch() + 1
@@ -79,7 +79,7 @@ def _compared(stage: Stage) -> Comparison:
 
 
 def differences(comparison: Comparison, *, drained: bool) -> list[Violation]:
-    """The rules that a comparison has seen violated."""
+    """The rules whose violation a comparison has found."""
     return [
         Violation(_RULES[kind], f"{found.count:,} {kind.value}, such as {found.examples[:1]}")
         for kind, found in comparison.anomalies.items()
@@ -88,7 +88,7 @@ def differences(comparison: Comparison, *, drained: bool) -> list[Violation]:
 
 
 def not_of_one_copy(rows: Mapping[str, Iterable[Message]]) -> list[Violation]:
-    """Batches some of whose rows are of one attempt, and some of another."""
+    """Batches with rows of more than one attempt."""
     attempts: dict[str, set[str]] = defaultdict(set)
     for message in itertools.chain.from_iterable(rows.values()):
         stamp = dict(message.headers() or []).get(ATTEMPT)
@@ -103,7 +103,7 @@ def not_of_one_copy(rows: Mapping[str, Iterable[Message]]) -> list[Violation]:
 
 
 def out_of_order(rows: Mapping[str, Iterable[Message]], *, by_key: bool) -> list[Violation]:
-    """Keys whose rows are not in the order that their values tell."""
+    """Keys whose rows are not in the order of their values."""
     last: dict[tuple[str, int | None, bytes], int] = {}
     for topic, messages in rows.items():
         for message in messages:
@@ -131,7 +131,7 @@ def not_ended(
 
 
 def not_swept(files: StagedFiles) -> list[Violation]:
-    """Copies of earlier batches."""
+    """Copies of earlier batches that still exist."""
     last = files.last_batch()
     left = [p.name for p in files.copies() if int(p.name.partition("-")[0]) < last]
     return [Violation(Rule.COPIES_SWEPT, f"{left} after batch {last}")] if left else []

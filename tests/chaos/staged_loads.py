@@ -45,14 +45,14 @@ def _spoiled_record(chosen: random.Random, number: int, partitions: int) -> Reco
 def _spoiled(frame: DataFrame, targets: list[str]) -> DataFrame:
     rows = guarded(frame, refuse, "key binary, value binary", kind="arrow", errors="column")
     error = F.coalesce("error.message", F.when(fault() == "error", F.lit("judged so")))
-    # With the source the letters of rows that the function refuses hold their records.
+    # With the source column, dead letters of rows that the function refuses have their records.
     return with_faults(rows, targets, error).repartition(3, "key")
 
 
 def expected_rows(
     load: str, frame: DataFrame, targets: list[str], dead_letter_topics: list[str]
 ) -> DataFrame:
-    """What a load's query should have written, from all of its input: key, value and topic."""
+    """The expected output of a load's query for all of its input: key, value and topic."""
     if not dead_letter_topics:
         return STAGED[load].transform(frame, targets).select("key", "value", "topic")
     topic = F.when(fault() == "good.", targets[0]).otherwise(dead_letter_topics[0])
@@ -60,7 +60,7 @@ def expected_rows(
 
 
 def _in_another_order(frame: DataFrame, batch_id: int) -> DataFrame:
-    """Other partitions, and another order of keys, in each attempt; the same order of a key."""
+    """Each attempt has other partitions and another order of keys, but the same order in a key."""
     attempt = uuid.uuid4().hex[:8]
     moved = frame.repartition(2 + zlib.crc32(attempt.encode()) % 3, "key")
     ordered = moved.sortWithinPartitions(F.xxhash64("key", F.lit(attempt)), "key", "value")

@@ -23,13 +23,13 @@ _WAITING = 30.0
 
 
 def ask(control: Path, place: str) -> None:
-    """Whoever comes to a place next stops there."""
+    """Stops the next process that comes to a place."""
     _reached(control, place).unlink(missing_ok=True)
     _asked(control, place).touch()
 
 
 def take_back(control: Path, place: str) -> bool:
-    """Nobody shall stop there any more; returns whether nobody has."""
+    """Withdraws the request to stop; returns True if no process has stopped."""
     try:
         _asked(control, place).unlink()
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def take_back(control: Path, place: str) -> bool:
 
 
 def is_reached(control: Path, place: str) -> bool:
-    """Whether somebody has stopped there."""
+    """Return True if a process has stopped there."""
     return _reached(control, place).exists()
 
 
@@ -51,7 +51,7 @@ def _reached(control: Path, place: str) -> Path:
 
 
 def obeys(control: Path, place: str) -> bool:
-    """Whether whoever has come to a place is to stop there; the harness then waits for it."""
+    """Return True if a process at this place must stop; the harness then waits for it."""
     if not take_back(control, place):
         return False
     _reached(control, place).touch()

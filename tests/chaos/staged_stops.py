@@ -20,7 +20,7 @@ from spark_eos._sink.batches import SinkRun
 
 
 def stop_at_places(control: Path) -> None:
-    """Makes this driver stop where it is asked to."""
+    """Makes this driver stop at requested places."""
 
     def come_to(place: str) -> None:
         if obeys(control, place):

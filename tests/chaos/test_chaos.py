@@ -218,7 +218,7 @@ def test_what_no_trial_finds_out_a_test_does(name: str, tmp_path: Path) -> None:
 def test_nothing_is_lost_or_doubled_under_faults(
     front: str, steps: int, kinds: list[str], nodes: int, tmp_path: Path
 ) -> None:
-    """A few faults, few of which need a new JVM; ``make chaos`` has them all."""
+    """A few faults, few of which need a new JVM; ``make chaos`` includes all of them."""
     load = "shuffled" if front == "staged" else "enrich"
     # Without broker-kill, which meets KAFKA-20734 now and then.
     arguments = [part for kind in kinds for part in ("--kind", kind)]

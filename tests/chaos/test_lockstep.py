@@ -28,7 +28,7 @@ class Query:
             broker.create_topic(topic, 1)
 
     def begin(self, *positions: int, offset: int | None) -> None:
-        """Records that bear positions, and the offset after them."""
+        """Records with positions, and the offset after them."""
         self._producer.begin_transaction()
         for position in positions:
             header = b"in:0:%d" % position

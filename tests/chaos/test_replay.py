@@ -21,13 +21,13 @@ _TIMEOUT_MS: Final = 120_000
 
 
 class _Altered:
-    """The recorded events, to be changed."""
+    """The recorded events, to be modified."""
 
     def __init__(self) -> None:
         self.events = load(_RECORDED / "query-kill.gz")
 
     def requests(self, kind: str, **said: Any) -> list[Event]:
-        """Those of a kind that say something, in their order."""
+        """The requests of a kind that have contents, in order."""
         return [
             event
             for event in self.events
@@ -35,12 +35,12 @@ class _Altered:
         ]
 
     def answer(self, request: Event) -> Event:
-        """A request's."""
+        """A request's answer."""
         number = self.events.index(request)
         return next(event for event in self.events if event.get("answer") == number)
 
     def never(self, *requests: Event) -> None:
-        """As if these had not been sent."""
+        """Removes these requests from the trace."""
         for request in requests:
             about = [request, self.answer(request)]
             for event in about:
@@ -48,7 +48,7 @@ class _Altered:
                 event.update(at=request.get("at", 0.0), kind="Heartbeat")
 
     def replayed(self, *, several_nodes: bool = False) -> Replayed:
-        """What the model says."""
+        """The model's result."""
         return replay(self.events, _TIMEOUT_MS, several_nodes=several_nodes)
 
 
@@ -89,7 +89,7 @@ def test_a_growing_transaction_may_be_answered_not_coordinator() -> None:
 
 
 def _not_fenced(seen: _Altered) -> None:
-    """The second run goes on as the first one's member."""
+    """The second run continues as the first run's member."""
     joined = seen.requests("ConsumerGroupHeartbeat", instance="spark-eos-0", epoch=0)
     first, second = joined[0]["member"], joined[1]["member"]
     seen.never(joined[1])
@@ -105,13 +105,13 @@ def _left_open(seen: _Altered) -> None:
 
 
 def _read_before(seen: _Altered) -> None:
-    """The second run knows an offset that is older than what the group has."""
+    """The second run knows an older offset than the group's."""
     fetch = seen.requests("OffsetFetch")[2]
     _set(seen.answer(fetch), "offsets", 0, 10_000)
 
 
 def _written_from_before(seen: _Altered) -> None:
-    """The third run writes what the second one has committed."""
+    """The third run writes records that the second one has committed."""
     offsets = seen.requests("TxnOffsetCommit")[-1]
     produced = [one for one in seen.requests("Produce") if one["producer"] == offsets["producer"]]
     rows = seen.answer(produced[0])["rows"]
@@ -135,19 +135,19 @@ def _refusal_ignored(seen: _Altered) -> None:
 
 
 def _kept(seen: _Altered) -> None:
-    """A producer goes on although the answer to a transaction's end was lost."""
+    """A producer continues although the answer to a transaction's end was lost."""
     answer = seen.answer(seen.requests("EndTxn")[0])
     answer["lost"] = answer.pop("answer")
 
 
 def _end_first(seen: _Altered) -> None:
-    """The second run commits an end, and writes the records before it afterwards."""
+    """The second run commits an end offset before it writes the records below it."""
     commit = seen.requests("OffsetCommit")[3]
     _set(commit, "offsets", 1, 10_000)
 
 
 def _late(seen: _Altered) -> None:
-    """The broker takes the second run's transaction as of the first run's member."""
+    """The broker accepts the second run's transaction as the first run's member."""
     first = seen.requests("ConsumerGroupHeartbeat", instance="spark-eos-0", epoch=0)[0]
     offsets = [one for one in seen.requests("TxnOffsetCommit") if one["producer"] == [5, 0]]
     offsets[0]["member"] = first["member"]

@@ -21,7 +21,7 @@ _TOPIC = "progress"
 
 @dataclass(frozen=True)
 class _Message:
-    """As much of confluent_kafka's as is looked at."""
+    """The part of confluent_kafka's Message that is used."""
 
     at: int
     row_key: bytes

@@ -33,7 +33,7 @@ _PRODUCER_AT: Final = 8 + 4 + 4 + 1 + 4 + 2 + 4 + 8 + 8
 
 
 def producer_of(message: Any) -> tuple[int, int] | None:
-    """Id and epoch of the producer that has sent records in a transaction."""
+    """Id and epoch of the producer that sent records in a transaction."""
     if message.transactional_id is None:
         return None
     for topic in message.topic_data:
@@ -81,10 +81,9 @@ def resolved(
     pairs: Mapping[TopicPartition, TopicPartition],
     batches: Mapping[Any, Ranges],
 ) -> list[Event]:
-    """The same by source partitions, and with the source offsets of records that were written.
+    """The events by source partition, and with the source offsets of written records.
 
-    ``names`` are those of topics by their ids, ``pairs`` the source partitions that others stand
-    for.
+    ``names``: topic names by id. ``pairs``: the source partitions that other partitions represent.
     """
 
     def partition_of(topic: str, number: int) -> TopicPartition:
@@ -113,7 +112,7 @@ def resolved(
 
 @dataclass(eq=False)
 class Transaction:
-    """What a producer's requests of one transaction say; in ``offsets``, as which member."""
+    """The contents of a producer's requests in one transaction; ``offsets`` include the member."""
 
     id: str
     producer: tuple[int, int]
@@ -126,7 +125,7 @@ class Transaction:
 
     @property
     def clean(self) -> bool:
-        """Whether its producer may be used once more."""
+        """Return True if the transaction's producer may be used again."""
         return self.ended and not self.lost
 
     def __str__(self) -> str:
@@ -175,13 +174,13 @@ def _now() -> float:
 
 
 def save(events: Iterable[Event], file: Path) -> None:
-    """Writes them as lines of JSON."""
+    """Writes the events as JSON lines."""
     with gzip.open(file, "wt") as opened:
         opened.writelines(json.dumps(event) + "\n" for event in events)
 
 
 def load(file: Path) -> list[Event]:
-    """Those that were saved."""
+    """Reads saved events."""
     with gzip.open(file, "rt") as opened:
         return [json.loads(line) for line in opened]
 

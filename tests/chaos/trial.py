@@ -38,7 +38,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Recovery:
-    """From a step's faults to the next committed transaction."""
+    """The time from a step's faults to the next committed transaction."""
 
     kinds: str  # of the faults, joined by "+" where there were two
     # Since the faults were over: since the kill, the cut, or the end of what lasts. The start of a
@@ -52,7 +52,7 @@ class Recovery:
 
     @property
     def missed(self) -> bool:
-        """Whether it took longer than the bar."""
+        """True if the recovery took longer than the bar."""
         return self.seconds > BAR
 
 
@@ -76,7 +76,7 @@ class Outcome:
 
     @property
     def problem(self) -> str | None:
-        """All that is wrong, in words; None if nothing is."""
+        """All problems as text; None if there are none."""
         words = [str(violation) for violation in self.violations]
         words += [] if self.stuck is None else [f"stuck: {self.stuck}"]
         words += [] if self.harness is None else [f"the harness failed: {self.harness}"]
@@ -173,7 +173,7 @@ def _step(stage: Stage, step: Step, outcome: Outcome, log: Log) -> None:
 
 
 def _await_end(stage: Stage) -> None:
-    """Until the driver is gone: what its tasks may still commit is no recovery."""
+    """Waits until the driver is gone: commits by its remaining tasks don't count as recovery."""
     wait_for(
         lambda: stage.query.exit_status() is not None,
         time.monotonic() + _PATIENCE,
@@ -182,7 +182,7 @@ def _await_end(stage: Stage) -> None:
 
 
 def _recovered(stage: Stage, since: float, starts: int) -> float:
-    """When offsets moved again, with a query alive that may go on moving them."""
+    """When offsets moved again, with a running query that may continue to move them."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         time.sleep(0.02)
@@ -218,7 +218,7 @@ def _to_the_end(stage: Stage) -> None:
 
 
 def _rows_not_named(directory: Path) -> list[Violation]:
-    """Queries that ended over a record and did not say which row it came from."""
+    """Queries that ended because of a record and did not name its row."""
     logs = {log: log.read_text(errors="replace") for log in directory.glob("query-*.log")}
     return [
         Violation(Rule.ROW_NAMED, f"see {log.name}")
@@ -228,7 +228,7 @@ def _rows_not_named(directory: Path) -> list[Violation]:
 
 
 def _dead_letters_miscounted(stage: Stage) -> list[Violation]:
-    """Reports of more dead letters than there are; a query that was killed reports fewer."""
+    """Checks that no more dead letters are reported than exist; a killed query reports fewer."""
     reported = sum(
         sum(report.get("dead_letters", {}).values())
         for file in stage.directory.glob("*.reports")
@@ -256,7 +256,7 @@ def _wrong_values(stage: Stage) -> list[Violation]:
 def _differing_logs(
     stage: Stage, records_out: int, counts: dict[str, int], *, drained: bool
 ) -> list[Violation]:
-    """What the target's brokers tell otherwise than the verifier."""
+    """Differences between the target brokers' logs and the verifier."""
     pairs = stage.pairs()
     logged = read_logs(
         stage.broker.nodes[0]._data(),

@@ -14,7 +14,7 @@ _PACK, _SUBMIT = code_blocks("deploying", "sh")
 SHIPPED = [word for pair in re.findall(r"(--archives|--conf) (\S+)", _SUBMIT) for word in pair]
 """The options of spark-submit that ship the packages."""
 assert len(SHIPPED) == 4, SHIPPED
-CLUSTER_MODE = re.findall(r"`--deploy-mode cluster`.*?\n.*?`(--conf) (\S+)`", page("deploying"))[0]
+CLUSTER_MODE = re.findall(r"`--deploy-mode cluster`, add `(--conf)\s+(\S+)`", page("deploying"))[0]
 """Its further options where YARN runs the driver."""
 
 

@@ -23,7 +23,7 @@ def _files(cell: str) -> list[str]:
 
 @cache
 def _found(name: str) -> Path | None:
-    """A file by its path in the repository or the package, or by the end of its path in tests."""
+    """A file, by its path in the repository or the package, or by the end of its path in tests."""
     for path in (ROOT / name, ROOT / "spark_eos" / name):
         if path.is_file():
             return path
@@ -51,7 +51,7 @@ def test_the_files_exist() -> None:
 
 
 def test_what_to_read_first_is_there() -> None:
-    """Each name follows the file that has it."""
+    """Each name follows the file that defines it."""
     found = [table for table in tables(PAGE) if table.section == "Read this first"]
     path, answers = (table.rows for table in found)
     assert len(path) == 5

@@ -95,7 +95,7 @@ def test_a_failed_query_has_the_entry_of_its_cause() -> None:
 
 
 def _shown_in_texts(path: Path) -> Iterator[str]:
-    """Where an error of ours that was caught goes into a text with its command, as `{error}`."""
+    """Where a caught error of ours is put into a text with its command, as `{error}`."""
     ours = {found.__name__ for found in own_errors() if issubclass(found, SparkEosError)}
     for handler in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(handler, ast.ExceptHandler) and handler.type is not None:
@@ -111,7 +111,7 @@ def _shown_in_texts(path: Path) -> Iterator[str]:
 
 
 def test_no_text_holds_the_command_of_another_error() -> None:
-    """It is `error.text` there; `error!s`, if that is where it is shown."""
+    """There, it must be `error.text`; or `error!s`, if the text is shown."""
     found = [place for path in _PACKAGE.rglob("*.py") for place in _shown_in_texts(path)]
     assert found == []
 

@@ -60,7 +60,7 @@ TEXTS = (
 
 
 def _used(tree: ast.Module) -> Iterator[str]:
-    """What a module uses of PySpark within, other than in its docstrings."""
+    """A module's uses of PySpark's private names, other than in docstrings."""
     docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)

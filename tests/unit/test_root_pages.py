@@ -41,7 +41,7 @@ def test_readme_names_every_page() -> None:
 
 
 def test_the_names_of_the_changelog() -> None:
-    """The new ones exist, and the old ones are gone."""
+    """The new names exist, and the old ones are gone."""
     tables = _text("CHANGELOG.md").split("\n### Changed\n")[1].split("\n\n")
     kinds = {
         "| `ExactlyOnceSink`": set(inspect.signature(ExactlyOnceSink).parameters),

@@ -18,7 +18,7 @@ from support.writing import rows, transactions
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes CliRunner's input look like a terminal, as which it answers prompts."""
+    """Makes CliRunner's input look like a terminal, so that commands show prompts."""
     monkeypatch.setattr("spark_eos._cli.abort._may_ask", lambda: True)
 
 

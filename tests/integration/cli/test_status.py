@@ -231,7 +231,7 @@ def test_records_that_retention_deletes_unread(flow: Flow) -> None:
 
 
 def test_a_group_of_the_classic_protocol(flow: Flow) -> None:
-    """Whose client has chosen its own id: no markup, and it moves no cursor."""
+    """A client that has chosen its own id: the id is shown without markup or control characters."""
     flow.produce(range(3), partition=0)
     with foreign_consumer(flow, "classic", client_id=EVIL, offsets={0: 1}):
         found = document(flow)
@@ -255,7 +255,7 @@ def test_a_group_that_does_not_exist_is_one_line(flow: Flow) -> None:
 
 @contextmanager
 def _foreign_transaction(servers: str, topic: str, name: str, partition: int = 1) -> Iterator[None]:
-    """Another client's, with one record."""
+    """Another client's transaction, with one record."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": name})
     producer.init_transactions()
     producer.begin_transaction()

@@ -23,7 +23,7 @@ _BATCH = StagedBatch(_QUERY, 7, "7-ab12cd34", 1_500, 4, "00d1e4a77b3c9f52")
 
 @pytest.fixture
 def progress(flow: Flow) -> str:
-    """A progress topic with a partition more than batches need, and a group that had members."""
+    """A progress topic with one more partition than batches need, and a group that had members."""
     name = f"some-topic-{uuid.uuid4().hex[:10]}"
     flow.broker.create_topic(name, 6)
     with started(flow):
@@ -36,7 +36,7 @@ def _commit(
     offsets: Mapping[TopicPartition, int],
     staged: Mapping[TopicPartition, StagedBatch],
 ) -> None:
-    """Commits offsets as a driver does; only some have a staged batch in their metadata."""
+    """Commits offsets like a driver; only some have a staged batch in their metadata."""
     with flow.connections() as connections:
         topics = cluster.topics(connections, {topic for topic, _ in offsets}, deadline())
         ids = {name: topic.topic_id for name, topic in topics.items()}
@@ -166,7 +166,7 @@ def test_without_a_staged_commit_any_topic_is_a_source(flow: Flow, progress: str
 def test_the_staged_commit_with_the_latest_batch_is_shown(
     batch: int, flow: Flow, progress: str
 ) -> None:
-    """A query that was given another progress topic leaves the offsets of the first one behind."""
+    """A query with a new progress topic leaves its offsets of the old one behind."""
     other = f"{progress}-2"
     flow.broker.create_topic(other, 6)
     _stage(flow, progress, _BATCH, *[8 << 32] * 4)

@@ -27,7 +27,7 @@ _FAR = 123_456_789_012
 
 
 class _Terminal:
-    """``spark-eos status`` in a pseudo-terminal of some width."""
+    """``spark-eos status`` in a pseudo-terminal of a given width."""
 
     def __init__(self, width: int, flow: Flow, *more: str) -> None:
         self._shown, inside = pty.openpty()
@@ -45,7 +45,7 @@ class _Terminal:
         self.text = ""
 
     def read(self, until: str | None = None, times: int = 1) -> str:
-        """What is shown, without control sequences: to the end, or until it has a text."""
+        """The displayed text without control sequences: to the end, or until it contains a text."""
         end = time.monotonic() + _PATIENCE
         while until is None or self.text.count(until) < times:
             assert time.monotonic() < end, self.text
@@ -76,7 +76,7 @@ def _where(flow: Flow) -> list[str]:
 
 @pytest.fixture
 def far_flow(flow: Flow) -> Flow:
-    """A group with names and offsets as they are in production."""
+    """A group with realistic names and offsets."""
     flow.name = f"orders-of-customers-by-region-{flow.name}"
     flow.broker.create_topic(flow.source, flow.partitions)
     with started(flow):  # which waits for the group's coordinator

@@ -66,7 +66,7 @@ def _query(flow: Flow, place: Path, **settings: Any) -> Iterator[tuple[QueryProc
 
 
 def _writer(query: QueryProcess, hosts: Hosts) -> tuple[int, str]:
-    """The worker whose transaction is open, and its host."""
+    """The worker with the open transaction, and its host."""
     (transactional_id,) = query.flow.open_transactions()
     _, node, slot = transactional_id.rsplit("/", 2)
     node = node.rpartition("-")[0]  # without the inode of the slot's lock file
@@ -81,7 +81,7 @@ def _writer(query: QueryProcess, hosts: Hosts) -> tuple[int, str]:
 
 
 def _waits_for_kafka(worker: int) -> bool:
-    """Whether a worker has all its rows: until then it waits for a socket, if for anything."""
+    """Return True if a worker has all its rows; until then, it can only be waiting for a socket."""
     for _ in range(5):
         with suppress(OSError):  # it is gone
             if "futex" in Path(f"/proc/{worker}/wchan").read_text():
@@ -92,7 +92,7 @@ def _waits_for_kafka(worker: int) -> bool:
 
 
 def _executor_of(worker: int) -> int:
-    """The JVM that has started a worker."""
+    """The JVM that started a worker."""
     process = worker
     while Path(f"/proc/{process}/comm").read_text() != "java\n":
         process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
@@ -111,7 +111,7 @@ def test_a_lost_host(flow: Flow, tmp_path: Path) -> None:
 
 
 def test_a_host_that_is_cut_off_comes_back(flow: Flow, tmp_path: Path) -> None:
-    """Its worker goes on with what it has open, after others have written those rows."""
+    """Its worker continues its transaction after others have written those rows."""
     expected = produce_with_hold(flow)
     with _query(flow, tmp_path, available_now=False) as (query, hosts):
         worker, host = _writer(query, hosts)

@@ -38,7 +38,7 @@ _A_BATCH = 30
 
 @pytest.fixture(scope="module")
 def session(object_store: ObjectStore) -> Iterator[SparkSession]:
-    """A session with S3A: the only one of its process."""
+    """A session with S3A: the only session in its process."""
     found = spark_session(config=object_store.settings, quick_start=True)
     yield found
     found.stop()
@@ -51,7 +51,7 @@ class _Moment(NamedTuple):
 
 
 class _Batches:
-    """What happens from one batch's report to the next one's."""
+    """Measures the time and requests between one batch's report and the next."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class _Batches:
         return itertools.pairwise(warm)
 
     def requests(self) -> dict[str, float]:
-        """Of each kind, in one batch."""
+        """Requests of each kind in one batch."""
         found = [later.requests - earlier.requests for earlier, later in self._pairs()]
         kinds = sorted({kind for counts in found for kind in counts})
         return {kind: median(counts[kind] for counts in found) for kind in kinds}
@@ -76,7 +76,7 @@ class _Batches:
         return median(later.time - earlier.time for earlier, later in self._pairs())
 
     def store_seconds(self) -> float:
-        """For which the store has worked on a batch's requests."""
+        """The store's time for a batch's requests."""
         return median(later.store - earlier.store for earlier, later in self._pairs())
 
 
@@ -112,7 +112,7 @@ def test_what_a_batch_asks_for(
 def test_how_long_a_small_batch_takes(
     session: SparkSession, flow: Flow, new_flow: Any, object_store: ObjectStore, pipeline: Transform
 ) -> None:
-    """At most twice as long as with a local disk, and what the store itself takes."""
+    """At most twice as long as on a local disk, plus the store's own time."""
     local = new_flow()
     local.checkpoint = f"{local.worker_directory}-checkpoint"
     on_disk = _run(session, local, object_store, pipeline)

@@ -101,7 +101,7 @@ def _second_driver(yarn: Yarn) -> bool:
 def test_a_lost_nodes_driver_wakes_up_during_a_second_attempt(
     flow: Flow, yarn: Yarn, tmp_path: Path
 ) -> None:
-    """YARN can't end what the node runs, which goes on."""
+    """YARN can't end the node's processes, which continue."""
     _produce(flow, 4)
     with yarn.relay(flow, "cluster", log=tmp_path / "log", arguments=_BY_BATCH) as job:
         job.writer()
@@ -144,7 +144,7 @@ def test_a_task_that_hangs_is_copied_on_another_node(
 
 
 def test_executors_that_come_and_go(flow: Flow, yarn: Yarn, tmp_path: Path) -> None:
-    """Dynamic allocation: another executor for a backlog, which is decommissioned when idle."""
+    """Dynamic allocation: another executor for a backlog, decommissioned when idle."""
     config = {
         "spark.dynamicAllocation.enabled": "true",
         "spark.dynamicAllocation.minExecutors": "1",

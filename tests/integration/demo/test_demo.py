@@ -58,7 +58,7 @@ def test_an_open_transaction_is_neither_counted_nor_overlooked(flow: Flow) -> No
 
 @pytest.fixture
 def start_demo(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
-    """Starts the demo with a temporary directory of its own: ``tmp_path``/temporary."""
+    """Starts the demo with its own temporary directory: ``tmp_path``/temporary."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
 
@@ -162,7 +162,7 @@ def test_a_failing_query_shows_the_end_of_its_log(
 
 
 def processes_of(directory: Path) -> list[str]:
-    """Processes that work in a directory."""
+    """Processes with a directory as their working directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile

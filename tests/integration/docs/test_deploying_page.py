@@ -30,7 +30,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def script(flow: Flow, tmp_path: Path) -> Path:
-    """The README's query, until all there is was read."""
+    """The README's query, until everything available is read."""
     flow.produce([str(number) for number in range(20)])
     path = tmp_path / "my_query.py"
     path.write_text(readmes_query(flow), encoding="utf-8")

@@ -41,9 +41,9 @@ _COUNT = 40
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of code in a page, with what its comment says about running it.
+    """A code block of a page, with its comment about how to run it.
 
-    tests/integration/docs/test_walks.py runs what is to be in a process of its own.
+    tests/integration/docs/test_walks.py runs blocks that need their own process.
     """
 
     language: str
@@ -56,13 +56,13 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """A page's code, in the order in which its reader runs it."""
+    """A page's code in reading order."""
     text = (ROOT / page).read_text()
     return [Block(language, code, note) for note, language, code in _BLOCK.findall(text)]
 
 
 def created_topics(words: list[str]) -> list[str]:
-    """The topics that a command of ours creates."""
+    """The topics that one of our commands creates."""
     if words[:2] not in (["spark-eos", "broker"], ["spark-eos", "topics"]):
         return []
     pairs = pairwise(words)
@@ -73,7 +73,7 @@ PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))
 
 
 def _marks(page: str) -> list[pytest.MarkDecorator]:
-    """A page's queries take long; those of README.md are the shortest of their kind."""
+    """A page's queries take long; README.md has the shortest of their kind."""
     starts = page == "docs/operations.md" or any(".start()" in one.code for one in blocks(page))
     slow = page != "README.md" and starts
     return [pytest.mark.slow] if slow else []
@@ -155,7 +155,7 @@ def test_each_row_of_the_runbook_has_a_cause_and_a_remedy() -> None:
 
 @pytest.fixture
 def page_kafka() -> Iterator[EmbeddedKafka]:
-    """A broker of the page's own, since pages share names of topics."""
+    """A broker for the page alone, since pages share topic names."""
     with EmbeddedKafka() as broker:
         yield broker
 
@@ -177,7 +177,7 @@ def orders(count: int = _COUNT) -> list[str]:
 
 @dataclass
 class Reader:
-    """Does what a page says, with addresses and directories of the test's own."""
+    """Follows a page, with the test's own addresses and directories."""
 
     broker: EmbeddedKafka
     directory: Path
@@ -233,7 +233,7 @@ def _python(words: list[str]) -> None:
 
 
 def _not_run(_words: list[str]) -> None:
-    """What needs another machine, a network, or tools that are not ours."""
+    """Code that needs another machine, a network, or other tools."""
 
 
 _KAFKAS = (
@@ -264,7 +264,7 @@ _PARSERS: dict[str, Callable[[list[str]], None]] = {
 
 
 def _parse_line(line: str) -> bool:
-    """Parses the command that a line begins with; whether there is one."""
+    """Parses the command at the start of a line; returns True if there is one."""
     command = _CRON.sub("", line)
     if Path(command.partition(" ")[0]).name not in _PARSERS:
         return False
@@ -303,7 +303,7 @@ def test_each_fence_is_of_a_language_that_tests_know() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_lines_of_code_fit_on_a_page(page: str) -> None:
-    """At 1280 pixels, as site.css has it; tools/site_pictures.py looks at the pages themselves."""
+    """At 1280 pixels, as in site.css; tools/site_pictures.py checks the pages themselves."""
     lines = [
         line for _, code in _FENCE.findall((ROOT / page).read_text()) for line in code.split("\n")
     ]
@@ -322,17 +322,17 @@ def reader(
 
 
 def _orders(reader: Reader) -> None:
-    """What most pages assume. All else they create."""
+    """Topics that most pages assume; pages create all others."""
     reader.broker.create_topic("orders", partitions=4)
     produce(reader.broker, range(_COUNT))
 
 
 def _nothing(_reader: Reader) -> None:
-    """The page makes its orders, too."""
+    """The page creates its orders as well."""
 
 
 def _own_sink(reader: Reader) -> None:
-    """The query of docs/moving.md that is to move; it has written some of the orders."""
+    """The query that docs/moving.md moves; it has written some of the orders."""
     _orders(reader)
     reader.broker.create_topic("orders-mailed", partitions=4)
     servers, old = reader.broker.bootstrap_servers, str(reader.directory / "old")
@@ -342,7 +342,7 @@ def _own_sink(reader: Reader) -> None:
 
 
 def _query(reader: Reader) -> None:
-    """The query that docs/operations.md is about, README's."""
+    """The query of docs/operations.md, which is README's."""
     for block in blocks("README.md")[:3]:
         reader.follow(block)
 
@@ -393,7 +393,7 @@ def test_what_queries_of_pages_write_is_looked_at() -> None:
 
 
 def _sinks(page: str) -> Iterator[tuple[str, str]]:
-    """Target and group of the sinks that a page's code makes."""
+    """Target and group of the sinks in a page's code."""
     for block in blocks(page):
         # What runs in a process of its own has a broker of its own.
         if block.language == "python" and block.note != _OWN_PROCESS:
@@ -411,7 +411,7 @@ def test_directories_are_those_that_an_ordinary_user_can_create(page: str) -> No
 
 
 def test_each_target_is_that_of_one_query() -> None:
-    """Pages are followed one after the other: what two queries write, `verify` calls duplicates."""
+    """A page's steps run in order: `verify` reports the output of two queries as duplicates."""
     groups: dict[str, set[str]] = {}
     for page in PAGES:
         for topic, group in _sinks(page):

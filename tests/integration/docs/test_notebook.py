@@ -67,7 +67,7 @@ def test_the_notebook_writes_and_shows_each_batch(flow: Flow, run: Run) -> None:
 
 
 def _names(flow: Flow, spark: SparkSession, page: Page) -> dict[str, Any]:
-    """What the page's cells have, after the first one."""
+    """Variables of the page's cells after the first one."""
     names: dict[str, Any] = {}
     page.run(SESSION, names)
     assert names["spark"].sparkContext is spark.sparkContext

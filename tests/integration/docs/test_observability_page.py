@@ -54,7 +54,7 @@ def test_the_table_of_metrics() -> None:
 def _running(
     code: str, flow: Flow, spark: SparkSession, **instead: str
 ) -> Iterator[dict[str, Any]]:
-    """The names of a block, after a query with its sink; its listener is there until the end."""
+    """A block's variables, after a query with its sink; its listener stays until the end."""
     words = {
         "localhost:9092": flow.bootstrap_servers,
         "orders-observed": flow.group_id,

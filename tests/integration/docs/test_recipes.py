@@ -49,7 +49,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass
 class Recipe:
-    """The page's topics and groups under names of the test's own."""
+    """The page's topics and groups, under the test's own names."""
 
     broker: EmbeddedKafka
     spark: SparkSession
@@ -84,7 +84,7 @@ class Recipe:
         return {_CODECS[struct.unpack_from(">h", data, 21)[0] & 7] for data in batches}
 
     def run(self, code: str, **instead: str) -> dict[str, Any]:
-        """Runs the page's beginning and a recipe, until all there is was read."""
+        """Runs the page's beginning and a recipe until everything available is read."""
         words = {word: other for word, other in self._words(instead).items() if word in code}
         begin = run_block(BEGIN, {"localhost:9092": self.broker.bootstrap_servers})
         begin["spark"] = self.spark
@@ -119,7 +119,7 @@ def recipe(
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[BatchReport]:
-    """What sinks of recipes report."""
+    """Reports of the recipes' sinks."""
     seen: list[BatchReport] = []
     plain = ExactlyOnceSink.__init__
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def spark(spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
-    """The shared session, whose queries end when they have read all there is."""
+    """The shared session, whose queries end when they have read everything available."""
     end_queries(monkeypatch)
     spark_eos_session.conf.set("spark.sql.shuffle.partitions", "4")
     return spark_eos_session

@@ -42,7 +42,7 @@ def _script(flow: Flow, *pieces: str, rows: str) -> str:
 
 
 def _filled(place: Path, script: str) -> list[list[str]]:
-    """Fills the table with all there is; returns its rows."""
+    """Fills the table with everything available; returns its rows."""
     ran = subprocess.run(
         [sys.executable, "-c", script],
         cwd=place,

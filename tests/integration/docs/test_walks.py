@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with an environment of its own, as docs/index.md and docs/testing.md have it."""
+    """A directory with its own environment, as described in docs/index.md and docs/testing.md."""
     directory = tmp_path_factory.mktemp("home")
     venv.create(directory / "venv", with_pip=True)
     pip = [str(directory / "venv/bin/pip"), "install", "--quiet", "--disable-pip-version-check"]

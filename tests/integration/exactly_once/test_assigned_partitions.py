@@ -50,7 +50,7 @@ _PARTITIONS = range(4)
 
 @dataclass
 class _Seat:
-    """A member as its group's coordinator has it."""
+    """A member as the group coordinator sees it."""
 
     member_id: str
     epoch: int
@@ -61,10 +61,10 @@ class _Seat:
 
 
 class _Group:
-    """A consumer group (KIP-848) as far as commits need it.
+    """A consumer group (KIP-848), as far as commits need it.
 
-    The tenures are beside it, and know of no epochs: who has held each partition, without a
-    break, since which moment. A holder told to give a partition up holds it until it says so.
+    Tenures are tracked separately, without epochs: who has held each partition without a break, and
+    since when. A holder that was asked to give a partition up holds it until it confirms this.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class _Group:
         self.epoch += 1
 
     def replace(self, instance_id: str, member_id: str) -> None:
-        """A static member comes back by another member id, and has what the old one had."""
+        """A static member returns with another member id and keeps the old member's partitions."""
         seat = self.seats[instance_id]
         self._end(seat.member_id, {*seat.came, *seat.revoking})
         seat.member_id, seat.revoking, seat.given_up = member_id, {}, {}
@@ -101,7 +101,7 @@ class _Group:
                 del self.tenures[partition]
 
     def heartbeat(self, instance_id: str, owned: set[int]) -> tuple[int, set[int]]:
-        """A member's heartbeat with what it owns; its epoch and assignment from now on."""
+        """A member's heartbeat with its owned partitions; returns its new epoch and assignment."""
         seat = self.seats[instance_id]
         mine = {p for p, i in self.target.items() if i == instance_id}
         if not seat.revoking.keys() & owned:
@@ -118,7 +118,7 @@ class _Group:
         return seat.epoch, set(seat.came)
 
     def accepts(self, member_id: str, epoch: int, partition: int) -> bool:
-        """What Kafka 4.4.0 does with a commit: any partition by the current epoch."""
+        """Kafka 4.4.0's answer to a commit: it accepts any partition at the current epoch."""
         seat = next((s for s in self.seats.values() if s.member_id == member_id), None)
         if seat is None or epoch > seat.epoch:
             return False
@@ -126,7 +126,7 @@ class _Group:
         return epoch == seat.epoch or came.get(partition, epoch + 1) <= epoch
 
     def in_the_gap(self, member_id: str, epoch: int, partition: int) -> bool:
-        """Whether Kafka 4.4.0 takes a commit only since giving up has not raised the epoch yet."""
+        """Return True if Kafka 4.4.0 accepts a commit only until revocation raises the epoch."""
         seat = next((s for s in self.seats.values() if s.member_id == member_id), None)
         return seat is not None and seat.given_up.get(partition) == epoch == seat.epoch
 
@@ -136,7 +136,7 @@ class _Group:
 
 
 class AssignmentHistories(RuleBasedStateMachine):
-    """A driver plans by the rule while the group does what it likes; commits come ever so late."""
+    """A driver plans by the rule while the group changes at will; commits may be very late."""
 
     @initialize()
     def start(self) -> None:
@@ -170,7 +170,7 @@ class AssignmentHistories(RuleBasedStateMachine):
 
     @rule(instance_id=st.sampled_from(_INSTANCES))
     def join_or_take_over(self, instance_id: str) -> None:
-        """A member id that was never used before: it joins, or comes back for the old one."""
+        """A new member id: it joins, or replaces the old member."""
         self._tick()
         member_id = f"member-{next(self.ids)}"
         if instance_id in self.group.seats:
@@ -205,7 +205,7 @@ class AssignmentHistories(RuleBasedStateMachine):
     @precondition(lambda self: self.group.seats)
     @rule(data=st.data())
     def session_ends(self, data: st.DataObject) -> None:
-        """The broker drops a member, and the driver has yet to learn it."""
+        """The broker drops a member; the driver does not know yet."""
         self._tick()
         self.group.leave(data.draw(st.sampled_from(sorted(self.group.seats))))
 
@@ -238,7 +238,7 @@ class AssignmentHistories(RuleBasedStateMachine):
 
     @invariant()
     def no_planned_commit_is_accepted_of_a_partition_that_was_lost_since(self) -> None:
-        """But for the gap: what fences there is that a taking over changes the member ids."""
+        """Except in the gap, in which only the new member ids of a takeover fence."""
         for member, partition, planned_at in getattr(self, "in_flight", ()):
             planned = (member.member_id, member.epoch, partition)
             if self.group.accepts(*planned) and not self.group.in_the_gap(*planned):
@@ -271,7 +271,7 @@ TestAssignmentHistories.settings = settings(
 
 @pytest.fixture
 def group(new_flow: Callable[..., Flow]) -> Iterator[ManualMembers]:
-    """A group of two, ``a`` and ``b``, on four partitions; ``a`` was alone before."""
+    """A group of two, ``a`` and ``b``, on four partitions; at first, ``a`` was alone."""
     flow = new_flow(partitions=4)
     with flow.connections() as connections:
         group = ManualMembers(flow, connections)
@@ -291,7 +291,7 @@ def _judged(
     partitions: Collection[int],
     topic: str | None = None,
 ) -> list[tuple[bool, int]]:
-    """Whether the rule allows to commit each partition, and what the broker answers."""
+    """Whether the rule allows committing each partition, and the broker's answer."""
     topic_id, member = group.topic_ids[topic or group.source], group.members[name]
     codes = group.codes(name, epoch, partitions, topic)
     return [(may_commit(member, (topic_id, p), epoch), code) for p, code in codes.items()]
@@ -450,7 +450,7 @@ def _committed(group: ManualMembers) -> dict[TopicPartition, int]:
 
 
 def _write(flow: Flow, plan: BatchPlan, partition: int, *offsets: int) -> tuple[str, int, int]:
-    """A task with rows of a partition: what it reports, rows written and rows skipped."""
+    """A task with rows of a partition: its report, rows written and rows skipped."""
     work = task.write_task(writer_settings(flow), plan)
     reports = work(iter([row_batch(flow, partition, *offsets)]))
     outcome = outcome_of(reports)
@@ -460,7 +460,7 @@ def _write(flow: Flow, plan: BatchPlan, partition: int, *offsets: int) -> tuple[
 
 @pytest.fixture
 def moved(flow: Flow) -> Iterator[tuple[ManualMembers, int, BatchPlan]]:
-    """A partition that ``b`` had and ``a`` has; ``b``'s plan of the time before."""
+    """A partition that moved from ``b`` to ``a``, and ``b``'s plan from before."""
     with flow.connections() as connections:
         group = ManualMembers(flow, connections)
         group.join("b")

@@ -22,7 +22,7 @@ from support.writing import rows, transactions
 
 
 def _attempts(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
-    """The next tasks find themselves to be such attempts, one after the other."""
+    """Makes the next tasks these attempts, one after the other."""
     left = iter(numbers)
 
     def get() -> TaskContext:

@@ -82,7 +82,7 @@ def _group_code(code: int) -> faults.Rewrite:
 
 
 def _of_a_member(request: Any) -> bool:
-    """Before it joins, a run looks at what the texts tell, whatever is pending."""
+    """Before it joins, a run reads the texts, whatever is pending."""
     return bool(request.groups[0].member_id)
 
 
@@ -116,7 +116,7 @@ def test_the_offsets_are_read_again(
 def test_only_an_offset_that_is_held_back_is_a_transactions(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever else is in the error's text, such as the name of a group."""
+    """Whatever else the error's text contains, such as a group's name."""
     monkeypatch.setattr(offsets, "ABORT_INTERVAL", 0)
     proxy.on(
         OffsetFetchRequest,

@@ -58,7 +58,7 @@ def _epochs(flow: Flow) -> list[int]:
 
 
 def _partitions(flow: Flow) -> dict[str, list[int]]:
-    """What each member of the group is assigned."""
+    """Each group member's assignment."""
     return {
         name: sorted(partition for _topic, partition in member.assigned or ())
         for name, member in sorted(_members(flow).items())
@@ -233,7 +233,7 @@ def test_a_member_that_is_gone_and_no_longer_needed_is_forgotten(flow: Flow) -> 
 def _running_query(
     spark: SparkSession, flow: Flow, **options: Any
 ) -> Iterator[tuple[Any, list[BatchReport]]]:
-    """A query that goes on until the block ends; its batches' reports."""
+    """A query that runs until the block ends; its batches' reports."""
     reports: list[BatchReport] = []
     sink = ExactlyOnceSink(**arguments(**{**flow.options(), **options}, on_batch=reports.append))
     query = sink.write(relay(sink.read(spark, subscribe=flow.source))).start()
@@ -293,7 +293,7 @@ def test_all_sessions_end_while_the_driver_is_stopped(flow: Flow, tmp_path: Path
 def _foreign_member(
     flow: Flow, seen: Callable[[], bool], protocol: str = "consumer"
 ) -> Iterator[None]:
-    """A consumer that has joined, as a heartbeat of ours has seen."""
+    """A consumer that has joined, and that a heartbeat has noticed."""
     with foreign_consumer(flow, protocol):
         until(seen, lambda: "a heartbeat to find it")
         yield

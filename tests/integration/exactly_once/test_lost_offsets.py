@@ -288,7 +288,7 @@ def test_records_deleted_while_being_read_are_reported(
 
 
 def _commits_seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[int, int]]]:
-    """What drivers commit from now on: the member's instance id, and offsets by partition."""
+    """Commits of drivers from now on: the member's instance id, and offsets by partition."""
     commit = offsets.commit_offsets
     committed: list[tuple[str, dict[int, int]]] = []
 

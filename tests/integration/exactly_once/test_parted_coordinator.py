@@ -18,7 +18,7 @@ def kafka() -> Iterator[LinkedKafka]:
 
 
 def test_members_are_taken_over_from_its_successor(kafka: LinkedKafka, tmp_path: Path) -> None:
-    """KIP-848's coordinator answers from what it has not committed, and names itself for ever."""
+    """KIP-848's coordinator answers from uncommitted state and calls itself coordinator forever."""
     flow = Flow(kafka, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
     partitions = [TopicPartition(flow.source, number) for number in range(flow.partitions)]
     with started(flow, max_members=1):

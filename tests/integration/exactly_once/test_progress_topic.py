@@ -175,7 +175,7 @@ def test_leaders_that_do_not_come_end_the_wait(proxy: KafkaProxy, name: str) -> 
     proxy.on(MetadataRequest, Rewrite(change), times=None, where=_asked_for(name))
 
     class UntilToldTwice(Deadline):
-        """However long a busy broker takes to create the topic, and to tell of it."""
+        """However long a busy broker takes to create the topic and to return it in metadata."""
 
         @property
         def expired(self) -> bool:
@@ -189,7 +189,7 @@ def test_leaders_that_do_not_come_end_the_wait(proxy: KafkaProxy, name: str) -> 
 
 
 def test_one_that_exists_needs_no_leaders(proxy: KafkaProxy, name: str) -> None:
-    """It holds no records, so nothing is ever asked of its leaders."""
+    """It holds no records, so no requests are sent to its leaders."""
     _ensure(proxy, name)
     rule = proxy.on(MetadataRequest, Rewrite(_without_a_leader), times=None, where=_asked_for(name))
     assert _ensure(proxy, name).partitions == 33

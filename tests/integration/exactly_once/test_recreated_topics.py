@@ -104,7 +104,7 @@ def test_offsets_sent_to_a_topic_go_with_it(flow: Flow) -> None:
 
 def test_an_id_that_the_broker_does_not_know_yet_is_sent_again(flow: Flow) -> None:
     class Late(Connections):
-        """The broker has yet to hear of the topic when it is asked for the first time, or twice."""
+        """The broker does not know the topic when it is asked for the first time, or twice."""
 
         asked = 0
 
@@ -148,7 +148,7 @@ def test_the_driver_waits_for_a_source_topic(flow: Flow) -> None:
 
 
 def _commit_with_retries(writing: Transactions, found: SourceRows) -> list[str]:
-    """Writes rows as the driver's attempts do: if that may help, again, with nothing kept."""
+    """Writes rows like the driver's attempts: retries, with nothing kept, if that may help."""
     reasons: list[str] = []
     for _ in range(4):
         failure = _commit(writing, found)

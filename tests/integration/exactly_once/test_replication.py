@@ -33,7 +33,7 @@ def _elsewhere(_request: Any, answer: Any) -> None:
 
 
 def _change_answers(proxy: KafkaProxy, change: Callable[[Any, Any], None]) -> None:
-    """Changes what the broker answers to the question of `warn_of_replication`, and to no other."""
+    """Changes only the broker's answer to `warn_of_replication`."""
     proxy.on(
         MetadataRequest,
         Rewrite(change),
@@ -115,7 +115,7 @@ def test_warnings_cover_only_what_the_brokers_report(
     proxy: KafkaProxy,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Several brokers, three replicas, or an ACL on internal topics, can't be had here."""
+    """This setup can't have several brokers, three replicas, or an ACL on internal topics."""
     flow = proxied_flow
     # With a single replica it makes no difference.
     configure(flow, flow.target, {"unclean.leader.election.enable": str(named).lower()})
@@ -168,7 +168,7 @@ def test_configs_that_may_lose_records_are_warned_of_once(
     proxy: KafkaProxy,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The configs are the topic's own; three replicas can't be had here."""
+    """The configs are the topic's own; this setup can't have three replicas."""
     flow = proxied_flow
     configure(flow, flow.target, {**_SAFE, **configs})
     proxy.on(MetadataRequest, Rewrite(_replicated), times=None)

@@ -112,7 +112,7 @@ def test_a_transaction_not_ended_in_time_is_left_to_the_brokers(
 
 
 def test_a_run_leaves_until_its_members_have_left(proxied_flow: Flow, proxy: KafkaProxy) -> None:
-    """A signal that comes meanwhile, on Connect, must not wait for it in the same thread."""
+    """On Connect, a signal in the meantime must not wait for it in the same thread."""
     with running(proxied_flow) as runs:
         runs.batch(1, 1)
         runs.delay_heartbeats()

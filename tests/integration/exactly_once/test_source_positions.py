@@ -29,14 +29,14 @@ _BUCKETS = 2
 
 @pytest.fixture
 def staged(flow: Flow) -> Flow:
-    """A flow with a progress topic, and records in its source."""
+    """A flow with a progress topic and source records."""
     flow.broker.create_topic(progress_topic(flow), _BUCKETS + 1)
     flow.produce(range(20))
     return flow
 
 
 def _shown(flow: Flow) -> dict[TopicPartition, int]:
-    """The group's offsets of the source, as any tool of Kafka sees them."""
+    """The group's offsets of the source, as Kafka's tools see them."""
     admin = admin_client(flow.bootstrap_servers)
     request = [ConsumerGroupTopicPartitions(flow.group_id)]
     found = admin.list_consumer_group_offsets(request)[flow.group_id].result(60)
@@ -48,7 +48,7 @@ def _shown(flow: Flow) -> dict[TopicPartition, int]:
 
 
 def _texts(flow: Flow) -> list[str]:
-    """Their texts; confluent_kafka's admin client adds bytes of other memory to these."""
+    """The offsets' texts; confluent_kafka's admin client adds bytes of other memory to them."""
     with flow.connections() as connections:
         found = all_group_offsets(connections, flow.group_id, deadline(), positions=True)
     return [one.metadata for (topic, _), one in found.items() if topic == flow.source]
@@ -82,7 +82,7 @@ def test_the_lag_of_a_staged_query_is_shown(staged: Flow) -> None:
 
 
 def test_nothing_is_decided_by_positions(staged: Flow) -> None:
-    """Not what a start reads, nor which partitions the group knows, nor the query's delivery."""
+    """Positions affect neither what a start reads, nor the known partitions, nor the delivery."""
     with staged_run(staged) as runs:
         _batches(runs, 3)
         checkpoint, copies = runs.checkpoint, runs.copies
@@ -143,7 +143,7 @@ def test_positions_that_have_not_moved_are_not_published_again(
 
 
 def test_a_source_in_another_cluster_is_looked_after_there(mirrored_flow: MirroredFlow) -> None:
-    """And has no positions here, where it has no topic."""
+    """And it has no positions here, since the topic is elsewhere."""
     flow = mirrored_flow
     flow.broker.create_topic(progress_topic(flow), _BUCKETS + 1)
     flow.produce(range(20))

@@ -32,7 +32,7 @@ def staged(flow: Flow) -> Flow:
 
 
 def _set_offsets(flow: Flow, offsets: dict[int, int]) -> None:
-    """Sets offsets as an operator does, once the group has no member."""
+    """Sets offsets like an operator, once the group has no members."""
     until(lambda: flow.members() == [], lambda: "the members to leave")
     topic = progress_topic(flow)
     found = {TopicPartition(topic, index): offset for index, offset in offsets.items()}
@@ -45,7 +45,7 @@ def _delete_group(flow: Flow) -> None:
 
 
 def _again(runs: StagedRuns, **options: Any) -> AbstractContextManager[StagedRuns]:
-    """A further run of a query, from what an earlier one has left."""
+    """Another run of a query, from the state that an earlier one left."""
     return staged_run(runs.flow, checkpoint=runs.checkpoint, copies=runs.copies, **options)
 
 
@@ -84,7 +84,7 @@ def test_a_repeated_batch_uses_its_copy_and_runs_for_its_state(
 def test_a_coordinator_that_returns_older_texts_hides_no_copy(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    """A new one may, until its high watermark is where the earlier one's was."""
+    """A new coordinator may, until its high watermark reaches the old one's."""
     flow = proxied_flow
     flow.broker.create_topic(progress_topic(flow), _BUCKETS + 1)
 
@@ -136,7 +136,7 @@ def test_older_texts_do_not_hide_that_something_was_staged(
 
 
 class _GoneError(Exception):
-    """What Spark would raise, whose frame can't be run any more."""
+    """Like Spark's error for a frame that can't be run again."""
 
 
 def _can_not_be_read() -> NoReturn:
@@ -152,7 +152,7 @@ class _KilledError(Exception):
 
 
 def test_a_copy_is_written_even_if_its_frame_can_not_be_rerun(staged: Flow) -> None:
-    """Its source's records are deleted, say. With the copy written, only the state is missing."""
+    """For example, the source's records are deleted. With a copy written, only state is missing."""
     with staged_run(staged) as runs:
         with pytest.raises(_KilledError):
             runs.batch(while_planned=_killed)
@@ -227,7 +227,7 @@ def test_records_deleted_before_a_repetition_miss_only_the_state(
 def test_a_repeated_batch_that_differs_from_its_copy_is_reported(
     fewer: int, staged: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is written is the copy; the query's state is what the frame has made of it now."""
+    """The copy is written; the query's state comes from running the frame again."""
     with staged_run(staged) as runs, pytest.raises(_KilledError):
         runs.batch(while_planned=_killed)
     runs.copies.rows_less = fewer
@@ -250,7 +250,7 @@ def test_a_source_topic_that_is_recreated_is_refused(staged: Flow) -> None:
 def test_a_stale_run_with_its_own_copy_makes_no_staged_commit(
     staged: Flow,
 ) -> None:
-    """A newer run has staged and written the batch meanwhile, and has left."""
+    """Meanwhile, a newer run has staged and written the batch, and has left."""
     with staged_run(staged) as older:
         older.batch()
 
@@ -267,7 +267,7 @@ def test_a_stale_run_with_its_own_copy_makes_no_staged_commit(
 
 
 def test_a_stale_run_that_wakes_up_while_relaying_writes_no_row(staged: Flow) -> None:
-    """A newer run has finished the batch from the same copy, and the one after it."""
+    """A newer run has finished the batch from the same copy, and the next batch."""
     with staged_run(staged) as older:
 
         def another_comes_and_goes() -> None:
@@ -283,7 +283,7 @@ def test_a_stale_run_that_wakes_up_while_relaying_writes_no_row(staged: Flow) ->
 def test_a_concurrent_run_is_not_mistaken_for_an_old_checkpoint(
     staged: Flow,
 ) -> None:
-    """Spark has planned its batch before it took over, and the other run has gone on till then."""
+    """Spark planned its batch before the run took over; until then, the other run continued."""
     with staged_run(staged) as older:
         for _ in range(3):
             older.batch()
@@ -413,7 +413,7 @@ def test_a_bucket_without_an_offset_names_the_unknown_batch(staged: Flow) -> Non
 
 
 def test_a_progress_topic_that_has_grown(staged: Flow) -> None:
-    """Also if the batch that is repeated was staged before."""
+    """Also if the repeated batch was staged before."""
     with staged_run(staged) as runs:
         runs.batch()
         runs.batch(finish=False)

@@ -33,7 +33,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def _on_two_nodes(kafka: EmbeddedKafka, topic: str, nodes: list[KafkaNode]) -> None:
-    """One replica in sync is enough, and one that is not may lead."""
+    """One in-sync replica is enough, and an out-of-sync replica may lead."""
     wanted = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)

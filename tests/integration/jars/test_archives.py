@@ -30,7 +30,7 @@ def _kept(archive: dict[str, str] = ARCHIVE) -> Path:
 
 @pytest.fixture(scope="module")
 def genuine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the archive, downloaded where files are writable by others by default."""
+    """A cache with the archive, downloaded under a umask that lets others write."""
     root = tmp_path_factory.mktemp("cache")
     before = os.umask(0)
     try:
@@ -44,7 +44,7 @@ def genuine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_cache(genuine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it, as images of containers have one: its times are in whole seconds."""
+    """A copy of the cache, as in container images: its times are in whole seconds."""
     copied = tmp_path / "cache"
     shutil.copytree(genuine, copied)
     for path in copied.rglob("*"):
@@ -55,7 +55,7 @@ def own_cache(genuine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Java nothing can be downloaded."""
+    """Without Java, nothing can be downloaded."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
 

@@ -26,7 +26,7 @@ SET = "spark-kafka-4.2.0"
 
 @pytest.fixture(scope="module")
 def genuine() -> list[Path]:
-    """The jars as the user's cache has them."""
+    """The jars as in the user's cache."""
     return jar_sets.jar_set(SET)
 
 
@@ -197,7 +197,7 @@ def test_a_cache_of_another_user_is_refused(own_cache: Path, place: str) -> None
 def test_a_cache_behind_another_users_link_is_refused(
     own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a directory such as /tmp, where all may make links, and change their own."""
+    """In a directory such as /tmp, where all users may create links and change their own."""
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)

@@ -191,7 +191,7 @@ def test_spark_submit_distinguishes_bad_input_from_success(flow: Flow) -> None:
 
 @pytest.fixture
 def own_signals() -> Iterator[None]:
-    """Puts the handlers that a job replaces back."""
+    """Restores the signal handlers that a job replaces."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     handlers = [signal.getsignal(number) for number in numbers]
     yield

@@ -39,7 +39,7 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 def printed(flow: Flow, *more: str) -> list[list[str]]:
-    """The arguments of the commands that are printed for the flow's dead letters."""
+    """The arguments of the commands printed for the flow's dead letters."""
     shown = dead_letters(flow, "count", *more).stdout
     commands = [part for part in shown.split("\n\n") if part.startswith("spark-submit")]
     words = (shlex.split(command.replace("\\\n", " ")) for command in commands)

@@ -31,7 +31,7 @@ from support.proxy_faults import Rewrite
     ]
 )
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """One that does not resolve, one that refuses connections, one that says nothing."""
+    """An address that does not resolve, one that refuses connections, one that never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = f"127.0.0.1:{server.getsockname()[1]}"
         yield silent if request.param == "silent" else request.param
@@ -80,7 +80,7 @@ def test_the_address_and_the_setting_are_named(
 def test_the_broker_that_does_not_answer_is_named(
     address: str, proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    """A second broker leads the partition, and nobody answers at its address."""
+    """A second broker leads the partition, but does not answer at its address."""
     host, _, port = address.rpartition(":")
 
     def change(_request: Any, answer: Any) -> None:

@@ -33,7 +33,7 @@ def test_codes_have_kafkas_names() -> None:
 
 
 def _fields(schema: dict[str, Any], common: dict[str, Any], above: str = "") -> Iterator[Any]:
-    """Each field's name, type, versions and default; of structures those of their fields."""
+    """Each field's name, type, versions and default; for structures, those of their fields."""
     for field in schema["fields"]:
         name, kind = above + field["name"], field["type"].removeprefix("[]")
         structure = field if "fields" in field else common.get(kind)

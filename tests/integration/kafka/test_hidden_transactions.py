@@ -53,8 +53,8 @@ def test_a_broker_that_is_away_does_not_hold_up_a_start(
 def _hang(flow: Flow) -> None:
     """Leaves a transaction that holds offsets and is unknown to its membership.
 
-    As a client did that was older than KIP-890, and lost its way to the coordinator: its offsets
-    are sent without the coordinator's knowledge, which this broker does not verify.
+    A client older than KIP-890 did this if it lost the coordinator: it sent offsets without the
+    coordinator's knowledge, and this broker does not verify them.
     """
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     with flow.connections() as connections:
@@ -116,7 +116,7 @@ def test_a_hanging_transaction_is_named_with_what_ends_it(
 
 
 def _find_and_abort(flow: Flow) -> None:
-    """What ``kafka-transactions.sh find-hanging`` and ``abort`` do."""
+    """Does the same as ``kafka-transactions.sh find-hanging`` and ``abort``."""
     topic_class = DescribeProducersRequest.TopicRequest
     markers = WriteTxnMarkersRequest.WritableTxnMarker
     with flow.connections() as connections:

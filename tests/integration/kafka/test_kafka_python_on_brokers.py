@@ -31,7 +31,7 @@ from support.queries import until
 
 
 class _Watched(NodeConnections):
-    """NodeConnections that keep what their hooks are called with, and the names of requests."""
+    """NodeConnections that record the arguments of their hooks, and the names of requests."""
 
     def __init__(self, selector: Any, configuration: dict[str, Any]) -> None:
         self.checks = 0
@@ -177,7 +177,7 @@ def test_a_listener_that_says_nothing_in_tls_is_given_up(monkeypatch: pytest.Mon
 
 @contextlib.contextmanager
 def _listener(said: bytes) -> Iterator[int]:
-    """A listener that says something and closes each connection."""
+    """A listener that sends something and closes each connection."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -207,7 +207,7 @@ def _connected_elsewhere(fd: int, port: int) -> bool:
 
 
 def _open_sockets(port: int) -> set[str]:
-    """This process's, but for those to others: a garbage collection may connect Py4J anew."""
+    """This process's sockets, except those to others: garbage collection may reconnect Py4J."""
     found = set()
     for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # another thread may have closed it

@@ -30,7 +30,7 @@ def _cache(
 
 
 def _cache_with_a_clock(connections: Connections) -> tuple[TopicCache, list[float]]:
-    """A cache that forgets what nobody asks for within a second of a clock that the test moves."""
+    """A cache that drops unused topics within a second, by a clock that the test controls."""
     clock = [0.0]
     cache = _cache(connections)
     cache._topics = TTLCache(math.inf, 1.0, timer=lambda: clock[0])
@@ -123,7 +123,7 @@ def test_a_cluster_that_does_not_answer() -> None:
 def test_an_answer_is_not_cut_off_by_the_end_of_the_time(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    """The last attempt may begin when hardly any time is left; a busy broker takes its time."""
+    """The last attempt may begin with hardly any time left; a busy broker takes its time."""
     with proxied_flow.connections() as connections:
         connections.brokers(deadline())
         proxy.latency = 0.1

@@ -30,7 +30,7 @@ _NULL = uuid.UUID(int=0)
 
 @pytest.fixture
 def other(embedded_kafka: EmbeddedKafka) -> str:
-    """A second source topic; made before the flow's, since a group may miss the very newest."""
+    """A second source topic; created before the flow's, since a group may miss the newest topic."""
     name = f"other-{uuid.uuid4().hex[:10]}"
     embedded_kafka.create_topic(name, partitions=2)
     return name
@@ -38,7 +38,7 @@ def other(embedded_kafka: EmbeddedKafka) -> str:
 
 @contextmanager
 def _two_topics(flow: Flow, other: str) -> Iterator[Transactions]:
-    """A transaction with rows of both topics, which one member has."""
+    """A transaction with rows of both topics, which one member owns."""
     with started(flow, 1, also=[other]) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 4, source_topic=other))
@@ -50,7 +50,7 @@ def _committing(requests: list[Request]) -> list[Request]:
 
 
 def _set_id(writing: Transactions, topic: str, topic_id: Any) -> None:
-    """As a plan would be if the cluster had told no id for the topic."""
+    """Like a plan for which the cluster returned no id for the topic."""
     writing._plan = {
         source: dataclasses.replace(plan, topic_id=topic_id) if source.topic == topic else plan
         for source, plan in writing._plan.items()
@@ -118,7 +118,7 @@ def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:
         ids: dict[str, uuid.UUID | None] = {**membership.topic_ids}
 
         class Changing(Connections):
-            """The ids that are known change while the request is on its way."""
+            """The known ids change while the request is on its way."""
 
             def ask_coordinator(self, *arguments: Any, **options: Any) -> Any:
                 ids.update(

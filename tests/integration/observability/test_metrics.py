@@ -85,7 +85,7 @@ def test_metrics_and_progress_say_what_the_reports_say(
 def test_a_query_that_has_nothing_to_read_is_seen_and_served(
     flow: Flow, spark_eos_session: SparkSession, registry: CollectorRegistry
 ) -> None:
-    """Spark says so, here twice a second."""
+    """Spark reports this, here twice a second."""
     metrics = PrometheusMetrics(registry=registry)
     # As those of a new driver, which has had no batch.
     fresh = CollectorRegistry()
@@ -125,7 +125,7 @@ def test_a_query_that_has_nothing_to_read_is_seen_and_served(
 
 @pytest.fixture
 def often_idle(spark_eos_session: SparkSession) -> Iterator[SparkSession]:
-    """A session in which Spark says twice a second that a query has nothing to read."""
+    """A session in which Spark reports twice a second that a query has nothing to read."""
     name = "spark.sql.streaming.noDataProgressEventInterval"
     spark_eos_session.conf.set(name, "500ms")
     yield spark_eos_session

@@ -51,7 +51,7 @@ def test_a_failing_on_batch_stops_neither_query_nor_other_calls(
 
 
 def _descriptions(spark: SparkSession, run_id: str) -> list[str]:
-    """The jobs of a query's run, as the web interface and the REST API get them; oldest first."""
+    """The jobs of a query's run, as in the web interface and the REST API; oldest first."""
     context: Any = spark.sparkContext
     jobs = context._jsc.sc().statusStore().jobsList(context._jvm.java.util.ArrayList())
     found = [jobs.apply(n) for n in range(jobs.size())]

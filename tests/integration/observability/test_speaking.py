@@ -21,7 +21,7 @@ _NARROW = "its rows stay in their source partitions"
 
 @pytest.fixture
 def said(flow: Flow, spark_eos_session: SparkSession) -> Callable[..., list[str]]:
-    """Runs the flow's query once; what it says."""
+    """Runs the flow's query once; returns its messages."""
 
     def run(transform: Transform = relay, **more: Any) -> list[str]:
         settings = {**flow.options(), **more.pop("sink", {})}
@@ -102,7 +102,7 @@ def test_a_mirrored_query(mirrored_flow: Flow, spark_eos_session: SparkSession) 
 def test_a_source_that_the_sink_does_not_read(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is known of what waits."""
+    """The query's lag is unknown."""
     caplog.set_level(logging.INFO, "spark_eos")
     rows = spark_eos_session.readStream.format("rate").load().selectExpr("string(value) AS value")
     with closing(ExactlyOnceSink(**flow.options())) as sink:

@@ -12,21 +12,21 @@ from support.granting_mirrored import GuardedMirror
 
 @pytest.fixture(scope="session")
 def guarded_broker() -> Iterator[EmbeddedKafka]:
-    """One that asks for rights."""
+    """A guarded broker."""
     with guarded_kafka() as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def other_guarded_broker() -> Iterator[EmbeddedKafka]:
-    """Another cluster."""
+    """A second guarded cluster."""
     with guarded_kafka() as broker:
         yield broker
 
 
 @pytest.fixture
 def flow(guarded_broker: EmbeddedKafka, tmp_path: Path) -> Guarded:
-    """Topics, a group and a principal without any right."""
+    """Topics, a group and a principal without any permissions."""
     return Guarded(guarded_broker, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
 
 
@@ -34,6 +34,6 @@ def flow(guarded_broker: EmbeddedKafka, tmp_path: Path) -> Guarded:
 def guarded_mirror(
     guarded_broker: EmbeddedKafka, other_guarded_broker: EmbeddedKafka, tmp_path: Path
 ) -> GuardedMirror:
-    """The same, with the source on the other broker."""
+    """The same as `flow`, with the source on the other broker."""
     directories = (str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
     return GuardedMirror(guarded_broker, *directories, other=other_guarded_broker)

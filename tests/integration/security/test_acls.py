@@ -70,7 +70,7 @@ def test_with_the_acls_printed_open_transactions_end_at_once(
 
 @contextmanager
 def _left_open(flow: Guarded, **options: Any) -> Iterator[Transactions]:
-    """A transaction of the principal's with an offset in it, of a worker that has no driver."""
+    """A transaction of the principal with an offset, from a worker without a driver."""
     with started(flow) as membership, transactions(flow, membership, **options) as writing:
         writing.add(rows(flow, 0, 0))
         writing._producer.records.flush(deadline())
@@ -86,7 +86,7 @@ _QUERY = {"source": 29, "target": 29, "group": 30, "transactional ids": 53}
 
 
 def _needed(flow: Guarded, what: str) -> tuple[str, str]:
-    """One of the ACLs in words, and the command that grants it."""
+    """A description of one of the ACLs, and the command that grants it."""
     words = (
         f"Read on topic '{flow.source}'",
         f"Write on topic '{flow.target}'",
@@ -98,7 +98,7 @@ def _needed(flow: Guarded, what: str) -> tuple[str, str]:
 
 
 def _less(command: str) -> str:
-    """The same with the right to describe alone."""
+    """The command, with only the right to describe."""
     return re.sub("--operation (Read|Write)", "--operation Describe", command)
 
 
@@ -405,7 +405,7 @@ def _granted(flow: Guarded, purpose: str) -> list[str]:
 
 
 def _documented(flow: Guarded, column: str, missing: str) -> str:
-    """What docs/acls.md says, with the names of the flow."""
+    """The text of docs/acls.md, with the flow's names."""
     (text,) = (
         row[column]
         for table in tables("acls.md")

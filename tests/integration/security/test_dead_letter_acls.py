@@ -18,7 +18,7 @@ from support.sinks import arguments
 
 
 def _inflated(frame: DataFrame) -> DataFrame:
-    """Rows that say "large" are too large for this client: their letters are read again."""
+    """Rows that say "large" are too large for this client: their dead letters are read again."""
     text = F.col("value").cast("string")
     large = F.when(text == "large", F.repeat(F.lit("x"), 2_000_000)).otherwise(text)
     return frame.select("source", large.alias("value"))

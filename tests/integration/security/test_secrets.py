@@ -54,7 +54,7 @@ def encrypted_key(secured: Secured) -> str:
 def written_down(
     secured: Secured, encrypted_key: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A directory with all that a process with secrets has written down."""
+    """A directory with everything that a process with secrets has recorded."""
     outside = tmp_path_factory.mktemp("given")
     here = tmp_path_factory.mktemp("seen")
     flow = Flow(secured.broker, "", "")
@@ -159,7 +159,7 @@ QUERIES = ["password", "certificate", "token"]
 
 @pytest.mark.slow
 def test_what_is_no_secret_is_found_in_every_place(written_down: Path, secured: Secured) -> None:
-    """So a secret would be, if it were there."""
+    """This is how a secret would appear, if it were there."""
     # Beside a secret, in the same option's text or the same list of options.
     beside = "kafka.security.protocol"
     certificate = secured.client.chain.splitlines()[1]

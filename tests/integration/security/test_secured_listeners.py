@@ -27,7 +27,7 @@ _BY_PASSWORD = [mechanism for mechanism in MECHANISMS if mechanism != "OAUTHBEAR
 
 
 def topics(settings: dict[str, Any]) -> set[str]:
-    """All topics that a client sees; fails with what librdkafka says first against it."""
+    """All topics that a client sees; fails with librdkafka's first error."""
     errors: list[str] = []
     with_errors = {**settings, "log_level": 0, "error_cb": lambda error: errors.append(str(error))}
     admin = AdminClient(with_errors)
@@ -51,7 +51,7 @@ def test_a_user_gets_in_by_password_and_by_no_other(
 
 @pytest.mark.slow
 def test_an_odd_name_gets_in_by_scram() -> None:
-    """SCRAM has commas and equals signs of its own, and kafka-python sends names as they are."""
+    """SCRAM itself uses commas and equals signs, and kafka-python does not escape names."""
     listener = SecuredListener("SASL_PLAINTEXT", ("SCRAM-SHA-256",))
     security = BrokerSecurity(listeners={"SCRAM": listener}, users={"o=dd,name": "o"})
     with EmbeddedKafka(security=security) as broker:

@@ -153,7 +153,7 @@ def _login_by_file(file: Path) -> dict[str, str]:
 
 
 def _allow(spark: SparkSession, url: str) -> None:
-    """What -Dorg.apache.kafka.sasl.oauthbearer.allowed.urls does where Spark is started."""
+    """Like -Dorg.apache.kafka.sasl.oauthbearer.allowed.urls at Spark's start."""
     jvm: Any = spark.sparkContext._jvm
     jvm.System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", url)
 
@@ -161,7 +161,7 @@ def _allow(spark: SparkSession, url: str) -> None:
 def test_sparks_java_client_asks_any_endpoint_unless_restricted(
     spark_eos_session: SparkSession,
 ) -> None:
-    """As security.md says."""
+    """As described in docs/security.md."""
     jvm: Any = spark_eos_session.sparkContext._jvm
     name = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
     setting = "sasl.oauthbearer.token.endpoint.url"
@@ -221,7 +221,7 @@ def test_a_wrong_password_is_reported_when_reading_and_writing(
 def test_a_connection_that_lives_longer_than_its_login(
     secured: Secured, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker closes a connection that does not log in again in time (KIP-368)."""
+    """The broker closes connections that don't authenticate again in time (KIP-368)."""
     settings = {
         **secured.sasl("PLAIN", tls=False),
         "bootstrap.servers": secured.broker.servers_of("SHORT"),

@@ -33,7 +33,7 @@ SECONDS = 60.0
 
 
 def runs_out(settings: dict[str, Any], words: str, seconds: float) -> None:
-    """Checks what is said when the time is over; a busy machine may need more to find it out."""
+    """Checks the error after the time limit; a busy machine may need longer to find it."""
     with (
         closing(Connections(ClientSettings(settings))) as connections,
         pytest.raises(DeadlineExceededError) as failure,

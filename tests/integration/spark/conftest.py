@@ -24,7 +24,7 @@ def queries(request: pytest.FixtureRequest) -> Queries:
 
 @pytest.fixture(scope="module")
 def spark(spark_eos_session: SparkSession) -> Iterator[SparkSession]:
-    """The shared session, with another number of shuffle partitions than it has elsewhere."""
+    """The shared session, with a different number of shuffle partitions."""
     name = "spark.sql.shuffle.partitions"
     before = str(spark_eos_session.conf.get(name))
     spark_eos_session.conf.set(name, "3")

@@ -103,7 +103,7 @@ def test_a_deleted_checkpoint_and_a_lost_commit(api: Api, flow: Flow) -> None:
 
 
 def test_a_failed_task(api: Api, flow: Flow, tmp_path: Path) -> None:
-    """Where Spark does not repeat it, the query ends with its error and is started again."""
+    """If Spark does not retry, the query ends with its error and is restarted."""
     flow.produce([*(f"a{n}" for n in range(200)), "fail"], partition=0, key=b"k" * 4_000)
     flow.produce((f"b{n}" for n in range(200)), partition=1, key=b"k" * 4_000)
     arguments = {name: str(tmp_path / name) for name in ("tripped", "go")}
@@ -137,7 +137,7 @@ def test_a_query_that_is_stopped_goes_on_where_it_was(api: Api, flow: Flow) -> N
 
 
 def test_a_transactional_source_leaves_no_lag(api: Api, flow: Flow) -> None:
-    """Behind its last rows are markers, and rows of an aborted transaction."""
+    """Its last rows are followed by markers, and by rows of an aborted transaction."""
     flow.produce_in_transaction("ab")
     flow.produce_in_transaction(["aborted"], commit=False)
     api.start(flow).replay()

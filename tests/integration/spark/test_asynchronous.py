@@ -33,7 +33,7 @@ from support.sinks import arguments
 def _running(
     spark: SparkSession, flow: Flow, *, interval_ms: int, rows: int = 10
 ) -> Iterator[tuple[StreamingQuery, list[BatchReport]]]:
-    """A query that goes on until the block ends, and logs a batch now and then."""
+    """A query that runs until the block ends, and logs only some batches."""
     reports: list[BatchReport] = []
     with running(
         spark,
@@ -47,7 +47,7 @@ def _running(
 
 
 def _logged(flow: Flow) -> list[int]:
-    """The batches that the offset log has."""
+    """The batches in the offset log."""
     names = [path.name for path in Path(flow.checkpoint, "offsets").iterdir()]
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -67,7 +67,7 @@ def _once(flow: Flow, count: int) -> None:
 
 
 def _write_unlogged(spark: SparkSession, flow: Flow, new: range) -> None:
-    """Writes new records in a run of which only the first batch gets into the log."""
+    """Writes new records in a run of which only the first batch is logged."""
     flow.produce(new)
     with _running(spark, flow, interval_ms=600_000) as (query, reports):
         _await(query, reports, len(new))
@@ -162,7 +162,7 @@ def test_a_log_that_lies_behind_what_is_deleted(
 
 
 def _killed_within_a_batch(flow: Flow, tmp_path: Path, row: int) -> None:
-    """Kills a query while its task holds a row, whose batch is not in the log."""
+    """Kills a query while its task holds a row whose batch is not in the log."""
     go = tmp_path / f"go-{row}"
     with QueryProcess(
         flow,

@@ -228,7 +228,7 @@ def test_a_topic_added_while_all_offsets_are_set_manually(
     spark_eos_session: SparkSession,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Without a checkpoint nothing tells that a query has run: the group may be a new one."""
+    """Without a checkpoint, nothing shows that a query has run: the group may be new."""
     flow = new_flow()
     read = {
         "subscribe": None,
@@ -289,7 +289,7 @@ def test_members_leave_when_the_query_ends(flow: Flow, spark_eos_session: SparkS
 def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    """Else consumers of the output would wait for transaction_timeout_ms, a minute."""
+    """Otherwise, consumers of the output would wait for transaction_timeout_ms, a minute."""
     # One task alone has rows, so that none is idle when it is stopped: such a one would be given a
     # task again, and never do it. The rows before the held one are large, to leave all buffers.
     values = [*(f"a{n}" for n in range(400)), "hold", *(f"b{n}" for n in range(99))]
@@ -325,7 +325,7 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
 
 
 def test_workers_whose_lock_files_were_removed(flow: Flow, spark_eos_session: SparkSession) -> None:
-    """As by whoever cleans temporary files: a further worker is given no id that is in use."""
+    """Like a cleaner of temporary files: a new worker never gets an id that is in use."""
     reports: list[BatchReport] = []
 
     def write_batch() -> None:
@@ -402,7 +402,7 @@ def test_a_function_may_name_its_own_jobs(flow: Flow, spark_eos_session: SparkSe
 def _ended_without_the_sink(
     session: SparkSession, options: dict[str, Any], source: str, how: str
 ) -> str:
-    """What ends a query whose function does not write its last batch."""
+    """The error of a query whose function does not write its last batch."""
     sink = ExactlyOnceSink(**arguments(**options))
 
     def batch(rows: DataFrame, batch_id: int) -> None:
@@ -457,7 +457,7 @@ def test_a_function_that_does_not_write_its_last_batch(
 def test_a_query_stopped_in_a_batch_says_so_briefly(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    """What Spark's own stream thread must read is short: see `as_query_stopped_error`."""
+    """Text that Spark's own stream thread reads must be short: see `as_query_stopped_error`."""
     errors: list[BaseException] = []
 
     def batch(sink: ExactlyOnceSink, frame: DataFrame, batch_id: int) -> None:

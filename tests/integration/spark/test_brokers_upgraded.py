@@ -18,7 +18,7 @@ _OLDER, _NEWER = "kafka-4.3.1", "kafka-4.4.0"
 
 
 def _written(query: QueryProcess, least: int) -> list[int]:
-    """Waits until the query has reported further batches; returns its commits' versions."""
+    """Waits until the query has reported more batches; returns the versions of its commits."""
     before = len(query.reports())
     query.until(lambda: len(query.reports()) >= before + least, "further batches")
     return [report["offset_commit_version"] for report in query.reports()[before:]]

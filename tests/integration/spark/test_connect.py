@@ -80,7 +80,7 @@ def test_stopping_within_a_batch_leaves_nothing_behind(
 
 @pytest.mark.slow
 def test_stopped_and_started_at_once(api: Api, flow: Flow, tmp_path: Path) -> None:
-    """The older run's end must not get into the newer run's way."""
+    """The older run's end must not interfere with the newer run."""
     expected = produce_with_hold(flow)
     query = _held(api, flow, tmp_path / "go")
     query.stop()
@@ -94,7 +94,7 @@ def test_stopped_and_started_at_once(api: Api, flow: Flow, tmp_path: Path) -> No
 def test_stopped_before_its_job_it_joins_first_and_then_leaves(
     api: Api, connect_service: ConnectService, proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    """A join that is broken off may have reached the broker, and the member would stay."""
+    """An interrupted join may have reached the broker, and its member would stay."""
     flow = proxied_flow
     flow.produce(range(10))
     go = threading.Event()
@@ -175,7 +175,7 @@ def _joined_without_a_hint(session: SparkSession, options: dict[str, Any], sourc
 
 
 def _by_sql(session: SparkSession, options: dict[str, Any], source: str) -> dict[str, str]:
-    """The refusals of streams that SQL reads, and of a plan that Spark cuts."""
+    """The refusals of streams read by SQL, and of a plan that Spark truncates."""
     sink = ExactlyOnceSink(**arguments(**options))
     frame = sink.read(session, subscribe=source).select("source", "value")
     frame.createOrReplaceTempView("a_stream")
@@ -222,7 +222,7 @@ def _failure(writer: Writer) -> str:
 
 @pytest.mark.slow
 def test_a_batch_that_may_have_been_shuffled(connect_service: ConnectService, flow: Flow) -> None:
-    """Connect shows no lineage, so only `sink.write` can see to it."""
+    """Connect shows no lineage, so only `sink.write` can check this."""
     flow.produce(range(10))
     queries: Queries = connect_service.queries
     error = queries.ask(_without_write, flow.options(), flow.source)

@@ -20,7 +20,7 @@ from support.queries import run_available
 
 
 def _fetch_waits(flow: Flow, proxy: KafkaProxy) -> set[int]:
-    """``fetch.max.wait.ms`` of Spark's consumers of the source; others may still be fetching."""
+    """``fetch.max.wait.ms`` of Spark's source consumers; others may still be fetching."""
     with flow.connections() as connections:
         topic_id = topics(connections, [flow.source], Deadline(60, "test"))[flow.source].topic_id
     fetches = [
@@ -36,7 +36,7 @@ def _fetch_waits(flow: Flow, proxy: KafkaProxy) -> set[int]:
 def test_reading_rarely_asks_for_the_ends_of_partitions(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:
-    """Kafka's defaults make Spark ask twice for every 500 records."""
+    """With Kafka's defaults, Spark asks twice for every 500 records."""
     proxied_flow.produce(range(10_000))
     run_available(spark_eos_session, proxied_flow)
     assert len(proxied_flow.values()) == 10_000
@@ -100,7 +100,7 @@ def test_loaded_modules_are_excluded_from_garbage_collection(
 def test_columns_may_change_from_batch_to_batch(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    """In a function of the user's own that calls the sink."""
+    """In a user's function that calls the sink."""
     flow.produce(range(4), key=b"key")
 
     def batch(sink: ExactlyOnceSink, frame: DataFrame, batch_id: int) -> None:

@@ -16,7 +16,7 @@ _MARK = "has come to the third record"
 
 @pytest.fixture
 def session(spark_eos_session: SparkSession) -> Iterator[SparkSession]:
-    """One whose batches of rows end within a record, and are sent to workers as they are made."""
+    """A stream whose batches of rows end within a record and are sent to workers at once."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = str(spark_eos_session.conf.get(name))
     spark_eos_session.conf.set(name, str(_COPIES + 1))
@@ -26,7 +26,7 @@ def session(spark_eos_session: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def records(flow: Flow) -> list[str]:
-    """Of more bytes than Spark keeps back (spark.buffer.size)."""
+    """More bytes than Spark holds back (spark.buffer.size)."""
     values = [str(number) * 100_000 for number in range(3)]
     flow.produce(values, partition=0)
     return values
@@ -38,7 +38,7 @@ def _copied(frame: DataFrame) -> DataFrame:
 
 
 def _slow(then: str) -> str:
-    """What Spark does with the third record, after the first two are with the worker."""
+    """An SQL value that waits at the third record, then evaluates ``then``."""
     wait = "java_method('java.lang.Thread', 'sleep', bigint(5000))"
     third = f"CAST(concat({wait}, {then}) AS BINARY)"
     return f"CASE WHEN startswith(CAST(value AS STRING), '2') THEN {third} ELSE value END"

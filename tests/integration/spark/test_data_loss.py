@@ -43,7 +43,7 @@ def test_records_deleted_before_they_were_read_end_the_query(
 
 @pytest.mark.slow
 def test_a_log_that_was_cut_ends_the_query(flow: Flow, spark_eos_session: SparkSession) -> None:
-    """As by an unclean leader election: here, another topic's offsets stand for it."""
+    """Like an unclean leader election: here, another topic's offsets stand in for it."""
     flow.produce(range(10), partition=0)
     run_available(spark_eos_session, flow)
     groups.set_offsets(

@@ -24,12 +24,12 @@ def by_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_pandas(rows: Any) -> Any:
-    """The same for a pandas DataFrame."""
+    """The same as `tenfold`, for a pandas DataFrame."""
     return rows.assign(value=[str(10 * int(value)) for value in rows["value"]])
 
 
 def by_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same for an Arrow batch."""
+    """The same, for an Arrow batch."""
     numbers = batch.column("value").cast(pa.string()).cast(pa.int64())
     return pa.RecordBatch.from_pydict({"value": pc.multiply(numbers, 10).cast(pa.string())})
 
@@ -95,7 +95,7 @@ def _failing(frame: DataFrame, function: Callable[..., Any], words: str, **optio
 
 def test_what_is_no_rows_fault_is_raised(spark_eos_session: SparkSession) -> None:
     class RegistryError(Exception):
-        """What a client of a registry raises."""
+        """Like the error of a registry's client."""
 
     def own(_row: dict[str, Any]) -> dict[str, Any]:
         raise RegistryError("the registry is away")
@@ -167,7 +167,7 @@ def test_an_error_that_can_not_be_encoded(flow: Flow, spark_eos_session: SparkSe
     flow.produce(["1", "2"], partition=0)
 
     class OddError(ValueError):
-        """One whose text can't be had."""
+        """An error whose text can't be read."""
 
         def __str__(self) -> str:
             raise ValueError("no text")
@@ -186,7 +186,7 @@ def test_an_error_that_can_not_be_encoded(flow: Flow, spark_eos_session: SparkSe
 
 
 def test_a_row_that_has_lost_its_source_carries_no_record(spark_eos_session: SparkSession) -> None:
-    """As of an outer join: an empty record would stand for the row."""
+    """Like an outer join: an empty record would represent the row."""
     record = "key:binary,value:binary,headers:array<struct<key:string,value:binary>>"
     error = "error:struct<message:string,exception:string,stacktrace:string>"
     place = "topic:string,partition:int,offset:bigint"

@@ -22,7 +22,7 @@ AT = time.time_ns() // 1_000_000 - 60_000
 
 
 def with_error(frame: DataFrame) -> DataFrame:
-    """Judges values that begin with "bad"."""
+    """Refuses values that begin with "bad"."""
     text = F.col("value").cast("string")
     error = F.when(text.startswith("bad"), F.concat(F.lit("it is "), text))
     return frame.select("source", "key", F.upper(text).alias("value"), error.alias("error"))

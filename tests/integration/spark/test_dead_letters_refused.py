@@ -14,7 +14,7 @@ from support.queries import run_available
 
 
 def case(name: str, then: Any, otherwise: Any = None) -> Column:
-    """A column's value in rows made of records with that value."""
+    """A column's value in rows made from records with that value."""
     return F.when(F.col("value") == F.lit(name).cast("binary"), then).otherwise(otherwise)
 
 

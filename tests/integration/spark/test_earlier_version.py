@@ -73,12 +73,12 @@ class _Driver(KillableProcess):
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def batches(self) -> list[list[Any]]:
-        """The query's id, the batch's number and its rows, of each batch."""
+        """The query's id, the batch's number and its rows, for each batch."""
         lines = self.output().splitlines()
         return [json.loads(line[7:]) for line in lines if line.startswith("REPORT ")]
 
     def writes(self) -> bool:
-        """Waits until it has written two batches, or has ended."""
+        """Waits until the query has written two batches or has ended."""
         until(lambda: self._has_written() or self.ended(), self.output, 600)
         return self._has_written()
 
@@ -86,7 +86,7 @@ class _Driver(KillableProcess):
         return len([rows for _, _, rows in self.batches() if rows]) >= 2
 
     def ended_by_another(self) -> bool:
-        """Whether it was fenced, or Spark found another driver's batch in the checkpoint."""
+        """Return True if it was fenced, or Spark found another driver's batch in the checkpoint."""
         words = ("FencedByNewerRunError", "CONCURRENT_STREAM_LOG_UPDATE")
         return self.exit_status() == 1 and any(word in self.output() for word in words)
 

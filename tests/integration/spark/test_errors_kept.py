@@ -86,7 +86,7 @@ def _run(
     *,
     in_function: bool = False,
 ) -> None:
-    """Writes what is made of a topic's stream, or of each of its batches."""
+    """Writes what a function makes of a topic's stream, or of each of its batches."""
     sink = ExactlyOnceSink(**arguments(**options))
     frame = sink.read(session, subscribe=source)
     if in_function:
@@ -108,7 +108,7 @@ def _on_connect(
     name: str,
     in_function: bool,  # noqa: FBT001 - sent to another process
 ) -> str:
-    """The same on Spark Connect; what has ended the query, or nothing."""
+    """The same on Spark Connect; returns the error that ended the query, or None."""
     try:
         _run(session, options, source, PLAIN[name], in_function=in_function)
     except StreamingQueryException as error:
@@ -203,7 +203,7 @@ def test_where_no_dead_letter_is_made_the_query_ends(
 
 @pytest.mark.slow
 def test_another_job_ends_at_a_bad_row(flow: Flow, spark_eos_session: SparkSession) -> None:
-    """A user's own count before the sink is called, which would leave nulls in what it caches."""
+    """A user's own count before the sink is called, which would cache nulls."""
     dlq = create_dead_letter_topic(flow)
     flow.produce(NUMBERS, partition=0)
 

@@ -22,7 +22,7 @@ _FLAT = ["__source_partition", "__source_offset"]
 
 @pytest.fixture
 def arrived(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Columns of each batch that reaches a sink."""
+    """The columns of each batch that reaches a sink."""
     found: list[list[str]] = []
     run = batch_job.BatchJobs.run
 

@@ -27,7 +27,7 @@ def _raise(text: str) -> str:
 def _failure(
     session: SparkSession, options: dict[str, Any], source: str, where: str
 ) -> tuple[str, str]:
-    """The text and the entry of the error of a query whose function raises a record's text."""
+    """The error's text and entry, for a query whose function raises a record's text."""
     sink = ExactlyOnceSink(**arguments(**options))
     rows = sink.read(session, subscribe=source).select("source", "key", "value")
 

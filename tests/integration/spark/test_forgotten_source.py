@@ -37,7 +37,7 @@ def _marker(flow: Flow) -> Marker:
 
 
 def _fail_while_staging(api: Api, flow: Flow) -> None:
-    """Begins a staged query, whose first batch fails before it has been staged."""
+    """Starts a staged query whose first batch fails before it is staged."""
     flow.produce(["a", "b", "c", "d"])
     error = api.start(flow, "forgotten", arguments={"fails": True}, delivery="staged").error()
     assert error is not None

@@ -20,7 +20,7 @@ TOY = "toy"
 
 
 class _ToyDelivery(DirectDelivery):
-    """As direct, in its own name; counts the rows of its batches."""
+    """Like direct, under its own name; counts its batches' rows."""
 
     name = TOY
     why = "a test wants it"

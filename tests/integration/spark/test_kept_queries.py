@@ -54,13 +54,13 @@ def kept(
     other_kafka: EmbeddedKafka,
     tmp_path: Path,
 ) -> tuple[int, Query]:
-    """A query of each format and delivery; brokers of the test run have no other such one."""
+    """A query of each format and delivery; the test run's brokers have no others like it."""
     number, delivery = request.param
     return number, Query(kept_flow(delivery, tmp_path, embedded_kafka, other_kafka), delivery)
 
 
 def _check_what_is_read(query: Query) -> None:
-    """The marker and the offsets' texts say the same of the query, and each alone is enough."""
+    """The marker and the offsets' texts agree about the query, and each alone is sufficient."""
     flow = query.flow
     marker = OffsetLog(ArrowFiles(flow.checkpoint)).markers.read()
     assert (marker.group_id, marker.delivery) == (flow.group_id, query.delivery)

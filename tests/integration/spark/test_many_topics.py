@@ -22,7 +22,7 @@ _ROWS_BEFORE, _PADDING = 400, b"x" * 4_000
 
 
 def _topics(flow: Flow) -> dict[str, int]:
-    """The topics that the pattern matches, with the numbers of their partitions."""
+    """The topics that the pattern matches, with their numbers of partitions."""
     others = _TOPICS - 1
     left = _PARTITIONS - flow.partitions
     return {
@@ -32,7 +32,7 @@ def _topics(flow: Flow) -> dict[str, int]:
 
 
 def _filled(flow: Flow) -> list[str]:
-    """Creates the topics, with as many records in each partition, and a row to wait at."""
+    """Creates the topics, with equally many records in each partition, and a row to wait at."""
     topics = _topics(flow)
     admin = AdminClient({"bootstrap.servers": flow.bootstrap_servers})
     new = [NewTopic(name, count) for name, count in topics.items() if name != flow.source]

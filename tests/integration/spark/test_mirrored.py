@@ -39,7 +39,7 @@ def test_a_narrow_query_is_mirrored(spark_eos_session: SparkSession, mirrored_fl
 def test_a_further_attempt_writes_the_rows_that_are_left(
     spark_eos_session: SparkSession, mirrored_flow: Any, tmp_path: Path
 ) -> None:
-    """Rows have source partitions, and outcomes the group's, which stand for others."""
+    """Rows have source partitions; outcomes have the group's, which represent others."""
     flow = mirrored_flow
     flow.produce(range(10))
     held = HeldRows(tmp_path)

@@ -40,7 +40,7 @@ def _persisted(frame: DataFrame) -> DataFrame:
 
 
 def _counted(frame: DataFrame) -> DataFrame:
-    """A persisted frame that has run, so that its plan shows how Spark has adapted it."""
+    """A persisted frame that has run, so that its plan shows Spark's adaptive changes."""
     frame.persist().count()
     return frame
 
@@ -50,7 +50,7 @@ def _foreign(frame: DataFrame) -> DataFrame:
 
 
 def _by_sql(frame: DataFrame, query: str = "SELECT * FROM {v}") -> DataFrame:
-    """The same rows by the name of a temporary view."""
+    """The same rows, from a temporary view."""
     name = f"view_{uuid.uuid4().hex}"
     frame.createOrReplaceTempView(name)
     return frame.sparkSession.sql(query.replace("{v}", name))
@@ -126,7 +126,7 @@ NARROW: list[Callable[[DataFrame], DataFrame]] = [
 
 
 def _written_by(spark: SparkSession, flow: Flow, rows_of_a_batch: int, function: Function) -> None:
-    """Runs a query whose batches a function is to write."""
+    """Runs a query whose batches are written by a function."""
     read = {"options": {"maxOffsetsPerTrigger": str(rows_of_a_batch)}}
     run_available(
         spark,
@@ -188,7 +188,7 @@ def test_narrow_batches_of_many_kinds(flow: Flow, spark_eos_session: SparkSessio
 def test_a_batch_of_a_query_that_was_not_checked(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    """What runs counts, not what `sink.write` was shown."""
+    """The plan that runs counts, not the one that `sink.write` has seen."""
     flow.produce(range(8))
     sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
@@ -269,7 +269,7 @@ def _named(frame: DataFrame) -> str:
 
 @contextmanager
 def _printing_little(spark: SparkSession) -> Iterator[None]:
-    """With the settings that cut what Spark prints of plans."""
+    """With settings that truncate the plans that Spark prints."""
     settings = {"spark.sql.maxPlanStringLength": "100", "spark.sql.debug.maxToStringFields": "1"}
     for name, text in settings.items():
         spark.conf.set(name, text)
@@ -282,7 +282,7 @@ def _printing_little(spark: SparkSession) -> Iterator[None]:
 
 
 def _kafka(spark: SparkSession) -> DataFrame:
-    """A stream that is not started, so of no broker."""
+    """A stream that is never started, so it needs no broker."""
     options = {"subscribe": "t", "kafka.isolation.level": "read_committed"}
     reader = spark.readStream.format("kafka").options(**options)
     frame = reader.option("kafka.bootstrap.servers", "127.0.0.1:1").load()
@@ -333,7 +333,7 @@ def test_the_sources_topic_is_known_by_sql_too(spark_eos_session: SparkSession, 
 
 
 def _own(spark: SparkSession, flow: Flow, **options: str) -> DataFrame:
-    """The source topic as a user may read it, without spark-eos."""
+    """The source topic as a user may read it without spark-eos."""
     chosen = {
         "kafka.bootstrap.servers": flow.bootstrap_servers,
         "subscribe": flow.source,
@@ -352,7 +352,7 @@ def _own(spark: SparkSession, flow: Flow, **options: str) -> DataFrame:
 def test_a_second_query_of_a_sink_is_refused_while_one_is_active(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
-    """Spark would take it for the first one's next run, and stop that without an error."""
+    """Spark would consider it the first query's next run, and stop that one without an error."""
     flow, other = new_flow(), new_flow()
     sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     first = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
@@ -381,7 +381,7 @@ def test_a_second_query_of_a_sink_is_refused_while_one_is_active(
 def test_a_first_batch_without_rows_in_one_task(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
-    """Of no partitions at all, coalesce makes one."""
+    """For a frame without partitions, coalesce makes one."""
     if whose == "the sink's":
         # As with local[1].
         monkeypatch.setattr(ClassicRuntime, "cores", lambda _: 1)

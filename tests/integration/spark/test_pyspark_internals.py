@@ -19,7 +19,7 @@ from support.connect_server import ConnectService
 
 
 class _Batch:
-    """A query of two streams, and what its first batch meets."""
+    """A query of two streams, and the state at its first batch."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         (directory / "in").mkdir()
@@ -178,7 +178,7 @@ def test_arrows_schema() -> None:
 
 
 def _of_connect(session: SparkSession) -> dict[str, Any]:
-    """What there is on Connect; runs in a client of the server."""
+    """Names that exist on Connect; runs in a client of the server."""
     stream = session.readStream.format("rate").option("rowsPerSecond", 5).load()
     table = session.range(1)
     client: Any = session.client
@@ -192,7 +192,7 @@ def _of_connect(session: SparkSession) -> dict[str, Any]:
 
 
 def _released(session: Any, url: str) -> str:
-    """What another client is told of a session that was released; runs in a client."""
+    """The error that another client gets for a released session; runs in a client."""
     # The server knows a session once it has run something.
     assert session.range(1).count() == 1
     cloned = session.cloneSession()

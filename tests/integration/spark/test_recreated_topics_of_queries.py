@@ -23,7 +23,7 @@ def _run(
     after_the_first_batch: Callable[[], None],
     transform: Callable[[DataFrame], DataFrame] = relay,
 ) -> list[BatchReport]:
-    """Runs two batches of ten records each; something happens between them."""
+    """Runs two batches of ten records each, with an action between them."""
     happens = [after_the_first_batch]
     # Keys for all of the target's partitions.
     flow.produce(range(20), key=lambda value: str(value).encode())

@@ -39,7 +39,7 @@ def _write(
 def refused(
     embedded_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Flow]:
-    """Topics for all that is refused before anything is written; nothing is, to the last."""
+    """Topics for queries that are refused before anything is written; all of them are."""
     here = tmp_path_factory.mktemp("refused")
     flow = Flow(embedded_kafka, str(here / "checkpoint"), str(here / "workers"))
     yield flow
@@ -118,7 +118,7 @@ def test_pipelines(
 def test_a_join_that_shuffles_has_a_cure(
     refused: Flow, spark_eos_session: SparkSession, hint: str
 ) -> None:
-    """Nobody wrote the sort, nor the shuffle."""
+    """The user wrote neither the sort nor the shuffle."""
     small = spark_eos_session.range(10).select(F.col("id").cast("string").alias("name"))
 
     def joined(frame: DataFrame) -> DataFrame:
@@ -174,7 +174,7 @@ def test_sources(
 
 
 def _read_from(frame: DataFrame, servers: str, topic: str) -> DataFrame:
-    """What a reader of one's own reads, and not the sink's."""
+    """A user's own reader, not the sink's."""
     options = {
         "subscribe": topic,
         "startingOffsets": "earliest",
@@ -219,13 +219,13 @@ def test_what_the_sink_of_another_group_has_read(
 ) -> None:
     flow.produce(range(5))
     text = queries.ask(_written_by_another, flow.options(), flow.source, delivery)
-    assert f"what the sink of group '{flow.group_id}' has read" in text
+    assert f"the query reads with the sink of group '{flow.group_id}'" in text
 
 
 def _written_by_another(
     session: SparkSession, options: dict[str, Any], source: str, delivery: str
 ) -> str:
-    """The error of a sink that writes what another one has read, but for its own group's."""
+    """The error of a sink that writes another sink's source, unless it is of its own group."""
     reader = ExactlyOnceSink(**arguments(**options))
     more = {"delivery": delivery, "checkpoint_location": f"{options['checkpoint_location']}-b"}
     frame = relay(reader.read(session, subscribe=source))
@@ -341,7 +341,7 @@ def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSess
     with pytest.raises(StreamingQueryException, match=r"start the query from sink\.write"):
         run()
     sink.write(frame)  # and something else is started
-    with pytest.raises(StreamingQueryException, match="ShuffledRowRDD in its lineage"):
+    with pytest.raises(StreamingQueryException, match="its lineage has ShuffledRowRDD"):
         run()
     assert flow.written() == []
     assert flow.committed() == {0: 0, 1: 0}
@@ -410,7 +410,7 @@ def test_reports_that_do_not_arrive(
 def test_a_reader_of_ones_own_that_would_read_nothing(
     refused: Flow, spark_eos_session: SparkSession
 ) -> None:
-    """Spark's query would write nothing, and end successfully."""
+    """Spark's query would write nothing and end successfully."""
 
     def read(frame: DataFrame) -> DataFrame:
         reader = frame.sparkSession.readStream.format("kafka")

@@ -91,7 +91,7 @@ def test_a_damaged_checkpoint(
 
 
 def test_an_empty_checkpoint_continues(ran: Flow, spark_eos_session: SparkSession) -> None:
-    """What the errors advise."""
+    """Follows the errors' advice."""
     ran.produce(["3"])
     run_available(spark_eos_session, ran, checkpoint_location=f"{ran.checkpoint}-empty")
     assert sorted(ran.values()) == ["0", "1", "2", "3"]

@@ -24,7 +24,7 @@ _QUERY = re.compile(r"moved_from='([0-9a-f]{8})'")
 
 
 def _copied(flow: Flow) -> str:
-    """The script is copied: another target and another checkpoint, the group is forgotten."""
+    """The script is copied with another target and checkpoint, but the group is not changed."""
     flow.checkpoint += "-copy"
     other = f"other-{flow.name}"
     flow.broker.create_topic(other, flow.partitions)
@@ -42,7 +42,7 @@ def _owners(flow: Flow) -> list[Any]:
 
 @pytest.fixture(params=["direct", pytest.param("mirrored", marks=pytest.mark.slow)])
 def any_flow(request: pytest.FixtureRequest) -> Flow:
-    """Topics in one cluster, or the source in another one."""
+    """Topics in one cluster, or with the source in another."""
     name = {"direct": "flow", "mirrored": "mirrored_flow"}[request.param]
     found: Flow = request.getfixturevalue(name)
     return found
@@ -112,7 +112,7 @@ def test_the_running_query_whose_group_it_is_goes_on(
 def test_a_checkpoint_at_another_querys_offsets_starts_nothing(
     spark_eos_session: SparkSession, flow: Flow, pipeline: Pipeline
 ) -> None:
-    """Neither if the group is deleted, nor with another one: it would leave 10 records out."""
+    """Neither deleting the group nor using another one helps: 10 records would be left out."""
     flow.produce(map(staging.record, range(10)))
     run_available(spark_eos_session, flow)
     other = _copied(flow)
@@ -212,7 +212,7 @@ def test_another_target_with_the_querys_checkpoint_is_said(
 def test_offsets_without_an_owner_refuse_nothing(
     spark_eos_session: SparkSession, flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As earlier versions have written them, or an operator has set them."""
+    """As written by earlier versions or set by an operator."""
     flow.produce(range(10))
     run_available(spark_eos_session, flow)
     found = _texts(flow)

@@ -79,7 +79,7 @@ def test_an_exception_of_a_python_function(
     spark_eos_session: SparkSession,
     delivery: str,
 ) -> None:
-    """Spark tells no row: the error names the offsets from which the job made its rows."""
+    """Spark names no row: the error names the offsets from which the job made its rows."""
     flow = (new_flow if delivery == "direct" else new_mirrored_flow)()
 
     def refuse(value):  # type: ignore[no-untyped-def] # Spark would read the types of a UDF
@@ -122,7 +122,7 @@ def _error_of_cast(spark: SparkSession, options: dict[str, Any], source: str) ->
 def test_an_expression_that_fails(
     request: pytest.FixtureRequest, queries: Queries, delivery: str
 ) -> None:
-    """Spark tells no row: the error names the offsets, and what to write instead."""
+    """Spark names no row: the error names the offsets, and what to write instead."""
     flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
     flow.produce([1, "no\nspark_eos.errors.WriteError: forged", 3], partition=0)
     options = {"progress_topic": f"progress-{flow.name}", "delivery": delivery, **flow.options()}

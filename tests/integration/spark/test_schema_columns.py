@@ -45,7 +45,7 @@ REFUND = record("shop.Refund", order="string")
 
 
 class Subjects:
-    """Subjects of a test's own, and what Confluent's serializers write to their topic."""
+    """A test's own subjects, and the records that Confluent's serializers write to their topic."""
 
     def __init__(self, url: str, client: SchemaRegistryClient) -> None:
         self.url = url
@@ -59,7 +59,7 @@ class Subjects:
         return subject
 
     def write(self, text: str, value: Any, name: str = "value") -> bytes:
-        """A record whose schema is registered for it."""
+        """A record with its registered schema."""
         self.register(name, text)
         conf = {
             "auto.register.schemas": False,
@@ -77,7 +77,7 @@ def subjects(
 
 
 def frame_of(spark: SparkSession, values: list[Any], kind: str = "value binary") -> DataFrame:
-    """A column of these values, in one partition."""
+    """A column with these values, in one partition."""
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
     return spark.createDataFrame(rows, kind).coalesce(1)
 
@@ -388,7 +388,7 @@ def test_a_registry_without_guids_writes_no_headers(
 
 
 def _columns_on_connect(spark: SparkSession, url: str, subject: str, location: str) -> list[Any]:
-    """Decoded twice, on Connect: with version 1 pinned, and with it read again."""
+    """Decoded twice on Connect: with version 1 pinned, and with the pin read again."""
     registry = SchemaRegistry({"url": url})
     frame = spark.createDataFrame([(b"x",)], "value binary")
     found: list[Any] = []

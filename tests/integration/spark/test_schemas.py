@@ -60,7 +60,7 @@ UNKNOWN = b"\x00\xff\xff\xff\xf0\x02a"
 
 
 class Format(NamedTuple):
-    """Confluent's own serializers of a format, orders and prices, and what broken ones lead to."""
+    """Confluent's own serializers of a format, with orders, prices and broken records' errors."""
 
     kind: str
     serializer: Callable[[SchemaRegistryClient, str], Any]
@@ -103,12 +103,12 @@ PROTOBUF = Format(
 
 
 class Records:
-    """What Confluent's own serializers make of a topic's records.
+    """Confluent's own serializers for a topic's records.
 
     Args:
-        client: of the registry.
+        client: the registry's client.
         topic: the topic.
-        schemas: versions of its value's schema; registered at the first use.
+        schemas: versions of its value's schema; registered on first use.
         of: their format.
     """
 

@@ -94,7 +94,7 @@ def test_earlier_copies_are_swept(flow: Flow, spark: SparkSession) -> None:
 
 @pytest.mark.slow
 def test_files_are_there_once_all_tasks_are_done(flow: Flow, spark: SparkSession) -> None:
-    """Else an attempt that Spark has given up may replace a file after the staged commit."""
+    """Otherwise, an attempt that Spark has given up may replace a file after the staged commit."""
 
     def slow_in_one(frame: DataFrame) -> DataFrame:
         slow = F.expr(
@@ -272,6 +272,6 @@ def _behind_a_view(session: SparkSession, options: dict[str, Any], source: str) 
 
 @pytest.mark.slow
 def test_a_stream_that_the_client_does_not_see(connect_service: ConnectService, flow: Flow) -> None:
-    """It may read uncommitted records, which only the options of its source tell."""
+    """It may read uncommitted records, which only its source's options show."""
     error = connect_service.queries.ask(_behind_a_view, flow.options(), flow.source)
     assert "not through a view or SQL" in error

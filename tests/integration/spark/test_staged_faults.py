@@ -53,15 +53,15 @@ def _ended_with(flow: Flow, tmp_path: Path, words: str, **settings: Any) -> None
 
 
 def _parts(flow: Flow, batch: int) -> dict[str, int]:
-    """The files of a batch's copies that are complete, and their sizes."""
+    """The complete files of a batch's copies, with their sizes."""
     part = re.compile(rf"{STAGED}/{batch}-[^/]+/part-[^/]+")
     return {path: size for path, size in flow.stored.sizes(STAGED).items() if part.fullmatch(path)}
 
 
 def _each_total_once(flow: Flow, records: int = _RECORDS) -> None:
-    """Each batch adds six records of each customer, and writes each customer's total once.
+    """Each batch adds six records of each customer and writes each customer's total once.
 
-    The totals are equal in each attempt of a batch, but what is random beside them is not.
+    Totals are equal in each attempt at a batch, but the random values beside them differ.
     """
     counts = range(6, records // 5 + 1, 6)
     assert totals_of(flow) == Counter((f"c{c}", n) for c in range(5) for n in counts)
@@ -89,7 +89,7 @@ def test_killed_at_every_point_of_a_batch(flow: Flow, tmp_path: Path) -> None:
 def test_killed_at_every_point_whatever_the_query_does(
     flow: Flow, tmp_path: Path, pipeline: str, field: str, expected: range
 ) -> None:
-    """With another number of shuffle partitions in each run, which may change what is where."""
+    """With a different number of shuffle partitions in each run, which may move rows."""
     flow.produce(map(record, range(_RECORDS)))
     chosen = {**_SLOWLY, "pipeline": pipeline}
     for number, point in enumerate(POINTS):
@@ -99,7 +99,7 @@ def test_killed_at_every_point_whatever_the_query_does(
 
 
 def test_a_batch_that_was_staged_is_written_from_its_copy(flow: Flow, tmp_path: Path) -> None:
-    """Also where its rows have been written and the end of the batch is not committed."""
+    """Also if its rows have been written and the end of the batch is not committed."""
     flow.produce(map(record, range(_RECORDS)))
     _killed(flow, tmp_path, "staged-commit", 1)
     files = _parts(flow, 1)
@@ -169,7 +169,7 @@ def test_a_damaged_copy_is_noticed(flow: Flow, tmp_path: Path, how: str) -> None
 
 
 def test_a_copy_that_is_half_written(flow: Flow, tmp_path: Path) -> None:
-    """Its driver is killed; the batch is staged anew, and the half is swept."""
+    """Its driver is killed; the batch is staged again, and the incomplete copy is swept."""
     flow.produce(map(record, range(_RECORDS)))
     _killed(flow, tmp_path, HALFWAY, 1, **_SLOWLY)
     (half,) = {"/".join(path.split("/")[:3]) for path in half_of(1, flow.stored)}
@@ -180,7 +180,7 @@ def test_a_copy_that_is_half_written(flow: Flow, tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full(flow: Flow, tmp_path: Path) -> None:
-    """Room for a few files and not for a whole copy; with more room the query goes on."""
+    """Space for a few files, but not for a whole copy; with more space, the query continues."""
     if not Path(flow.checkpoint).is_absolute():
         pytest.skip("the files are on no disk of this machine")
     flow.produce(map(record, range(30)))

@@ -46,7 +46,7 @@ def _within_a_batch(flow: Flow) -> bool:
 
 
 def _killed(flow: Flow, tmp_path: Path, **settings: Any) -> list[float]:
-    """Kills a query at random within batches, and starts it again; returns the seconds it had."""
+    """Kills a query at random moments within batches and restarts it; returns its run times."""
     moments: list[float] = []
     kills = 0
     while kills < _KILLS:
@@ -110,7 +110,7 @@ def test_what_is_killed_at_any_moment(
 
 @pytest.mark.parametrize("name", UNFORESEEN)
 def test_killed_queries_with_unpredictable_output(name: str, flow: Flow, tmp_path: Path) -> None:
-    """Which records a limit takes, and how many a rate makes, is told by no batch query."""
+    """No batch query can predict which records a limit takes, or how many a rate generates."""
     flow.produce(map(record, range(_RECORDS)))
     moments = _killed(flow, tmp_path, shape=name)
     _to_the_end(flow, tmp_path, shape=name)

@@ -45,7 +45,7 @@ def _numbers(flow: Flow) -> Counter[int]:
 
 
 def _set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
-    """As kafka-consumer-groups.sh does: without a text."""
+    """Like kafka-consumer-groups.sh: without a text."""
     topic = _options(flow)["progress_topic"]
     wanted = {TopicPartition(topic, index): offset for index, offset in offsets.items()}
     groups.set_offsets(flow.bootstrap_servers, flow.group_id, wanted)
@@ -127,7 +127,7 @@ def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Pat
 def test_unreadable_rows_are_noticed_before_any_row_is_written(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most_files: int
 ) -> None:
-    """Counted by the files' footers, and by a job, as where there are many files."""
+    """Counted from the files' footers, and by a job, as for many files."""
     monkeypatch.setattr(classic, "_MOST_FILES", most_files)
     copies = Path(flow.checkpoint) / "spark-eos" / "staged"
     run_job = ClassicRuntime.run_job
@@ -150,7 +150,7 @@ def test_unreadable_rows_are_noticed_before_any_row_is_written(
 def test_a_copy_removed_by_a_newer_run_is_no_file_system_fault(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for a driver that was frozen while it staged: its successor sweeps the copy."""
+    """Like a driver that was frozen while it staged: its successor sweeps the copy."""
     copies = Path(flow.checkpoint) / "spark-eos" / "staged"
     run_job = ClassicRuntime.run_job
     with ExitStack() as newer:

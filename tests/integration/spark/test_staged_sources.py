@@ -119,7 +119,7 @@ def test_positions_of_another_reader_are_not_published(queries: Queries, flow: F
 
 
 def test_silent_losses_are_refused(flow: Flow, spark: SparkSession) -> None:
-    """Spark skips them, and only what the sink itself reads is looked after."""
+    """Spark skips them, and the sink checks only what it reads itself."""
     sink = ExactlyOnceSink(**flow.options(), delivery="staged")
     other = ExactlyOnceSink(**flow.options(), fail_on_data_loss=False)
     frame = other.read(spark, subscribe=flow.source)
@@ -131,7 +131,7 @@ def test_silent_losses_are_refused(flow: Flow, spark: SparkSession) -> None:
 def test_a_source_compacted_between_a_copy_and_its_repetition(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is written is the copy; the state has what the topic has left."""
+    """The copy is written; the state contains what the topic still has."""
     cleaning = {
         "log.cleaner.enable": "true",
         "log.cleaner.backoff.ms": "100",

@@ -35,7 +35,7 @@ _OURS = "session_builder()"
 
 
 def _bare_path() -> str:
-    """A PATH as cron has it, with Java: Python's environment is not activated."""
+    """A PATH like cron's, with Java: Python's environment is not activated."""
     java = shutil.which("java")
     assert java is not None
     return os.pathsep.join(["/usr/bin", "/bin", str(Path(java).parent)])
@@ -123,7 +123,7 @@ def test_threads_that_are_not_pinned(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_executors_without_the_package(flow: Flow, tmp_path: Path, other_python: str) -> None:
-    """Executors of a cluster: only tasks see their Python, and the first one says what is wrong."""
+    """Executors of a cluster: only tasks see their Python; the first one reports the problem."""
     # It has all packages but ours, which is installed by a link that only the driver follows.
     (packages,) = Path(other_python).parent.parent.glob("lib/python*/site-packages")
     (packages / "all.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
@@ -141,7 +141,7 @@ def test_executors_without_the_program(flow: Flow, tmp_path: Path) -> None:
 
 
 def _failed_on_executors(flow: Flow, directory: Path, python: str) -> str:
-    """What a query prints that fails on a cluster whose tasks run a Python."""
+    """The output of a query that fails on a cluster whose tasks use this Python."""
     flow.produce(["a"])
     code = (
         _SINK.format(builder=_OURS, master="local-cluster[1,1,1024]")

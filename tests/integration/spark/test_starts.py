@@ -35,14 +35,14 @@ _CHECKS = ["features", "membership", "rights", "target", "transactions"]
 
 @dataclass
 class Starts:
-    """What this process asks the brokers, and by how many sets of connections."""
+    """This process's requests to brokers, and the number of its sets of connections."""
 
     flow: Flow
     requests: list[Request]
     loops: list[EventLoop] = field(default_factory=list)
 
     def checks(self) -> Counter[str]:
-        """The checks since the last call, of how many requests each is."""
+        """The checks since the last call, each with its number of requests."""
         asked, self.requests[:] = list(self.requests), []
         return Counter(filter(None, (self._check(request.message()) for request in asked)))
 
@@ -64,7 +64,7 @@ class Starts:
 
 @pytest.fixture
 def starts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Starts:
-    """Of a flow, by the name of its fixture; its brokers have found their coordinators."""
+    """A flow, by the name of its fixture; its brokers have found their coordinators."""
     flow: Flow = request.getfixturevalue(getattr(request, "param", "flow"))
     # A coordinator that is loading has a request sent again.
     settings = changed(writer_settings(flow), group_id=f"{flow.group_id}-before")
@@ -89,7 +89,7 @@ def _open(starts: Starts) -> int:
 
 @contextmanager
 def _run(sink: ExactlyOnceSink, frame: DataFrame) -> Iterator[None]:
-    """Writes what there is."""
+    """Writes everything available."""
     query = sink.write(frame).start()
     try:
         query.processAllAvailable()

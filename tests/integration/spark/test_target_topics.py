@@ -109,7 +109,7 @@ def test_the_sources_own_topic_is_no_target(flow: Flow, queries: Queries, shape:
 def test_nor_is_it_in_another_cluster(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, shape: str
 ) -> None:
-    """There may be a topic of the same name, which rows would go to in place of `topic`."""
+    """A topic of the same name may exist, and rows would go there instead of `topic`."""
     flow = mirrored_flow
     flow.broker.create_topic(flow.source, flow.partitions)
     flow.produce(range(4), key=b"key")
@@ -136,7 +136,7 @@ def test_same_named_topics_of_another_cluster_need_an_alias(
 def test_what_the_refusal_advises_works_in_a_function_too(
     spark_eos_session: SparkSession,
 ) -> None:
-    """An alias alone keeps a column's metadata there."""
+    """Only an alias keeps a column's metadata there."""
     frame = spark_eos_session.createDataFrame([("orders",)], "topic string")
     frame = frame.withMetadata("topic", dict(SOURCES_OWN))
     with pytest.raises(UnsupportedPipelineError) as info:
@@ -150,7 +150,7 @@ def test_what_the_refusal_advises_works_in_a_function_too(
 def test_rows_for_the_dead_letter_topic_are_refused(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
-    """Records there are letters of ours, which `replay` believes."""
+    """`replay` takes the records there for our own dead letters."""
     dlq = f"dlq-{flow.name}"
     flow.broker.create_topic(dlq)
     flow.produce(["a"], partition=0)

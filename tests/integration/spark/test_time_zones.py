@@ -69,7 +69,7 @@ def _sparks_own(frames: Iterator[Any]) -> Iterator[Any]:
 def test_times_of_a_guarded_function_are_those_of_spark(
     spark_eos_session: SparkSession, kind: str
 ) -> None:
-    """As a pandas UDF and mapInPandas have them: noon in Berlin is ten o'clock in UTC."""
+    """As in a pandas UDF and mapInPandas: noon in Berlin is ten o'clock in UTC."""
     setting = "spark.sql.session.timeZone"
     before = str(spark_eos_session.conf.get(setting))
     spark_eos_session.conf.set(setting, "Europe/Berlin")

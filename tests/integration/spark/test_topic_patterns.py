@@ -259,7 +259,7 @@ def test_a_staged_query_whose_pattern_matches_its_progress_topic(api: Api, flow:
 def _check_refused(
     api: Api, flow: Flow, other: str, read: dict[str, str | None], cure: str, **options: Any
 ) -> None:
-    """Reads two topics, and then, by pattern or name, without the other one."""
+    """Reads two topics, and then, by pattern or name, only one of them."""
     topics = [flow.source, other]
     before = {name: given for name, given in options.items() if name != "dead_letter_topic"}
     _produce(flow.source_servers, topics)

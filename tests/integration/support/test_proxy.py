@@ -28,13 +28,13 @@ class _Answered:
         self.requests: list[faults.Request] = []
 
     def request(self, _link: faults.Link, _request: faults.Request) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def answer(self, _link: faults.Link, request: faults.Request, _content: bytes) -> None:
         self.requests.append(request)
 
     def gone(self, _link: faults.Link) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 @pytest.mark.parametrize(

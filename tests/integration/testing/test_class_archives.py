@@ -23,7 +23,7 @@ from support.intruding import NOBODY, needs_root
 
 
 def _maps_an_archive(pid: int) -> bool:
-    """Whether it is one of ours: the JDK has one of its own classes."""
+    """Return True if the archive is one of ours: the JDK has its own classes' archive."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return any(str(cache_directory().resolve()) in line and "classes.jsa" in line for line in lines)
 
@@ -123,7 +123,7 @@ def test_an_archive_in_what_is_no_directory(
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An archive, made where files are writable by others unless a program sees to it."""
+    """An archive, created under a umask that lets others write."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr("spark_eos._cli.class_archive.train", _make)
     before = os.umask(0)

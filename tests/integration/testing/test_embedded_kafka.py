@@ -57,7 +57,7 @@ def partitions(broker: EmbeddedKafka, topic: str) -> int | None:
 
 @pytest.mark.slow
 def test_a_topic_of_many_partitions_can_be_used_at_once(kafka: EmbeddedKafka) -> None:
-    """Else an idempotent producer may have its first batch refused, and its second one accepted."""
+    """Otherwise, an idempotent producer's first batch may be refused, and its second accepted."""
     with closing(
         Connections(ClientSettings({"bootstrap.servers": kafka.bootstrap_servers}))
     ) as connections:

@@ -33,7 +33,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 class _Writer:
-    """Writes to a topic of its own, a transaction each time."""
+    """Writes to its own topic, one transaction at a time."""
 
     def __init__(self, kafka: EmbeddedKafka, name: str) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class _Writer:
 
 @contextmanager
 def _away(kafka: EmbeddedKafka, node: KafkaNode, how: str) -> Iterator[None]:
-    """Takes a node away, and waits afterwards until it has caught up."""
+    """Takes a node away, and waits until it has caught up afterwards."""
     getattr(node, how)()
     try:
         yield
@@ -123,7 +123,7 @@ def test_coordinators_are_those_named_by_kafka_and_can_be_moved(kafka: EmbeddedK
             return connections.find_coordinator(kind, name, deadline())
 
         def agree(name: str) -> bool:
-            """Nodes may learn of a leader one after another."""
+            """Nodes may learn of a leader at different times."""
             group, id_ = (
                 named(CoordinatorType.GROUP, name),
                 named(CoordinatorType.TRANSACTION, name),
@@ -152,7 +152,7 @@ def test_what_there_is_not_leads_nothing(kafka: EmbeddedKafka) -> None:
         kafka.move_leader("somewhere", 1, kafka.nodes[0])
     with pytest.raises(ValueError, match="2 ports for 3 nodes"):
         EmbeddedKafka(nodes=3, advertised_port=[1, 2])
-    with pytest.raises(ValueError, match="nodes is 0"):
+    with pytest.raises(ValueError, match="at least 1, not 0"):
         EmbeddedKafka(nodes=0)
 
 

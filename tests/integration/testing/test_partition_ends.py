@@ -14,7 +14,7 @@ def _clients() -> int:
 
 
 def test_no_client_is_left_to_the_garbage_collector(embedded_kafka: EmbeddedKafka) -> None:
-    """Once the broker has stopped, it would say on stderr, again and again, that it is gone."""
+    """Once the broker has stopped, it would report on stderr repeatedly that the broker is gone."""
     topic = f"ends-{uuid.uuid4().hex}"
     embedded_kafka.create_topic(topic, 2)
     gc.collect()

@@ -112,7 +112,7 @@ def test_preparing_is_shown_although_pytest_captures(
 def test_a_suite_in_which_warnings_are_errors(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kafka-python's imports warn on Python 3.11 and 3.12."""
+    """kafka-python's imports cause warnings on Python 3.11 and 3.12."""
     monkeypatch.setenv(CACHE_VARIABLE, str(USERS_CACHE))
     documented, _ = code_blocks("testing", "python")
     pytester.makepyfile(test_documented=documented)

@@ -19,7 +19,7 @@ ROWS: list[Put] = [("a", "1"), ("b", "2"), ("b", "2"), (None, "3"), ("d", None)]
 
 
 def expect_topic(flow: Flow, rows: list[Put], partitions: int = 2) -> str:
-    """A topic of expected rows in this order, half of them in the last partition."""
+    """A topic of expected rows in this order, with half of them in the last partition."""
     name = f"expected-{flow.name}"
     flow.broker.create_topic(name, partitions)
     outputs = Outputs(flow, "expected")
@@ -33,7 +33,7 @@ def expect_topic(flow: Flow, rows: list[Put], partitions: int = 2) -> str:
 
 @pytest.fixture(params=["file", "topic"])
 def expect(request: pytest.FixtureRequest, flow: Flow, tmp_path: Path) -> object:
-    """The same rows, from a file or from a topic."""
+    """The same rows, from a file or a topic."""
     if request.param == "topic":
         return expect_topic(flow, ROWS)
     return parquet(tmp_path / "expected.parquet", ROWS)

@@ -214,7 +214,7 @@ def test_expected_numbers_of_outputs(flow: Flow) -> None:
 
 
 def test_a_query_that_filters(flow: Flow) -> None:
-    """Inputs may be missing, but none twice; one whose output was aborted was not filtered."""
+    """Inputs may be missing, but not duplicated; one whose output was aborted was not filtered."""
     fill(flow)
     writer = Writer(flow)
     writer.begin([(1, 3)])
@@ -244,7 +244,7 @@ def test_a_query_that_filters(flow: Flow) -> None:
 
 
 def test_a_query_that_filters_and_explodes(flow: Flow) -> None:
-    """The header says how many outputs there may be at most."""
+    """The header gives the maximum number of outputs."""
     fill(flow, expect={(0, 0): b"3", (1, 1): b"2"})
     writer = Writer(flow)
     writer.write([(0, 0), (0, 0), (1, 1), (1, 1)], {0: 5, 1: 5})

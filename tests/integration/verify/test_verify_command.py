@@ -165,7 +165,7 @@ def test_what_can_not_be_judged_has_exit_status_2(
 def test_outputs_that_can_not_be_matched_have_exit_status_2(
     flow: Flow, matching: list[str], what: str, remedy: str
 ) -> None:
-    """As those of a sound query that keeps its values alone; its dead letters have headers."""
+    """Like a sound query that keeps only its values; its dead letters have headers."""
     fill(flow, 10)
     dlq = create_dead_letter_topic(flow)
     producer = Producer(flow.kafka)

@@ -133,7 +133,7 @@ def test_a_broker_that_is_away_is_named_and_all_else_is_judged(
 def test_a_partition_whose_leader_is_away_can_not_be_judged(
     sound: Flow, proxy: KafkaProxy, which: str
 ) -> None:
-    """librdkafka then has an offset for it that is none, and no error, if other leaders answer."""
+    """librdkafka then has an invalid offset for it, and no error, if other leaders answer."""
     topic = getattr(sound, which)
     with (
         broker_that_is_away(proxy, silent=True, leads=(topic, 0)),

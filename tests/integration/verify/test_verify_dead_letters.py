@@ -17,7 +17,7 @@ MATCHINGS: list[dict[str, Any]] = [{}, {"header": "id"}, {"key": True}]
 def dead_letter_headers(
     flow: Flow, offset: object, *, style: str = "dlq", group: str = "", topic: str = ""
 ) -> dict[str, bytes]:
-    """Headers of a dead letter of partition 0, by the flow's group unless told else."""
+    """Headers of a dead letter of partition 0, by default from the flow's group."""
     said = {
         "connector.name" if style == "connect" else "group": group or flow.group_id,
         "topic": topic or flow.source,
@@ -65,7 +65,7 @@ def test_output_or_dead_letter(flow: Flow, style: str) -> None:
 def test_another_query_shares_source_and_dead_letter_topic(
     flow: Flow, matching: dict[str, Any], style: str
 ) -> None:
-    """Only the query's own letters count: another's neither stand in for output nor double it."""
+    """Only the query's own dead letters count: others neither replace output nor duplicate it."""
     topic, writer = create_dead_letter_topic(flow), Writer(flow)
     fill(flow)
     writer.write(ALL[:4], {0: 5, 1: 0})

@@ -171,7 +171,7 @@ def test_several_topics_of_which_one_is_judged(flow: MirroredFlow) -> None:
 
 
 def _text(flow: MirroredFlow, **changes: Any) -> str:
-    """What an offset of progress partition 1 tells, with other words in place."""
+    """The text of progress partition 1's offset, with parts replaced."""
     ((_, text),) = flow.group_offsets({0: 0}).values()
     before = {"cluster": flow.identity[0], "topic": flow.source, "topic_id": flow.identity[1]}
     for name, value in changes.items():
@@ -181,7 +181,7 @@ def _text(flow: MirroredFlow, **changes: Any) -> str:
 
 
 def _set(flow: MirroredFlow, offsets: Mapping[int, int], texts: Mapping[int, str]) -> None:
-    """The group's offsets of progress partitions; with the texts they had, or others."""
+    """The group's offsets of progress partitions, with their previous texts or others."""
     all_texts = {number: _text(flow) for number in offsets}
     all_texts |= texts
     groups.set_offsets(
@@ -198,7 +198,7 @@ def test_offsets_of_another_cluster_are_refused(flow: MirroredFlow) -> None:
     _set(flow, {1: 5}, {1: _text(flow, cluster="elsewhere")})
     wanted = (
         f"{flow.progress}:1 .*{flow.source}:0 of cluster 'elsewhere', and "
-        f".*points to cluster '{flow.identity[0]}'"
+        f".*leads to cluster '{flow.identity[0]}'"
     )
     with pytest.raises(VerificationError, match=wanted):
         look(flow)

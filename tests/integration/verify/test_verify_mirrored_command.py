@@ -17,7 +17,7 @@ ALL = sources(range(5), range(5))
 
 @pytest.fixture
 def flow(mirrored_flow: MirroredFlow) -> MirroredFlow:
-    """A flow with a sound output, except for one that is there twice."""
+    """A flow with sound output, except for one duplicate."""
     mirrored_flow.broker.create_topic(mirrored_flow.progress, mirrored_flow.partitions)
     fill(mirrored_flow)
     Writer(mirrored_flow).write([*ALL, ALL[0]], {0: 5, 1: 4})

@@ -19,7 +19,7 @@ from support.writing import row_batch, task_outcome
 def _write(
     flow: Flow, *batches: str, allowed: int, defer_dead_letters: bool = False, **options: Any
 ) -> JobOutcome:
-    """Writes rows of partition 0: a letter for each, "x" if it has an error."""
+    """Writes rows of partition 0: a row for each character, with an error for "x"."""
     flow.produce(range(sum(map(len, batches))), partition=0)
 
     def rows() -> Iterator[pa.RecordBatch]:

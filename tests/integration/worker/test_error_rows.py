@@ -52,7 +52,7 @@ def _code(row: str) -> int:
 
 @pytest.fixture
 def rows(module_worker: ProxiedWorker, proxy: KafkaProxy) -> Iterator[ProxiedWorker]:
-    """A worker that is as good as new, but for what earlier tests have committed."""
+    """A worker like a new one, except for what earlier tests have committed."""
     plan = dict(module_worker.writing._plan)
     yield module_worker
     proxy.reset()
@@ -225,7 +225,7 @@ def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: ProxiedWork
 
 
 def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
-    """A query whose one task commits both source partitions with one request."""
+    """A query whose only task commits both source partitions with one request."""
     return run_available(spark, flow, lambda f: relay(f).coalesce(1), max_members=1, **options)
 
 
@@ -260,7 +260,7 @@ def _in_a_second_attempt(proxy: KafkaProxy) -> None:
 def test_a_second_attempt_with_columns_under_an_alias(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:
-    """``source.topic`` is then the row's target topic, too."""
+    """``source.topic`` is then also the row's target topic."""
     flow = proxied_flow
     flow.produce(range(20))
     _in_a_second_attempt(proxy)
@@ -287,7 +287,7 @@ def test_a_second_attempt_with_columns_under_an_alias(
 def test_rows_missing_from_a_second_attempt_end_the_query(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:
-    """What is filtered out in one attempt only would count as having no output."""
+    """A row filtered out in only one attempt would count as having no output."""
     proxied_flow.produce(range(20))
     _in_a_second_attempt(proxy)
     seen = tmp_path / "seen"

@@ -68,7 +68,7 @@ def cluster() -> Iterator[EmbeddedKafka]:
 
 
 def _create_topic_on(cluster: EmbeddedKafka, name: str, nodes: Collection[KafkaNode]) -> None:
-    """Creates a topic of a partition on each of these nodes only."""
+    """Creates a topic with a partition on each of these nodes only."""
     topic = NewTopic(
         name,
         num_partitions=len(nodes),
@@ -81,7 +81,7 @@ def _create_topic_on(cluster: EmbeddedKafka, name: str, nodes: Collection[KafkaN
 
 @pytest.fixture
 def spread(cluster: EmbeddedKafka, tmp_path: Path) -> Iterator[tuple[Flow, KafkaNode]]:
-    """A flow with 20 records in source partition 0, and the node that has this partition only."""
+    """A flow with 20 records in source partition 0, and the only node with this partition."""
     first, second, _ = cluster.nodes
     flow = Flow(cluster, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
     for topic, places in ((flow.source, [second, first]), (flow.target, [first, first])):

@@ -89,7 +89,7 @@ def test_a_header_whose_name_would_be_cut_is_refused(flow: Flow) -> None:
 
 
 def _carrying(*names: str) -> pa.Array:
-    """A column of one row with an error, which carries its source record as Spark has read it."""
+    """A column of one row with an error, which includes its source record as Spark read it."""
     headers = [{"key": name, "value": base64.b64encode(b"x").decode()} for name in names]
     record = {"value": base64.b64encode(b"carried").decode(), "headers": headers}
     return pa.array([json.dumps({"error": "bad", "record": record})], pa.string())
@@ -112,7 +112,7 @@ def test_a_header_name_replaced_by_spark_is_not_written(
     headers = headers_of(bad)
     assert headers["__dlq.errors.omitted"] == _UNREADABLE
     assert "own\ufffd" not in headers
-    # Of a record that is there the letter has what it holds, a name that looks replaced, too.
+    # If the record exists, its dead letter has all its contents, even a name that looks replaced.
     own = None if gone else "x"
     assert headers_of(good).get("own\ufffd") == own
     assert ("__dlq.errors.omitted" in headers_of(good)) == gone

@@ -67,7 +67,7 @@ def _write(flow: Flow, rows: pa.RecordBatch, topic: str | None = None, **setting
 
 
 def _numbers(flow: Flow) -> list[list[int]]:
-    """The numbers in both partitions of the target, in their order."""
+    """The numbers in both partitions of the target, in order."""
     found: list[list[int]] = [[], []]
     for message in flow.written():
         found[message.partition() or 0].append(int(message.value() or b""))
@@ -184,7 +184,7 @@ def test_a_full_queue_keeps_the_order(flow: Flow, *, own: bool) -> None:
 
 @pytest.mark.parametrize("own", [False, True], ids=["batches", "one by one"])
 def test_values_are_kept_until_they_are_sent(flow: Flow, *, own: bool) -> None:
-    """Arrow uses memory again that nobody keeps: what is written there then would be sent."""
+    """Arrow reuses memory that nobody keeps: data written there would then be sent."""
     count, size = 200, 5_000
     with closing(_begun(flow, **{"linger.ms": 900})) as handle:
         sender = RecordSender(handle, writer_settings(flow), _unchanged)
@@ -215,7 +215,7 @@ def test_values_are_kept_until_they_are_sent(flow: Flow, *, own: bool) -> None:
 
 
 def test_memory_is_kept_no_longer_than_until_all_is_acknowledged(flow: Flow) -> None:
-    """While the transaction goes on: dead letters may be many times larger than its rows."""
+    """While the transaction continues: dead letters may be much larger than its rows."""
     with closing(_begun(flow, **{"linger.ms": 0})) as handle:
         _produce(handle, flow.target, b"a", b"b")
         assert handle._memory != []
@@ -257,7 +257,7 @@ def test_sending_after_a_fatal_error_names_that_error(*, own: bool) -> None:
 
 
 def test_the_row_at_fault_is_known_among_equal_ones(flow: Flow) -> None:
-    """Their keys and values are the same: only the record's number tells which one it is."""
+    """Their keys and values are the same: only the record's number identifies it."""
     configure(flow, flow.target, {"message.timestamp.before.max.ms": "60000"})
     now = int(time.time() * 1000)
     failed: list[tuple[int, int]] = []
@@ -422,7 +422,7 @@ def test_a_library_without_a_function_is_refused(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("library_not_loaded")
 def test_another_major_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(librdkafka, "_MAJOR", 3)
-    with pytest.raises(ConfigurationError, match=r"of version 0x02.* install confluent-kafka"):
+    with pytest.raises(ConfigurationError, match=r"has version 0x02.* install confluent-kafka"):
         librdkafka.library()
 
 

@@ -37,7 +37,7 @@ each_cut = pytest.mark.parametrize("fault", _ALL_WAYS[:2], ids=lambda fault: fau
 def worker(
     module_worker: ProxiedWorker, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ProxiedWorker]:
-    """A worker that gives an answer up after 0.3 s."""
+    """A worker that gives up on an answer after 0.3 s."""
     monkeypatch.setattr(module_worker.worker.connections, "_request_timeout", 0.3)
     module_worker.add_and_commit()
     yield module_worker
@@ -46,7 +46,7 @@ def worker(
 
 
 def _assert_fenced(worker: ProxiedWorker, late: faults.Request, code: int) -> None:
-    """Delivered now, the request changes nothing."""
+    """When the request is delivered now, it changes nothing."""
     before = worker.committed()
     answer = worker.proxy.deliver(late)
     assert {p.error_code for topic in answer.topics for p in topic.partitions} == {code}

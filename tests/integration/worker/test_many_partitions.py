@@ -25,7 +25,7 @@ _PARTITIONS = 40
 
 
 class _CountedPlan(Shared[PartitionPlan]):
-    """A plan that counts how often something is read in it."""
+    """A plan that counts its reads."""
 
     reads = 0
 

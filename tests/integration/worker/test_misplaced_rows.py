@@ -19,7 +19,7 @@ from support.versions import STALE_EPOCH
 
 
 def _refused_from_now_on(flow: Flow, checkpoint: Checkpoint, words: str) -> None:
-    """Checks that neither this checkpoint nor an empty one passes over what may be missing."""
+    """Checks that neither this checkpoint nor an empty one skips rows that may be missing."""
     for left in (checkpoint, Checkpoint(flow)):
         with running(flow, checkpoint=left) as runs, pytest.raises(OffsetsLostError, match=words):
             runs.batch(20, 20)

@@ -24,7 +24,7 @@ _DESCRIBE_LOG_DIRS = 35
 
 
 def _older(proxy: KafkaProxy, times: int | None = None) -> None:
-    """From now on, so many of spark-eos' own connections lead to a broker of Kafka 4.2."""
+    """From now on, this many of spark-eos' own connections lead to a Kafka 4.2 broker."""
     spoken = {TxnOffsetCommitRequest.API_KEY: 5, _DESCRIBE_LOG_DIRS: 4}
 
     def lower(_request: Any, answer: Any) -> None:

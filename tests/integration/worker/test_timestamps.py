@@ -56,7 +56,7 @@ def test_millisecond_0_of_1970_is_written_as_1_and_counted(flow: Flow) -> None:
 def test_a_record_of_before_1970_and_one_without_timestamp(
     flow: Flow, config: dict[str, str], refused: list[int]
 ) -> None:
-    """Kafka's NO_TIMESTAMP, -1, is taken by each topic: old producers write it."""
+    """Every topic accepts Kafka's NO_TIMESTAMP, -1: old producers write it."""
     dlq = create_dead_letter_topic(flow)
     given = [-1, -1_000, 1_000, -1, -2]
     flow.produce(range(len(given)), partition=0)

@@ -44,7 +44,7 @@ def rows(
     keys: list[bytes | None] | None = None,
     timestamps: list[int | None] | None = None,
 ) -> SourceRows:
-    """Rows of partition 0, of consecutive records unless offsets are given."""
+    """Rows of partition 0, by default from consecutive records."""
     columns = {
         name: pa.array(found, kind)
         for name, found, kind in (
@@ -227,7 +227,7 @@ def test_sizes_count_before_compression(flow: Flow, stored: str) -> None:
 
 @pytest.mark.parametrize("stored", ["gzip", "lz4", "snappy", "zstd"])
 def test_what_grows_when_the_broker_compresses_it_is_counted(flow: Flow, stored: str) -> None:
-    """What can't be compressed is larger afterwards, and the broker refuses that."""
+    """Incompressible data grows when compressed, and the broker refuses it."""
     client = ClientSettings({**flow.kafka, "compression.type": "none"})
     configs = {"compression.type": stored}
     # Two of them fill a batch to the last byte.
@@ -347,7 +347,7 @@ def test_a_row_larger_than_the_queue_is_a_dead_letter(flow: Flow, key: bytes | N
 
 @pytest.mark.slow
 def test_a_row_larger_than_the_default_queue(flow: Flow) -> None:
-    """Once all other limits are raised as their errors advise."""
+    """After all other limits are raised as their errors advise."""
     topic = small_topic(flow, 100_000_000)
     client = ClientSettings({**flow.kafka, "message.max.bytes": 100_000_000})
     with (
@@ -362,7 +362,7 @@ def test_a_row_larger_than_the_default_queue(flow: Flow) -> None:
 def test_a_queue_that_is_full_while_it_is_empty_ends_the_wait(
     flow: Flow, timestamp: int | None
 ) -> None:
-    """Whatever librdkafka counts; also of rows that need their own calls."""
+    """Whatever librdkafka counts; also for rows that need their own calls."""
     client = ClientSettings({**flow.kafka, "queue.buffering.max.kbytes": QUEUE // 1024})
     with writing(flow, client=client) as found:
         found._rules._queue = 1 << 40
@@ -381,7 +381,7 @@ def test_a_queue_that_is_full_while_it_is_empty_ends_the_wait(
 
 @contextmanager
 def with_another_limit(flow: Flow, limit: int) -> Iterator[tuple[Transactions, str]]:
-    """Transactions to a topic that has one row, and has got its limit since."""
+    """Transactions to a topic that has one row, and got its limit later."""
     topic = small_topic(flow)
     with writing(flow, topic=topic) as found:
         found.add(rows(flow, 0, [b"a"]))

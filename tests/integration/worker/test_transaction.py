@@ -37,7 +37,7 @@ def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> No
 
 
 def test_a_transaction_ends_with_its_last_record(flow: Flow) -> None:
-    """However many rows are handed over at once, and from whichever partition."""
+    """However many rows are passed at once, and from whichever partition."""
     settings = changed(writer_settings(flow), transactions=Limits(max_records=1_500))
     batches = [row_batch(flow, 0, *range(1_000)), row_batch(flow, 1, *range(3_500))]
     with started(flow) as membership:
@@ -51,7 +51,7 @@ def test_a_transaction_ends_with_its_last_record(flow: Flow) -> None:
 
 
 def test_the_rows_of_one_record_stay_in_one_transaction(flow: Flow) -> None:
-    """Its offset is committed with all of them, however many Spark hands over at once."""
+    """Its offset is committed with all of them, however many Spark passes at once."""
     settings = changed(writer_settings(flow), transactions=Limits(max_records=10))
     batches = [row_batch(flow, 0, *[0] * 15), row_batch(flow, 0, *[0] * 10, *[1] * 25)]
     with started(flow) as membership:
@@ -131,7 +131,7 @@ def test_the_broker_restarts_in_the_middle_of_a_transaction(flow_alone: Flow) ->
 
 @pytest.mark.slow
 def test_an_idle_producer_is_dropped_without_the_cluster(flow_alone: Flow) -> None:
-    """A worker that serves another query next does not wait for brokers that are gone."""
+    """A worker that then serves another query does not wait for lost brokers."""
     with started(flow_alone) as membership:
         with transactions(flow_alone, membership) as writing:
             writing.add(rows(flow_alone, 0, 0, 1))

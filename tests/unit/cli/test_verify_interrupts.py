@@ -18,7 +18,7 @@ _LINE = ["--bootstrap-servers", "127.0.0.1:1", "--input", "in", "--output", "out
 def test_a_signal_within_a_c_function(
     monkeypatch: pytest.MonkeyPatch, cause: BaseException, status: int, words: str
 ) -> None:
-    """Confluent-kafka makes a SystemError of it, which depends on the moment."""
+    """confluent-kafka turns it into a SystemError, depending on the moment."""
 
     def interrupted(**_: object) -> None:
         raise SystemError("returned a result with an exception set") from cause

@@ -61,7 +61,7 @@ _FURTHER = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 class _Other:
-    """What no argument is."""
+    """A type that no argument has."""
 
 
 def _arguments() -> Iterator[Any]:
@@ -144,7 +144,7 @@ def test_what_fits(wanted: Any, right: list[Any], wrong: list[Any], words: str) 
 
 
 def test_no_value_is_shown() -> None:
-    """It may be a secret."""
+    """The value may be a secret."""
     with pytest.raises(ConfigurationError) as refused:
         ExactlyOnceSink(kafka="sasl.password=hush", group_id="g", checkpoint_location="c")  # type: ignore[arg-type]
     assert "hush" not in str(refused.value)

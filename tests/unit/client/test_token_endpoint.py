@@ -95,7 +95,7 @@ def test_a_token_function_must_return_an_expiry() -> None:
 
 
 def test_checking_settings_by_librdkafka_asks_for_no_token() -> None:
-    """For the first one confluent-kafka waits, up to ten seconds, and tells no reason."""
+    """For the first one, confluent-kafka waits up to ten seconds, and gives no reason."""
     asked: list[str] = []
     login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
     ClientSettings({**SERVERS, **login, "oauth_cb": asked.append}).checked_by_librdkafka()
@@ -122,7 +122,7 @@ def _headers_in_drops(request: Request) -> None:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("answer", [_in_drops, _headers_in_drops])
 def test_an_answer_that_comes_in_drops(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each drop comes within the time of a socket, all of them together do not."""
+    """Each drop arrives within a socket's timeout; all of them together do not."""
     monkeypatch.setattr(oauth, "_TIMEOUT", 1.0)
     with (
         http_server(answer) as url,
@@ -208,7 +208,7 @@ def test_on_this_host_it_need_not_be(url: str) -> None:
 def test_a_secret_for_this_host_goes_through_no_proxy(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plain http would show it to the proxy."""
+    """Plain HTTP would show it to the proxy."""
     seen: list[Any] = []
 
     def spy(request: Request) -> None:
@@ -237,7 +237,7 @@ def test_every_client_gets_the_extensions() -> None:
 
 
 def test_an_endpoint_that_is_away_for_a_moment_is_asked_again() -> None:
-    """By librdkafka it would be ten seconds later, when confluent-kafka has given up."""
+    """With librdkafka, it would come ten seconds later, when confluent-kafka has given up."""
     given = {"access_token": "token", "expires_in": 60}
     replies: list[tuple[int, Any]] = [(503, b""), (200, given)]
     with http_server(lambda request: request.reply(*replies.pop(0))) as url:

@@ -54,14 +54,14 @@ def tally_of(number: int, text: str = "away") -> DeadLetterTally:
 
 
 def held(number: int = 8, **more: Any) -> JobOutcome:
-    """An attempt in which the first partition's task has held its letters back."""
+    """An attempt in which the first partition's task has held its dead letters back."""
     outcome = JobOutcome({PARTITIONS[0]: PartitionOutcome(OVER_LIMIT)}, **more)
     outcome.dead_over_limit = tally_of(number)
     return outcome
 
 
 def written(number: int, **more: Any) -> JobOutcome:
-    """An attempt in which the first partition's letters are written."""
+    """An attempt in which the first partition's dead letters are written."""
     part = PartitionOutcome(next_offset=108, dead_letters=number, **more)
     return JobOutcome({PARTITIONS[0]: part}, dead=tally_of(number))
 

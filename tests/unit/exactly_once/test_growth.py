@@ -17,7 +17,7 @@ _UNCOUNTED: Final = {"pickling it"}
 
 
 def _steps(function: Callable[[], object]) -> int:
-    """How many instructions of Python a call takes; unlike its time, the same on any machine."""
+    """The number of Python instructions in a call: unlike its time, the same on any machine."""
     count = 0
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:

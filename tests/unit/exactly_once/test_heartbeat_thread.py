@@ -14,7 +14,7 @@ from spark_eos.errors import AuthenticationError, DeadlineExceededError
 
 
 def _thread(heartbeat: Callable[[], None]) -> HeartbeatThread:
-    """One whose heartbeats are always due."""
+    """A thread whose heartbeats are always due."""
     thread = HeartbeatThread(
         "group",
         heartbeat=heartbeat,
@@ -28,7 +28,7 @@ def _thread(heartbeat: Callable[[], None]) -> HeartbeatThread:
 
 
 def _after(*answers: Exception | None) -> None:
-    """Runs one until its heartbeats have had these answers."""
+    """Runs a thread until its heartbeats have had these answers."""
     left = iter(answers)
     over = threading.Event()
 

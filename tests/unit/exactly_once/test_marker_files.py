@@ -18,11 +18,11 @@ _SYNCHRONOUS = Marker("group")
 
 
 class _Killed(BaseException):
-    """The process has ended here."""
+    """Raised where the process ends."""
 
 
 class _Mortal:
-    """A file system of a process that is killed before one of its calls that change something."""
+    """The file system of a process that is killed before one of its modifying calls."""
 
     def __init__(self, files: Any, calls: Iterator[int], last: int) -> None:
         self._files, self._calls, self._last = files, calls, last

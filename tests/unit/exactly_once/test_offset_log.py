@@ -108,7 +108,7 @@ def test_a_source_without_offsets_has_no_positions() -> None:
 def test_the_ranges_of_a_batch_in_its_sources(
     lines: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
-    """Of any query: some sources are not Kafka, and a topic may be read twice."""
+    """For any query: some sources are not Kafka, and a topic may be read twice."""
     version = "v1" if names[0] == "0" else "v2"
     files = CheckpointTexts(
         {

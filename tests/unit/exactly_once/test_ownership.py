@@ -26,7 +26,7 @@ _SOURCES = Sources()
 
 
 def _known(**owners: Owner) -> KnownPartitions:
-    """Offsets of some topics, each of which tells one owner."""
+    """Offsets of some topics, each naming one owner."""
     known = KnownPartitions(owners={topic: frozenset({owner}) for topic, owner in owners.items()})
     return known.including([TopicPartition(topic, 0) for topic in owners], {})
 

@@ -26,7 +26,7 @@ _0, _1 = TopicPartition("progress", 0), TopicPartition("progress", 1)
 
 
 def _log(begun: int) -> OffsetLog:
-    """Of a query that has begun some batches."""
+    """For a query that has begun some batches."""
     entries = {
         f"offsets/{batch}": f'v1\n{{"batchTimestampMs":{batch}}}\n{{"in":{{"0":{batch}}}}}'
         for batch in range(begun + 1)

@@ -44,7 +44,7 @@ def test_an_open_directory_is_made_private_unless_it_was_chosen(
 def test_a_group_of_this_user_alone_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As directories are made under the umask 002 of systems that give each user a group."""
+    """As under the umask 002 of systems that give each user a group."""
     user = pwd.getpwuid(1)
     mine = tmp_path / "cache"
     mine.mkdir()

@@ -14,7 +14,7 @@ from spark_eos._python_module import finished, python_module
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with files that shadow modules; each leaves a mark."""
+    """A working directory with files that shadow modules; each leaves a trace."""
     marker = tmp_path / "ran"
     for name in ("runpy", "contextlib", "shutil", "spark_eos"):
         (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w').close()\n")

@@ -27,7 +27,7 @@ def test_they_are_sent_without_the_listener() -> None:
 
 
 def _options(*more: str) -> JobOptions:
-    """What a job is given for a command line."""
+    """A job's arguments for a command line."""
     found: list[JobOptions] = []
 
     @click.command()

@@ -25,7 +25,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def test_prefixes_do_not_nest() -> None:
-    """An ACL, or fencing, of one query's prefix would be another's too."""
+    """ACLs, or fencing, for one query's prefix would also apply to another query."""
     assert id_prefix("a/b", "c").startswith(id_prefix("a", "b"))
     with pytest.raises(
         errors.ConfigurationError, match=r"transactions\.id_prefix='a/b' contains a /"

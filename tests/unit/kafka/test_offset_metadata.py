@@ -252,7 +252,7 @@ def test_requests_hold_everything_once() -> None:
 
 @pytest.mark.parametrize("version", [1, FORMAT + 1, "position", "2", True, None])
 def test_what_another_version_has_written_is_refused(version: object) -> None:
-    """An operator's offset has no text; another client's is not ours, and tells nothing."""
+    """An operator's offset has no text; another client's text is not ours and says nothing."""
     text = json.dumps({"spark-eos": version, "partitions": "0", "topics": ""})
     with pytest.raises(FormatVersionError, match=f"reads only format {FORMAT}"):
         KnownPartitions.of({_A0: CommittedOffset(9, text)})

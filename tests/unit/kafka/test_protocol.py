@@ -196,7 +196,7 @@ _SAMPLES: dict[str, Any] = {
 
 
 def _content(schema: dict[str, Any], version: int | None = None) -> dict[str, Any]:
-    """Content of every field, or those of a version, arrays with one element."""
+    """Content for every field, or for those of a version; arrays have one element."""
     content = {}
     for field in schema["fields"]:
         if version is None or _has(field["versions"], version):
@@ -213,7 +213,7 @@ def _has(versions: str, version: int) -> bool:
 
 
 def _object(owner: Any, schema: dict[str, Any], content: dict[str, Any]) -> Any:
-    """A message, or a structure whose class ``owner`` has, with the given content."""
+    """A message, or a structure that is a class of ``owner``, with the given content."""
     arguments = dict(content)
     for field, (name, value) in zip(schema["fields"], content.items(), strict=True):
         if "fields" in field:

@@ -18,7 +18,7 @@ SHOWN = "<script>alert('x')</script>\\x1b&"
 
 
 class _Reader(HTMLParser):
-    """The text that a browser shows; there is no markup but that of styles."""
+    """The text that a browser shows; the only markup is for styles."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class _Reader(HTMLParser):
 
 
 def _read(thing: BatchReport | ExactlyOnceSink | Status) -> list[list[str]]:
-    """What is in each line, between spaces wider than one."""
+    """The parts of each line, separated by more than one space."""
     lines = _Reader(thing._repr_html_()).text.splitlines()
     return [re.split(r"  +", line.strip()) for line in lines if line.strip(" ─")]
 

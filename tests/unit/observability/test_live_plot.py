@@ -26,7 +26,7 @@ from support.reports import REPORT, progress
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Each figure that is drawn."""
+    """Each drawn figure."""
     drawn: list[Figure] = []
     save = Figure.savefig
 
@@ -39,7 +39,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def _panels(figure: Figure) -> dict[str, list[list[float]]]:
-    """The values of each panel's series, by its label."""
+    """The values of each panel's series, by label."""
     panels = {}
     for axes in figure.axes:
         lines: list[Any] = list(axes.lines)
@@ -50,7 +50,7 @@ def _panels(figure: Figure) -> dict[str, list[list[float]]]:
 
 
 class _Query:
-    """A query as Spark shows it: its progress can be set."""
+    """A query as Spark presents it, with progress that tests can set."""
 
     def __init__(self) -> None:
         self.id = uuid.UUID(REPORT.query_id)
@@ -166,7 +166,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Page:
 
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
-    """No test leaves a thread that draws."""
+    """No test leaves a drawing thread."""
     yield
     until(lambda: not _drawing(), lambda: "the thread's end")
 

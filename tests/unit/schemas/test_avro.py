@@ -25,12 +25,12 @@ UUID = uuid.UUID("d17bb2d3-4c1a-4b4c-9b0f-7c6f2f9d7a10")
 
 
 def decoded(payloads: list[bytes], writer: Any, reader: Any = None) -> CodecResult:
-    """What payloads hold."""
+    """Decoded payloads."""
     return read(payloads, schema(writer), None if reader is None else schema(reader))
 
 
 def encoded(values: list[Any], text: Any, kind: T.DataType | None = None) -> CodecResult:
-    """What a schema's encoder makes of values."""
+    """Values encoded with a schema."""
     return write(values, schema(text), kind)
 
 

@@ -28,7 +28,7 @@ UNITS = ("millis", "micros", "nanos")
 
 
 class _Logical(RandomSchemas):
-    """With logical types, and values at the limits of their types."""
+    """With logical types, and values at their types' limits."""
 
     def kind(self, depth: int, *, union: bool = True) -> Any:
         found = super().kind(depth, union=union)
@@ -66,7 +66,7 @@ class _Logical(RandomSchemas):
 
 
 def _tagged(kind: Any) -> Any:
-    """A schema as fastavro is to write it: values as they are in records."""
+    """A schema for fastavro's writer: values as they are in records."""
     if isinstance(kind, list):
         return [_tagged(one) for one in kind]
     if isinstance(kind, dict):
@@ -85,7 +85,7 @@ def _payloads(made: RandomSchemas, kind: Any) -> list[bytes]:
 
 
 def _damaged(payloads: list[bytes], chance: random.Random) -> list[bytes]:
-    """Each cut off, made longer, with another bit, and with other bytes."""
+    """Each truncated, extended, with a flipped bit, and with other bytes."""
     found = [*payloads]
     for one in filter(None, payloads):
         place = chance.randrange(len(one))
@@ -100,7 +100,7 @@ def _damaged(payloads: list[bytes], chance: random.Random) -> list[bytes]:
 
 
 def _said(found: pa.Array) -> str:
-    """All values; unlike `equals`, with NaN the same as NaN."""
+    """All values; unlike `equals`, NaN equals NaN."""
     return str(found.to_string(window=10**6, container_window=10**6))
 
 
@@ -195,7 +195,7 @@ def test_ordinary_records_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatc
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each call leaves to be read, or written, one by one."""
+    """The number of rows that each call leaves to be read or written one by one."""
     left: list[int] = []
 
     def counting(make: Any) -> Any:

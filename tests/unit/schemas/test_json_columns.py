@@ -76,7 +76,7 @@ class Made:
         return made
 
     def text(self, schema: Any, wrong: float) -> str:
-        """A value's JSON; ``wrong``: how likely each part of it is of another type."""
+        """A value's JSON; ``wrong``: the probability that a part of it has another type."""
         chance = self.random
         for word in ("oneOf", "anyOf"):
             if word in schema:
@@ -133,7 +133,7 @@ class Made:
 
 
 def same(array: pa.Array, other: pa.Array) -> bool:
-    """Whether two columns are the same to the bit; for Arrow 0.0 is -0.0, and NaN none of both."""
+    """Return True if two columns are equal to the bit: 0.0 differs from -0.0, NaN equals NaN."""
     return repr(array.to_pylist()) == repr(other.to_pylist()) and bool(array.type == other.type)
 
 
@@ -176,7 +176,7 @@ def test_columns_are_written_as_row_by_row(seed: int) -> None:
 
 
 def _with_other_values(array: pa.Array, chance: random.Random) -> pa.Array:
-    """The same rows, with values and nulls that their schema may not have."""
+    """The same rows, with values and nulls that their schema may not allow."""
 
     def other(value: Any, kind: pa.DataType) -> Any:
         if chance.random() < 0.05:

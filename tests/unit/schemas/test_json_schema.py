@@ -23,30 +23,30 @@ NULL = {"type": "null", "title": "Not included"}
 
 
 def schema(text: Any, **references: Any) -> Schema:
-    """A schema, and those that it refers to."""
+    """A schema, with the schemas that it refers to."""
     named = tuple((f"{name}.json", json.dumps(one)) for name, one in references.items())
     return Schema("JSON", json.dumps(text), named)
 
 
 def record(required: str = "", **properties: Any) -> dict[str, Any]:
-    """An object."""
+    """An object schema."""
     return {"type": "object", "properties": properties, "required": required.split()}
 
 
 def decoded(payloads: list[Any], writer: Any, reader: Any = None) -> CodecResult:
-    """What payloads hold: bytes, or values."""
+    """Decoded payloads: bytes or values."""
     own = writer if isinstance(writer, Schema) else schema(writer)
     raw = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in payloads]
     return read(raw, own, None if reader is None else schema(reader))
 
 
 def encoded(values: list[Any], text: Any, kind: T.DataType | None = None) -> CodecResult:
-    """What a schema's encoder makes of values."""
+    """Values encoded with a schema."""
     return write(values, text if isinstance(text, Schema) else schema(text), kind)
 
 
 def one(of: Any, text: Any, reader: Any = None) -> Any:
-    """The one value, which has no error."""
+    """The only value, which must have no error."""
     made = decoded([of], text, reader)
     assert made.errors == {}
     return made.array.to_pylist()[0]

@@ -43,7 +43,7 @@ def proto(text: str, **references: str) -> Schema:
 
 
 def layers(leaf: Any, **more: Any) -> Any:
-    """Records, each of which has the next one twice: 34 of them, and 2^34 fields."""
+    """Records that each contain the next one twice: 34 of them, and 2^34 fields."""
     made: Any = record(("n", leaf), name="R34")
     for n in range(33, -1, -1):
         fields = [{"name": "a", "type": made, **more}, {"name": "b", "type": f"R{n + 1}", **more}]
@@ -268,7 +268,7 @@ TEXTS: list[tuple[str, Any, str, Callable[[Any], Any]]] = [
 
 
 def _of_bytes(kind: pa.DataType, into: pa.DataType) -> pa.DataType:
-    """A type with texts as bytes, or the other way."""
+    """A type with bytes for texts, or the reverse."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return into
     fields = [
@@ -282,7 +282,7 @@ def _of_bytes(kind: pa.DataType, into: pa.DataType) -> pa.DataType:
 
 
 def _texts(schema: Schema, values: list[Any]) -> pa.Array:
-    """A column of values whose texts are bytes."""
+    """A column of values with bytes for texts."""
     kind = format_of(schema).kind.arrow
     return pa.array([{"f": one} for one in values], _of_bytes(kind, pa.binary())).view(kind)
 

@@ -20,7 +20,7 @@ PLACE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset",
 
 
 def by_row(row: dict[str, Any]) -> dict[str, Any]:
-    """The row as it is, but for the texts that are numbers of a kind."""
+    """The row unchanged, except for texts that are numbers of a kind."""
     return {"text": row["text"] if row["text"] != "0" else str(1 / 0), "time": row["time"]}
 
 

@@ -51,31 +51,31 @@ from spark_eos.errors import RegistryError, SchemaError
 
 
 class PriceError(Exception):
-    """A library's own."""
+    """A library's own error."""
 
 
 class AnswerError(OSError, ValueError):
-    """As requests' JSONDecodeError: of both kinds."""
+    """Like requests' JSONDecodeError: of both kinds."""
 
 
 class ServerError(Exception):
-    """The base of a client's errors, as redis.RedisError."""
+    """The base of a client's errors, like redis.RedisError."""
 
 
 class FlightError(pa.ArrowException):  # type: ignore[misc]
-    """As those of Arrow's client of servers."""
+    """Like those of Arrow's clients of servers."""
 
 
 class LockError(ServerError, ValueError):
-    """As redis.LockError, which also says that a lock was waited for in vain."""
+    """Like redis.LockError, which is also raised if a lock could not be acquired."""
 
 
 class FormatError(ValueError, PriceError):
-    """As msgpack.FormatError, tomlkit's ParseError, and Arrow's."""
+    """Like msgpack.FormatError, tomlkit's ParseError, and Arrow's errors."""
 
 
 class XmlSyntaxError(PriceError, SyntaxError):
-    """As lxml's."""
+    """Like lxml's error."""
 
 
 def _closed_by_server() -> None:
@@ -233,7 +233,7 @@ def test_what_ends_a_process_is_no_rows_fault(error: BaseException) -> None:
 
 
 def _raised(first: Exception, last: Exception, *cause: Exception | None) -> Exception:
-    """The last error, raised while the first is handled, and perhaps from another one."""
+    """The last error, raised while the first is being handled, optionally from another one."""
     try:
         try:
             raise first

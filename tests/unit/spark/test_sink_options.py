@@ -84,7 +84,7 @@ def test_flat_options_become_value_objects() -> None:
 
 @pytest.mark.parametrize(("partitions", "records"), [(50, "5000"), (300, "833")])
 def test_of_many_partitions_fewer_records_are_polled_at_once(partitions: int, records: str) -> None:
-    """Spark keeps what the last poll of each has brought."""
+    """Spark keeps the result of each consumer's last poll."""
     options = ClientSettings(_OTHER).for_spark_source(partitions)
     assert options["kafka.max.poll.records"] == records
 

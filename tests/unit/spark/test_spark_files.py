@@ -12,7 +12,7 @@ def test_a_path_stands_for_itself() -> None:
 
 
 class _Store:
-    """A file system whose first answer to a write is lost, so that its client asks again."""
+    """A file system whose first answer to a write is lost, so that its client retries."""
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}

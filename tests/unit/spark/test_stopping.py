@@ -17,7 +17,7 @@ _CALLING = "An error occurred while calling o70.collectToPython.\n: "
 
 
 class Py4JJavaError(Exception):
-    """By its name py4j's; that one can be made by a JVM only."""
+    """By name, it is py4j's; a real one needs a JVM."""
 
     __module__ = "py4j.protocol"
 

@@ -67,7 +67,7 @@ def test_each_kind_of_finding(
 
 
 def test_the_first_sources_that_retention_has_left() -> None:
-    """What it removed while outputs were read was read in part: only what is left bounds it."""
+    """Records removed while outputs are read were read in part: only what is left bounds it."""
     with Records(Partitions({"orders": 2})) as records:
         other = 1 << SHIFT
         # Of a partition whose offsets 2 to 7 were removed between two answers.

@@ -14,7 +14,7 @@ Put = tuple[int, str, str | None]  # partition, key, value
 
 
 def rows(puts: Iterable[Put]) -> list[HashedRow]:
-    """One after the other, so that numbers grow within a partition."""
+    """One after the other, so that numbers increase within a partition."""
     return [
         (
             digest([key.encode()]),

@@ -45,7 +45,7 @@ def test_what_is_written_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("topic", ["t", None])
 def test_a_source_that_is_spread_over_columns(topic: str | None) -> None:
-    """Its topic is a column if there are several."""
+    """Its topic is a column if there are several topics."""
     columns = {"__source_partition": pa.array([1, None], pa.int32())}
     columns["__source_offset"] = pa.array([7, 8])
     if topic is None:

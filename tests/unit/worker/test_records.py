@@ -83,7 +83,7 @@ def test_headers_beneath_a_list_that_is_null_are_no_rows() -> None:
 
 
 def _as_texts(contents: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
-    """Spark's strings, which may hold any bytes."""
+    """Spark's strings, which may contain any bytes."""
     found = pa.array(contents, pa.large_binary() if pa.types.is_large_string(kind) else pa.binary())
     return pa.Array.from_buffers(kind, len(found), found.buffers())
 
