@@ -1,4 +1,4 @@
-"""The base class of schema formats: other code does not depend on the format."""
+"""The base class of schema formats; other code does not depend on a schema's format."""
 
 import importlib
 from abc import ABC, abstractmethod
@@ -29,12 +29,12 @@ class Schema:
 
 
 class OneByOne(PrintableError):  # noqa: N818 - not an error: another function takes over
-    """Raised for a schema, or a part of one, whose rows must be coded one by one."""
+    """Raised for a schema, or a part of one, whose rows must be read or written one by one."""
 
 
 Codec = Callable[[pa.Array], CodecResult]
 Together = Callable[[pa.Array], tuple[pa.Array, np.ndarray]]
-"""Codes all rows of a batch together; also returns the numbers of rows that it left out."""
+"""Reads or writes all rows of a batch together; also returns the numbers of rows left out."""
 
 
 class Format(ABC):
@@ -112,7 +112,7 @@ class Format(ABC):
 
 
 def with_others(together: Together | None, one_by_one: Codec) -> Codec:
-    """Code the rows of a batch together, then any rows that were left out, one by one."""
+    """Read or write a batch's rows together, then any rows left out of that one by one."""
     if together is None:
         return one_by_one
 
@@ -141,7 +141,7 @@ _FORMATS: Final = {
 
 @contextmanager
 def _judged(title: str) -> Iterator[None]:
-    """Raise any error as a SchemaError, unless the machine is at fault."""
+    """Re-raise errors as SchemaError, unless the machine is at fault."""
     try:
         yield
     except (SparkEosError, MemoryError, ImportError, OSError):

@@ -32,7 +32,7 @@ def _quote(text: str) -> str:
 
 
 def columns_of(kind: Kind, valid: Callable[[Any], bool]) -> Together | None:
-    """Return a function that makes a column of payloads; None if it can't read the kind."""
+    """Return a function that converts payloads to a column; None if it can't read the kind."""
     try:
         raw = _raw_type(kind)
     except OneByOne:
@@ -106,7 +106,7 @@ def _from_raw(kind: Kind, array: pa.Array) -> pa.Array:
 
 
 def rows_of(kind: Kind, valid: Callable[[Any], bool] | None) -> Together:
-    """Return a function that makes payloads of a column; ``valid`` is None if all values are."""
+    """Return a function that converts a column to payloads; ``valid``: None if all values are."""
 
     def rows(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
         texts = _texts(kind, array)

@@ -17,7 +17,7 @@ from spark_eos.schemas.json_columns import columns_of, rows_of
 from spark_eos.schemas.json_types import Column, Resolver, column_of
 from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
 
-# The address of a schema without an id. Nothing is read from this address.
+# The address of a schema without an id; nothing is read from it.
 _ROOT: Final = "file:///"
 # Stands for a value in errors, which never show values.
 _MASK: Final = "the value"
@@ -28,7 +28,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 class _Exact(float):
-    """A number that Arrow reads as a double, or as exactly the integer in its text."""
+    """A number that Arrow reads as a double or, for an integer column, exactly as written."""
 
     def __new__(cls, text: str) -> "_Exact":
         made = super().__new__(cls, text)
@@ -39,7 +39,7 @@ class _Exact(float):
 
     def __index__(self) -> int:
         number = Decimal(self.text)
-        # Arrow ignores exceptions raised here, but not a number that is too large for it.
+        # Arrow ignores exceptions raised here, but refuses a number that is too large for it.
         return int(number) if number == int(number) else 2**64
 
 
@@ -49,7 +49,7 @@ _parse_exactly: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_Ex
 # Integers that a double may round: many digits before a decimal point or an exponent, or a number
 # that its exponent makes large.
 _ROUNDED: Final = re.compile(rb"\d{16}(\.|[eE]-)|\d[eE]\+?\d")
-# orjson, which Confluent's serializer also writes with, would turn NaN into null.
+# orjson, which Confluent's serializer uses as well, would turn NaN into null.
 _check: Final = json.JSONEncoder(allow_nan=False).encode
 
 

@@ -64,7 +64,7 @@ class Resolver:
         address = urljoin(target.resolver.base_uri, reference)
         document, fragment = urldefrag(address)
         contents = target.contents
-        # jsonschema-rs sorts properties by name; the document has them in their own order.
+        # jsonschema-rs sorts properties by name; the document keeps their order.
         if document in self._documents and fragment[:1] in {"", "/"}:
             contents = self._documents[document]
             for step in fragment.split("/")[1:]:
@@ -80,7 +80,7 @@ def column_of(schema: Any, resolver: Resolver, place: Place) -> Column:
 
 
 def _beyond(schema: Mapping[str, Any]) -> set[str]:
-    """Return the schema's own keywords, not those of its parts, that its shape lacks."""
+    """Return the schema's own keywords, without those of its parts, that its shape lacks."""
     words = schema.keys() - _ANNOTATIONS
     if schema.get("additionalProperties") in ({}, True):
         words -= {"additionalProperties"}

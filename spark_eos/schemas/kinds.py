@@ -25,7 +25,7 @@ PRIMITIVES: Final[dict[str, tuple[T.DataType, pa.DataType]]] = {
     "string": (T.StringType(), pa.string()),
 }
 REMEDY: Final = "Set schema= to a reader's schema without that field"
-# Types that can be converted without loss.
+# For each type, narrower types that convert to it without loss.
 _NARROWER: Final[dict[type[T.DataType], tuple[type[T.DataType], ...]]] = {
     T.IntegerType: (T.ByteType, T.ShortType),
     T.LongType: (T.ByteType, T.ShortType, T.IntegerType),
@@ -68,7 +68,7 @@ class Place:
         return self._inner(f"{self.path}{{}}")
 
     def inside(self, name: str, label: str) -> "Place":
-        """Return the place in a named type; raise SchemaError if the place is in it already."""
+        """Return the place inside a named type; raise SchemaError if it is inside it already."""
         if name in self._within:
             raise SchemaError(
                 f"{self}: {label} contains itself, but Spark has no recursive columns. {REMEDY}"
@@ -91,7 +91,7 @@ class BadRows(PrintableError):  # noqa: N818 - it is caught where rows are known
         self.errors = errors
 
     def placed(self, places: np.ndarray) -> "BadRows":
-        """Return the errors with rows renumbered to ``places``; a place keeps its first error."""
+        """Return the errors by the rows' ``places``; of several in one place, keep the first."""
         by_place: dict[int, str] = {}
         for row, text in self.errors.items():
             by_place.setdefault(int(places[row]), text)
@@ -99,7 +99,7 @@ class BadRows(PrintableError):  # noqa: N818 - it is caught where rows are known
 
 
 def said(error: Exception) -> str:
-    """Return an error's text; hide texts that may quote values, as most libraries' errors do."""
+    """Return an error's text, or a general one if it may quote values, as most errors do."""
     if isinstance(error, BadValueError | json.JSONDecodeError | RecursionError):
         return str(error)
     if isinstance(error, UnicodeError):
@@ -115,7 +115,7 @@ class CodecResult(NamedTuple):
 
 
 class Kind:
-    """Converts values of one type to columns and back; this base class only casts them."""
+    """Converts values of one type to columns and back; this base class only casts."""
 
     nullable = False  # whether nulls may be written
     nulls_are_faults = True  # whether to report nulls that may not be written
@@ -146,7 +146,7 @@ class Kind:
         return arrow_schema(T.StructType([T.StructField("one", self.spark)])).field(0).type
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """Return a column with the values; raise any exception if a value has another type."""
+        """Return the values as a column; raise any exception if a value has another type."""
         if self.untag:
             values = [value[1] if type(value) is tuple else value for value in values]
         return self._array(values)
@@ -276,7 +276,7 @@ def judged(function: Callable[[Any], Any], rows: Any) -> tuple[list[Any], dict[i
 
 
 def coded(function: Callable[[Any], CodecResult], rows: Any, kind: pa.DataType) -> CodecResult:
-    """Like `judged`, for a function that returns a column of a type, and errors of its own."""
+    """Like `judged`, for a function that returns a column of a type and its own errors."""
     parts, errors = judged(function, rows)
     arrays: list[pa.Array] = []
     count = 0
