@@ -233,7 +233,7 @@ class BatchReport:
     def fields(self) -> dict[str, Any]:
         """Return the report as flat fields for a log record; each step's time is ``<step>_ms``.
 
-        Offsets are left out, since a batch may have thousands of source partitions.
+        Offsets are left out, because a batch may have thousands of source partitions.
         """
         return {
             "event": "batch",
@@ -269,7 +269,7 @@ def batch_report(
     lost: tuple[LostRecords, ...] = (),
     delivery: str = "direct",
 ) -> BatchReport:
-    """Add up a batch's attempts; ``cluster_version``: the cluster's of TxnOffsetCommit."""
+    """Add up a batch's attempts; ``cluster_version`` is the cluster's TxnOffsetCommit version."""
     parts = {p: [o.partitions[p] for o in outcomes if p in o.partitions] for p in batch.ends}
     partitions = tuple(
         PartitionReport(

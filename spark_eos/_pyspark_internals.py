@@ -249,7 +249,7 @@ class PlanReader:
         # Use the tree that Spark's user interface shows, with nodeName, simpleString and children:
         # a printed plan has limits, and a text in it may look like an operator.
         execution: Any = frame._jdf.queryExecution()
-        # Read the plan before making the RDDs, since that changes the plan.
+        # Read the plan before making the RDDs, because making them changes the plan.
         tree = self._info.fromSparkPlan(execution.executedPlan())
         lineage = str(execution.toRdd().toDebugString())
         return json.loads(self._mapper.writeValueAsString(tree)), lineage
@@ -291,7 +291,8 @@ def _leaves(plan: Any, options: Iterable[str]) -> list[StreamSource]:
     streams = (
         (leaf, str(leaf.getClass().getSimpleName())) for leaf in relations if leaf.isStreaming()
     )
-    # A query named by WITH is a leaf where it is used, in addition to the leaves of its definition.
+    # A common table expression (WITH) is a leaf where it is used, in addition to the leaves of its
+    # definition.
     return [_of_leaf(leaf, kind, options) for leaf, kind in streams if kind != "CTERelationRef"]
 
 

@@ -19,11 +19,11 @@ _NEWEST: Final = {"offsets": 2, "commits": 3, "sources": 1}
 _VERSION: Final = re.compile(r"v([0-9]{1,9})")
 
 Reads = Callable[[set[str]], set[str]]
-"""Returns which of some topics a source of the query reads."""
+"""A function that returns which of the given topics a source of the query reads."""
 
 
 class CheckpointCheck:
-    """Reads the files that Spark reads first; ``restart``: how to go on without a checkpoint."""
+    """Checks the files that Spark reads first; ``restart`` says how to continue without them."""
 
     def __init__(self, files: Files, restart: str) -> None:
         self._files = files
@@ -109,7 +109,7 @@ class CheckpointCheck:
         return f"checkpoint_location {self._files.location!r}"
 
     def _damaged(self, name: str, line: str) -> CheckpointError:
-        read = f"its line {line[:100]!r} is not Spark's" if line else "it is empty or cut off"
+        read = f"its line {line[:100]!r} is not Spark's" if line else "it is empty or truncated"
         return self._error(f"has a damaged {name}: {read}", name)
 
     def _error(self, what: str, file: str) -> CheckpointError:

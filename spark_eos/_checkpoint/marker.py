@@ -27,12 +27,12 @@ STAGED: Final = "staged"
 
 @dataclass(frozen=True)
 class Marker:
-    """Says what a checkpoint's offsets belong to; no group if none has written from it yet."""
+    """The group and delivery of a checkpoint's offsets; no group before anything is written."""
 
     group_id: str | None = None
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
     delivery: str = DIRECT
-    # How many progress partitions a staged query has used.
+    # The number of progress partitions that a staged query has used.
     progress_partitions: int = 0
     # A mirrored query's source partitions, by the number of their progress partition.
     sources: Mapping[int, SourcePartition] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Marker:
         return staged or self.names(partition, topic_id)
 
     def following(self, before: "Marker") -> "Marker":
-        """Return this marker plus what only an earlier marker of the same checkpoint has."""
+        """Return this marker plus the entries that only the checkpoint's earlier marker has."""
         ids = {**before.topic_ids, **self.topic_ids}
         partitions = dict(self.partitions)
         if before.group_id == self.group_id:
@@ -142,14 +142,14 @@ class MarkerFiles:
         if self._marker is None:
             paths = self._paths()
             latest = self._latest(paths)
-            # Another run that has written its own marker may have removed the one that was listed.
+            # Another run may have written its own marker and removed the listed one.
             while latest is None and paths != (again := self._paths()):
                 paths, latest = again, self._latest(again)
             self._marker = latest or Marker()
         return self._marker
 
     def write(self, marker: Marker) -> None:
-        """Write what the offsets belong to, before the first row is written."""
+        """Write the marker; call this before the first row is written."""
         marker = marker.following(self.read())
         # Each run must write `checkpoint_may_lag` itself, or an older run that was frozen would
         # clear it.
@@ -185,8 +185,8 @@ class MarkerFiles:
             markers = [self._parsed(path) for path in paths if _number(path) == number]
             whole = [marker for marker in markers if marker.group_id is not None]
             if whole:
-                # There are two if a run was frozen while a newer run began. Nothing shows which
-                # marker is newer: a takeover leaves the members' epochs unchanged.
+                # There are two markers if a run was frozen while a newer run began. Nothing shows
+                # which marker is newer: a takeover leaves the members' epochs unchanged.
                 return reduce(_both, whole)
         return None
 

@@ -23,10 +23,10 @@ _NO_OFFSET: Final = "-"
 _PARTS: Final = ("commits", "offsets", "sources", "state")
 _RESTORE: Final = "Restore that file from a copy of the checkpoint"
 CONTINUE_EMPTY: Final = (
-    "start with an empty checkpoint_location and the same group_id: the group's offsets say where "
-    "to go on"
+    "start with an empty checkpoint_location and the same group_id: the query then continues from "
+    "the group's offsets"
 )
-"""How a direct or mirrored query goes on without its checkpoint."""
+"""How a direct or mirrored query continues without its checkpoint."""
 
 
 def parse_positions(lines: Iterable[str], where: str) -> Positions:
@@ -112,7 +112,7 @@ def _place(files: Files) -> str:
 
 @dataclass(frozen=True)
 class FinishedBatches:
-    """How far a query has come according to its checkpoint: batch numbers and end offsets."""
+    """A query's progress according to its checkpoint: batch numbers and end offsets."""
 
     last: int | None
     unfinished: int | None
@@ -130,7 +130,7 @@ class OffsetLog:
     def __init__(self, files: Files, cure: str = _RESTORE) -> None:
         self._files = files
         self._cure = cure
-        # Where a batch ends, the next one starts.
+        # A range takes two entries: a batch starts where the previous batch ends.
         self._entries: LRUCache[int, LogEntry] = LRUCache(2)
         self._query_id: str | None = None
         self.markers = MarkerFiles(files)
@@ -208,7 +208,7 @@ class OffsetLog:
         )
 
     def finished(self) -> FinishedBatches:
-        """Return how far a stopped query has finished its batches."""
+        """Return a stopped query's progress in finished batches."""
         self.query_id()
         if self.markers.read().checkpoint_may_lag:
             raise CheckpointError(
@@ -281,8 +281,8 @@ class OffsetLog:
 class LogFiles(Files, Protocol):
     """The file operations for completing Spark's own logs in a checkpoint."""
 
-    # There is no other way: whatever its options, Spark reads the entry of the batch before the
-    # last from the checkpoint, and with availableNow it has no mode that does without this entry.
+    # Spark always needs such a copy: whatever its options are, it reads the entry of the batch before
+    # the last one, and no mode with availableNow does without that entry.
 
     def copy_file(self, source: str, target: str) -> None:
         """Create a file with another file's text; it appears complete or not at all."""
@@ -300,8 +300,8 @@ def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
         return None
     if len(logged) == 1:
         raise CheckpointError(
-            f"checkpoint_location {files.location!r} has the offsets of batch {last} and of none "
-            f"before it. Restore the deleted files, or {CONTINUE_EMPTY}"
+            f"checkpoint_location {files.location!r} has the offsets of batch {last}, but of no "
+            f"earlier batch. Restore the deleted files, or {CONTINUE_EMPTY}"
         )
     # Do as Spark does in its asynchronous mode: each batch starts where the previously logged batch
     # ends. The group's offsets show which records have been written since.

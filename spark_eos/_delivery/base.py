@@ -1,4 +1,4 @@
-"""What differs between deliveries: which streams they take, and what a run does."""
+"""The base class of deliveries: which streams a delivery accepts, and what its runs do."""
 
 import contextlib
 import logging
@@ -48,24 +48,24 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 
 @dataclass(frozen=True, kw_only=True)
 class SinkQuery:
-    """What a sink gives to its runs."""
+    """A sink's query, as its runs need it."""
 
     settings: WriterSettings
     location: str
     progress_topic: ProgressTopic
-    # What sink.read selected, and where a new group begins.
+    # The selections of sink.read, and where a new group begins.
     selections: tuple[Mapping[str, str], ...]
     starting_offsets: frozenset[str]
     sources: tuple[StreamSource, ...]
     delivery: "type[Delivery]"
-    # If the first batch or the checkpoint shows that `delivery` can't write the query.
+    # Used if the first batch or the checkpoint shows that `delivery` can't write the query.
     fallback: "type[Delivery] | None"
     why: str
-    # Whether no cheaper delivery can write the stream.
+    # True if no cheaper delivery can write the stream.
     forced: bool
     # The topics and partitions of each selection when sink.read was called.
     topics_at_read: tuple[Mapping[str, TopicInfo], ...] = ()
-    # Patterns of topics that no row may be for.
+    # Patterns of topics to which no row may be written.
     source_patterns: frozenset[str] = frozenset()
 
 
@@ -75,34 +75,34 @@ class Jobs(Protocol):
     def run(
         self, planned: PlannedBatch, batch_plan: BatchPlan, only: Partitions | None
     ) -> JobOutcome:
-        """Write all rows, or only those of some partitions."""
+        """Write all rows, or only the rows of some partitions."""
 
 
 @dataclass(frozen=True)
 class RunParts:
-    """What a run gives to its delivery; the run owns the offsets."""
+    """The parts of a run that its delivery uses; the run owns the offsets."""
 
     settings: WriterSettings
     start: Start
     offsets: GroupOffsets
     jobs: Jobs
     topic: ProgressTopic
-    # Why no cheaper delivery can write the query.
+    # The reason why no cheaper delivery can write the query.
     why: str = ""
-    # Whether Spark tracks the query's progress asynchronously.
+    # True if Spark tracks the query's progress asynchronously.
     asynchronous: bool = False
 
 
 class Delivery(ABC):
-    """One delivery: class methods judge a stream; an instance belongs to one run."""
+    """One delivery: class methods check a stream; an instance belongs to one run."""
 
     name: ClassVar[str]
-    # The reason given for a delivery that nothing else ruled out; and what says where it continues.
+    # The reason to report for choosing this delivery, and what a query continues from.
     why: ClassVar[str]
     continues_from: ClassVar[str]
     # How a query continues after its checkpoint is lost.
     without_checkpoint: ClassVar[str] = CONTINUE_EMPTY
-    # Whether progress partitions stand for the sources, which may then be in any cluster.
+    # True if progress partitions stand for the sources, which may then be in any cluster.
     in_progress_topic: ClassVar[bool] = True
 
     # A stream, before its run -----------------------------------------------------------------
@@ -110,17 +110,17 @@ class Delivery(ABC):
     @classmethod
     @abstractmethod
     def rejection(cls, *, other_cluster: bool) -> str | None:
-        """Return why the source may not be in its cluster, another one or the target's."""
+        """Return why this delivery can't read from the source's cluster, else None."""
 
     @classmethod
     @abstractmethod
     def check_stream(cls, frame: DataFrame, plans: Mapping[str, str]) -> None:
-        """Refuse a stream whose plan can't be written; ``plans`` as Spark prints them."""
+        """Refuse a stream whose plan can't be written; ``plans`` are Spark's printouts."""
 
     @classmethod
     @abstractmethod
     def check_columns(cls, schema: T.StructType, default_topic: str | None) -> None:
-        """Refuse columns that can't be written, of a stream or of a run's first batch."""
+        """Refuse columns of a stream, or of a run's first batch, that can't be written."""
 
     @classmethod
     @abstractmethod
@@ -160,11 +160,11 @@ class Delivery(ABC):
     @classmethod
     @abstractmethod
     def positions(cls, offsets: Offsets) -> Positions:
-        """Return the query's positions in its sources, by the group's offsets."""
+        """Return the query's positions in its sources, according to the group's offsets."""
 
     @classmethod
     def flattened(cls, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
-        """Return the same rows in columns that the sink handles faster, if there are any."""
+        """Return the frame with columns that the sink handles faster; None if there are none."""
         del frame, query
         return None
 
@@ -172,7 +172,7 @@ class Delivery(ABC):
     def of_run(
         cls, query: SinkQuery, runtime: QueryRuntime, start: Start, offsets: GroupOffsets, why: str
     ) -> "Delivery":
-        """Return the delivery of one run; ``why`` no cheaper delivery can write the query."""
+        """Return a run's delivery; ``why`` says why no cheaper delivery can write the query."""
         jobs = BatchJobs(query.settings, runtime, query.source_patterns)
         return cls(
             RunParts(
@@ -203,7 +203,7 @@ class Delivery(ABC):
         check_marker(self._marker(batch), self.name, self._why)
 
     def _marker(self, batch: Batch) -> Marker:
-        """Return the checkpoint's marker, without a staged query's that may become direct."""
+        """Return the checkpoint's marker; an empty one if a staged query may become direct."""
         marker = batch.checkpoint.markers.read()
         return Marker() if self._becomes_direct(marker, batch) else marker
 
@@ -212,16 +212,17 @@ class Delivery(ABC):
 
     @abstractmethod
     def partitions_to_fence(self, batch: Batch) -> Partitions:
-        """Return the group's partitions to take over and read before anything is known."""
+        """Return the group's partitions to take over and read before their offsets are known."""
 
     def check_group(self, batch: Batch) -> None:
-        """Refuse a group whose offsets are of another delivery or query."""
+        """Refuse a group whose offsets belong to another delivery or query."""
         try:
             self._check_offsets()
             self._check_owner(batch)
         except (CheckpointError, ConfigurationError):
-            # The checkpoint began at the group's offsets, unless these are of staged files. The
-            # marker refuses the checkpoint with another group, or after the offsets are deleted.
+            # Batch 0 was logged from this group's offsets, unless they belong to staged files. The
+            # marker prevents the checkpoint from being used with another group, or after the
+            # offsets are deleted.
             noted = next(iter(deliveries_of(self._offsets.known)), DIRECT)
             marker = batch.checkpoint.markers.read()
             if noted != STAGED and batch.id == 0 and marker.group_id is None:
@@ -229,8 +230,8 @@ class Delivery(ABC):
             raise
 
     def _check_offsets(self) -> None:
-        # Whatever checkpoint they belong to: without it, the query would start over and write
-        # everything again.
+        # Check the offsets whatever checkpoint they belong to: otherwise, the query would start
+        # over and write everything again.
         for noted in deliveries_of(self._offsets.known):
             if noted != self.name:
                 raise changed_delivery(noted, self.name, self._why)
@@ -240,7 +241,7 @@ class Delivery(ABC):
         del batch
 
     def learn(self, batch: Batch) -> None:
-        """Learn what the offsets mean; all older runs are fenced, and all offsets are read."""
+        """Learn what the offsets mean, after all older runs are fenced and all offsets are read."""
         if self._becomes_direct(batch.checkpoint.markers.read(), batch):
             self._check_nothing_staged()
 
@@ -261,7 +262,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def plan(self, batch: Batch) -> PlannedBatch:
-        """Return the batch by the group's partitions."""
+        """Express the batch in the group's partitions."""
 
     def owner(self, batch: Batch) -> Owner:
         """Return the query that owns the offsets that a batch commits."""
@@ -284,7 +285,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def prepare(self, planned: PlannedBatch) -> PlannedBatch:
-        """Refuse a range that would lose or repeat records, mark the checkpoint, stage rows."""
+        """Refuse ranges that would lose or repeat records, write the marker, and stage rows."""
 
     def _new_marker(self, planned: PlannedBatch) -> Marker:
         """Return the marker that the checkpoint gets before any row is written."""
@@ -296,14 +297,14 @@ class Delivery(ABC):
         )
 
     def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
-        """Surround a job; explain its failure if source records were deleted."""
+        """Return a context for a job, to explain its failure if source records were deleted."""
         del planned
         return contextlib.nullcontext()
 
     def write_rows(
         self, planned: PlannedBatch, plan: BatchPlan, only: Partitions | None
     ) -> JobOutcome:
-        """Write the batch's rows with a Spark job: all, or only those of some partitions."""
+        """Write the rows of the batch, or only of some partitions, with a Spark job."""
         return self._jobs.run(planned, plan, only)
 
     @abstractmethod
@@ -320,5 +321,5 @@ class Delivery(ABC):
         return
 
     def close(self) -> None:
-        """Close what the run's batches opened in Spark."""
+        """Close the resources in Spark that the run's batches opened."""
         return

@@ -1,4 +1,4 @@
-"""The deliveries, and the choice of a query's: direct, mirrored or staged."""
+"""The deliveries (direct, mirrored and staged), and the choice of a query's delivery."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
@@ -21,7 +21,7 @@ from spark_eos.options import ProgressTopic
 
 _ALL: Final[tuple[type[Delivery], ...]] = (DirectDelivery, MirroredDelivery, StagedDelivery)
 DELIVERIES: Final = {each.name: each for each in _ALL}
-"""The deliveries by name, those first that cost least."""
+"""The deliveries by name, cheapest first."""
 AUTO: Final = "auto"
 
 
@@ -48,7 +48,7 @@ def query_of_stream(
     selections: Iterable[Mapping[str, str]],
     starting_offsets: Iterable[str],
 ) -> SinkQuery:
-    """Choose the delivery of a stream; ``plans`` as Spark prints them."""
+    """Choose the delivery of a stream; ``plans`` are Spark's printouts."""
     other_cluster = settings.source_client is not None
     suited = [
         each for each in DELIVERIES.values() if each.rejection(other_cluster=other_cluster) is None
@@ -64,8 +64,8 @@ def query_of_stream(
             if fallback is None or not frame.isStreaming:
                 raise
             reason = error.text
-    # After the plan, which may be why columns are missing. Columns don't choose the delivery: a
-    # query keeps its first delivery, and a column is easily forgotten.
+    # Check columns after the plan, which may be why columns are missing. Columns don't determine
+    # the delivery: a query keeps its first delivery, and a column is easily forgotten.
     delivery.check_columns(frame.schema, settings.topic)
     return SinkQuery(
         settings=settings,
@@ -99,8 +99,8 @@ def delivery_of_run(
     if fallback is None:
         return delivery, why
     if marker.group_id is not None and (marker.delivery != fallback.name or not may_change()):
-        # Between the other two, source_kafka alone decides: the run refuses a checkpoint that was
-        # begun with the other one.
+        # Only source_kafka decides between direct and mirrored: the run refuses a checkpoint that
+        # was begun with the other one.
         return (fallback if marker.delivery == fallback.name else delivery), why
     try:
         check_first()

@@ -76,7 +76,7 @@ class DataLossCheck:
         except SparkEosError:
             raise
         except Exception as error:
-            # Spark reports deleted records in thousands of words, and advises to ignore them.
+            # Spark reports deleted records in thousands of words, and advises ignoring them.
             if self._settings.fail_on_data_loss and "failOnDataLoss" in str(error):
                 logger.debug("a job has failed", exc_info=error)
                 look()
@@ -86,9 +86,9 @@ class DataLossCheck:
         if positions:
             names = ", ".join(f"{partition} at {at}" for partition, at in positions.items())
             raise CheckpointError(
-                f"by the checkpoint, batch {batch.batch_id} reads on at records that are deleted "
-                f"by now: {names}. They are written, and nothing is lost, but Spark can't go on "
-                f"from there. To go on, {CONTINUE_EMPTY}"
+                f"according to the checkpoint, batch {batch.batch_id} continues at records that "
+                f"have been deleted: {names}. They are already written, so nothing is lost, but "
+                f"Spark can't continue from there. To continue, {CONTINUE_EMPTY}"
             )
 
     def warn(
@@ -116,7 +116,7 @@ class DataLossCheck:
 def lost_records(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> tuple[LostRecords, ...]:
-    """The batch's records between the group's offsets and the first ones that still exist."""
+    """Return the batch's deleted records, from the group's offsets to the first that exists."""
     lost = []
     for partition, first in sorted(first_offsets.items()):
         position = max(batch.starts.get(partition, 0), committed.get(partition, 0))
@@ -129,7 +129,7 @@ def lost_records(
 def unreadable(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> dict[TopicPartition, int]:
-    """Return where the batch would read records again that are written, and deleted by now."""
+    """Return where the batch would read records again that are written but have been deleted."""
     positions = {}
     for partition, first in sorted(first_offsets.items()):
         start = batch.starts.get(partition, 0)

@@ -1,4 +1,4 @@
-"""Direct delivery: rows stay in their source partitions, and are written as they come."""
+"""Direct delivery: rows stay in their source partitions, and are written immediately."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -44,8 +44,8 @@ class DirectDelivery(Delivery):
         if not other_cluster:
             return None
         return (
-            "delivery='direct' commits offsets in the cluster that is read, and source_kafka is "
-            "another one: use delivery='mirrored', which refuses what is not narrow just the same"
+            "delivery='direct' commits offsets in the cluster that is read, but source_kafka is "
+            "another cluster: use delivery='mirrored', which also accepts only narrow queries"
         )
 
     @classmethod
@@ -141,7 +141,7 @@ class DirectDelivery(Delivery):
         return left, done
 
     def _read(self, batch: Batch) -> set[TopicPartition]:
-        """Return the group's partitions that stand for what a batch reads."""
+        """Return the group's partitions that stand for a batch's source partitions."""
         return set(map(self._offsets.sources.partition, batch.source.ends))
 
     def plan(self, batch: Batch) -> PlannedBatch:

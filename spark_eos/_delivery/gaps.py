@@ -24,10 +24,10 @@ def check_not_cut(group: Group, batch: BatchRange, sources: Sources) -> None:
             raise RecordsLostError(
                 f"{sources.name(partition)} ends at {end}, and group {group.id!r} has read it up "
                 f"to {start}, so nothing is written. Either a producer's transaction is open "
-                f"before {start}: then start again once it has ended. Or brokers have lost the "
-                "last records (unclean leader election, or a disk), and new ones at offsets "
-                f"{end} to {start - 1} would be taken for written: then set the group's offset "
-                f"to {end} while the query is stopped "
+                f"before {start}; if so, start again once it has ended. Or brokers have lost the "
+                "last records (unclean leader election, or a failed disk), and new records at "
+                f"offsets {end} to {start - 1} would count as written; if so, set the group's "
+                f"offset to {end} while the query is stopped "
                 f"({sources.how_to_set(group, {partition: end})}), and start with an empty "
                 "checkpoint_location"
             )
@@ -42,8 +42,9 @@ def check_no_gap(group: Group, batch: BatchRange, committed: Positions, sources:
             raise OffsetGapError(
                 f"group {group.id!r} has committed {sources.name(partition)} up to {offset}, but "
                 f"batch {batch.batch_id} starts at {start}: offsets {offset} to {start - 1} would "
-                "never be written, so nothing is. Delete the checkpoint at checkpoint_location "
-                "to continue from the group's offsets (this loses and duplicates nothing), or, to "
+                "never be written, so nothing is written. Delete the checkpoint at "
+                "checkpoint_location to continue from the group's offsets (this loses and "
+                "duplicates nothing), or, to "
                 f"skip these records, set the group's offset to {start} "
                 f"({sources.how_to_set(group, {partition: start})})"
             )

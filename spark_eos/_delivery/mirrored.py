@@ -1,7 +1,7 @@
-"""Mirrored: a progress partition's offset is that of a source partition in another cluster."""
+"""Mirrored delivery: offsets of progress partitions are positions in another cluster."""
 
-# A transaction can only move offsets of its own cluster. Pairs never change: after fencing and
-# reading the offsets, a run knows all of them.
+# A transaction can only move offsets of its own cluster. A source partition keeps its progress
+# partition: after fencing and reading the offsets, a run knows all pairs.
 
 import contextlib
 import uuid
@@ -26,7 +26,7 @@ from spark_eos._worker.sources import Sources
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
 
-# Errors name at most so many progress partitions.
+# The most progress partitions that an error names.
 _NAMED: Final = 5
 
 
@@ -61,7 +61,7 @@ class MirroredDelivery(DirectDelivery):
     # The start --------------------------------------------------------------------------------
 
     def partitions_to_fence(self, batch: Batch) -> Partitions:
-        """Return all progress partitions: to be fenced and read before any pair is known."""
+        """Return all progress partitions, to fence and read them before any pair is known."""
         del batch
         connections, deadline = self._start.target, self._settings.group_deadline()
         topic = ensure_progress_topic(connections, self._topic, deadline)
@@ -99,7 +99,7 @@ class MirroredDelivery(DirectDelivery):
             raise ConfigurationError(
                 f"{partition} holds the progress of group {group!r} in "
                 f"{source.topic_partition} of cluster {source.cluster!r}, but "
-                f"source_kafka points to cluster {self._cluster!r}, where the same offsets are "
+                f"source_kafka points to cluster {self._cluster!r}, where the same offsets mean "
                 "other records: point source_kafka at the cluster that the query read before, or "
                 "use another group_id and another checkpoint_location"
             )
@@ -131,7 +131,7 @@ class MirroredDelivery(DirectDelivery):
         topics = source_topics(self._topics, names, self._ids, group)
         self._ids |= {name: topic.topic_id for name, topic in topics.items()}
         for source in self._offsets.known.sources.values():
-            # One by one: an operator may have set the progress of some partitions since.
+            # Compare each pair: an operator may have set the progress of some partitions since.
             now = topics.get(source.topic)
             if now and now.topic_id != source.topic_id != NO_ID:
                 raise recreated(source.topic, source.topic_id, now.topic_id, group)
@@ -165,18 +165,18 @@ class MirroredDelivery(DirectDelivery):
         self._offsets.learn(replace(known, sources={**known.sources, **pairs}))
 
     def _check_other_cluster(self, new: Mapping[str, TopicInfo]) -> None:
-        """Refuse the target's cluster as the source: a copy could feed itself for ever."""
+        """Refuse the target's cluster as the source: a copy could feed itself forever."""
         deadline = self._settings.group_deadline()
         here: dict[str, TopicInfo] = {}
-        # A topic that the query may not describe is no target either.
+        # A topic that the query may not describe can't be a target either.
         with contextlib.suppress(AuthorizationError):
             here = cluster_topics(self._start.target, new, deadline)
         for name, topic in sorted(here.items()):
             if NO_ID != topic.topic_id == new[name].topic_id:
                 raise ConfigurationError(
-                    f"source_kafka leads to the cluster of kafka: both have topic {name!r} with "
-                    f"id {topic.topic_id}. Set source_kafka to the cluster that has the source, "
-                    "or leave source_kafka out if both are one"
+                    f"source_kafka points to the same cluster as kafka: both have topic {name!r} "
+                    f"with id {topic.topic_id}. Point source_kafka at the source's cluster, "
+                    "or leave source_kafka out if there is only one cluster"
                 )
 
     def _ambiguous(self, new: Iterable[TopicPartition]) -> OffsetsLostError:
@@ -189,11 +189,11 @@ class MirroredDelivery(DirectDelivery):
         pair = Sources({any_: first})
         wanted = pair.how_to_set(self._settings.group, {any_: "N"}, *more)
         return OffsetsLostError(
-            f"group {group!r} has used {len(self._unknown)} progress partitions of which nothing "
-            f"tells any more what they stand for ({lost}): their offsets have expired "
-            "(offsets.retention.minutes), were deleted, or were set by other tools. So whether "
-            f"{first} is new is not known, and nothing is written. Put the query's "
-            "checkpoint back, which may know; or find out up to where each source partition was "
+            f"group {group!r} has used {len(self._unknown)} progress partitions whose source "
+            f"partitions are no longer known ({lost}): their offsets have expired "
+            "(offsets.retention.minutes), were deleted, or were set by other tools. So it is not "
+            f"known whether {first} is new, and nothing is written. Restore the query's "
+            "checkpoint, which may know; or find out how far each source partition was "
             "written (spark-eos verify) and set the progress of those that have none while the "
             f"query is stopped ({wanted}); or start over with another group_id and another "
             "checkpoint_location"

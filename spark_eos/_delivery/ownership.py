@@ -1,6 +1,7 @@
-"""Decides if a group's offsets are another query's, which may write elsewhere; pure."""
+"""Decides whether another query, which may write elsewhere, owns a group's offsets; pure."""
 
-# Only the texts in the offsets' metadata tell. Those of earlier versions don't, and refuse nothing.
+# Only the texts in the offsets' metadata name the owner. The texts of earlier versions don't, so
+# they cause no refusal.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -17,7 +18,7 @@ from spark_eos.errors import CheckpointError, ConfigurationError
 
 
 def owners_of(known: KnownPartitions, partitions: Partitions) -> set[Owner]:
-    """Return the owners of the offsets that some partitions' topics have."""
+    """Return the owners of the offsets in the topics of some partitions."""
     topics = {topic for topic, _ in partitions}
     return {owner for topic in topics for owner in known.owners.get(topic, ())}
 
@@ -42,7 +43,7 @@ def check_owner(
     if elsewhere := [owner for owner in strangers if owner.target != own.target]:
         first = min(owner.written_to for owner in elsewhere)
         what = (
-            f"writes to {first}. What its offsets have passed would never be written to "
+            f"writes to {first}. Records that its offsets have passed would never be written to "
             f"{own.written_to}"
         )
         raise _group_owned_error(group_id, elsewhere, what)
@@ -50,21 +51,21 @@ def check_owner(
         return
     if strangers and begun_with is not None:
         what = (
-            f"has a checkpoint of its own, and this one is of group {begun_with!r}. What its "
-            "offsets have passed would never be written by this query"
+            f"has a checkpoint of its own, and this one is of group {begun_with!r}. Records that "
+            "its offsets have passed would never be written by this query"
         )
         raise _group_owned_error(group_id, strangers, what)
     before = {*known.partitions, *known.set_by_others}
     if before.isdisjoint(read) and all(owner.query != own.query for owner in every):
         named = [_topics(map(sources.source, each)) for each in (before, read)]
-        what = f"reads {named[0]}, and not {named[1]}. Each would stop the other"
+        what = f"reads {named[0]}, not {named[1]}. Each query would stop the other"
         raise _group_owned_error(
             group_id, [owner for owner in every if owner.query not in admitted], what
         )
 
 
 def ownership_change(own: Owner, owners: Collection[Owner], *, new: bool) -> str:
-    """What a query says of itself that may continue from offsets; ``new``: its checkpoint is."""
+    """Return a notice if the target or owner differs, else ""; ``new`` means a new checkpoint."""
     mine = {owner.written_to for owner in owners if owner.query == own.query}
     if mine:
         changed = f"the topic is {own.written_to} now, and was {min(mine)}"
@@ -80,8 +81,8 @@ def _group_owned_error(group_id: str, owners: Collection[Owner], what: str) -> C
     ids = sorted({owner.query for owner in owners})
     return ConfigurationError(
         f"group_id {group_id!r} is owned by query {', '.join(ids)}, which {what}; so nothing is "
-        "written. If this is a query of its own, give it another group_id and another "
-        "checkpoint_location. If it has moved on purpose, and is to continue from the group's "
+        "written. If this is a separate query, give it another group_id and another "
+        "checkpoint_location. If it was moved on purpose and should continue from the group's "
         "offsets, set "
         f"moved_from={','.join(ids)!r}"
     )
@@ -91,7 +92,7 @@ def _topics(partitions: Iterable[TopicPartition]) -> str:
     return listed(map(repr, sorted({topic for topic, _ in partitions})))
 
 
-# The arguments beside `delivery` that a query must keep.
+# The arguments besides `delivery` that a query must keep.
 _KEPT: Final = {
     DIRECT: ", and no source_kafka",
     MIRRORED: ", with source_kafka",
@@ -115,8 +116,8 @@ def nothing_staged(
     offsets: Mapping[TopicPartition, CommittedOffset], progress_topic: str | None
 ) -> bool:
     """Return True if a group's offsets prove that none of its batches was ever staged."""
-    # The offset that a staged query's start commits must be there: a missing offset, or one that
-    # somebody has set, may have named a batch.
+    # The offset that a staged query's start commits must be there. An offset that is missing, or
+    # that somebody has set, may have named a batch.
     staged = {p: o for p, o in offsets.items() if p == (progress_topic, COMMIT_PARTITION)}
     known = KnownPartitions.of(staged)
     return (
@@ -127,14 +128,14 @@ def nothing_staged(
 
 
 def deliveries_of(known: KnownPartitions) -> list[str]:
-    """Return the deliveries that a group's offsets show; empty if direct, or without offsets."""
+    """Return the deliveries that a group's offsets show; empty for direct, or for no offsets."""
     return [*([MIRRORED] if known.sources else []), *([STAGED] if known.staged else [])]
 
 
 def changed_delivery(
     noted: str, wanted: str, why: str = "", perhaps_staged: Sequence[str] = ()
 ) -> CheckpointError:
-    """Return the error for a query begun with another delivery; ``why`` it can't keep it."""
+    """Return the error for a query begun with another delivery; ``why``: why it can't keep it."""
     cure = f"set delivery={noted!r}{_KEPT.get(noted, '')}"
     if why:
         cure = f"change the query back, so that its delivery can be {noted!r}"

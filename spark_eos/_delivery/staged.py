@@ -1,8 +1,8 @@
-"""Staged: each offset stands for a file of the batch, and partition 0 says which files count."""
+"""Staged delivery: each offset stands for a file of the batch; partition 0 names the files."""
 
-# A batch's rows are first staged in files. Then an offset commit, which the broker accepts from the
-# group's current member alone, names them. From then on those files, and no others, are what is
-# written for the batch, however often it is repeated.
+# A batch's rows are first staged in files. Then an offset commit names the files; the broker
+# accepts it only from the group's current member. From then on, exactly these files are written for
+# the batch, however often it is repeated.
 
 import functools
 import logging
@@ -55,23 +55,23 @@ class StagedFiles(Protocol):
         """Take the frame of a batch, which `stage` or `replay` runs."""
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
-        """Run the batch once into at most so many files; return their name and row count."""
+        """Write the batch's rows to at most ``files`` files; return their name and row count."""
 
     def replay(self) -> int:
-        """Run the batch for its state alone; return the number of its rows."""
+        """Run the batch only for its state; return the number of its rows."""
 
     def open(self, copy: StagedBatch) -> bool:
-        """Set the files that the batch's rows are read from; return whether they exist."""
+        """Read the batch's rows from these files from now on; return True if the files exist."""
 
     def remove_old(self, batch_id: int) -> None:
         """Remove the files of earlier batches."""
 
     def close(self) -> None:
-        """End what reading the files has opened."""
+        """Close the resources that were opened to read the files."""
 
 
 class StagedDelivery(Delivery):
-    """Stages batches in files; the progress topic records which files count, and how far."""
+    """Stages batches in files; the progress topic records the files that count, and their progress."""
 
     name = STAGED
     why = "it suits any query"
@@ -143,9 +143,9 @@ class StagedDelivery(Delivery):
         self._positions = SourcePositions(start.target, settings, parts.offsets.requests)
         self._checks = StagedChecks(settings.group, topic)
         self._commit_partition = TopicPartition(topic, COMMIT_PARTITION)
-        # Of the progress topic, once the run has begun.
+        # Number of the progress topic's partitions, once the run has begun.
         self._partitions = 0
-        # The last batch that the run has begun to write: a later one finds it written.
+        # The last batch that the run has begun to write: once a later batch begins, it is written.
         self._last = -1
 
     # The start --------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class StagedDelivery(Delivery):
             self._check_belongs(last, batch.id, batch.checkpoint)
 
     def learn(self, batch: Batch) -> None:
-        """Accept offsets that an operator has set to 0, all of them: the batch comes as it is."""
+        """If an operator has set all offsets to 0, accept them; write the batch as it is now."""
         self._offsets.expect_staged_commit(self._commit_partition)
         # kafka-consumer-groups.sh sets no other offset in a topic without records.
         held, offsets = self._held(batch).ends.keys(), self._offsets
@@ -175,7 +175,7 @@ class StagedDelivery(Delivery):
             warn(
                 logger,
                 "EOS63",
-                "group %s: the offsets of %s were set by hand, so batch %d is written as it comes",
+                "group %s: offsets of %s were set manually, so batch %d is written as it is now",
                 self._group_id,
                 self._topic.name,
                 batch.id,
@@ -191,7 +191,7 @@ class StagedDelivery(Delivery):
         return PlannedBatch(batch, held, settings)
 
     def _held(self, batch: Batch) -> BatchRange:
-        # All progress partitions, from this batch to the next.
+        # The range spans all progress partitions, from this batch to the next.
         start, end = first_position(batch.id), first_position(batch.id + 1)
         known = min(self._used_before(batch), self._partitions)
         names = [TopicPartition(self._topic.name, index) for index in range(self._partitions)]
@@ -260,7 +260,7 @@ class StagedDelivery(Delivery):
             raise self._checks.damaged(staged, 0)
 
     def _commit(self, batch: Batch, name: str, rows: int) -> StagedBatch:
-        """Make new files of the batch those that count, and open them."""
+        """Commit new files as the ones that count for the batch, and open them."""
         staged = StagedBatch(
             query=batch.checkpoint.query_id(),
             batch=batch.id,
@@ -271,12 +271,12 @@ class StagedDelivery(Delivery):
         )
         self._files.open(staged)
         self._offsets.stage(self._commit_partition, staged)
-        # Nobody needs earlier files any more: the group has just accepted these.
+        # Nobody needs earlier files any more: the group has just accepted the new ones.
         self._files.remove_old(batch.id)
         return staged
 
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
-        """As many rows were read as were staged."""
+        """Check that as many rows were read as were staged."""
         read = rows_read(outcomes)
         if planned.staged is not None and read != planned.staged.rows:
             raise self._checks.damaged(planned.staged, read)
@@ -297,7 +297,7 @@ class StagedDelivery(Delivery):
         self._files.close()
 
     def _replay(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
-        """Compute the state of a batch staged before, last of all: its source may be gone."""
+        """Recompute the state of a batch staged earlier, as a last step: its source may be gone."""
         batch, staged = planned.batch, planned.staged
         with batch.clock.step("stage"):
             rows, lost = self._sources.running(batch, self._files.replay, repeated=True)
@@ -310,10 +310,10 @@ class StagedDelivery(Delivery):
             logger,
             "EOS61",
             "group %s: batch %d was computed again for the query's state and had %d rows, but "
-            "its copy, which is what is written, has %d: the query is not deterministic, or "
-            "its source has other records now (a compacted topic?). So state and output may "
-            "differ from here on. If they must not, start over with another group_id and "
-            "another checkpoint_location; and let sources keep records for longer than a query "
+            "its copy, from which it is written, has %d: the query is not deterministic, or "
+            "its source now has other records (a compacted topic?). So state and output may "
+            "differ from here on. If they must not differ, start over with another group_id and "
+            "another checkpoint_location, and let sources keep records for longer than a query "
             "may be stopped (min.compaction.lag.ms)",
             self._group_id,
             staged.batch,
@@ -323,6 +323,6 @@ class StagedDelivery(Delivery):
 
 
 def rows_read(outcomes: Sequence[JobOutcome]) -> int:
-    """How many rows of the copy the tasks have read and committed, now or in an earlier attempt."""
+    """Return how many rows of the copy were read and committed, in this or an earlier attempt."""
     last = {p: part for outcome in outcomes for p, part in outcome.partitions.items()}
     return sum(part.rows + part.skipped + part.dead_letters for part in last.values())

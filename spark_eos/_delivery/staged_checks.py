@@ -1,4 +1,4 @@
-"""Whether a checkpoint and a group's staged commit belong together, and the errors."""
+"""Checks that a checkpoint and a group's staged commit belong together."""
 
 from collections.abc import Collection
 
@@ -23,12 +23,12 @@ class StagedChecks:
         self._commit_partition = TopicPartition(topic, COMMIT_PARTITION)
 
     def lost(self, batch_id: int, error: OffsetsLostError) -> OffsetsLostError:
-        """What to raise if progress partitions have no offset, although they had one before."""
+        """Return the error for progress partitions that have lost their offsets."""
         reason = error.text.partition(": its offset")[0]
         return OffsetsLostError(
-            f"{reason}: it has expired (offsets.retention.minutes) or was deleted. So whether "
-            f"batch {batch_id} was written is not known, and nothing is written now. To continue "
-            f"knowingly, {self._write_anew(batch_id)}. Or start over with another group_id "
+            f"{reason}: it has expired (offsets.retention.minutes) or was deleted. So it is not "
+            f"known whether batch {batch_id} was written, and nothing is written now. To continue "
+            f"anyway, {self._write_again(batch_id)}. Or start over with another group_id "
             "and another checkpoint_location"
         )
 
@@ -37,19 +37,19 @@ class StagedChecks:
         return CheckpointError(
             f"batch {staged.batch} of group {self._group.id!r} was staged with {staged.rows} "
             f"rows, and {read} were read from its copy {staged.directory} below "
-            "checkpoint_location/spark-eos/staged: files of it were removed or changed. Put them "
-            "back; every start writes what is missing. Without them those rows can't be written: "
-            "to write the batch anew, those of its rows too that are written already, "
-            f"{self._write_anew(staged.batch)}"
+            "checkpoint_location/spark-eos/staged: files of it were removed or changed. Restore "
+            "them: every start writes the missing rows. Without the files, those rows can't be "
+            "written. To write the whole batch again, including its rows that are already written, "
+            f"{self._write_again(staged.batch)}"
         )
 
     def check_topic(self, known: KnownPartitions, why: str) -> None:
         """Refuse a group whose progress is in another topic, or may be."""
         if topics := sorted({topic for topic, _ in known.staged} - {self._topic}):
             raise CheckpointError(
-                f"the group's staged batches are noted in topic {topics[0]!r}, and progress_topic "
-                f"is {self._topic!r}: set progress_topic={topics[0]!r}; or, to begin anew "
-                "knowingly, take another group_id"
+                f"the group's staged batches are recorded in topic {topics[0]!r}, but "
+                f"progress_topic is {self._topic!r}: set progress_topic={topics[0]!r}; or, to "
+                "start over deliberately, use another group_id"
             )
         if other := sorted({topic for topic, _ in known.partitions} - {self._topic}):
             raise changed_delivery(DIRECT, STAGED, why, perhaps_staged=other)
@@ -57,7 +57,7 @@ class StagedChecks:
     def check_belongs(
         self, last: StagedBatch, batch_id: int, log: OffsetLog, owners: Collection[Owner]
     ) -> None:
-        """Refuse a batch that does not follow the one staged last."""
+        """Refuse a batch that does not follow the last staged batch."""
         query = log.query_id()
         if last.query != query:
             targets = {o.written_to for o in owners if last.query.startswith(o.query)}
@@ -66,37 +66,37 @@ class StagedChecks:
                 f"group {self._group.id!r} has staged batch {last.batch} of query {last.query}"
                 f"{wrote}, but checkpoint_location {log.location!r} belongs to query {query}. "
                 "A query that stages its batches can't be continued without its own checkpoint, "
-                "which holds its state. Put that checkpoint back, or start over with another "
+                "which holds its state. Restore that checkpoint, or start over with another "
                 "group_id and another checkpoint_location. To use this group with this checkpoint "
-                f"knowingly, {self._write_anew(batch_id)}"
+                f"anyway, {self._write_again(batch_id)}"
             )
         if batch_id == last.batch and log.fingerprint(batch_id) != last.fingerprint:
             raise CheckpointError(
                 f"group {self._group.id!r} has staged batch {batch_id} from other source offsets "
-                "than this checkpoint's batch of that number: an older checkpoint was put back, "
-                "and planned the batch anew, so rows would be lost or written twice. Put the "
-                f"latest checkpoint back; or, to continue knowingly, "
-                f"{self._write_anew(batch_id)}"
+                f"than batch {batch_id} of this checkpoint: an older checkpoint was restored, "
+                "and the batch was planned again, so rows would be lost or written twice. Restore "
+                f"the latest checkpoint; or, to continue anyway, "
+                f"{self._write_again(batch_id)}"
             )
         if batch_id < last.batch <= (log.begun or 0):
-            # It is no older checkpoint that was put back, which would not have these batches.
+            # This is not a restored older checkpoint, which would not have these batches.
             raise FencedByNewerRunError(
                 f"another run of group {self._group.id!r} has gone on to batch {last.batch} "
-                f"meanwhile, in the same checkpoint_location, and this one began with batch "
-                f"{batch_id}: it stops, and has written nothing. See that only one run is active; "
-                "the next start goes on from there"
+                f"meanwhile, in the same checkpoint_location. This run, which began with batch "
+                f"{batch_id}, stops, and has written nothing. Make sure that only one run is "
+                "active; the next start continues from there"
             )
         if batch_id not in (last.batch, last.batch + 1):
             why = (
-                "an older checkpoint was put back, and its batches are written already"
+                "an older checkpoint was restored, and its batches are already written"
                 if batch_id < last.batch
                 else "batches between them were not written: the sink must be called for every "
-                "batch, also for one without rows"
+                "batch, even for one without rows"
             )
             raise CheckpointError(
                 f"group {self._group.id!r} has staged batch {last.batch} last, and the query is "
-                f"at batch {batch_id}: {why}. To continue knowingly, "
-                f"{self._write_anew(batch_id)}"
+                f"at batch {batch_id}: {why}. To continue anyway, "
+                f"{self._write_again(batch_id)}"
             )
 
     def check_positions(
@@ -108,8 +108,8 @@ class StagedChecks:
             raise OffsetsLostError(
                 f"the staged commit of group {self._group.id!r} was lost: the offset of "
                 f"{self._commit_partition} is {committed[self._commit_partition]} and names no "
-                f"batch, so whether batch {batch.batch_id} was written is not known. To continue "
-                f"knowingly, {self._write_anew(batch.batch_id)}"
+                f"batch, so it is not known whether batch {batch.batch_id} was written. To "
+                f"continue anyway, {self._write_again(batch.batch_id)}"
             )
         behind = sorted(p for p in batch.starts if committed[p] < start)
         if behind:
@@ -117,17 +117,17 @@ class StagedChecks:
                 f"group {self._group.id!r} has committed {behind[0]} up to "
                 f"{committed[behind[0]]}, but batch {batch.batch_id} begins at "
                 f"{start}: the batch before it is not fully written, or somebody has set the "
-                f"group's offsets. To continue without it, {self._write_anew(batch.batch_id)}"
+                f"group's offsets. To continue without it, {self._write_again(batch.batch_id)}"
             )
         staged = last is not None and last.batch == batch.batch_id
         ahead = sorted(p for p in batch.ends if committed[p] > start)
         if ahead and not staged:
-            # They would be taken for rows of the new copy.
+            # These offsets would count as rows of the new copy.
             raise OffsetsLostError(
                 f"group {self._group.id!r} has committed {ahead[0]} up to "
-                f"{committed[ahead[0]]}, but its staged commit knows no copy of batch "
+                f"{committed[ahead[0]]}, but its staged commit names no copy of batch "
                 f"{batch.batch_id}, which begins at {start}: somebody has set some of the group's "
-                f"offsets. To continue knowingly, {self._write_anew(batch.batch_id)}"
+                f"offsets. To continue anyway, {self._write_again(batch.batch_id)}"
             )
 
     def foreign(self, batch_id: int) -> OffsetsLostError:
@@ -135,15 +135,15 @@ class StagedChecks:
         return OffsetsLostError(
             f"the offset of {self._commit_partition}, the staged commit of group "
             f"{self._group.id!r}, has a text that no run of the query has written: another "
-            "client has set it, so which copy "
-            f"of batch {batch_id} counts is not known, and nothing is written. See who has Read on "
-            f"the group. To continue knowingly, {self._write_anew(batch_id)}"
+            "client has set it, so it is not known which copy "
+            f"of batch {batch_id} counts, and nothing is written. Check who has Read on "
+            f"the group. To continue anyway, {self._write_again(batch_id)}"
         )
 
-    def _write_anew(self, batch_id: int) -> str:
+    def _write_again(self, batch_id: int) -> str:
         reset = ("--reset-offsets", "--topic", self._topic, "--to-earliest", "--execute")
         return (
             f"set the offsets of all partitions of {self._topic} to 0 while the query "
-            f"is stopped: the query's batch {batch_id} is then written as it comes "
+            f"is stopped: the query's batch {batch_id} is then written as it is now "
             f"({self._group.tool(*reset)})"
         )

@@ -33,22 +33,22 @@ logger = logging.getLogger(__name__)
 
 # Below the checkpoint, in our own directory, which Spark ignores.
 _DIRECTORY: Final = "spark-eos/staged"
-# Spark numbers a job's files by the partitions they are made of: part-00000-...
+# Spark numbers a job's files by the partitions that they are made from: part-00000-...
 _NUMBER_BEGINS: Final = len("part-") + 1
 _NUMBER_ENDS_WITHIN: Final = 12
-# More bytes than any file has, so that none is split, and no task reads two: a row's number in its
-# file is its position.
+# More bytes than any file has, so that no file is split, and no task reads two files: a row's
+# number in its file is its position.
 _WHOLE: Final = str(1 << 50)
 _ROWS: Final = "rows"
 _WRITING: Final = {
     "maxRecordsPerFile": "0",
     # The staged commit says which copy is complete.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # With 2, a task's attempt that Spark has given up may still replace a file.
+    # With version 2, a task attempt that Spark has given up on may still replace a file.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
 }
 _NO_FILES: Final = {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}
-# Seconds; well below the hour after which Spark Connect ends a session that is not used.
+# Seconds; well below the hour after which Spark Connect ends an unused session.
 _SESSION_IDLE: Final = 600.0
 
 
@@ -71,9 +71,9 @@ class ParquetFiles:
         self.arrange: Arrange = functools.partial(
             staged_batches, progress_topic=self._progress_topic, first=0
         )
-        # PySpark takes milliseconds for each expression, so these are made once.
+        # PySpark takes milliseconds for each expression, so build these only once.
         self._number_of_rows = F.count(F.lit(1)).alias(_ROWS)
-        # Not a regular expression, which takes longer than reading the row.
+        # Don't use a regular expression: it takes longer than reading the row.
         name = F.col("_metadata.file_name").substr(_NUMBER_BEGINS, _NUMBER_ENDS_WITHIN)
         self._place = (
             F.substring_index(name, "-", 1).cast("int").alias(FILE_NUMBER),
@@ -92,7 +92,7 @@ class ParquetFiles:
         assert self._frame is not None  # noqa: S101 - take comes first
         rows = self._payload(self._frame)
         name = new_copy_name(batch_id)
-        # coalesce: a file for each task. Rows of one partition stay together, in their order.
+        # Each task writes one file. Rows of a partition stay together, in order.
         path = f"{self._location}/{_DIRECTORY}/{name}"
         written = self._run(
             rows.coalesce(files),
@@ -105,7 +105,7 @@ class ParquetFiles:
                 counted = self._count(name, rows.schema, batch_id)
             if counted != written:
                 raise CheckpointError(
-                    f"batch {batch_id} was staged in {path} with {written} rows, and {counted} can "
+                    f"batch {batch_id} was staged in {path} with {written} rows, but {counted} can "
                     "be read there; nothing of the batch is written. Is checkpoint_location on a "
                     "file system that all executors share?"
                 )
@@ -114,7 +114,7 @@ class ParquetFiles:
         return name, written
 
     def replay(self) -> int:
-        """Run the batch's frame for its state alone; return the number of its rows."""
+        """Run the batch's frame only for its state; return the number of its rows."""
         assert self._frame is not None  # noqa: S101 - take comes first
         return self._run(
             self._payload(self._frame),
@@ -136,7 +136,7 @@ class ParquetFiles:
         if self._dead_letters:
             return frame.select(*staged_columns(frame.schema))
         names = payload(frame.schema)
-        # Skipped if possible: a projection costs milliseconds of planning.
+        # Skip the projection if possible: planning it takes milliseconds.
         return frame if names == frame.schema.names else frame.select(*names)
 
     def _check(self, schema: T.StructType) -> None:
@@ -166,12 +166,12 @@ class ParquetFiles:
 
     @property
     def rows(self) -> DataFrame:
-        """The opened copy's rows, with the numbers of their files and in these."""
+        """The opened copy's rows, each with its file's number and its own number in the file."""
         assert self._rows is not None  # noqa: S101 - open comes first
         return self._rows
 
     def _schema(self, name: str) -> T.StructType | None:
-        """A copy's columns, which are not the frame's if the query was changed; None if no file."""
+        """Return a copy's columns, as the query was when it wrote them; None if it has no file."""
         if self._staged is not None and self._staged[0] == name:
             return self._staged[1]
         try:
@@ -186,7 +186,7 @@ class ParquetFiles:
         reader = self._session().read
         if schema is not None:
             reader = reader.schema(schema)
-        # Rows that can't be read are an error, whatever the session's settings say.
+        # Fail on rows that can't be read, whatever the session's settings are.
         reader = reader.options(ignoreCorruptFiles="false", ignoreMissingFiles="false")
         return reader.parquet(literal_path(path))
 
@@ -196,21 +196,21 @@ class ParquetFiles:
         return int(row[_ROWS])
 
     def _session(self) -> SparkSession:
-        """Return a session of its own, since how files are split is a session's setting."""
+        """Return a separate session, because how files are split is a session's setting."""
         idle = time.monotonic() - self._reader_used
         if idle > _SESSION_IDLE:
             self.close()
         if self._reader is None:
-            # Not of the session of the last job, which may be the one that has just ended.
+            # Don't clone the last job's session, which may just have ended.
             assert self._frame is not None  # noqa: S101 - take comes first
             self._reader = session = self._runtime.another_session(self._frame.sparkSession)
             session.conf.set("spark.sql.files.maxPartitionBytes", _WHOLE)
             session.conf.set("spark.sql.files.openCostInBytes", _WHOLE)
             session.conf.set("spark.sql.files.minPartitionNum", "1")
             session.conf.unset("spark.sql.files.maxPartitionNum")
-            # For the sum of a few numbers it has more jobs than without.
+            # With adaptive execution, summing a few numbers would take more jobs.
             session.conf.set("spark.sql.adaptive.enabled", "false")
-            # Only these files have `_metadata.row_index`.
+            # Only this version of the file source has `_metadata.row_index`.
             session.conf.set("spark.sql.sources.useV1SourceList", "parquet")
         self._reader_used = time.monotonic()
         return self._reader
@@ -221,7 +221,7 @@ class ParquetFiles:
         files = self._runtime.files
         try:
             if not self._listed:
-                # Once: from then on, all older copies are this run's own.
+                # List the copies only once: after that, all older copies are this run's own.
                 self._left.update(files.names(_DIRECTORY))
                 self._listed = True
             for name in sorted(self._left):
@@ -240,7 +240,7 @@ class ParquetFiles:
             )
 
     def close(self) -> None:
-        """End the session that read the copies, where it is one of its own."""
+        """End the session that read the copies, if it is a separate one."""
         reader, self._reader = self._reader, None
         if reader is not None:
             with contextlib.suppress(Exception):

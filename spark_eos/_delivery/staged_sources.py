@@ -28,14 +28,14 @@ from spark_eos.errors import AuthorizationError, SparkEosError
 Result = TypeVar("Result")
 
 _NOT_WRITTEN: Final = ("can't be written any more", "are not written")
-# For a repeated batch, whose frame runs for the state alone.
+# For a repeated batch, whose frame runs only for the state.
 _NOT_IN_STATE: Final = (
     "are missing from the query's state, although the batch is written, from its staged copy",
 ) * 2
 
 
 class StagedSources:
-    """Looks after the sources whose topics ``sink.read`` reads."""
+    """Checks the sources whose topics ``sink.read`` reads."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class StagedSources:
         self._check_topics(batch, ranges)
         before = lost()
         if repeated:
-            # All of them may be written.
+            # All of these records may be written.
             before = tuple(replace(records, certain=False) for records in before)
         self._data_loss.warn(batch.id, before, warned)
         with self._data_loss.explaining(lost):
@@ -129,7 +129,7 @@ class SourcePositions:
         self._failed = False
 
     def publish(self, progress_topic: str, ranges: Iterable[BatchRange]) -> None:
-        """Publish where a finished batch ends in its sources; whatever fails is only logged."""
+        """Publish where a finished batch ends in its sources; failures are only logged."""
         self._text = position_metadata(progress_topic)
         # If two sources read a partition, the one that lags behind counts.
         ends: Positions = {}
@@ -171,8 +171,8 @@ class SourcePositions:
             if not self._failed:
                 logger.log(
                     logging.WARNING if isinstance(error, AuthorizationError) else logging.INFO,
-                    "group %s: Kafka's tools don't show the query's lag, since its positions can't "
-                    "be published; the query itself does not need them: %s",
+                    "group %s: Kafka's tools don't show the query's lag, because its positions "
+                    "can't be published; the query itself does not need them: %s",
                     group_id,
                     error,
                 )

@@ -1,6 +1,6 @@
 """One run of a query, on the driver: from the first batch after its start to its end."""
 
-# Begin to read at `Run.write`.
+# Start reading at `Run.write`.
 
 import logging
 import threading
@@ -68,7 +68,7 @@ class Run:
         self._delivery = delivery_of(self._offsets)
         # Held while the group's offsets are committed: by a batch, or a renewal between batches.
         self._committing = threading.Lock()
-        # Whether the last batch ended well, so that none of its tasks is still committing.
+        # True if the last batch ended well, so that none of its tasks is still committing.
         self._idle = False
         self._size = _TransactionSize()
         self._retention = RetentionWarning(settings.group_id)
@@ -82,13 +82,13 @@ class Run:
     def write(self, batch: Batch) -> BatchReport:
         """Write one micro-batch exactly once."""
         # The group's offset moves past a record only in the transaction that holds its output. So
-        # all who might still write are fenced before the offsets are read, and rows are written
+        # everyone who might still write is fenced before the offsets are read, and rows are written
         # from these offsets on.
         delivery, offsets, step = self._delivery, self._offsets, batch.clock.step
         with self._committing, step("total"):
             self._idle = False
-            # Fence and read, at the run's start and whenever the group has changed since: from
-            # here on nobody else moves the offsets.
+            # Fence and read, at the run's start and whenever the group has changed since: from here
+            # on, nobody else moves the offsets.
             if self._begun:
                 with step("range"):
                     planned = delivery.plan(batch)
@@ -108,7 +108,7 @@ class Run:
             planned = delivery.prepare(planned)
             # Write: rows and their offsets in the same transactions, in as many jobs as it takes.
             outcomes, members = self._write_rows(planned)
-            # Commit the end, past the records that have no rows.
+            # Commit the batch's end, to move past records that have no rows.
             with step("commit_end"):
                 planned = delivery.check_written(planned, outcomes)
                 offsets.commit_end(planned.range.ends)
@@ -142,7 +142,7 @@ class Run:
         # Check ownership before fencing: a mistyped group_id must not stop another query.
         offsets.refresh_metadata()
         delivery.check_group(batch)
-        # Fence all older runs, end what they left open, and read the offsets.
+        # Fence all older runs, end the transactions that they left open, and read the offsets.
         # Brokers apply offsets by name to whichever topic has the name, so the run checks the id.
         offsets.join(topics, partitions, by_name=self._version < BY_ID)
         # Learn what the offsets mean, and refuse suspect ranges.
@@ -173,10 +173,11 @@ class Run:
         delivery, offsets, batch = self._delivery, self._offsets, planned.batch
         limit = DeadLetterLimit(planned.settings, planned.range, planned.before, planned.rows)
         outcomes: list[JobOutcome] = []
-        # The partitions that a further attempt is to write; None for all of them.
+        # The partitions for the next attempt to write; None means all of them.
         only: Partitions | None = None
         members = offsets.members()
-        # A staged batch without rows has nothing to read. None means that nobody counted them.
+        # A staged batch without rows has nothing to read. None means that the rows were not
+        # counted.
         while planned.rows != 0:
             with batch.clock.step("plan"):
                 plan = limit.plan(offsets.plan(planned.range), only, outcomes)
@@ -190,9 +191,9 @@ class Run:
             only = outcome.unwritten
             if only or outcome.retried:
                 with batch.clock.step("fence"):
-                    # The job is over, so a task that still writes is one that Spark has repeated
-                    # or given up: it loses its members and its transaction before the offsets are
-                    # read, and before anything is written again.
+                    # The job is over, so Spark has repeated or given up any task that is still
+                    # writing. Such a task loses its members and its transaction before the offsets
+                    # are read and anything is written again.
                     offsets.fence()
                 members = offsets.members()
             if not only:
@@ -208,12 +209,12 @@ class Run:
     # Between batches --------------------------------------------------------------------------
 
     def _renew_if_due(self) -> None:
-        """Renew the offsets, after a round of heartbeats, if they may expire."""
+        """Renew the offsets, after heartbeats were sent, if the offsets may expire."""
         if self._offsets.overdue:
             self._renew()
 
     def _renew(self) -> None:
-        """Renew the offsets unless a batch is in progress; whatever fails is only logged."""
+        """Renew the offsets unless a batch is in progress; failures are only logged."""
         if not self._committing.acquire(blocking=False):
             return
         try:
@@ -228,7 +229,7 @@ class Run:
     # The end ----------------------------------------------------------------------------------
 
     def newer_run(self) -> FencedByNewerRunError | None:
-        """Return the error of the newer run that has the group by now, if any; ask the brokers."""
+        """Ask the brokers whether a newer run has the group; return its error, if so."""
         return self._membership.newer_run()
 
     def leave(self, task_kill_grace_s: float = 0.0, *, background: bool = False) -> None:
@@ -263,7 +264,7 @@ class Run:
             self._start.close()
 
     def abandon(self) -> None:
-        """End the run without leaving the group, so that a newer run takes its members over."""
+        """End the run without leaving the group, so that a newer run can take over its members."""
         self._membership.abandon()
         self._start.close()
 
@@ -274,7 +275,7 @@ def _check_outcome(
     only: Partitions | None,
     offsets: GroupOffsets,
 ) -> None:
-    """Raise what no further attempt can cure; ``only``: the partitions of the last attempt."""
+    """Raise an error that no further attempt can cure; ``only``: the last attempt's partitions."""
     outcome, what = outcomes[-1], _named(planned)
     if outcome.failed:
         raise WriteError(f"{what}: {outcome.reason}{_mark(planned, outcome, offsets)}")
@@ -289,13 +290,14 @@ def _check_outcome(
 def _check_attempts(
     planned: PlannedBatch, outcomes: Sequence[JobOutcome], offsets: GroupOffsets
 ) -> None:
-    """Raise if there have been as many attempts as there may be."""
+    """Raise an error if the batch has no attempts left."""
     outcome = outcomes[-1]
     unwritten = outcome.unwritten
-    # Don't count attempts that only divide the allowed dead letters anew, nor a first attempt in
-    # which tasks may have deferred dead letters: neither can go on for ever.
+    # Don't count attempts that only redistribute the allowed dead letters, or a first attempt in
+    # which tasks may have deferred dead letters: neither can go on forever.
     counted = sum(
-        not (each.over_limit and (each.moved or each is outcomes[0])) for each in outcomes
+        not (attempt.over_limit and (attempt.moved or attempt is outcomes[0]))
+        for attempt in outcomes
     )
     if counted >= planned.settings.limits.max_attempts:
         raise WriteError(
@@ -318,7 +320,7 @@ def _named(planned: PlannedBatch) -> str:
 
 
 def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> str:
-    """Make later runs refuse rows that came out of order; return what to tell the user."""
+    """Mark rows that came out of order, so that later runs refuse them; return the advice."""
     if not outcome.out_of_order:
         return ""
     command = offsets.command(outcome.out_of_order)
@@ -333,10 +335,10 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
         )
     ranges = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in marked.items())
     return ranges and (
-        f". Some of these may not be written although later ones are: {ranges}. This is noted in "
-        f"the group's offsets, and no query of the group starts until they are set ({command}): "
-        "to the first one, to write all of them again, or past the last one, to continue without "
-        "them"
+        f". Some of these rows may not be written although later ones are: {ranges}. This is noted "
+        f"in the group's offsets, and no query of the group starts until they are set ({command}): "
+        "to the first offset, to write all these rows again, or past the last one, to continue "
+        "without them"
     )
 
 
@@ -347,13 +349,13 @@ _SIZES: Final = ("max_records", "max_bytes", "max_ms")
 
 
 class _TransactionSize:
-    """How much smaller a run's transactions are than its settings allow, after some took long."""
+    """Makes a run's transactions smaller after some took too long, and then larger again."""
 
     def __init__(self) -> None:
         self._shrunk = 1
 
     def of(self, settings: WriterSettings) -> WriterSettings:
-        """Return the settings of tasks with transactions of that size."""
+        """Return the settings of tasks with transactions of the current size."""
         most = settings.transactions
         sizes: dict[str, Any] = {
             name: max(1, getattr(most, name) // self._shrunk) for name in _SIZES

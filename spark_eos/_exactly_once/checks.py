@@ -1,4 +1,4 @@
-"""Checks of the group's offsets as read; pure functions."""
+"""Checks the group's offsets once they are read; pure functions."""
 
 from collections.abc import Collection, Mapping
 
@@ -95,7 +95,7 @@ def check_no_suspects(
 def suspect_ranges(
     starts: Positions, seen: Positions, committed: Positions
 ) -> dict[TopicPartition, SuspectRange]:
-    """The ranges of a batch that may not be written although its group's offsets are past them."""
+    """Return a batch's ranges that may be unwritten although the group's offsets are past them."""
     # With two tasks, the later commit may have moved the offset back below the earlier one.
     after = {p: max(offset, committed.get(p, 0)) for p, offset in seen.items()}
     return {

@@ -1,4 +1,4 @@
-"""What a run needs of a delivery: a batch, its plan, and the protocol."""
+"""The interface between a run and its delivery: the batch, its plan, and the protocol."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -35,10 +35,10 @@ class StepClock:
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch as Spark hands it over."""
+    """A micro-batch from Spark."""
 
     id: int
-    # A DataFrame, as only the delivery knows.
+    # A DataFrame; only the delivery needs to know that.
     frame: Any
     checkpoint: OffsetLog
     clock: StepClock = field(default_factory=StepClock, compare=False)
@@ -63,7 +63,7 @@ class PlannedBatch:
     before: Positions = field(default_factory=dict)
     # The files that the rows are read from.
     staged: StagedBatch | None = None
-    # Whether the files were staged before this run wrote the batch.
+    # True if the files were staged before this run wrote the batch.
     repeated: bool = False
     # Records that were deleted before they were read.
     lost: tuple[LostRecords, ...] = ()
@@ -80,7 +80,7 @@ class PlannedBatch:
 
 
 class Delivery(Protocol):
-    """What differs between deliveries; a run calls the methods in this order."""
+    """The methods that differ between deliveries; a run calls them in this order."""
 
     @property
     def name(self) -> str:
@@ -90,16 +90,16 @@ class Delivery(Protocol):
         """Refuse a checkpoint that was begun with another delivery."""
 
     def partitions_to_fence(self, batch: Batch) -> Partitions:
-        """Return the group's partitions to take over and read before anything is known."""
+        """Return the group's partitions to take over and read before their offsets are known."""
 
     def check_group(self, batch: Batch) -> None:
-        """Refuse a group whose offsets are of another delivery or query."""
+        """Refuse a group whose offsets belong to another delivery or query."""
 
     def learn(self, batch: Batch) -> None:
-        """Learn what the offsets mean; all older runs are fenced, and all offsets are read."""
+        """Learn what the offsets mean, after all older runs are fenced and all offsets are read."""
 
     def plan(self, batch: Batch) -> PlannedBatch:
-        """Return the batch by the group's partitions."""
+        """Express the batch in the group's partitions."""
 
     def owner(self, batch: Batch) -> Owner:
         """Return the query that owns the offsets that a batch commits."""
@@ -108,15 +108,15 @@ class Delivery(Protocol):
         """Return the first offsets of partitions that have none; refuse lost offsets."""
 
     def prepare(self, planned: PlannedBatch) -> PlannedBatch:
-        """Refuse a range that would lose or repeat records, mark the checkpoint, stage rows."""
+        """Refuse ranges that would lose or repeat records, write the marker, and stage rows."""
 
     def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
-        """Surround a job; explain its failure if source records were deleted."""
+        """Return a context for a job, to explain its failure if source records were deleted."""
 
     def write_rows(
         self, planned: PlannedBatch, plan: BatchPlan, only: Partitions | None
     ) -> JobOutcome:
-        """Write the batch's rows with a Spark job: all, or only those of some partitions."""
+        """Write the rows of the batch, or only of some partitions, with a Spark job."""
 
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
         """Check that all rows are written, before the batch's end is committed."""
@@ -128,4 +128,4 @@ class Delivery(Protocol):
         """Renew the delivery's own commits between batches."""
 
     def close(self) -> None:
-        """Close what the run's batches opened in Spark."""
+        """Close the resources in Spark that the run's batches opened."""

@@ -1,7 +1,8 @@
 """The driver's side of the consumer group: static members, takeover, heartbeats (KIP-848)."""
 
-# To take a member over, it leaves (-2) with its old member id, and joins with a new member id and
-# the same instance id. That causes no rebalance, and whatever the old id still sends is refused.
+# To take over a member, the driver makes it leave (-2) with its old member id, and joins with a new
+# member id and the same instance id. This causes no rebalance, and brokers refuse whatever the old
+# id still sends.
 
 import contextlib
 import logging
@@ -36,7 +37,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Member:
-    """A static member as the driver knows it, with the epoch at which each partition came."""
+    """A static member as the driver knows it, with the epoch at which it got each partition."""
 
     instance_id: str
     member_id: str
@@ -47,7 +48,7 @@ class Member:
 
     @property
     def identity(self) -> MemberIdentity:
-        """The member as requests name it."""
+        """The member's identity in requests."""
         return MemberIdentity(self.member_id, self.epoch, self.instance_id)
 
     @property
@@ -69,7 +70,7 @@ def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] 
 
 
 def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> bool:
-    """Return True if the member has held the partition since ``client_epoch``, or before."""
+    """Return True if the member has held the partition since ``client_epoch`` or earlier."""
     assignment_epoch = member.assignment_epochs.get(partition)
     return assignment_epoch is not None and assignment_epoch <= client_epoch <= member.epoch
 
@@ -95,13 +96,14 @@ def by_member(
     return grouped
 
 
-# The brokers' default group.consumer.session.timeout.ms, in seconds; members aren't told theirs.
+# The brokers' default group.consumer.session.timeout.ms, in seconds; brokers don't send members
+# their actual timeout.
 _SESSION_TIMEOUT: Final = 45.0
 _LONGEST_PAUSE: Final = 1.0
 
 
 class HeartbeatThread:
-    """Calls back whenever heartbeats are due, until it is stopped or the query has ended."""
+    """Calls back whenever heartbeats are due, until it is stopped or the query ends."""
 
     def __init__(
         self,
@@ -141,11 +143,11 @@ class HeartbeatThread:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Send no further heartbeats; doesn't wait for one that is under way."""
+        """Send no further heartbeats, but don't wait for one that is in progress."""
         self._stopped.set()
 
     def join(self, timeout: float) -> None:
-        """Wait for the thread to end, unless called on it."""
+        """Wait for the thread to end, unless this is the thread itself."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
@@ -179,7 +181,7 @@ class HeartbeatThread:
             return
         silence = time.monotonic() - self._answered
         if silence < _SESSION_TIMEOUT or self._warned:
-            # Brokers restart and connections break; the session outlives that.
+            # Brokers restart and connections break; the session survives that.
             logger.info("heartbeat of group %s: %s", self._group_id, error)
             return
         self._warned = True
@@ -188,7 +190,7 @@ class HeartbeatThread:
             "EOS56",
             "group %s: no heartbeat was answered for %.0f s, so the brokers drop the members when "
             "the group's session timeout is over (consumer.session.timeout.ms, 45 s by default). "
-            "No record is lost or duplicated: what is written until then is refused, and written "
+            "No record is lost or duplicated: rows written until then are refused, and are written "
             "again once the brokers answer. Last error: %s",
             self._group_id,
             silence,
@@ -196,7 +198,7 @@ class HeartbeatThread:
         )
 
 
-# Seconds that one round of heartbeats, or leaving the group, may take.
+# Seconds that sending all members' heartbeats, or leaving the group, may take.
 _BEAT_TIMEOUT: Final = 5.0
 _SESSION_LOST: Final = {
     Code.UNKNOWN_MEMBER_ID,
@@ -253,25 +255,25 @@ class GroupMembership:
         return {name: topic.topic_id for name, topic in self._topics.items()}
 
     def any_member(self) -> tuple[str, int]:
-        """Member id and member epoch of some member, for calls that any member may make."""
+        """Return the id and epoch of some member, for calls that any member may make."""
         with self._lock:
             member = next(iter(self._members.values()))
             return member.member_id, member.epoch
 
     def start(self, topics: Mapping[str, TopicInfo], needed: Collection[TopicPartition]) -> None:
-        """Take the group over from whoever ran it, and wait for the partitions needed."""
+        """Take over the group from earlier runs, and wait for the needed partitions."""
         self._take_over(topics, needed, first=True)
         self._heartbeats.start()
 
     def take_over_own(
         self, topics: Mapping[str, TopicInfo], needed: Collection[TopicPartition]
     ) -> None:
-        """Fence every task that knows this driver's members, by taking them over."""
+        """Fence every task that knows this driver's members, by taking the members over."""
         self.check()
         self._take_over(topics, needed, first=False)
 
     def check(self) -> None:
-        """Raise what ends this run, if anything does."""
+        """Raise the error that ends this run, if there is one."""
         ended_by = self._fenced or self._foreign or self._heartbeats.refused
         if ended_by is not None:
             raise ended_by
@@ -279,7 +281,7 @@ class GroupMembership:
             raise SparkEosError(f"the run's members have left group {self._group_id!r}")
 
     def newer_run(self) -> FencedByNewerRunError | None:
-        """Return the error of the newer run that has the group by now, if any; ask the brokers."""
+        """Ask the brokers whether a newer run has the group; return its error, if so."""
         if self._fenced is None:
             with contextlib.suppress(Exception):  # there is another error to raise
                 self._heartbeat()
@@ -297,7 +299,7 @@ class GroupMembership:
         return self._session_lost or self._changed
 
     def identities(self) -> dict[TopicPartition, MemberIdentity]:
-        """The member that may commit each source partition now, by the assigned-partition rule."""
+        """Return the member that may now commit each source partition (assigned-partition rule)."""
         with self._lock:
             names = {topic_id: name for name, topic_id in self.topic_ids.items()}
             return {
@@ -318,7 +320,8 @@ class GroupMembership:
         with self._lock:
             deadline = group_deadline(self._group_timeout_ms)
             self._topics = dict(topics)
-            # At least one, even if all topics are deleted: a run without members can't be fenced.
+            # Use at least one, even if all topics are deleted: a run without members can't be
+            # fenced.
             total = max(1, sum(topic.partitions for topic in topics.values()))
             names = (f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total)))
             wanted = dict.fromkeys([RENEWAL_INSTANCE] if self._renews_only else names)
@@ -326,7 +329,7 @@ class GroupMembership:
             def attempt() -> None:
                 self._release_members(wanted, deadline, first=first)
                 self._session_lost = False
-                # The released members join again below; no other belongs to the group any more.
+                # The released members join again below; the group has no other members any more.
                 self._members.clear()
                 for instance_id in wanted:
                     self._join(instance_id, deadline)
@@ -368,7 +371,8 @@ class GroupMembership:
         """Make a member leave, so that whatever its member id still sends is refused."""
         answer = heartbeats.heartbeat(self._connections, self._group_id, member, deadline)
         if answer.code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID):
-            # Or the coordinator is partitioned, and its changes are not committed: ask another.
+            # If no other run has the member, this coordinator is cut off and can't commit changes:
+            # ask another broker.
             self._connections.forget_coordinator(CoordinatorType.GROUP, self._group_id)
             raise RetriableError(
                 f"member {member.instance_id} changed hands: {code_name(answer.code)}"
@@ -390,8 +394,8 @@ class GroupMembership:
                     f"{len(missing)} source partitions are not assigned yet, "
                     f"the first is {missing[0]}"
                 )
-            # The first member to join gets everything, and would lose most of it in the first
-            # batch: wait for the others to get their share.
+            # The first member to join gets all partitions, and would lose most of them in the first
+            # batch: wait for the other members to get their share.
             if not own_group(self._connections, self._group_id, deadline).stable:
                 self._heartbeat_all(deadline)
                 raise RetriableError("the group is not stable yet")
@@ -407,8 +411,8 @@ class GroupMembership:
 
     def _acknowledged(self) -> bool:
         """Return True if the broker knows that each member owns exactly what it is assigned."""
-        # A copy, since the heartbeat thread asks without the lock: a takeover that changed the
-        # members meanwhile would end that thread.
+        # Use a copy, because the heartbeat thread calls this without the lock: a takeover that
+        # changed the members meanwhile would end that thread.
         return all(member.owned == member.acknowledged for member in list(self._members.values()))
 
     def _heartbeat(self) -> None:
@@ -422,7 +426,7 @@ class GroupMembership:
             try:
                 own_group(self._connections, self._group_id, deadline)
             except ForeignMemberError as error:
-                # Heartbeats continue: the members keep what they have until the run ends.
+                # Heartbeats continue: the members keep their partitions until the run ends.
                 self._foreign = error
                 logger.error("%s", error)  # noqa: TRY400 - the message says it all
 

@@ -1,4 +1,4 @@
-"""The one owner of a group's offsets: fence, end open transactions, read; then commit."""
+"""The only owner of a group's offsets: fences, ends open transactions, reads, then commits."""
 
 import time
 import uuid
@@ -88,7 +88,7 @@ class GroupRequests:
         return {code for code in codes.values() if code}
 
     def any_member(self) -> MemberIdentity | None:
-        """Return any member, for offsets of partitions that no member is assigned."""
+        """Return any member, for offsets of partitions that are assigned to no member."""
         return next(iter(self._membership.identities().values()), None)
 
     def all(self, deadline: Deadline) -> Committed:
@@ -115,9 +115,10 @@ class GroupRequests:
         # The group's coordinator decides when the offsets are stable: it knows every open
         # transaction that holds offsets of the group, whichever broker coordinates that
         # transaction, and answers OffsetFetch with 88 while there is one. If a transaction could
-        # not be ended above, the brokers end it when it times out. If it was not even listed,
-        # because its broker is away, it either holds offsets, and this read waits for it, or never
-        # will: its members are fenced, and no producer commits a transaction without offsets.
+        # not be ended above, the brokers end it when it times out. A transaction may not even have
+        # been listed, because its broker is away. If it holds offsets, this read waits for it.
+        # Otherwise it never will hold any: its members are fenced, and no producer commits a
+        # transaction without offsets.
         both = settings.limits.group_timeout_ms + settings.transactions.timeout_ms
         deadline = Deadline(
             both / 1000 + ABORT_INTERVAL, "group_timeout_ms, transactions.timeout_ms"
@@ -174,7 +175,7 @@ them expire after seven days (``offsets.retention.minutes``), at the shortest af
 
 
 class GroupOffsets:
-    """A group's offsets. All that changes its fields is here; each change follows an answer."""
+    """A group's offsets. Only this class changes its fields, and only after a broker's answer."""
 
     def __init__(
         self,
@@ -189,24 +190,25 @@ class GroupOffsets:
         self._topics = TopicCache(connections, settings.limits)
         self._transactions = transactions
         self.requests = GroupRequests(connections, settings.group_id, membership)
-        # Whether brokers may accept offsets by topic name, so that a recreated topic has to be
+        # True if brokers may accept offsets by topic name, so that recreated topics have to be
         # noticed here.
         self._by_name = False
-        # Whether the answer to a commit was lost, so that it may still be carried out.
+        # True if the answer to a commit was lost, so that the commit may still be carried out.
         self._needs_reading = False
         self._committed_all: float | None = None
         # The partitions that the run needs, and their committed offsets.
         self.held: frozenset[TopicPartition] = frozenset()
         self.committed: Positions = {}
-        # Partitions whose offset an operator has set, without a text, or another client, with its
-        # own text.
+        # Partitions whose offset was set by an operator (without a text), or by another client
+        # (with its own text).
         self.by_hand: frozenset[TopicPartition] = frozenset()
         self.foreign: frozenset[TopicPartition] = frozenset()
         # The staged commits to expect as long as no newer run has written.
         self._expected: Mapping[TopicPartition, Collection[StagedBatch | None]] = {}
-        # What the texts in the offsets' metadata say.
+        # The facts from the texts in the offsets' metadata.
         self.known = KnownPartitions()
-        # The source partitions that the group's partitions stand for, by these texts; for messages.
+        # The source partitions that the group's partitions stand for, according to these texts; for
+        # messages.
         self.sources = Sources()
 
     # Fence and read ---------------------------------------------------------------------------
@@ -292,7 +294,7 @@ class GroupOffsets:
         check_not_moved_on(
             group, self.sources, self.committed, committed, by_hand | now.set_by_others
         )
-        # Keep what another run has marked in the meantime.
+        # Keep the ranges that another run has marked in the meantime.
         self._suspect(now.suspects)
         self.committed, self.by_hand, self.foreign = committed, by_hand, now.set_by_others - by_hand
         self.held = frozenset(partitions)
@@ -313,7 +315,7 @@ class GroupOffsets:
     # Plan -------------------------------------------------------------------------------------
 
     def plan(self, batch: BatchRange) -> BatchPlan:
-        """Plan what tasks are to do with each of a batch's partitions."""
+        """Plan what tasks do with each of a batch's partitions."""
         membership = self._membership
         return batch_plan(
             batch, self.committed, membership.identities(), membership.topic_ids, self.known
@@ -331,7 +333,7 @@ class GroupOffsets:
     # Commit -----------------------------------------------------------------------------------
 
     def commit(self, wanted: Positions, *, again: Collection[TopicPartition] = ()) -> None:
-        """Commit offsets ahead of the committed ones, and ``again`` in any case; move none back."""
+        """Commit offsets that move ahead, and ``again`` in any case; never move an offset back."""
         left = set(again)
 
         def attempt() -> None:
@@ -342,7 +344,7 @@ class GroupOffsets:
                 if partition in left or committed.get(partition, -1) < offset
             }
             if pending and self._by_name:
-                # The brokers would accept these for any topic that now has the name.
+                # The brokers would accept these offsets for any topic that now has the name.
                 self.topics(pending)
             members = self._membership.identities()
             if unassigned := sorted(pending.keys() - members.keys()):
@@ -362,8 +364,8 @@ class GroupOffsets:
         deadline = self._settings.group_deadline()
         deadline.attempts("committing offsets of the batch")(attempt)
         if self._needs_reading:
-            # A request that arrives late would undo what the next batch commits. Once fenced, its
-            # member no longer exists, and the broker refuses it.
+            # A late request would undo what the next batch commits. After fencing, the request's
+            # member no longer exists, and the broker refuses the request.
             self.fence()
             self._needs_reading = False
 
@@ -392,15 +394,15 @@ class GroupOffsets:
             self.commit(ends)
 
     def initialize(self, initial: Positions) -> None:
-        """Give held partitions their first offsets; from then on, a missing offset is lost."""
-        # Commit before any text names the partitions as known: if the run dies in between, the
-        # next run must not take their missing offsets for lost ones.
+        """Give held partitions their first offsets; after that, a missing offset is a lost one."""
+        # Commit before any text names the partitions as known. If the run dies in between, the next
+        # run must not mistake their missing offsets for lost ones.
         self.commit(initial)
         self._know(self.held)
         self._commit_all({})
 
     def _commit_all(self, wanted: Positions) -> None:
-        """Commit all held offsets, moved or not, since each expires by its own age."""
+        """Commit all held offsets, moved or not, because each expires by its own age."""
         committed = self.committed
         self.commit({p: committed[p] for p in self.held} | wanted, again=self.held)
         self._committed_all = time.monotonic()
@@ -423,7 +425,7 @@ class GroupOffsets:
         self._committed_all = time.monotonic()
 
     def _may_renew(self, deadline: Deadline) -> bool:
-        """Return True if the partitions' topics are those that the members have joined with."""
+        """Return True if the partitions' topics are the ones that the members joined with."""
         if not self._by_name:
             return True
         ids = self._membership.topic_ids
@@ -446,7 +448,7 @@ class GroupOffsets:
         self._expected = {**self._expected, partition: (self.known.staged.get(partition),)}
 
     def accept(self, offsets: Positions) -> None:
-        """Note offsets that were committed, or what an operator's offsets mean."""
+        """Note offsets that were committed, or positions that an operator's offsets stand for."""
         self.committed = {**self.committed, **offsets}
 
     def set_owner(self, owner: Owner) -> None:
@@ -454,14 +456,14 @@ class GroupOffsets:
         self.known = replace(self.known, owner=owner)
 
     def learn(self, known: KnownPartitions) -> None:
-        """Note what the texts of the offsets say."""
+        """Note the facts from the offsets' texts."""
         self.known = known
         self.sources = Sources({p: source.topic_partition for p, source in known.sources.items()})
 
     def mark(self, starts: Positions, partitions: Partitions) -> dict[str, SuspectRange]:
         """Mark ranges below the committed offsets whose rows may be missing."""
         seen = {p: self.committed.get(p, 0) for p in partitions}
-        # A later commit may lie below an earlier one: the read would take it for a reset.
+        # A later commit may lie below an earlier one, and the read would mistake it for a reset.
         self.committed = {p: at for p, at in self.committed.items() if p not in partitions}
         self.fence()
         suspects = suspect_ranges(starts, seen, self.committed)
@@ -472,7 +474,7 @@ class GroupOffsets:
     # Words ------------------------------------------------------------------------------------
 
     def name(self, partition: TopicPartition) -> str:
-        """Return what messages call a partition."""
+        """Return a partition's name for messages."""
         return self.sources.name(partition)
 
     def command(self, partitions: Partitions) -> str:

@@ -1,6 +1,7 @@
 """One Spark task: writes the rows of its source partitions in transactions."""
 
-# Runs in Spark's Python workers, inside mapInArrow. Imports nothing from the driver's side.
+# This module runs in Spark's Python workers, inside mapInArrow. It imports nothing from the
+# driver's side.
 
 import logging
 import os
@@ -31,11 +32,11 @@ logger = logging.getLogger(__name__)
 Arrange = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 # A worker process keeps the producers of its latest queries from task to task. The key includes the
-# process, since a fork must not share its parent's connections.
+# process, because a fork must not share its parent's connections.
 _producers: dict[tuple[int, str, str], TransactionalProducer] = {}
 _MAX_PRODUCERS = 4
-# Number of checks, within transactions.max_ms, whether the open transaction must end although the
-# task still waits for rows; and the minimum number of seconds between two of them.
+# While a task waits for rows, it checks this many times within transactions.max_ms whether the open
+# transaction must end, but leaves at least _MIN_SECONDS between two checks.
 _CHECKS = 10
 _MIN_SECONDS = 0.02
 
@@ -82,8 +83,9 @@ def write_task(
 
 
 def _deferred(batches: Iterator[pa.RecordBatch], sources: Sources) -> pa.RecordBatch:
-    # A retry or a speculative copy: an earlier attempt may still be running, so only the driver
-    # decides, after fencing, which one writes. Reported even without rows, so that it fences.
+    # This is a retry or a speculative copy: an earlier attempt may still be running, so only the
+    # driver decides, after fencing, which one writes. Report even without rows, so that the driver
+    # fences.
     reason = "a repeated attempt of a Spark task leaves the decision to the driver"
     outcomes: dict[TopicPartition, PartitionOutcome] = {}
     for batch in batches:
@@ -114,7 +116,7 @@ class _TaskWriter:
         self._held: SourceRows | None = None
         self._status = task_report.WRITTEN
         self._reason: str | None = None
-        # Dead letters that are committed; and those from a transaction with too many onwards.
+        # Committed dead letters, and dead letters from the first transaction that has too many.
         self._dead = DeadLetterTally()
         self._dead_over_limit = DeadLetterTally()
         # The limit of the partitions seen so far.
@@ -167,7 +169,7 @@ class _TaskWriter:
         yield from self._held_parts()
         partition = arrived.partition
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
-        # Checked even after a failure: rows that should have come later may be committed.
+        # Check the order even after a failure: rows that should have come later may be committed.
         if not self._follow(arrived):
             self._report_out_of_order(arrived)
             return
@@ -233,7 +235,7 @@ class _TaskWriter:
         return self._transactions.open and offset == part.first_offset + 1
 
     def _check_dead_letters(self, *, is_end: bool = False) -> None:
-        """Stop the task if the open transaction has too many; at its end, all are known."""
+        """Stop the task if the transaction has too many dead letters; at its end, all are known."""
         letters = self._transactions.letters
         if letters is None or not letters.counts.total:
             return
@@ -252,7 +254,7 @@ class _TaskWriter:
             self._stop_over_limit(f"all {dead.total} rows so far are dead letters with one error")
 
     def _judge_left_out(self, part: SourceRows) -> None:
-        """Count dead letters among rows that come after too many, as far as they are known."""
+        """Count the dead letters among rows after the limit, as far as they are known."""
         if self._status != task_report.NOT_ATTEMPTED:
             return
         dead, faults = self._dead_over_limit, rows_with_error(part)

@@ -44,7 +44,7 @@ from spark_eos.errors import SparkEosError
 Offsets = dict[TopicPartition, int]
 
 # Transactions shorter than 0.5 s skip the topic recheck, which takes some milliseconds: a topic
-# can't be deleted, recreated and written that fast.
+# can't be deleted, recreated and written to that quickly.
 _LONG: Final = 0.5
 # Seconds allowed for an answer however old the transaction is: the answer tells its outcome.
 _LEAST_SECONDS: Final = 1.0
@@ -81,7 +81,7 @@ class Transactions:
         self.counters = Counters()
 
     def _reset(self) -> None:
-        # Whether a transaction holds rows, and is not being committed.
+        # True if a transaction holds rows, and is not being committed.
         self.open = False
         # The group's next offsets, which the transaction would commit.
         self.offsets: Offsets = {}
@@ -103,7 +103,7 @@ class Transactions:
 
     @property
     def room(self) -> int:
-        """How many rows the open transaction, or the next one, takes before it is full."""
+        """How many more rows the open or the next transaction can take."""
         taken = self._rows if self.open and not self.full else 0
         return self._settings.transactions.max_records - taken
 
@@ -112,8 +112,8 @@ class Transactions:
 
     def ready(self, part: SourceRows) -> bool:
         """Return False if the open transaction should end before these rows are added."""
-        # While it waited for topics or partitions, the transaction would grow old; and a topic may
-        # not take batches as large as the open producer's.
+        # The transaction would grow old while it waited for topics or partitions; and a topic may
+        # not accept batches as large as the open producer's.
         topics = target_topics(part, self._settings.topic)
         if not self._targets.ready(topics.names):
             return False
@@ -124,11 +124,12 @@ class Transactions:
 
     @property
     def _has_small_batches(self) -> bool:
-        """True if all topics take batches as large as those of the open producer."""
+        """True if all topics accept batches as large as those of the open producer."""
         return self._producer.batch_size <= self._rules.batch_size
 
     def _written_to(self, topics: Collection[str | None]) -> set[str]:
-        # Include topics that any transaction may write to: replace the producer once, not later.
+        # Include topics that any transaction may write to, so that the producer is replaced only
+        # once.
         return self._targets.known(topics) | {*self._settings.target_topics}
 
     def add(self, part: SourceRows) -> None:
@@ -171,7 +172,7 @@ class Transactions:
     def _check_rows(self, part: SourceRows, topics: RowTopics) -> None:
         for row in rows_with_invalid_header(part.rows):
             raise TransactionError(f"{part.position(row)}: {INVALID_HEADER}", again=False)
-        # Only partitions below 0: librdkafka refuses those that do not exist.
+        # Check only for partitions below 0: librdkafka refuses partitions that do not exist.
         for row, fault in rows_for_unknown_partition(part, topics, {}).items():
             raise TransactionError(f"{part.position(row)}: {fault.message}", again=False)
         for row, fault in self._rules.faults(part, topics).items():
@@ -207,7 +208,7 @@ class Transactions:
             why = ". The topic's config has changed meanwhile, or the record has grown too old"
         elif not self._rules.is_known(topic):
             needed = self._settings.client.principal.lacks([describe_configs(topic)])
-            why = f". Rows that it refuses are not known before: {needed}"
+            why = f". Rows that it refuses can't be recognized in advance: {needed}"
         return TransactionError(f"{error}{why}", again=again)
 
     def _begin(self) -> None:
@@ -226,7 +227,7 @@ class Transactions:
         return {partition.topic: self._plan[partition].topic_id for partition in self.offsets}
 
     def _check_sources(self, names: Collection[str]) -> None:
-        """Check that topics are still those whose offsets the plan commits."""
+        """Check that the topics are still the ones whose offsets the plan commits."""
         known = {topic: id_ for topic, id_ in self._topic_ids().items() if topic in names}
         source_topics(self._producer.topics, known, known, self._settings.group_id)
 
@@ -250,7 +251,7 @@ class Transactions:
             self._producer.drop()
 
     def _flush(self) -> Deadline:
-        """Wait until all records are acknowledged; return the time limit of what follows."""
+        """Wait until all records are acknowledged; return the time limit of the next steps."""
         with self.counters.timed("flush_ms"):
             self._await_acknowledgements()
         if self._age() >= _LONG:
@@ -299,7 +300,7 @@ class Transactions:
                 self._check_sources({topic for topic, _ in self.offsets})
 
     def _before_the_broker_aborts(self, deadline: Deadline) -> Deadline:
-        # Later codes would be those of an aborted transaction and hide the cause.
+        # Any later codes would be those of an aborted transaction, and would hide the cause.
         left = max(_LEAST_SECONDS, self._settings.transactions.timeout_ms / 1000 - self._age())
         return Deadline(min(left, deadline.remaining()), deadline.setting)
 
@@ -322,7 +323,7 @@ class Transactions:
         settings = self._settings
         partition, offset, position = self._first
         if len(self.offsets) > 1 or self.offsets[partition] - offset > 1:
-            what = f"{self._rows} rows, those of {position} first"
+            what = f"{self._rows} rows (the first from {position})"
             advice = (
                 "lower transactions.max_records, transactions.max_bytes or transactions.max_ms, or "
                 "raise transactions.timeout_ms"
@@ -336,7 +337,7 @@ class Transactions:
         return TransactionError(
             f"the transaction with {what} was open for {self._age() * 1000:.0f} ms, longer than "
             f"transactions.timeout_ms={settings.transactions.timeout_ms}, so the brokers abort it: "
-            f"{cause}. If brokers are not just away, {advice}",
+            f"{cause}. Unless brokers were just unavailable, {advice}",
             again=True,
             too_slow=True,
         )
@@ -363,6 +364,6 @@ class Transactions:
             self._give_up()
 
     def close(self) -> None:
-        """Close what the dead letters have opened; the producer stays open."""
+        """Close the connections opened for dead letters; the producer stays open."""
         if self.letters is not None:
             self.letters.close()

@@ -34,7 +34,8 @@ _MIN_TIMEOUT: Final = 1.0
 # Time limit for connecting to a broker if any other broker can answer instead.
 _CONNECT_MS: Final = 3_000
 
-# Seconds to wait for a cluster's first answer before logging that it is late: usually none comes.
+# Seconds to wait for a cluster's first answer before logging that it is late: a late answer usually
+# never comes.
 _SILENT: Final = 2.0
 
 _RETRY_HERE: Final = {Code.COORDINATOR_LOAD_IN_PROGRESS}

@@ -57,7 +57,7 @@ class DeadLetter:
 
     @property
     def incomplete(self) -> str | None:
-        """Why the record can't be written again as it was; None if it can."""
+        """The reason why the record can't be written again as it was; None if it can."""
         if self.headers is None or any(REPLACED in name for name, _ in self.headers):
             return "a header's name is not UTF-8"
         if self.reason == OTHER_FORMAT:

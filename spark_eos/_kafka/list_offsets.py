@@ -36,7 +36,7 @@ def end_offsets(
     topics: Collection[str],
     deadline: Deadline,
     *,
-    # Partitions that are asked until they answer.
+    # Partitions whose leaders are asked until they answer.
     needed: Collection[TopicPartition] = (),
     silent: SilentBrokers | None = None,
 ) -> dict[TopicPartition, EndOffsets | None]:

@@ -20,7 +20,7 @@ from spark_eos.errors import SparkEosError
 # Versions of TxnOffsetCommit, with topic names and with topic ids (KIP-1319).
 BY_NAME: Final = 5
 BY_ID: Final = 6
-# Kafka calls 134 GROUP_DELETION_FAILED, which never answers this request. The proposal in
+# Kafka calls 134 GROUP_DELETION_FAILED, which is never an answer to this request. The proposal in
 # KAFKA-20191 uses the number for partitions that are not assigned to the member.
 _UNASSIGNED_PARTITION: Final = 134
 # The most partitions that an error names; a request may have thousands.

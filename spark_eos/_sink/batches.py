@@ -93,7 +93,7 @@ class SinkRun:
             raise UnsupportedPipelineError(
                 f"the sink was called a second time for batch {batch_id}: the first call "
                 "commits the batch's offsets, and these rows are not written. Call it once; to "
-                "make several rows of one record, use one select with "
+                "commits the batch's offsets, and these rows are not written. Call it once; to "
                 "explode(array(struct(...), struct(...)))"
             )
         self._last_batch = batch_id
@@ -122,7 +122,8 @@ class SinkRun:
         try:
             yield
         except Exception as error:
-            # A newer run removes this run's staged files. Other errors name their cause.
+            # A CheckpointError may be due to a newer run, which removes this run's staged files.
+            # Our other errors name their cause.
             known = isinstance(error, SparkEosError) and not isinstance(error, CheckpointError)
             if known or self._runtime.stopped(error) is not None:
                 raise
@@ -147,7 +148,7 @@ class SinkRun:
 
 
 class SinkBatches:
-    """What foreachBatch calls; on Spark Connect, a copy in the process where the batches run."""
+    """The function for foreachBatch; Spark Connect copies it to the process that runs batches."""
 
     def __init__(self, settings: WriterSettings, observers: Sequence[OnBatch]) -> None:
         self._settings = settings
@@ -205,20 +206,20 @@ class SinkBatches:
             logger.error("group %s: the query has failed: %s: %s", group, type(why).__name__, why)
 
     def begin_remotely(self) -> None:
-        """On Spark Connect, called in the query's process before its first batch."""
+        """Prepare for the query's first batch in its own process on Spark Connect."""
         self._prepared_ms = _now_ms()
         renew_hourly(self._settings)
 
     # One batch --------------------------------------------------------------------------------
 
     def note_relation(self, relation: str) -> None:
-        """On Spark Connect, called before each batch with the server's id of it."""
+        """Note the server's id of the next batch; called before each batch on Spark Connect."""
         self._relation = relation
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         called_ms = _now_ms()
         frame = with_known_names(frame)
-        # A function of the user's own may call the sink in two threads.
+        # A user's function may call the sink in two threads.
         with self._turn:
             run = self._run
             if run is None or not run.holds(frame):
@@ -259,7 +260,7 @@ class SinkBatches:
     def _chosen(
         self, query: SinkQuery, frame: DataFrame, batch_id: int, start: Start
     ) -> tuple[type[Delivery], str, QueryRuntime]:
-        """Return the delivery, why not another, and the runtime of the run that a batch begins."""
+        """Return the delivery of a run that begins with this batch, its reason, and the runtime."""
         spark, signature = self._spark, self.failures.signature
         runtime: QueryRuntime
         if is_connect(frame):
@@ -278,13 +279,13 @@ class SinkBatches:
         delivery, why = delivery_of_run(query, marker, check_first, changes)
         if runtime.asynchronous:
             delivery.check_logged()
-        # A function of the user's own may have changed the columns or the options since `write`.
+        # A user's function may have changed the columns or the options since `write`.
         delivery.check_columns(frame.schema, query.settings.topic)
         delivery.check_losses_seen(query)
         return delivery, why, runtime
 
     def close(self) -> None:
-        """End the run, and close what a start without a batch has opened."""
+        """End the run, and close the connections of a start that led to no batch."""
         end_renewal(self._settings)
         self.start.close()
         run, self._run = self._run, None

@@ -1,4 +1,4 @@
-"""Why batches have failed, for those who wait for the query: Spark passes on a text only."""
+"""Keeps batches' errors for whoever waits for the query: Spark passes on only a text."""
 
 import threading
 import traceback
@@ -22,7 +22,7 @@ class Failures:
     """The failures of one start's batches.
 
     Attributes:
-        signature: What the errors of its tasks, and on Connect of its batches, are signed with.
+        signature: The signature of its tasks' errors and, on Connect, its batches' errors.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Failures:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Keep what a batch raises, in the process that waits for the query."""
+        """Keep a batch's error, in the process that waits for the query."""
         try:
             yield
         except Exception as error:
@@ -40,7 +40,7 @@ class Failures:
 
     @contextmanager
     def signed(self) -> Iterator[None]:
-        """Sign what a batch raises, in Connect's process for it."""
+        """Sign a batch's error, in the process in which Connect runs the batch."""
         try:
             yield
         except SparkEosError as error:

@@ -1,4 +1,4 @@
-"""Reads Spark's Kafka source from a group's committed offsets on."""
+"""Reads Spark's Kafka source, starting at a group's committed offsets."""
 
 import json
 import logging
@@ -62,9 +62,9 @@ def _selection(
         warn(
             logger,
             "EOS71",
-            "group %s: subscribePattern %r must match a topic's whole name, so these are not read, "
-            "although Spark's own Kafka source would read them: %s. To read them, let the pattern "
-            "match them: '.*' stands for anything",
+            "group %s: subscribePattern %r must match a topic's whole name, so these topics are "
+            "not read, although Spark's own Kafka source would read them: %s. To read them, let "
+            "the pattern match them: '.*' stands for anything",
             settings.group_id,
             pattern,
             listed(sorted(whole.left_out), 10),
@@ -145,9 +145,9 @@ def _question(selection: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def _named(selection: Mapping[str, str]) -> tuple[set[str] | None, set[TopicPartition]]:
-    """Topics, or None for a pattern; and partitions, if they are assigned one by one."""
+    """Return the topics, or None for a pattern, and the partitions, if they are assigned."""
     if len(selection) != 1:
-        raise ConfigurationError("give exactly one of subscribe, subscribePattern and assign")
+        raise ConfigurationError("pass exactly one of subscribe, subscribePattern and assign")
     ((kind, text),) = selection.items()
     if not isinstance(text, str):
         raise ConfigurationError(f"{kind} must be a string, not {text!r}")
@@ -194,13 +194,13 @@ def starting_positions(
     deadline: Deadline,
     target: Connections | None = None,
 ) -> dict[str, dict[str, int]]:
-    """Spark's ``startingOffsets``: committed offsets, or ``starting_offsets`` of a new group."""
+    """Return Spark's ``startingOffsets``: committed offsets, or a new group's starting_offsets."""
     partitions = selection.partitions
     ids = {name: topic.topic_id for name, topic in selection.topics.items()}
-    # Does not wait for pending offsets: only the next run ends a killed run's transactions. At
-    # worst Spark reads from further back, and the sink skips what was written.
+    # Don't wait for pending offsets: only the next run ends a killed run's transactions. At worst,
+    # Spark reads from further back, and the sink skips rows that are already written.
     if target is not None:
-        # The run's start checks if they belong to this cluster.
+        # The run checks at its start whether the offsets belong to this cluster.
         committed = mirrored_positions(all_group_offsets(target, group_id, deadline))
         begun = bool(committed)
     else:
@@ -212,7 +212,7 @@ def starting_positions(
             offsets = all_group_offsets(connections, group_id, deadline)
             begun = bool(KnownPartitions.of(offsets).partitions)
     # Once a query of the group has begun, a partition without an offset was added while the query
-    # was stopped. It is read from its beginning, as by Spark for a query with a checkpoint.
+    # was stopped. It is read from its beginning, as Spark does for a query with a checkpoint.
     start = _SPECIAL["earliest" if begun else starting_offsets]
     if committed and start == _SPECIAL["latest"]:
         _warn_of_skipped(group_id, partitions - committed.keys())
@@ -229,10 +229,10 @@ def _warn_of_skipped(group_id: str, partitions: set[TopicPartition]) -> None:
     warn(
         logger,
         "EOS63",
-        "group %s: all its offsets were set by other clients, so it counts as new, and without a "
-        "checkpoint %s begin at their ends, since starting_offsets is 'latest': what they hold is "
-        "not read. If a query of the group has run before, stop this one, and set their offsets, "
-        "too, or use starting_offsets='earliest'",
+        "group %s: all its offsets were set by other clients, so the group counts as new. Without "
+        "a checkpoint, %s begin at their ends, because starting_offsets is 'latest', and their "
+        "records are not read. If a query of the group has run before, stop this one, and set "
+        "these partitions' offsets too, or use starting_offsets='earliest'",
         group_id,
         listed(sorted(partitions), 10),
     )
@@ -249,7 +249,7 @@ def read_from_offsets(
     include_headers: bool,
     options: Mapping[str, object] | None,
 ) -> tuple[DataFrame, Selection]:
-    """Return the stream of a selection, from a group's offsets on, and what it reads."""
+    """Return a selection's stream, starting at the group's offsets, and what it reads."""
     read = settings.source_client or settings.client
     own = named_topics(selection) if settings.source_client is None else set()
     further = check_source_options(starting_offsets, options or {}, read)

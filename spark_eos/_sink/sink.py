@@ -168,17 +168,17 @@ class ExactlyOnceSink:
     # Looking ----------------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Ask the cluster how the query stands: group, offsets, lag, open transactions.
+        """Ask the cluster for the query's state: group, offsets, lag, open transactions.
 
-        It is what ``spark-eos status`` shows, and a notebook shows it as tables. It only reads, so
-        the query, running or not, is not affected. ``connect_timeout_ms`` limits it.
+        ``spark-eos status`` shows the same, and a notebook shows it as tables. The call only reads,
+        so it does not affect the query, running or not. ``connect_timeout_ms`` limits its duration.
 
         Returns:
-            The status; of a mirrored query with the lag in the source's cluster.
+            The status. For a mirrored query, the lag is measured in the source's cluster.
 
         Raises:
             UnknownGroupError: No query has run with this group, or its offsets have expired.
-            DeadlineExceededError: No answer in time.
+            DeadlineExceededError: No answer arrived in time.
             AuthenticationError: A broker and this client do not accept each other.
             AuthorizationError: An ACL is missing; see ``spark-eos acls --for status``.
             KafkaResponseError: A broker refuses a request for another reason.
@@ -253,7 +253,7 @@ class ExactlyOnceSink:
                 options=options,
             )
         if selected.options in self._selections:
-            # The stream was read again, with the topics of today.
+            # sink.read was called again for this selection: note the current topics.
             again = self._selections.index(selected.options)
             self._topics_at_read[again] = selected.topics
         else:
@@ -270,7 +270,7 @@ class ExactlyOnceSink:
 
         Columns: ``value`` (binary or string; null is a tombstone), and optionally ``key`` (binary
         or string), ``headers`` (array of struct<key, value>), ``topic``, ``partition`` and
-        ``timestamp``. To be written directly, the rows need ``source`` from `read`, too. With
+        ``timestamp``. To be written directly, the rows also need ``source`` from `read`. With
         ``dead_letters``, ``error`` (string, or struct<message, exception, stacktrace>) makes
         a row a dead letter unless it is null. Other columns are ignored.
 
@@ -282,8 +282,8 @@ class ExactlyOnceSink:
             trigger and start.
 
         Raises:
-            UnsupportedPipelineError: A column can't be written, or the plan not by the delivery
-                that is wanted.
+            UnsupportedPipelineError: A column can't be written, or the wanted delivery can't write
+                the plan.
             UnsupportedBrokerError: The cluster lacks a feature that exactly-once needs.
             TopicNotFoundError: A source topic or the target topic does not exist.
             ForeignMemberError: Another consumer uses the group.
@@ -325,8 +325,8 @@ class ExactlyOnceSink:
         if self._asynchronous_progress:
             if is_connect(frame):
                 raise UnsupportedPipelineError(
-                    "asynchronous_progress needs classic Spark: on Spark Connect only Spark's log "
-                    "tells which offsets a batch has. Leave it out"
+                    "asynchronous_progress needs classic Spark: on Spark Connect, only Spark's log "
+                    "shows which offsets a batch has. Leave it out"
                 )
             query.delivery.check_logged()
         query.delivery.check_losses_seen(query)
@@ -345,15 +345,15 @@ class ExactlyOnceSink:
     def close(self) -> None:
         """Make the group's members leave now; for use after the query has stopped.
 
-        Optional: they leave by themselves about a second after the query ends, and when the driver
-        exits. On Spark Connect the client does not hold the members. Also closes the connections
-        of a start that led to no batch, as does the sink's end. May be called again.
+        Optional: the members leave by themselves about a second after the query ends, or when the
+        driver exits. On Spark Connect, the client does not hold the members. This also closes the
+        connections of a start that led to no batch, as does the sink's end. May be called again.
         """
         self._batches.close()
 
 
 def _checked_by_cluster(query: SinkQuery, start: Start, spark: SparkSession) -> SinkQuery:
-    """Return the query once the cluster can run it, with topics that no row may be for."""
+    """Return the query if the cluster can run it, with the topics that no row may go to."""
     settings, progress = query.settings, query.progress_topic
 
     def here(servers: str) -> bool:

@@ -1,4 +1,4 @@
-"""Checks if a query can start, by its checkpoint and topics; and why a query has failed."""
+"""Checks whether a query can start, by its checkpoint and topics, and why it has failed."""
 
 # The checks run before Spark starts the query, and again if the query fails with an error of
 # Spark's: that error would name neither the cause nor a cure.
@@ -29,7 +29,7 @@ class StartChecks:
     query: SinkQuery
     spark: SparkSession
     files: Files
-    # Whether Spark logs the offsets of every batch before it.
+    # True if Spark logs the offsets of every batch before the batch.
     every_batch: bool
 
     def check(self, start: Start) -> None:
@@ -38,8 +38,8 @@ class StartChecks:
         self._check_topics(start)
 
     def why_failed(self) -> SparkEosError | None:
-        """Return the check that fails by now, and so explains the query's failure."""
-        # Connections of its own: the run's thread and the user's may both ask, at the same time.
+        """Return the error of a check that fails now, which explains the query's failure."""
+        # Use separate connections: the run's thread and the user's may both ask at the same time.
         start = Start(self.query.settings)
         try:
             with start as step:
@@ -87,6 +87,6 @@ class StartChecks:
             return
         raise UnsupportedPipelineError(
             f"topic {topic!r} had {known} partitions when sink.read was called, and has "
-            f"{partitions} now; Spark starts a new query only with an offset of each. Call "
-            "sink.read again, and write what it returns"
+            f"{partitions} now; Spark needs an offset of each partition to start a new query. Call "
+            "sink.read again, and write the DataFrame that it returns"
         )

@@ -24,12 +24,12 @@ from spark_eos.observability.speaking import say
 
 logger = logging.getLogger(__name__)
 
-# A line is not worth a longer wait.
+# Seconds to wait for an answer; the line is not worth a longer wait.
 _SECONDS: Final = 5.0
 
 
 def say_start(query: SinkQuery, spark: SparkSession, start: Start, log: OffsetLog | None) -> None:
-    """Print what can be found out; ``log``: the checkpoint's, None on Spark Connect."""
+    """Print what can be found out; ``log`` is the checkpoint's log, None on Spark Connect."""
     delivery, why = query.delivery, query.why
     where: list[str] = []
     try:
@@ -38,7 +38,7 @@ def say_start(query: SinkQuery, spark: SparkSession, start: Start, log: OffsetLo
         elif log is not None:
             marker = log.markers.read()
             changes = functools.partial(may_change, query, marker, log.next_batch(), start)
-            # As far as the first batch doesn't change it.
+            # The first batch may still change the delivery.
             delivery, _ = delivery_of_run(query, marker, lambda: None, changes)
             if delivery is not query.delivery:
                 why = "its checkpoint was begun with it"

@@ -1,4 +1,4 @@
-"""What `ExactlyOnceSink.write` returns: Spark's vocabulary for a query that the sink writes."""
+"""The writer that `ExactlyOnceSink.write` returns, with the methods of Spark's own writer."""
 
 import contextlib
 import logging
@@ -45,8 +45,8 @@ _INSTEAD: Final = {
 class ExactlyOnceWriter:
     """Starts a query whose rows a sink writes; `ExactlyOnceSink.write` makes it.
 
-    It has the methods of Spark's ``DataStreamWriter`` that fit the sink, and makes that writer
-    once, in `start`. Each method but `start` returns the writer itself.
+    It has the methods of Spark's ``DataStreamWriter`` that fit the sink, and creates Spark's writer
+    only in `start`. Every method except `start` returns this writer.
 
     Examples:
         ::
@@ -84,8 +84,8 @@ class ExactlyOnceWriter:
             processingTime: Interval between the starts of two batches, such as ``1 second``.
             availableNow: True to write what is available now, in as many batches as needed.
             once: True to write it in one batch.
-            continuous: Refused: there are no batches, which the sink writes.
-            realTime: Refused, likewise.
+            continuous: Refused, because Spark then makes no batches for the sink to write.
+            realTime: Refused for the same reason.
 
         Returns:
             This writer.
@@ -96,8 +96,8 @@ class ExactlyOnceWriter:
         for name, wanted in (("continuous", continuous), ("realTime", realTime)):
             if wanted is not None:
                 raise ConfigurationError(
-                    f"trigger({name}={wanted!r}) can't be used: the sink writes batches, of which "
-                    "Spark makes none then. Small ones come soon after each other with "
+                    f"trigger({name}={wanted!r}) can't be used: the sink writes batches, and Spark "
+                    "makes none with this trigger. For small batches in quick succession, use "
                     "processingTime='0 seconds', the default, and asynchronous_progress=True"
                 )
         given = {"processingTime": processingTime, "availableNow": availableNow, "once": once}
@@ -138,12 +138,12 @@ class ExactlyOnceWriter:
             This writer.
 
         Raises:
-            ConfigurationError: It is ``checkpointLocation``, and another one than the sink's.
+            ConfigurationError: The option is ``checkpointLocation``, and differs from the sink's.
         """
         location = self._query.location
         if key.lower() == _LOCATION.lower() and value != location:
             raise ConfigurationError(
-                f"the sink's checkpoint_location is {location!r}: make another sink for {value!r}"
+                f"the sink's checkpoint_location is {location!r}: create another sink for {value!r}"
             )
         self._options[key] = value
         return self
@@ -156,7 +156,7 @@ class ExactlyOnceWriter:
             This writer.
 
         Raises:
-            ConfigurationError: One is ``checkpointLocation``, and another one than the sink's.
+            ConfigurationError: One of them is ``checkpointLocation``, and differs from the sink's.
         """
         for key, value in options.items():
             self.option(key, value)
@@ -164,7 +164,7 @@ class ExactlyOnceWriter:
 
     @typed
     def foreachBatch(self, func: BatchFunction) -> "ExactlyOnceWriter":  # noqa: N802
-        """Call a function with each batch, which calls the sink with the rows to write.
+        """Call a function with each batch; the function calls the sink with the rows to write.
 
         Args:
             func: Called with the batch's DataFrame and number. It must call the sink once.
@@ -221,7 +221,7 @@ class ExactlyOnceWriter:
             check_target(rows.schema)
             letters = self._query.settings.dead_letters is not None
             check_error_column(rows.schema, dead_letters=letters)
-            # Not for a function of the user's own, which sees its columns.
+            # Leave the columns as they are for a user's function, which sees them.
             flat = self._query.delivery.flattened(rows, self._query)
             rows = rows if flat is None else flat
         else:
@@ -255,7 +255,7 @@ class ExactlyOnceWriter:
         return query
 
     def _checks(self, spark: SparkSession) -> tuple[StartChecks, dict[str, str]]:
-        """Return the checks of the start, and how Spark is to track the query's progress."""
+        """Return the checks of the start, and the options for tracking the query's progress."""
         location = self._query.location
         ends = bool(self._trigger.get("availableNow") or self._trigger.get("once"))
         every_batch = ends or not self._asynchronous
@@ -272,13 +272,13 @@ class ExactlyOnceWriter:
 
         def __getattr__(self, name: str) -> Any:
             if (why := _INSTEAD.get(name)) is not None:
-                raise AttributeError(f"what sink.write returns has no {name}: {why}")
+                raise AttributeError(f"the writer of sink.write has no {name}: {why}")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 @contextlib.contextmanager
 def _checkpoint_at(location: str) -> Iterator[None]:
-    """Name what the file system refuses while a query starts, as it touches only the checkpoint."""
+    """Explain what the file system refuses during a start, which touches only the checkpoint."""
     try:
         yield
     except SparkEosError:
@@ -293,7 +293,7 @@ def _checkpoint_at(location: str) -> Iterator[None]:
 class _RemoteBatches:
     """The query's function on Connect: notes the server's id of each batch, and signs errors."""
 
-    # Pickled together with the sink that a function of the user's own calls, so both end up in one
+    # Spark pickles this together with the sink that a user's function calls, so both end up in one
     # process. A copy of a sink by itself starts nothing.
 
     def __init__(self, batches: SinkBatches, function: BatchFunction) -> None:
@@ -313,7 +313,7 @@ class _RemoteBatches:
 
 
 class _CallsSink:
-    """A function of the user's own, which must write each batch, even the last one."""
+    """A user's function, which must write each batch, even the last one."""
 
     def __init__(self, function: BatchFunction, batches: SinkBatches) -> None:
         self._function = function
@@ -327,13 +327,13 @@ class _CallsSink:
 def _complete_logs(files: LogFiles, *, every_batch: bool) -> None:
     """Complete an offset log that Spark has written asynchronously."""
     # Spark logs each batch's offsets before the batch, and its end after it, which takes half the
-    # time of a batch of 100 rows. Asynchronously, Spark logs once a second. After a crash, Spark
-    # divides what it has not logged into other batches; rows that are written are skipped, since
-    # the group's offsets were committed with them.
+    # time of a batch of 100 rows. With asynchronous tracking, Spark logs once a second. After a
+    # crash, Spark divides the records that it has not logged into other batches. Rows that are
+    # already written are skipped, because the group's offsets were committed with them.
     added = complete_logs(files, every_batch=every_batch)
     if added is not None:
         logger.info(
-            "checkpoint %s: batch %d added to the offset log, since Spark had tracked the "
+            "checkpoint %s: batch %d added to the offset log, because Spark had tracked the "
             "query's progress asynchronously",
             files.location,
             added,

@@ -78,7 +78,7 @@ class GroupProgress:
 
     @cached_property
     def known(self) -> KnownPartitions:
-        """What the offsets' metadata says, without positions, which are for monitoring only."""
+        """The facts in the offsets' metadata, without positions, which are for monitoring only."""
         return KnownPartitions.of(
             {p: offset for p, offset in self.committed.items() if not is_position(offset.metadata)}
         )
@@ -144,5 +144,5 @@ def no_progress(group_id: str, more: str = "") -> ConfigurationError:
     """Return the error for a group without an offset of a mirrored query."""
     return ConfigurationError(
         f"group {group_id!r} has no offset of a mirrored query: check --group-id, and that "
-        f"--bootstrap-servers leads to the target cluster{more}"
+        f"--bootstrap-servers points to the target cluster{more}"
     )

@@ -61,8 +61,8 @@ class Status:
             transactions of other or unknown clients: nobody reads past these transactions with
             read_committed.
         cluster: The brokers' versions.
-        silent: Brokers that do not answer, such as ``2 (host:9092)``. What only they know, open
-            transactions and the ends of partitions, is missing here.
+        silent: Brokers that do not answer, such as ``2 (host:9092)``. The open transactions and
+            partition ends that only these brokers know are missing here.
     """
 
     group_id: str
@@ -208,7 +208,7 @@ def _status(
     others = tuple(
         blocked
         for blocked in held_back(connections, ends, deadline, silent)
-        # Compare the id, since a running query has begun other transactions meanwhile.
+        # Compare the id, because a running query may have begun other transactions meanwhile.
         if blocked.transaction is None or not own.fullmatch(blocked.transaction.transactional_id)
     )
     partitions = [

@@ -373,7 +373,7 @@ def test_an_older_checkpoint_is_refused_until_offsets_are_set(
     runs.checkpoint.clear()
     runs.checkpoint.update(older)
     with _again(runs) as runs:
-        with pytest.raises(errors.CheckpointError, match="an older checkpoint was put back"):
+        with pytest.raises(errors.CheckpointError, match="an older checkpoint was restored"):
             runs.batch()
         written = len(staged.values())
     _set_offsets(staged, dict.fromkeys(range(_BUCKETS + 1), 0))
@@ -408,7 +408,7 @@ def test_a_bucket_without_an_offset_names_the_unknown_batch(staged: Flow) -> Non
     until(lambda: staged.members() == [], lambda: "the members to leave")
     lost = TopicPartition(progress_topic(staged), 1)
     delete_offsets(staged.bootstrap_servers, staged.group_id, [lost])
-    words = f"no committed offset for {lost}, although .* whether batch 1 was written is not known"
+    words = f"no committed offset for {lost}, although .* not known whether batch 1 was written"
     _refuses(runs, errors.OffsetsLostError, words)
 
 

@@ -66,7 +66,7 @@ def test_offsets_set_to_0_let_an_older_checkpoint_go_on(
         _run(spark, flow)
     # Some of them only: the others are positions in a copy that nobody knows any more.
     _set_offsets(flow, {0: 1 << 32})
-    with pytest.raises(Exception, match="knows no copy of batch 1"):
+    with pytest.raises(Exception, match="names no copy of batch 1"):
         _run(spark, flow)
     assert _numbers(flow) == Counter(range(3 * _BATCH))
     _set_offsets(flow, dict.fromkeys(range(3), 0))

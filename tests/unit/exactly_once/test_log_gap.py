@@ -43,5 +43,5 @@ def test_logs_of_another_kind_are_left_alone() -> None:
 
 
 def test_what_can_not_be_completed() -> None:
-    with pytest.raises(CheckpointError, match="batch 17 and of none before it"):
+    with pytest.raises(CheckpointError, match="batch 17, but of no earlier batch"):
         complete_logs(_files([17], []), every_batch=True)

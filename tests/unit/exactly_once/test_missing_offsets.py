@@ -100,7 +100,7 @@ def test_refused(evidence: Evidence, batch: _Batch, because: str) -> None:
 @pytest.mark.parametrize(
     ("evidence", "committed", "because"),
     [
-        (_evidence(_MAY_LAG), {_0: 5}, "with asynchronous_progress more may be written than the"),
+        (_evidence(_MAY_LAG), {_0: 5}, "with asynchronous_progress, more may be written than the"),
         (_evidence(_READ, begun_now=False), {_0: 5}, "batch 1, from 5 to 8, was begun"),
         # An older checkpoint was put back: the group is beyond its batch, or in the middle of one
         # that nothing is written of, by this checkpoint.
@@ -113,7 +113,7 @@ def test_what_the_checkpoint_says_beside_the_refusal(
 ) -> None:
     with pytest.raises(OffsetsLostError, match=because) as refused:
         evidence.initial_offsets(_LOST.range, committed)
-    assert "By this checkpoint's batches, everything below 5 is written." in str(refused.value)
+    assert "According to this checkpoint, everything below 5 is written." in str(refused.value)
 
 
 def test_only_restored_offsets_are_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -58,7 +58,7 @@ def test_a_batch_that_follows_the_one_staged_last(last: StagedBatch, batch: int)
         ),
         (_staged(3, fingerprint="0" * 16), 3, 3, CheckpointError, "from other source offsets"),
         (_staged(3), 2, 3, FencedByNewerRunError, "gone on to batch 3 meanwhile"),
-        (_staged(3), 2, 2, CheckpointError, "is at batch 2: an older checkpoint was put back"),
+        (_staged(3), 2, 2, CheckpointError, "is at batch 2: an older checkpoint was restored"),
         (_staged(3), 5, 5, CheckpointError, "is at batch 5: batches between them were not written"),
     ],
 )
@@ -94,8 +94,8 @@ def test_offsets_that_a_run_has_committed(last: StagedBatch | None, committed: P
         (None, -1, 0, "the staged commit of group 'group' was lost"),
         (_staged(2), 0, -1, "committed progress-1 up to .* the batch before it is not fully"),
         (_staged(3), 0, -1, "committed progress-1 up to .* the batch before it is not fully"),
-        (_staged(2), 0, 1, "committed progress-1 up to .* knows no copy of batch 3"),
-        (None, 0, 1, "committed progress-1 up to .* knows no copy of batch 3"),
+        (_staged(2), 0, 1, "committed progress-1 up to .* names no copy of batch 3"),
+        (None, 0, 1, "committed progress-1 up to .* names no copy of batch 3"),
     ],
 )
 def test_offsets_that_no_run_has_committed(
