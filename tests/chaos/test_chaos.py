@@ -145,7 +145,7 @@ def test_every_mutation_has_its_place_in_the_code(name: str, tmp_path: Path) -> 
     assert changed == set(re.findall(r"^\+\+\+ b/(\S+)$", patch, re.MULTILINE)) != set()
 
 
-def test_every_mutation_is_to_be_found_out() -> None:
+def test_every_mutation_must_be_detected() -> None:
     patches = {path.stem for path in (_TESTS / "chaos" / "mutations").glob("*.patch")}
     assert {*MUTATIONS, *FOUND_BY_TESTS} == patches
     assert not MUTATIONS.keys() & FOUND_BY_TESTS.keys()
@@ -156,7 +156,7 @@ def test_every_mutation_is_to_be_found_out() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND_BY_TESTS)
-def test_what_no_trial_finds_out_a_test_does(name: str, tmp_path: Path) -> None:
+def test_mutations_that_no_trial_detects_fail_a_test(name: str, tmp_path: Path) -> None:
     project = mutated(name, tmp_path)
     # Not python -m pytest, which would take the package of the current directory.
     pytest_itself = str(Path(sys.executable).with_name("pytest"))

@@ -22,7 +22,7 @@ def _judged(**found: Any) -> Proof:
     return judged("a", replace(_CLEAN, **found))
 
 
-def test_a_violated_invariant_finds_out() -> None:
+def test_a_violated_invariant_detects_a_breakage() -> None:
     proof = _judged(violations=[_NOT_NAMED, _DOUBLED], stuck="nothing was committed for 150 s")
     assert proof.found == _DOUBLED
     assert str(proof).startswith("a (late-offsets): found out: invariant violated: no output is")
@@ -39,7 +39,7 @@ def test_a_violated_invariant_finds_out() -> None:
     ],
     ids=["nothing", "stuck", "only a promise", "the harness", "the harness, too"],
 )
-def test_nothing_else_does(found: dict[str, Any], why: str) -> None:
+def test_nothing_else_detects_a_breakage(found: dict[str, Any], why: str) -> None:
     proof = _judged(**found)
     assert proof.found is None
     assert proof.why_not.startswith(why)

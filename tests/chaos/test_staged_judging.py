@@ -138,7 +138,7 @@ def test_a_missing_copy_that_the_staged_commit_names(tmp_path: Path) -> None:
     assert files.missing_copies(_staged_commit(StagedBatch("q", 1, None, 0, 2, "0" * 16))) == []
 
 
-def test_one_alone_stops_at_a_place(tmp_path: Path) -> None:
+def test_only_one_process_stops_at_a_place(tmp_path: Path) -> None:
     assert not obeys(tmp_path, BEFORE_SWEEP)
     for _ in range(2):
         ask(tmp_path, BEFORE_SWEEP)

@@ -65,7 +65,7 @@ def test_no_public_error_is_without() -> None:
 
 
 @pytest.mark.parametrize("code", _entries())
-def test_an_entry_says_cause_check_and_cure(code: str) -> None:
+def test_an_entry_has_cause_check_and_remedy(code: str) -> None:
     lines = _entries()[code].strip().splitlines()[2:5]
     assert all(line.startswith(part) for line, part in zip(lines, _PARTS, strict=True))
     assert all(len(line) > len(part) for line, part in zip(lines, _PARTS, strict=True))

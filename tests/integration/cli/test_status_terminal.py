@@ -152,7 +152,7 @@ def test_watching_needs_no_seconds_and_a_terminal_neither(far_flow: Flow, tmp_pa
 
 
 @pytest.mark.parametrize("seconds", ["0", "soon"])
-def test_intervals_that_are_none(flow: Flow, seconds: str) -> None:
+def test_invalid_intervals(flow: Flow, seconds: str) -> None:
     result = run("status", flow, "--watch", seconds)
     assert result.exit_code == 2
     assert "--watch" in result.stderr

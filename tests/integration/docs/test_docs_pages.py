@@ -383,7 +383,7 @@ _WRITTEN: dict[str, dict[str, list[str]]] = {
 }
 
 
-def test_what_queries_of_pages_write_is_looked_at() -> None:
+def test_the_output_of_queries_on_pages_is_checked() -> None:
     with_queries = {
         page
         for page in PAGES

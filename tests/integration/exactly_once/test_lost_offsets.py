@@ -423,7 +423,7 @@ def test_offsets_of_idle_partitions_outlive_their_retention(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_an_offset_that_was_set_hides_no_lost_one_beside_it(flow: Flow) -> None:
+def test_an_offset_that_was_set_hides_no_other_lost_offset(flow: Flow) -> None:
     other = f"{flow.source}-b"
     flow.broker.create_topic(other, 1)
     with running(flow) as runs:

@@ -188,7 +188,7 @@ def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
         _refuses(flow, ConfigurationError, "of cluster 'elsewhere', and source_kafka", left)
 
 
-def test_the_cluster_itself_is_no_other_one(
+def test_the_source_cluster_must_not_be_the_target_cluster(
     new_mirrored_flow: Callable[..., MirroredFlow], embedded_kafka: EmbeddedKafka
 ) -> None:
     # As a relay from a topic to itself, it would copy its own rows for ever.

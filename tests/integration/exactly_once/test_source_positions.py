@@ -142,7 +142,7 @@ def test_positions_that_have_not_moved_are_not_published_again(
     assert counts == [1, 1, 2]
 
 
-def test_a_source_in_another_cluster_is_looked_after_there(mirrored_flow: MirroredFlow) -> None:
+def test_a_source_in_another_cluster_is_checked_there(mirrored_flow: MirroredFlow) -> None:
     """And it has no positions here, since the topic is elsewhere."""
     flow = mirrored_flow
     flow.broker.create_topic(progress_topic(flow), _BUCKETS + 1)

@@ -392,7 +392,7 @@ def test_an_older_checkpoint_is_refused_until_offsets_are_set(
     ],
     ids=["the staged commit", "a file's"],
 )
-def test_offsets_that_somebody_has_set_are_refused(
+def test_offsets_set_by_another_client_are_refused(
     staged: Flow, offsets: dict[int, int], words: str
 ) -> None:
     with staged_run(staged) as runs:

@@ -149,7 +149,7 @@ def test_incomplete_ones_end_the_replay_or_are_left_out(
 
 
 @pytest.mark.parametrize("fault", ["refused", "incomplete"])
-def test_what_fails_again_is_a_dead_letter_again(flow: Flow, topic: str, fault: str) -> None:
+def test_a_row_that_fails_again_is_a_dead_letter_again(flow: Flow, topic: str, fault: str) -> None:
     small = f"small-{flow.name}"
     flow.broker.create_topic(small, 1, {"max.message.bytes": "10000"})
     write_dead_letters(flow, [0])

@@ -41,7 +41,7 @@ def topics(settings: dict[str, Any]) -> set[str]:
 
 @pytest.mark.parametrize("tls", [True, False])
 @pytest.mark.parametrize("mechanism", _BY_PASSWORD)
-def test_a_user_gets_in_by_password_and_by_no_other(
+def test_only_the_users_own_password_is_accepted(
     secured: Secured, mechanism: str, *, tls: bool
 ) -> None:
     assert topics(secured.sasl(mechanism, tls=tls)) is not None

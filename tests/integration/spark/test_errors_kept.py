@@ -222,7 +222,7 @@ def test_another_job_ends_at_a_bad_row(flow: Flow, spark_eos_session: SparkSessi
 
 
 @pytest.mark.slow
-def test_who_looks_at_an_error_may_leave_it_out(
+def test_a_query_may_inspect_and_leave_out_errors(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     dlq = create_dead_letter_topic(flow)

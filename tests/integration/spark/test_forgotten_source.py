@@ -104,7 +104,7 @@ def test_a_narrow_query_is_not_staged_for_want_of_source(
     assert "set delivery='staged'" in info.value.text
 
 
-def test_nor_is_one_that_reads_another_cluster(
+def test_a_query_of_another_cluster_is_not_staged_either(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession
 ) -> None:
     options = mirrored_flow.options()
@@ -113,7 +113,9 @@ def test_nor_is_one_that_reads_another_cluster(
     assert _delivery(spark_eos_session, options, mirrored_flow.source, "_as_read") == "mirrored"
 
 
-def test_nor_where_a_function_drops_the_column(flow: Flow, spark_eos_session: SparkSession) -> None:
+def test_a_query_is_not_staged_if_a_function_drops_source(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
     flow.produce(["a"])
 
     def call(sink: ExactlyOnceSink, rows: DataFrame, number: int) -> None:

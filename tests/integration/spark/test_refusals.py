@@ -115,7 +115,7 @@ def test_pipelines(
 
 
 @pytest.mark.parametrize("hint", ["merge", "shuffle_hash", "shuffle_replicate_nl"])
-def test_a_join_that_shuffles_has_a_cure(
+def test_a_join_that_shuffles_is_refused_with_a_remedy(
     refused: Flow, spark_eos_session: SparkSession, hint: str
 ) -> None:
     """The user wrote neither the sort nor the shuffle."""

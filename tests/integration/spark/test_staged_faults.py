@@ -231,7 +231,7 @@ def test_progress_partitions_added_to_a_started_batch(
         pytest.param("staged", 90, "PATH_NOT_FOUND", id="and its copy is swept"),
     ],
 )
-def test_a_driver_that_wakes_up_beside_its_successor(
+def test_a_driver_wakes_up_while_its_successor_runs(
     flow: Flow, tmp_path: Path, point: str, records: int, error: str
 ) -> None:
     flow.produce(map(record, range(records)))

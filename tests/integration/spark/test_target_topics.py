@@ -106,7 +106,7 @@ def test_the_sources_own_topic_is_no_target(flow: Flow, queries: Queries, shape:
 
 
 @pytest.mark.parametrize("shape", ["_as_read", "_shuffled", IN_A_FUNCTION])
-def test_nor_is_it_in_another_cluster(
+def test_rows_do_not_go_back_in_another_cluster_either(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, shape: str
 ) -> None:
     """A topic of the same name may exist, and rows would go there instead of `topic`."""

@@ -200,7 +200,9 @@ def _found_by_another_reader(
 
 
 @pytest.mark.parametrize("option", ["topic", "progress_topic"])
-def test_nor_is_it_found_by_another_reader(queries: Queries, flow: Flow, option: str) -> None:
+def test_another_reader_must_not_find_the_querys_own_topic(
+    queries: Queries, flow: Flow, option: str
+) -> None:
     own = f"own-{flow.name}"
     flow.broker.create_topic(own, 1)
     options = {**flow.options(), option: own}

@@ -107,7 +107,7 @@ def test_dead_letters_of_topics_that_are_not_inputs(flow: Flow) -> None:
         assert note.endswith(": 1")
 
 
-def test_positions_that_are_none_are_outputs_of_no_input(flow: Flow) -> None:
+def test_invalid_positions_are_outputs_of_no_input(flow: Flow) -> None:
     topic, writer = create_dead_letter_topic(flow), Writer(flow)
     fill(flow)
     writer.write(ALL)
@@ -120,7 +120,7 @@ def test_positions_that_are_none_are_outputs_of_no_input(flow: Flow) -> None:
     assert max(len(detail) for *_, detail in examples(found, Kind.PHANTOM)) < 200
 
 
-def test_numbers_of_outputs_that_are_none(flow: Flow) -> None:
+def test_invalid_numbers_of_outputs(flow: Flow) -> None:
     fill(flow, expect={(0, 0): b"9" * 19})
     with pytest.raises(VerificationError, match="header 'expect' is not a number of outputs"):
         look(flow, expect_header="expect", group_id=None)

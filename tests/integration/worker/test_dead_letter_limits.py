@@ -67,7 +67,7 @@ def test_those_of_earlier_transactions_count(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize(("after", "dead_letters", "others"), [("xx", 4, False), ("x.", 3, True)])
-def test_rows_that_come_after_too_many_are_looked_at(
+def test_rows_after_too_many_dead_letters_are_still_checked(
     flow: Flow, after: str, dead_letters: int, *, others: bool
 ) -> None:
     outcome = _write(flow, "xx", after, allowed=1, max_transaction_records=2)

@@ -359,7 +359,7 @@ def test_a_token_is_made_when_librdkafka_asks(more: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("given", [None, ("token", 1.0), ("token", 2e9, "a", 7)])
-def test_a_token_that_is_none_is_reported(given: Any) -> None:
+def test_an_invalid_token_is_reported(given: Any) -> None:
     errors: list[KafkaError] = []
 
     def make(_config: str) -> Any:

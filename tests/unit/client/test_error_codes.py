@@ -41,7 +41,7 @@ _ROWS = {
 
 
 @pytest.mark.parametrize("row", _ROWS)
-def test_each_row_has_its_verdict_beside_one_that_is_accepted(row: str) -> None:
+def test_each_row_has_its_verdict_next_to_an_accepted_one(row: str) -> None:
     codes = {
         TopicPartition("orders", 0): 0,
         TopicPartition("orders", 1): int(row.partition(" ")[0]),

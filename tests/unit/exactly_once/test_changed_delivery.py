@@ -35,7 +35,7 @@ _SHUFFLE = "the query holds a shuffle (Exchange in its plan)"
         (STAGED, MIRRORED, "", "set delivery='staged', with the checkpoint it had;"),
     ],
 )
-def test_the_cure_is_one_that_helps(noted: str, wanted: str, why: str, cure: str) -> None:
+def test_the_suggested_remedy_helps(noted: str, wanted: str, why: str, cure: str) -> None:
     text = str(changed_delivery(noted, wanted, why))
     assert cure in text
     assert text.count("set delivery=") == cure.count("set delivery=")
@@ -61,7 +61,7 @@ def test_every_change_is_refused(noted: str, wanted: str) -> None:
             check_marker(marker, wanted)
 
 
-def test_one_alone_depends_on_the_groups_offsets() -> None:
+def test_only_one_change_depends_on_the_groups_offsets() -> None:
     whose = ("group", "a", "z", None)
     cases = product(whose, _DELIVERIES, _DELIVERIES, (0, 1))
     assert [

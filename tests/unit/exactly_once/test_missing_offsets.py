@@ -108,7 +108,7 @@ def test_refused(evidence: Evidence, batch: _Batch, because: str) -> None:
         (_evidence(_READ), {_0: 6}, "the group's other offsets lie past the checkpoint's"),
     ],
 )
-def test_what_the_checkpoint_says_beside_the_refusal(
+def test_the_refusal_includes_what_the_checkpoint_says(
     evidence: Evidence, committed: Positions, because: str
 ) -> None:
     with pytest.raises(OffsetsLostError, match=because) as refused:

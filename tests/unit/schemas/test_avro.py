@@ -596,7 +596,7 @@ def test_narrower_columns_and_those_with_defaults_fit() -> None:
         ({"a": "no uuid"}, record(("a", fixed(16, logicalType="uuid"))), "a text is not a UUID"),
     ],
 )
-def test_a_row_that_can_not_be_written_costs_itself(value: Any, text: Any, words: str) -> None:
+def test_a_row_that_can_not_be_written_costs_only_itself(value: Any, text: Any, words: str) -> None:
     made = encoded([None, value, None], text)
     assert made.errors.keys() == {1}
     assert words in made.errors[1]

@@ -253,7 +253,7 @@ def test_an_enum_without_symbols_is_an_error_of_each_record() -> None:
     assert [*decoded.errors] == [0, 1]
 
 
-def test_a_schema_that_is_none_is_read_one_by_one() -> None:
+def test_an_invalid_schema_is_read_one_by_one() -> None:
     of = format_of(schema([{"type": "record", "name": "A"}]))
     expected = Format.decoder(of, of)(pa.array([b"", b"\0", None], pa.binary()))
     decoded = of.decoder(of)(pa.array([b"", b"\0", None], pa.binary()))

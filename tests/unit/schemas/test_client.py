@@ -217,7 +217,7 @@ def test_references_come_with_their_schema_the_deepest_first(registry: StubRegis
     assert found.references == (("shop.Sum", "Sum"), ("shop.Line", "Line"))
 
 
-def test_an_answer_that_drips_is_waited_for_as_long_as_none() -> None:
+def test_a_dripping_answer_gets_no_more_time_than_none() -> None:
     def drip(request: Request) -> None:
         for byte in b"HTTP/1.1 200 OK\r\nx: " + b"x" * 100:
             request.wfile.write(bytes([byte]))

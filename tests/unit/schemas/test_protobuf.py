@@ -388,7 +388,7 @@ def _struct(columns: dict[str, T.DataType]) -> T.StructType:
         ("optional google.protobuf.StringValue w = 7;", b"\x3a\x02\x08\x01", "value (field 1)"),
     ],
 )
-def test_values_that_are_none_of_their_fields_are_not_lost(
+def test_values_of_the_wrong_type_for_their_fields_are_not_lost(
     fields: str, message: bytes, text: str
 ) -> None:
     own = schema(

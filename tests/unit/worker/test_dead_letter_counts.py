@@ -22,12 +22,12 @@ def test_the_limit(most: float, records: int, limit: int) -> None:
 
 
 @pytest.mark.parametrize("most", [-1, 1.5, -0.1, True, "5", None])
-def test_limits_that_are_none(most: Any) -> None:
+def test_invalid_limits(most: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"dead_letters\.limit"):
         DeadLetters("dlq", limit=most)
 
 
-def test_other_settings_that_are_none() -> None:
+def test_other_invalid_settings() -> None:
     with pytest.raises(ConfigurationError, match=r"dead_letters\.headers is 'x'.*'streams'"):
         grouped({"dead_letter_topic": None, "dead_letter_headers": "x"})
     with pytest.raises(ConfigurationError, match=r"dead_letters\.topic"):
