@@ -281,8 +281,8 @@ class OffsetLog:
 class LogFiles(Files, Protocol):
     """The file operations for completing Spark's own logs in a checkpoint."""
 
-    # Spark always needs such a copy: whatever its options are, it reads the entry of the batch before
-    # the last one, and no mode with availableNow does without that entry.
+    # Spark needs such a copy: whatever its options are, it reads the entry of the batch before the
+    # last one, and no mode with availableNow does without that entry.
 
     def copy_file(self, source: str, target: str) -> None:
         """Create a file with another file's text; it appears complete or not at all."""

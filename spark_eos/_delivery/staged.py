@@ -71,7 +71,7 @@ class StagedFiles(Protocol):
 
 
 class StagedDelivery(Delivery):
-    """Stages batches in files; the progress topic records the files that count, and their progress."""
+    """Stages batches in files; the progress topic records which files count, and their progress."""
 
     name = STAGED
     why = "it suits any query"
