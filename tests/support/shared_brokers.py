@@ -21,7 +21,7 @@ from spark_eos.testing.broker_admin import admin_client
 from spark_eos.testing.broker_properties import Ports
 
 _Known = tuple[Ports, int, Path]
-"""What another process has to know about a broker: its ports, its process id and its log."""
+"""What other processes need to know about a broker: its ports, process id and log."""
 _Find = Callable[[str], _Known]
 _FIND = pytest.StashKey[_Find]()
 _ADDRESS = "shared_brokers"

@@ -18,19 +18,19 @@ CHECKS: Final = 0 if _BY_ID else 1
 """How often source topics are looked up once offsets are sent: only if these go by name."""
 
 STALE_EPOCH: Final = Code.STALE_MEMBER_EPOCH if _BY_ID else Code.ILLEGAL_GENERATION
-"""What the run's brokers call a wrong member epoch in TxnOffsetCommit."""
+"""The run's brokers' error for a wrong member epoch in TxnOffsetCommit."""
 
 _SPARK_4_2: Final = Version(pyspark.__version__) >= Version("4.2")
 
 HIDES_OPTIONS: Final = _SPARK_4_2
-"""Whether plans of streams that are not started show no secret options (docs/security.md)."""
+"""True if plans of streams that are not started hide secret options (docs/security.md)."""
 
 needs_redacted_plans = pytest.mark.skipif(
     not HIDES_OPTIONS,
     reason="Spark 4.0 and 4.1 show all options of a stream that is not started in its plan",
 )
 CLOSES_SOCKETS: Final = _SPARK_4_2
-"""Whether PySpark itself closes those of `DataFrame.collect`."""
+"""True if PySpark itself closes the sockets of `DataFrame.collect`."""
 
 needs_closed_sockets = pytest.mark.skipif(
     not CLOSES_SOCKETS, reason="PySpark 4.0 and 4.1 leave sockets open"

@@ -291,7 +291,7 @@ def _judged(
     partitions: Collection[int],
     topic: str | None = None,
 ) -> list[tuple[bool, int]]:
-    """Whether the rule allows committing each partition, and the broker's answer."""
+    """Return whether the rule allows committing each partition, with the broker's answer."""
     topic_id, member = group.topic_ids[topic or group.source], group.members[name]
     codes = group.codes(name, epoch, partitions, topic)
     return [(may_commit(member, (topic_id, p), epoch), code) for p, code in codes.items()]

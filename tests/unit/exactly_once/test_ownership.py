@@ -1,4 +1,4 @@
-"""Whether a group's offsets belong to another query, according to their texts."""
+"""Recognizing another query's offsets by their texts."""
 
 from dataclasses import replace
 

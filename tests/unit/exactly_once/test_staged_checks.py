@@ -1,4 +1,4 @@
-"""Whether a checkpoint and a group's staged commit belong together."""
+"""Checks that a checkpoint and a group's staged commit belong together."""
 
 import pytest
 
