@@ -256,7 +256,7 @@ class PlanReader:
 
 
 def task_count(frame: DataFrame) -> int:
-    """Return the number of tasks in which a frame without a shuffle runs."""
+    """Return how many tasks run a frame without a shuffle."""
     return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
 
 

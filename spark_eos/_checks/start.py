@@ -100,7 +100,7 @@ class Start:
         return what in self._results
 
     def handed_over(self) -> "Start":
-        """Return a start for a run with these connections and results; this one opens new ones."""
+        """Return a run's start that takes over all connections and results; open new ones here."""
         taken = Start(self._settings)
         with self._lock:
             self._renew_if_too_old()

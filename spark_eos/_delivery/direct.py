@@ -107,7 +107,7 @@ class DirectDelivery(Delivery):
         what = ownership_change(
             self.owner(batch),
             owners,
-            # A run that was not allowed to use the group has left a marker.
+            # If an earlier run was not allowed to use the group, it has left a marker.
             new=begun and batch.id == 0 and (bool(owners) or marker.group_id is None),
         )
         if not what:

@@ -116,7 +116,7 @@ class _TaskWriter:
         self._held: SourceRows | None = None
         self._status = task_report.WRITTEN
         self._reason: str | None = None
-        # Committed dead letters, and dead letters from the first transaction that has too many.
+        # Dead letters that were committed, and dead letters since a transaction had too many.
         self._dead = DeadLetterTally()
         self._dead_over_limit = DeadLetterTally()
         # The limit of the partitions seen so far.

@@ -229,7 +229,7 @@ class Connections:
         if node is not None:
             return node
         request = FindCoordinatorRequest(coordinator_keys=[key], key_type=int(kind))
-        # A coordinator that was replaced, but is cut off and doesn't know, names itself forever.
+        # A replaced coordinator that is cut off, and doesn't know it, keeps naming itself.
         avoided = self._forgotten.get((kind, key))
         answer = self.send(request, deadline, avoided=avoided).coordinators[0]
         if answer.error_code in _RETRY_HERE | _RETRY_ELSEWHERE:

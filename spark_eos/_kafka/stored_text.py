@@ -1,8 +1,8 @@
 """The texts that outlive a run, in committed offsets and checkpoint markers; no I/O."""
 
 # Each text is a JSON object with the number of its format. Another client may have written an
-# offset's text, so its size is checked before it is parsed, and each field must have a form that is
-# written here.
+# offset's text, so its size is checked before it is parsed, and each field must have a form that
+# this module writes.
 
 import base64
 import hashlib

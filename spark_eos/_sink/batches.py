@@ -135,7 +135,7 @@ class SinkRun:
             raise
 
     def abandon(self) -> None:
-        """End the run without leaving the group, for a newer run that takes its members over."""
+        """End the run without leaving the group, so that a newer run can take over its members."""
         if not self.ended:
             self.ended = True
             self._run.abandon()

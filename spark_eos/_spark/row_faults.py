@@ -35,7 +35,7 @@ _GROUPS: Final = getattr(builtins, "BaseExceptionGroup", ())  # not in Python 3.
 def not_of_row(
     error: BaseException, row_errors: tuple[type[Exception], ...] = ()
 ) -> BaseException | None:
-    """Return the first of an error and its causes that may not be a row's fault, if any."""
+    """Return the first exception, among an error and its causes, that may be no row's fault."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:

@@ -189,7 +189,7 @@ class RecordSender:
         self._failure = _Failure(KafkaError(record.code), rank, record.number, record.topic)
 
     def _refuse(self, number: int, topic: str, error: KafkaError, *, alone: bool) -> None:
-        """Raise why librdkafka refuses a record, unless its queue is full of other records."""
+        """Raise an error for a refused record; return if other records just fill the queue."""
         what = f"{self._row(number)[0]}, for topic {topic!r}"
         if error.code() == KafkaError._QUEUE_FULL:
             if not alone:

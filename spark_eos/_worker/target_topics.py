@@ -147,7 +147,7 @@ class TargetTopics:
         self._seen = {}
 
     def add(self, topics: dict[str, TopicInfo]) -> None:
-        """Remember topics as they are; topics that were written to before stay unchanged."""
+        """Remember topics as they are now, unless the transaction has already written to them."""
         for name, topic in topics.items():
             self._seen.setdefault(name, topic)
 
