@@ -84,6 +84,7 @@ _OTHERS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_others_are_left_to_another_replay(flow: Flow) -> None:
     write_dead_letters(flow, [0, 1])
     for number, fields in enumerate(_OTHERS):
@@ -148,7 +149,7 @@ def test_incomplete_ones_end_the_replay_or_are_left_out(
     assert flow.values(flow.source) == ["value 0", "value 4"]
 
 
-@pytest.mark.parametrize("fault", ["refused", "incomplete"])
+@pytest.mark.parametrize("fault", ["refused", pytest.param("incomplete", marks=pytest.mark.slow)])
 def test_a_row_that_fails_again_is_a_dead_letter_again(flow: Flow, topic: str, fault: str) -> None:
     small = f"small-{flow.name}"
     flow.broker.create_topic(small, 1, {"max.message.bytes": "10000"})
@@ -177,6 +178,7 @@ def test_a_row_that_fails_again_is_a_dead_letter_again(flow: Flow, topic: str, f
     assert len(flow.values(small)) == (2 if fault == "refused" else 1)
 
 
+@pytest.mark.slow
 def test_a_partition_that_is_gone(flow: Flow) -> None:
     write_dead_letters(flow, [0], partition="77")
     failed = replay(flow)
@@ -202,6 +204,7 @@ def test_bad_arguments(flow: Flow, more: list[str], status: int, text: str) -> N
     assert text in refused.output
 
 
+@pytest.mark.slow
 def test_topics_with_long_names(flow: Flow) -> None:
     names = [f"{initial}-{flow.name}".ljust(120, initial) for initial in "sd"]
     for name in names:

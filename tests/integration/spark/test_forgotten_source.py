@@ -113,6 +113,7 @@ def test_a_query_of_another_cluster_is_not_staged_either(
     assert _delivery(spark_eos_session, options, mirrored_flow.source, "_as_read") == "mirrored"
 
 
+@pytest.mark.slow
 def test_a_query_is_not_staged_if_a_function_drops_source(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
@@ -204,10 +205,10 @@ _OURS = f'{{"spark-eos":{FORMAT},"partitions":"0-32","topics":""}}'
 @pytest.mark.parametrize(
     "found",
     [
-        pytest.param(None, id="deleted"),
+        pytest.param(None, id="deleted", marks=pytest.mark.slow),
         pytest.param((0, ""), id="set by an operator"),
-        pytest.param((0, "mine"), id="another client's"),
-        pytest.param((1 << 32, _OURS), id="of a later batch"),
+        pytest.param((0, "mine"), id="another client's", marks=pytest.mark.slow),
+        pytest.param((1 << 32, _OURS), id="of a later batch", marks=pytest.mark.slow),
     ],
 )
 def test_offsets_that_prove_nothing_keep_the_query_staged(

@@ -148,7 +148,14 @@ def test_topics_that_spark_would_read_are_named_once(
 # What is written ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("written_by", ["target", "dead letters", "rows"])
+@pytest.mark.parametrize(
+    "written_by",
+    [
+        "target",
+        pytest.param("dead letters", marks=pytest.mark.slow),
+        pytest.param("rows", marks=pytest.mark.slow),
+    ],
+)
 def test_a_query_does_not_read_what_it_writes(api: Api, flow: Flow, written_by: str) -> None:
     """The topic is created, and written to, once the query has a checkpoint."""
     cases: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -285,7 +292,7 @@ def _check_refused(
     assert sorted(flow.values()) == sorted([*written, flow.source])
 
 
-@pytest.mark.parametrize("delivery", ["direct", "staged"])
+@pytest.mark.parametrize("delivery", ["direct", pytest.param("staged", marks=pytest.mark.slow)])
 def test_a_checkpoint_with_topics_that_do_not_match(api: Api, flow: Flow, delivery: str) -> None:
     other = f"old-{flow.source}"
     flow.broker.create_topic(other, 1)
@@ -311,7 +318,8 @@ def test_a_checkpoint_with_topics_that_are_not_named(
     _check_refused(api, flow, other, read, "in subscribe or assign", delivery=delivery)
 
 
-@pytest.mark.parametrize("delivery", ["direct", pytest.param("staged", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("delivery", ["direct", "staged"])
 def test_a_checkpoint_with_topics_that_are_written_to_now(
     api: Api, flow: Flow, delivery: str
 ) -> None:
@@ -321,6 +329,7 @@ def test_a_checkpoint_with_topics_that_are_written_to_now(
     _check_refused(api, flow, other, _by_pattern(f"{flow.source}.*"), "whole name", **options)
 
 
+@pytest.mark.slow
 def test_a_mirrored_checkpoint_with_topics_that_do_not_match(
     queries: Queries, mirrored_flow: MirroredFlow
 ) -> None:
