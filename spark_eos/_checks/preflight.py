@@ -1,7 +1,7 @@
 """Checks made before anything is written; each error says what to change."""
 
 # Each check is made once per start. Exactly-once does not depend on these checks: brokers check
-# every request again. The run itself asks for everything that exactly-once does depend on: topic
+# every request again. The run itself asks for everything that exactly-once depends on: topic
 # ids, group members, open transactions and offsets.
 
 import logging

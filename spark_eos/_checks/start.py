@@ -83,7 +83,7 @@ class Start:
             raise error.with_traceback(None) from None
 
     def deadline(self) -> Deadline:
-        """Return the time limit of a call before the run, from now on."""
+        """Start the deadline of a call before the run."""
         return self._settings.connect_deadline()
 
     def cached(self, what: Hashable, find_out: Callable[[], Result]) -> Result:

@@ -44,7 +44,7 @@ class StagedChecks:
         )
 
     def check_topic(self, known: KnownPartitions, why: str) -> None:
-        """Refuse a group whose progress is in another topic, or may be."""
+        """Refuse a group whose progress is, or may be, in another topic."""
         if topics := sorted({topic for topic, _ in known.staged} - {self._topic}):
             raise CheckpointError(
                 f"the group's staged batches are recorded in topic {topics[0]!r}, but "

@@ -187,7 +187,7 @@ class _TaskWriter:
                 task_report.FAILED,
                 f"source {arrived.source} has rows of offsets {arrived.first_offset} to "
                 f"{arrived.last_offset}, but the batch goes from {plan.start} to {plan.end - 1}: "
-                "the `source` column must be that of sink.read, and no other query may use the "
+                "the `source` column must come from sink.read, and no other query may use the "
                 "checkpoint",
             )
             self._leave_out(outcome)
@@ -223,7 +223,7 @@ class _TaskWriter:
                 self._check_dead_letters()
             else:
                 self._judge_left_out(part)
-        except Exception as error:  # noqa: BLE001 - reported, since Spark's retry would hide it
+        except Exception as error:  # noqa: BLE001 - Spark's retry would hide it
             self._fail(error, part.positions)
         if self._status != task_report.WRITTEN:
             self._leave_out(self._outcomes[part.partition])

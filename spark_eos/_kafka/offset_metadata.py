@@ -5,9 +5,9 @@
 # every offset's text lists the partitions of its topic that the group has known, ids of the group's
 # topics, and records that may not have been written. In a query that stages its batches, the text
 # in progress partition 0 describes the last staged batch. In a mirrored query, each text names the
-# source partition that its offset stands for. Every text also names the owner of the offsets, since
-# a group may be reused by mistake. The owner was added later, but older readers skip it, so the
-# format's number has not changed. `kafka-consumer-groups.sh --reset-offsets` clears the text:
+# source partition that its offset stands for. Every text also names the owner of the offsets,
+# because a group may be reused by mistake. The owner was added later, but older readers skip it, so
+# the format's number has not changed. `kafka-consumer-groups.sh --reset-offsets` clears the text:
 # an offset that an operator sets is used as it is.
 
 import uuid

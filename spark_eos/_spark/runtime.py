@@ -67,7 +67,7 @@ class QueryRuntime(ABC):
         atexit.register(leave)
 
     def batch(self, relation: str | None) -> AbstractContextManager[None]:
-        """Surround a batch: a stop may interrupt only its jobs. ``relation``: its id on Connect."""
+        """Protect a batch: a stop may interrupt only its jobs. ``relation``: its id on Connect."""
         # Spark's stop() interrupts a classic query's jobs, and waits for everything else.
         del relation
         return contextlib.nullcontext()

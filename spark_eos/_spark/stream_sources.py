@@ -31,10 +31,10 @@ _LEAVE: Final = (
     "checkpoint_location and the same group_id, or a staged query, once, with "
     "fail_on_data_loss=False"
 )
-_LEFT_BY_NAME: Final = f"To go on reading them, name them in subscribe or assign. {_LEAVE}"
+_LEFT_BY_NAME: Final = f"To keep reading them, name them in subscribe or assign. {_LEAVE}"
 _LEFT_BY_PATTERN: Final = (
     "subscribePattern must match a topic's whole name, and never selects the sink's topic, "
-    "dead_letters.topic or progress_topic. To go on reading them, let the pattern match them, or "
+    "dead_letters.topic or progress_topic. To keep reading them, let the pattern match them, or "
     f"write to other topics. {_LEAVE} and the names of the other topics in subscribe= instead of "
     "the pattern"
 )
@@ -175,7 +175,7 @@ def check_still_read(
     read = topics_read(sources)
     kafka_sources = [source for source in sources if source.format in _KAFKA]
     if not read.patterns and all(map(_loses_records, kafka_sources)):
-        # Spark goes on without the missing topics, and the user chose the names.
+        # Spark continues without the missing topics, and the user chose the names.
         return
     topics = log.topics()
     if left_out := topics - read.among(spark, topics):

@@ -71,9 +71,9 @@ class WriterSettings:
         return id_prefix(self.transactions.id_prefix, self.group_id)
 
     def group_deadline(self, at_most: float = math.inf) -> Deadline:
-        """Start the time limit of a call to the group, which is at most ``at_most`` seconds."""
+        """Start the deadline of a call to the group; ``at_most`` is in seconds."""
         return group_deadline(self.limits.group_timeout_ms, at_most)
 
     def connect_deadline(self) -> Deadline:
-        """Return the time limit, from now on, of a call that does not concern the group."""
+        """Start the deadline of a call that does not concern the group."""
         return Deadline(self.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
