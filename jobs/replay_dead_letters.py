@@ -85,8 +85,8 @@ def _incomplete() -> Column:
     "--all",
     "every",
     is_flag=True,
-    help="Also write dead letters of other topics and clusters, and of rows. By default, only "
-    "dead letters whose record was in the target are written.",
+    help="Also write dead letters of other topics and clusters, and of rows. By default, a "
+    "dead letter's record must have been in the target.",
 )
 @click.option(
     "--where",

@@ -131,8 +131,7 @@ class DeadLetters(_Options):
             1.0, a batch of more than five rows that all have the same error also ends the query.
         headers: Names of the headers that explain a dead letter: ``dlq`` (``__dlq.errors.*``),
             ``streams`` (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).
-        stacktrace: Whether to add the stack trace of an ``error`` that has one. A stack trace may
-            show values of records.
+        stacktrace: Whether to add an ``error``'s stack trace, if any. It may show records' values.
 
     Raises:
         ConfigurationError: A value can't be used.
@@ -170,7 +169,7 @@ class ProgressTopic(_Options):
     serves all queries of the cluster.
 
     Args:
-        name: Topic for a mirrored or staged query's progress; created if it is missing.
+        name: Topic for a mirrored or staged query's progress; created if missing.
         partitions: Number of partitions when the topic is created: one more than the number of
             tasks that may write a staged batch. Mirrored queries add the partitions that they need.
         replicas: Number of replicas when the topic is created; None for the brokers' default.

@@ -89,8 +89,8 @@ _source_bootstrap_servers_option: Final = click.option(
 )
 _source_kafka_options: Final = setting_options(
     "source-kafka",
-    "Like --kafka, but for the cluster to read from, to which no other settings apply.",
-    "Like --kafka-config, but for the cluster to read from.",
+    "Like --kafka, but for the source cluster, which gets no other settings.",
+    "Like --kafka-config, but for the source cluster.",
 )
 
 
