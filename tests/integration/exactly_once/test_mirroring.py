@@ -317,7 +317,7 @@ def test_a_topic_that_comes_back_goes_on_where_it_was(mirrored_flow: MirroredFlo
 def test_a_source_that_ends_below_what_was_read_ends_the_query(mirrored_flow: MirroredFlow) -> None:
     with mirrored_run(mirrored_flow, fail_on_data_loss=False) as runs:
         runs.batch(5, 5)
-        words = f"{mirrored_flow.source}-0 .* ends at 3, and .* new ones at offsets 3 to 4 "
+        words = f"{mirrored_flow.source}-0 .* ends at 3, and .* new records at offsets 3 to 4 "
         with pytest.raises(RecordsLostError, match=words):
             runs.batch(3, 9)
         runs.written_once(5, 5)
