@@ -3,7 +3,7 @@
 import warnings
 
 with warnings.catch_warnings():
-    # On Python 3.11 and 3.12, kafka-python uses functions of importlib.resources that were
-    # deprecated there, and later kept. A user's tests may run with -W error or show every warning.
+    # kafka-python uses functions of importlib.resources that Python 3.11 and 3.12 deprecate, but
+    # later versions don't. A user's tests may run with -W error or show every warning.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka  # noqa: F401

@@ -16,7 +16,7 @@ _Received = tuple[bytes, Exception | None]
 
 
 def _data_first(received: _Received) -> _Received:
-    # kafka-python drops data received right before the connection ends, such as the reason for it.
+    # kafka-python drops data received just before a connection ends, such as why it was refused.
     data, error = received
     return (data, None) if data else (data, error)
 

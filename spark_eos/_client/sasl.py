@@ -71,7 +71,7 @@ class Password:
 
 @dataclass(frozen=True)
 class TokenCallback:
-    """OAUTHBEARER with a token function that takes ``config``; Java needs a handler by the user."""
+    """OAUTHBEARER with a token function that takes ``config``; for Java, users set a handler."""
 
     module: str
     function: TokenFunction = field(repr=False)

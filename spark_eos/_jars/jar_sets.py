@@ -152,7 +152,7 @@ def unpack(archive: Path, target: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     # Don't let other users write there, whatever the umask.
     unfinished.mkdir(mode=0o755)
-    # Don't use tarfile's own filter, which is missing in Python before 3.10.12 and 3.11.4.
+    # Don't use tarfile's own filter: Python before 3.10.12 and 3.11.4 lacks it.
     with tarfile.open(archive) as members:
         for member in members:
             path = PurePosixPath(member.name)
@@ -189,7 +189,7 @@ def _mark(jar: LockedJar, directory: Path) -> list[object]:
 
 def _content_mark(directory: Path) -> str:
     """Return a hash of the names, sizes and times of an unpacked archive's files."""
-    directory.stat()  # raises if there is none
+    directory.stat()  # raises if the directory is missing
     marks = []
     for path in sorted(directory.rglob("*")):
         status = path.stat()

@@ -42,7 +42,7 @@ class Lock:
 
     name: str
     jars: tuple[LockedJar, ...]  # in class path order
-    pyspark: tuple[str, ...] = ()  # minor versions that Spark's Kafka source fits, such as 4.2
+    pyspark: tuple[str, ...] = ()  # minor versions that the Kafka source fits, such as 4.2
 
 
 def lock_names() -> list[str]:

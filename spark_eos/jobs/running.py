@@ -91,7 +91,7 @@ def _quiet_exit() -> None:
     atexit.register(_set_level_of_spark, "ERROR")
 
 
-# Only for programs that leave their process to this module. The end restores all handlers.
+# Only for programs that do nothing but run queries. All handlers are restored at the end.
 class StopSignals:
     """Handles SIGINT and SIGTERM: keeps the first or ends the program; the second ends it."""
 

@@ -23,7 +23,7 @@ def as_observers(on_batch: OnBatch | Iterable[OnBatch] | None) -> tuple[OnBatch,
 
 def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnBatch]) -> None:
     """Call the ``on_query`` methods of observers, in the process that has started the query."""
-    # With Spark Connect, copies of the observers are called with the batches in another process.
+    # With Spark Connect, another process calls copies of the observers after each batch.
     # The query's first batch may already be running, or be done.
     for observer in observers:
         on_query = getattr(observer, "on_query", None)

@@ -106,7 +106,7 @@ def text(cursor: Cursor) -> pa.Array:
 def _enum(writer: Any, reader: Any) -> Read:
     if not writer["symbols"]:
         raise OneByOne
-    # Symbols that the reader lacks become its default, or are errors.
+    # Symbols that the reader's enum lacks become its default, or are errors.
     kept = [symbol if symbol in reader["symbols"] else None for symbol in writer["symbols"]]
     symbols, unknown = pa.array(kept, pa.string()), np.array([symbol is None for symbol in kept])
 

@@ -38,7 +38,7 @@ class Pins:
         return None
 
     def write(self, pin: Registered) -> None:
-        """Pin a version from now on."""
+        """Pin a version for later runs."""
         directory = _directory(pin.subject)
         text = json.dumps({"format": FORMAT, "role": self._role, **asdict(pin)})
         last = self._last(pin.subject)

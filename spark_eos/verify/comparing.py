@@ -22,7 +22,7 @@ from spark_eos.verify.rows import ParquetRows, Row, TopicRows, shown
 from spark_eos.verify.verifier import check_arguments
 
 _TOPIC: Final = "topic:"
-# Keys of ``unjudged`` in the JSON document, and so part of the public interface.
+# Keys of ``unjudged`` in the JSON document, and therefore part of the public interface.
 _OUTPUTS_REMOVED: Final = "missing rows, where retention has removed outputs"
 _EXPECTED_REMOVED: Final = "surplus outputs, where retention has removed what was expected"
 _ELSEWHERE: Final = "keys in several partitions, of which no order says which value is the last"

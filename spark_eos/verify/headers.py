@@ -49,7 +49,7 @@ def dead_letter(headers: Iterable[tuple[str, bytes | None]]) -> Letter:
     last = reasons[-1]
     style = names[last].removesuffix(_REASON)
     values: dict[str, bytes] = {}
-    # Go from the reason forwards, then backwards, each time as far as the first gap.
+    # Search from the reason forwards, then backwards, each time up to the first gap.
     for around in (given[last:], given[:last][::-1]):
         for name, value in around:
             if not name.startswith(style) or name in values:

@@ -14,7 +14,7 @@ from spark_eos.verify.open_transactions import Settled
 from spark_eos.verify.partitions import Partitions, position_in
 from spark_eos.verify.questions import Records
 
-# Keys of ``unjudged`` in the JSON document, and so part of the public interface.
+# Keys of ``unjudged`` in the JSON document, and therefore part of the public interface.
 _OUTPUTS_REMOVED: Final = "missing outputs, where retention has removed outputs"
 _INPUTS_REMOVED: Final = "outputs without an input, where retention has removed inputs"
 _MARKERS_REMOVED: Final = (

@@ -17,7 +17,7 @@ from spark_eos.verify.records import Batch
 
 # Maximum number of outputs of one record; the sum over all records must fit into 64 bits.
 _MAX_EXPECTED: Final = (1 << 31) - 1
-# Maximum number of bytes of a header that errors and findings show.
+# Maximum number of bytes of a header shown in errors and findings.
 _SHOWN: Final = 100
 
 NoSourceRow = tuple[int, bytes | None]

@@ -19,7 +19,7 @@ from spark_eos.verify.partitions import position_in
 
 _OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _PAUSE: Final = 0.1
-# A key of ``unjudged`` in the JSON document, and so part of the public interface.
+# A key of ``unjudged`` in the JSON document, and therefore part of the public interface.
 _SILENT: Final = "brokers that do not answer, whose open transactions are unknown"
 _DENIED: Final = kafka_errors.TransactionalIdAuthorizationFailedError.errno
 _ENDED: Final = kafka_errors.TransactionalIdNotFoundError.errno

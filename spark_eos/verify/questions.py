@@ -130,7 +130,7 @@ WHERE NOT gone AND (typeof(id) = 'integer' OR NOT EXISTS (SELECT 1 FROM limits W
 """,
     _EXPOSED_TO.format(kind=Kind.ABORTED_READ.value, fate=int(Fate.ABORTED)),
     _EXPOSED_TO.format(kind=Kind.DIRTY_READ.value, fate=int(Fate.OPEN)),
-    # A surplus record that goes back is a duplicate, and says nothing about order.
+    # If a surplus record goes back, it is a duplicate, and says nothing about order.
     f"""
 CREATE VIEW {Kind.REORDERED.value} AS SELECT
     backs AS number, id, id AS source, moved AS first, NULL AS last,
@@ -169,7 +169,7 @@ class Records(Database):
     def add_outputs(
         self, rows: Iterable[OutputRow], without_source: Iterable[tuple[int, bytes | None]]
     ) -> None:
-        """Add visible output records; those ``without_source`` as position, and header or key."""
+        """Add visible outputs; those ``without_source`` as a position and a header or key."""
         self.insert("outputs VALUES (?, ?, ?)", rows)
         self.insert("without_source VALUES (?, ?)", without_source)
 

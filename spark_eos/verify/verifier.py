@@ -92,7 +92,7 @@ def verify(
         TopicNotFoundError: A topic does not exist.
         DeadlineExceededError: The cluster does not answer in time.
         VerificationError: A topic is compacted or can't be read, its records can't be matched, or
-            the group's offsets belong to another source cluster or to a topic since recreated.
+            the group's offsets belong to another source cluster or to a recreated topic.
 
     Examples:
         ::
