@@ -197,14 +197,14 @@ def test_offsets_of_another_cluster_are_refused(flow: MirroredFlow) -> None:
     assert counts(look(flow)) == {}
     _set(flow, {1: 5}, {1: _text(flow, cluster="elsewhere")})
     wanted = (
-        f"{flow.progress}:1 .*{flow.source}:0 of cluster 'elsewhere', and "
-        f".*leads to cluster '{flow.identity[0]}'"
+        f"{flow.progress}:1 .*{flow.source}:0 of cluster 'elsewhere', but "
+        f".*points to cluster '{flow.identity[0]}'"
     )
     with pytest.raises(VerificationError, match=wanted):
         look(flow)
     # Also if it is a topic that is not looked at.
     _set(flow, {1: 5}, {1: _text(flow, cluster="elsewhere", topic="another")})
-    with pytest.raises(VerificationError, match="another:0 of cluster 'elsewhere', and "):
+    with pytest.raises(VerificationError, match="another:0 of cluster 'elsewhere', but "):
         look(flow)
     assert counts(look(flow, group_id=None)) == {}
 
