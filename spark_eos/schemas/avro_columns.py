@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_eos.schemas.avro_parts import OneByOne, Read, blocks, leaf, resolved, text
+from spark_eos.schemas.avro_parts import blocks, leaf, resolved, text
+from spark_eos.schemas.columns import OneByOne, Read
 from spark_eos.schemas.cursor import Batch, Cursor, placed
 from spark_eos.schemas.kinds import PRIMITIVES
 

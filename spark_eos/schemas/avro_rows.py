@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from spark_eos.schemas.avro_leaves import Write, leaf, text
-from spark_eos.schemas.avro_parts import OneByOne, repeated_keys, resolved
+from spark_eos.schemas.avro_leaves import leaf, text
+from spark_eos.schemas.avro_parts import resolved
+from spark_eos.schemas.columns import OneByOne, Write, repeated_keys
 from spark_eos.schemas.sheet import Sheet
 
 # So many members have an index of one byte.
