@@ -13,8 +13,9 @@ from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.message import DecodeError, EncodeError
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.formats import Format, Schema
+from spark_eos.schemas.formats import Codec, Format, Schema, with_others
 from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
+from spark_eos.schemas.protobuf_columns import columns_of
 from spark_eos.schemas.protobuf_files import file_of
 from spark_eos.schemas.protobuf_types import check_readable, message_kind
 
@@ -65,6 +66,13 @@ class Protobuf(Format):
                 indexes = ()
             rows[self._messages.get(indexes, "")].append(row)
         return {name: np.array(own) for name, own in rows.items()}
+
+    def decoder(self, writer: "Protobuf") -> Codec:
+        """Read ordinary messages of a batch together, and the others one by one."""
+        one_by_one = super().decoder(writer)
+        own = writer.indexes(self.name)
+        descriptors = writer.descriptor(self.name), self.descriptor(self.name)
+        return with_others(columns_of(*descriptors, self.kind, _prefix(own or ())), one_by_one)
 
     def _reader(self, writer: "Protobuf") -> Callable[[bytes], Any]:
         own = writer.indexes(self.name)
