@@ -11,12 +11,14 @@ from confluent_kafka.schema_registry.serde import SchemaId
 from confluent_kafka.serialization import SerializationError
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.message import DecodeError, EncodeError
+from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.formats import Codec, Format, Schema, with_others
 from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
 from spark_eos.schemas.protobuf_columns import columns_of
 from spark_eos.schemas.protobuf_files import file_of
+from spark_eos.schemas.protobuf_rows import rows_of
 from spark_eos.schemas.protobuf_types import check_readable, message_kind
 
 _KIND: Final = "PROTOBUF"
@@ -73,6 +75,11 @@ class Protobuf(Format):
         own = writer.indexes(self.name)
         descriptors = writer.descriptor(self.name), self.descriptor(self.name)
         return with_others(columns_of(*descriptors, self.kind, _prefix(own or ())), one_by_one)
+
+    def encoder(self, column: T.DataType) -> Codec:
+        """Write ordinary rows together, and the others one by one."""
+        one_by_one = super().encoder(column)
+        return with_others(rows_of(self.descriptor(self.name), self.kind), one_by_one)
 
     def _reader(self, writer: "Protobuf") -> Callable[[bytes], Any]:
         own = writer.indexes(self.name)
