@@ -1,6 +1,7 @@
 """Protobuf read and written as columns is what it is one by one, whatever the messages are."""
 
 import random
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas import protobuf as module
+from spark_eos.schemas import protobuf_maps, protobuf_rows
 from spark_eos.schemas.formats import Format, Schema, format_of
 from spark_eos.schemas.protobuf import Protobuf
 from spark_eos.schemas.protobuf_columns import columns_of
@@ -124,7 +126,7 @@ ORDINARY = """syntax = "proto3"; package shop; import "google/protobuf/timestamp
       google.protobuf.Duration took = 18; google.protobuf.StringValue note = 19;
       repeated fixed64 sums = 2000; bytes raw = 2001; float share = 2002;
       enum Status { NEW = 0; PAID = 1; }
-      message Line { string product = 1; uint32 count = 2; }
+      message Line { string product = 1; uint32 count = 2; string note = 12; }
     }"""
 VALUES: dict[str, Any] = {
     "id": "a",
@@ -299,36 +301,91 @@ def test_floats_have_the_same_bits() -> None:
         pa.array(np.array(floats, "<u4").view("<f4")),
         pa.array(np.array(doubles, "<u8").view("<f8")),
     ]
-    struct = pa.StructArray.from_arrays(columns, ["f", "d"])
-    written = own.encoder(own.kind.spark)(struct).array
-    assert written.equals(Format.encoder(own, own.kind.spark)(struct).array)
+    assert _written_alike(own, pa.StructArray.from_arrays(columns, ["f", "d"])) == []
+
+
+def _written_alike(own: Protobuf, column: pa.Array, kind: Any = None) -> list[int]:
+    """Rows that have errors, which are the same both ways, as are the bytes of the others."""
+    kind = kind or own.kind.spark
+    found, expected = own.encoder(kind)(column), Format.encoder(own, kind)(column)
+    assert found.errors == expected.errors
+    assert found.array.to_pylist() == expected.array.to_pylist()
+    return sorted(found.errors)
 
 
 def test_narrower_and_fewer_columns_are_written_alike() -> None:
     own = format_of(Schema("PROTOBUF", ORDINARY))
-    columns = pa.array(
-        [{"large": 5, "number": 2, "amount": 0.5, "first": {"count": 3}}, {"large": -1}],
-        pa.struct(
-            [
-                ("large", pa.int32()),
-                ("number", pa.int16()),
-                ("amount", pa.float32()),
-                ("first", pa.struct([("count", pa.int8())])),
-            ]
-        ),
-    )
-    kind = T.StructType(
+    line = pa.struct([("count", pa.int8())])
+    kinds = [pa.int32(), pa.int16(), pa.float32(), line]
+    names = ["large", "number", "amount", "first"]
+    column = pa.array(
         [
-            T.StructField("large", T.IntegerType()),
-            T.StructField("number", T.ShortType()),
-            T.StructField("amount", T.FloatType()),
-            T.StructField("first", T.StructType([T.StructField("count", T.ByteType())])),
-        ]
+            {"large": 5, "number": 2, "amount": 0.5, "first": {"count": 3}},
+            {"large": -1, "number": 2, "amount": 0.5, "first": {"count": 3}},
+            {"large": 1, "number": 2, "amount": 0.5, "first": {"count": -3}},
+        ],
+        pa.struct([*zip(names, kinds, strict=True)]),
     )
-    columns = columns.take(pa.array([0, 1, 0]))
-    found, expected = own.encoder(kind)(columns), Format.encoder(own, kind)(columns)
-    assert found.errors == expected.errors
-    assert found.array.to_pylist() == expected.array.to_pylist()
+    fields = [T.IntegerType(), T.ShortType(), T.FloatType()]
+    kind = T.StructType([*map(T.StructField, names, fields)])
+    kind = kind.add("first", T.StructType([T.StructField("count", T.ByteType())]))
+    assert _written_alike(own, column, kind) == [1, 2]
+
+
+LIMITS = """syntax = "proto3"; package shop; import "google/protobuf/timestamp.proto";
+    import "google/protobuf/duration.proto"; message A { uint64 u = 1; map<string, int32> m = 2;
+    google.protobuf.Timestamp t = 3; google.protobuf.Duration d = 4; map<sint64, bool> n = 5; }"""
+
+
+def test_values_beyond_protobufs_limits_are_not_written() -> None:
+    own = format_of(Schema("PROTOBUF", LIMITS))
+    rest: dict[str, Any] = {"u": 0, "m": [], "t": None, "d": None, "n": []}
+    rows = [
+        rest,
+        rest | {"u": Decimal(2**64 - 1)},
+        rest | {"u": Decimal(2**64)},
+        rest | {"u": Decimal(-1)},
+        rest | {"t": 253_402_300_799_999_999},
+        rest | {"t": 253_402_300_800_000_000},
+        rest | {"t": -62_135_596_800_000_001},
+        rest | {"d": 315_576_000_000_999_999},
+        rest | {"d": -315_576_000_001_000_000},
+    ]
+    assert _written_alike(own, pa.array(rows, own.kind.arrow)) == [2, 3, 5, 6, 8]
+
+
+def test_maps_are_written_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = format_of(Schema("PROTOBUF", LIMITS))
+    rest: dict[str, Any] = {"u": 0, "m": [], "t": None, "d": None, "n": []}
+    texts = ["", "a", "b", "aa", "a\0", "\0", "\U0010ffff", "\u00e9", "\uffff", "ab", "abc"]
+    rows = [
+        rest | {"m": [(text, number) for number, text in enumerate(texts)]},
+        rest | {"n": [(number, True) for number in (0, -1, 2**63 - 1, -(2**63), 5, 300, -300)]},
+        # The last one counts.
+        rest | {"m": [("a", 1), ("b", 2), ("a", 3)]},
+    ]
+    column = pa.array(rows, own.kind.arrow)
+    assert _written_alike(own, column) == []
+    # As another version of upb may have them.
+    monkeypatch.setattr(protobuf_maps, "_by_text", lambda maps, _: pa.array(np.arange(len(maps))))
+    assert protobuf_rows.rows_of(own.descriptor(own.name), own.kind) is None
+    assert _written_alike(own, column) == []
+
+
+def test_what_is_below_a_null_is_not_written() -> None:
+    inner = "message B { map<string, int32> m = 1; repeated int32 n = 2; string s = 3; }"
+    own = format_of(Schema("PROTOBUF", f'syntax = "proto3"; message A {{ B b = 1; }} {inner}'))
+    value = {"m": [("a", 1)], "n": [1], "s": "x"}
+    column = pa.array([{"b": value}, {"b": value}], own.kind.arrow)
+    mask = pa.array([True, False])
+    messages = pa.StructArray.from_arrays(
+        column.field("b").flatten(), fields=[*column.field("b").type], mask=mask
+    )
+    column = pa.StructArray.from_arrays([messages], fields=[*column.type])
+    assert _written_alike(own, column) == []
+    assert own.encoder(own.kind.spark)(column).array[0].as_py() == b""
+    column = pa.StructArray.from_arrays(column.flatten(), fields=[*column.type], mask=mask)
+    assert own.encoder(own.kind.spark)(column).array[0].as_py() is None
 
 
 def test_a_message_that_is_not_the_first_has_indexes() -> None:
