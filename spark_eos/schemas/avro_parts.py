@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_eos.schemas.avro_kinds import UNITS
-from spark_eos.schemas.columns import OneByOne, Read, containers, of_values, read_texts
+from spark_eos.schemas.columns import OneByOne, Read, containers, of_values, offsets_of, read_texts
 from spark_eos.schemas.cursor import Cursor, placed
 from spark_eos.schemas.kinds import PRIMITIVES
 
@@ -147,8 +147,7 @@ def blocks(
 
     def read(cursor: Cursor) -> pa.Array:
         counts = _counts(cursor, is_passed=kind is None)
-        offsets = np.zeros(len(cursor) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
+        offsets = offsets_of(counts)
         parts: list[list[pa.Array]] = []
         places: list[np.ndarray] = []
         left, number = np.flatnonzero(counts), 0

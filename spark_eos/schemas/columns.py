@@ -33,6 +33,13 @@ def values_of(array: pa.Array, code: str) -> np.ndarray:
     return numbers[array.offset : array.offset + len(array)]
 
 
+def offsets_of(counts: np.ndarray) -> np.ndarray:
+    """Return where each container's items begin among those of all, and where the last ones end."""
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
 def sizes_of(array: pa.Array) -> np.ndarray:
     """Return the number of bytes of each text; 0 for a null."""
     return np.asarray(pc.binary_length(array).fill_null(0))

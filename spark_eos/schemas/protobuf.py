@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka.schema_registry.serde import SchemaId
 from confluent_kafka.serialization import SerializationError
 from google.protobuf import descriptor_pb2, message_factory
@@ -22,6 +23,7 @@ from spark_eos.schemas.protobuf_rows import rows_of
 from spark_eos.schemas.protobuf_types import check_readable, message_kind
 
 _KIND: Final = "PROTOBUF"
+_FIRST: Final = (0,)
 _ID: Final = SchemaId("", 0).id_to_bytes()
 
 Indexes = tuple[int, ...]
@@ -61,7 +63,14 @@ class Protobuf(Format):
     def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
         """Which message each is, by its indexes; an empty name where they can't be read."""
         rows: dict[str, list[int]] = defaultdict(list)
-        for row, payload in enumerate(payloads.to_pylist()):
+        # The first message of its file, as it is mostly written, needs no second look.
+        is_first = np.asarray(pc.starts_with(payloads, pattern=_prefix(_FIRST)))
+        if is_first.any():
+            rows[self._messages[_FIRST]] = np.flatnonzero(is_first).tolist()
+        others = np.flatnonzero(~is_first)
+        for row, payload in zip(
+            others.tolist(), payloads.take(pa.array(others)).to_pylist(), strict=True
+        ):
             try:
                 indexes, _ = _split(payload)
             except ValueError:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor as F
 
-from spark_eos.schemas.columns import OneByOne, Read, containers, read_texts
+from spark_eos.schemas.columns import OneByOne, Read, containers, offsets_of, read_texts
 from spark_eos.schemas.cursor import Batch, Cursor, placed
 from spark_eos.schemas.formats import Together
 from spark_eos.schemas.kinds import Kind
@@ -170,9 +170,8 @@ def _elements(
 
     def read(cursor: Cursor) -> tuple[pa.Array, np.ndarray]:
         counts, inner = elements(cursor, own, wire)
-        offsets = np.zeros(len(cursor) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        return containers(cursor, offsets, kind.arrow, values(inner)), counts > 0
+        array = containers(cursor, offsets_of(counts), kind.arrow, values(inner))
+        return array, counts > 0
 
     return read
 

@@ -91,16 +91,14 @@ def _check_order(field: Any, kind: Map, write: Write) -> None:
     keys: list[Any] = [*_INTEGERS, *(_NEGATIVE if key.type in _SIGNED else ())]
     if key.type in {F.TYPE_STRING, F.TYPE_BOOL}:
         keys = _TEXTS if key.type == F.TYPE_STRING else [False, True]
+    one = value.default_value
+    if value.type == F.TYPE_MESSAGE:
+        one = message_factory.GetMessageClass(value.message_type)()
+    column = kind.array([dict.fromkeys(keys, one)])
+    (entries,) = kind.values(column, "")
     make = message_factory.GetMessageClass(field.containing_type)
-    message = make()
-    entries = getattr(message, field.name)
-    for one in keys:
-        if value.type == F.TYPE_MESSAGE:
-            entries[one].SetInParent()
-        else:
-            entries[one] = value.default_value
+    expected = make.SerializePartialToString(make(**{field.name: entries}), deterministic=True)
     sheet = Sheet(np.arange(1), np.zeros(1, bool))
-    write(sheet, kind.array([entries]), np.ones(1, bool))
-    expected = make.SerializePartialToString(message, deterministic=True)
+    write(sheet, column, np.ones(1, bool))
     if sheet.joined()[0].as_py() != expected:
         raise OneByOne

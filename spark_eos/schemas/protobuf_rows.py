@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos.schemas.columns import OneByOne, Write
+from spark_eos.schemas.columns import OneByOne, Write, offsets_of
 from spark_eos.schemas.formats import Together
 from spark_eos.schemas.kinds import Kind, typed
 from spark_eos.schemas.nested import List, Map
@@ -138,16 +138,10 @@ def _repeated(field: Any, item: Write) -> Write:
         counts = np.asarray(pc.list_value_length(array).fill_null(0))
         inner = Sheet(np.repeat(sheet.rows, counts), sheet.bad)
         item(inner, array.flatten(), np.ones(len(inner), bool))
-        content = inner.joined_by(_offsets(counts))
+        content = inner.joined_by(offsets_of(counts))
         if field.is_packed:
             add_content(sheet, style, content, counts > 0)
         else:
             sheet.add(content)
 
     return write
-
-
-def _offsets(counts: np.ndarray) -> np.ndarray:
-    offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor as F
 
-from spark_eos.schemas.columns import OneByOne
+from spark_eos.schemas.columns import OneByOne, offsets_of
 from spark_eos.schemas.cursor import Cursor, unzigzag
 
 VARINT: Final = 0
@@ -28,8 +28,10 @@ _CODES: Final = {
     F.TYPE_SFIXED32: "<i4",
     F.TYPE_FLOAT: "<f4",
 }
-# Elements are found one after the other, each in all messages: not for a few long lists.
-_FEW: Final = 16
+# Elements are found one after the other, each in all messages. After so many elements, upb is
+# faster for fewer lists than this.
+_MANY_ELEMENTS: Final = 16
+_FEW_LISTS: Final = 100
 
 
 def wire_type(field: Any) -> int:
@@ -133,7 +135,7 @@ def unpacked(cursor: Cursor, own: bytes, wire: int) -> tuple[np.ndarray, Cursor]
             left, some = left[follows], some.some(follows)
         if not len(left):
             break
-        if len(left) < _FEW <= len(found):
+        if len(left) < _FEW_LISTS and len(found) >= _MANY_ELEMENTS:
             cursor.batch.refuse(some.rows)
             break
         some.move(len(own))
@@ -203,7 +205,6 @@ def _fixed_size(size: int) -> Callable[[Cursor], tuple[np.ndarray, np.ndarray]]:
 
 def _places(begins: np.ndarray, counts: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Return so many places from each beginning on, and the offsets of the first ones."""
-    offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
+    offsets = offsets_of(counts)
     numbers = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
     return np.repeat(begins, counts) + step * numbers, offsets

@@ -372,6 +372,19 @@ def test_maps_are_written_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _written_alike(own, column) == []
 
 
+def test_maps_of_messages_with_defaults_and_required_fields_are_written_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = _counted(monkeypatch)
+    inner = "message B { required int32 n = 1; optional string s = 2 [default = 'x']; }"
+    text = f'syntax = "proto2"; message A {{ map<string, B> m = 1; map<int64, B> k = 2; }} {inner}'
+    own = format_of(Schema("PROTOBUF", text))
+    value = {"n": 1, "s": "y"}
+    row = {"m": [("a", value), ("b", value)], "k": [(-1, value), (1, value)]}
+    assert _written_alike(own, pa.array([row], own.kind.arrow)) == []
+    assert left == [0]
+
+
 def test_what_is_below_a_null_is_not_written() -> None:
     inner = "message B { map<string, int32> m = 1; repeated int32 n = 2; string s = 3; }"
     own = format_of(Schema("PROTOBUF", f'syntax = "proto3"; message A {{ B b = 1; }} {inner}'))
