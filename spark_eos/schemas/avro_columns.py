@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_eos.schemas.avro_parts import Read, blocks, leaf, resolved, text
+from spark_eos.schemas.avro_parts import blocks, leaf, resolved, text
+from spark_eos.schemas.columns import OneByOne, Read
 from spark_eos.schemas.cursor import Batch, Cursor, placed
-from spark_eos.schemas.formats import OneByOne
 from spark_eos.schemas.kinds import PRIMITIVES
 
 # Lossless promotions.

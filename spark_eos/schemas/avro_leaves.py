@@ -8,13 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from spark_eos._worker.records import is_utf8
 from spark_eos.schemas.avro_kinds import UNITS
-from spark_eos.schemas.formats import OneByOne
+from spark_eos.schemas.columns import OneByOne, Write, sizes_of, texts_to_write, values_of
 from spark_eos.schemas.sheet import Sheet
-
-# Writes the values of a column where a mask is true; elsewhere, the column is null.
-Write = Callable[[Sheet, pa.Array, np.ndarray], None]
 
 _LONGEST: Final = 2**63 - 1
 
@@ -43,14 +39,8 @@ def _boolean(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
 
 def _floating(size: int, kind: pa.DataType) -> Write:
     return lambda sheet, array, present: sheet.put(
-        _values(array.cast(kind), f"<u{size}"), present * size
+        values_of(array.cast(kind), f"<u{size}"), present * size
     )
-
-
-def _values(array: pa.Array, code: str) -> np.ndarray:
-    """Return a column's numbers as they are in memory; the numbers of nulls are arbitrary."""
-    numbers = np.frombuffer(array.buffers()[1] or b"", code)
-    return numbers[array.offset : array.offset + len(array)]
 
 
 def _integer(logical: str, kind: pa.DataType) -> Write:
@@ -58,7 +48,7 @@ def _integer(logical: str, kind: pa.DataType) -> Write:
     code, plain = ("<i4", pa.int32()) if kind.bit_width == 32 else ("<i8", pa.int64())
 
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-        values = _values(array.cast(kind).cast(plain), code).astype(np.int64)
+        values = values_of(array.cast(kind).cast(plain), code).astype(np.int64)
         if factor != 1:
             most = _LONGEST // factor
             sheet.refuse(present & ((values > most) | (values < -most)))
@@ -73,7 +63,7 @@ def _decimal(kind: pa.DataType, size: int | None) -> Write:
         raise OneByOne
 
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-        both = _values(array.cast(kind), "V16").view("<i8").reshape(-1, 2)
+        both = values_of(array.cast(kind), "V16").view("<i8").reshape(-1, 2)
         low, sign = both[:, 0], both[:, 0] >> 63
         size_of = low ^ sign  # has the bits that a number needs besides its sign
         magnitude = size_of - sign
@@ -114,28 +104,17 @@ def _bytes(logical: str, size: int | None, kind: pa.DataType) -> Write:
 
 def _fixed(size: int) -> Write:
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-        sheet.refuse(present & (_sizes(array) != size))
+        sheet.refuse(present & (sizes_of(array) != size))
         sheet.add(array)
 
     return write
 
 
 def _raw(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-    sheet.long(_sizes(array), present)
+    sheet.long(sizes_of(array), present)
     sheet.add(array)
-
-
-def _sizes(array: pa.Array) -> np.ndarray:
-    return np.asarray(pc.binary_length(array).fill_null(0))
 
 
 def text(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
     """Write texts."""
-    raw = array.cast(pa.binary())
-    try:
-        raw.cast(pa.string())
-    except pa.ArrowInvalid:
-        sheet.refuse(
-            np.array([content is not None and not is_utf8(content) for content in raw.to_pylist()])
-        )
-    _raw(sheet, raw, present)
+    _raw(sheet, texts_to_write(sheet, array), present)

@@ -5,16 +5,11 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from spark_eos._worker.records import is_utf8
 from spark_eos.schemas.avro_kinds import UNITS
+from spark_eos.schemas.columns import OneByOne, Read, containers, of_values, offsets_of, read_texts
 from spark_eos.schemas.cursor import Cursor, placed
-from spark_eos.schemas.formats import OneByOne
 from spark_eos.schemas.kinds import PRIMITIVES
-
-# Reads the next value of each record into a column with the type of the reader's schema.
-Read = Callable[[Cursor], pa.Array]
 
 # Number of digits that always fit into a 64-bit integer.
 _LONG_DIGITS: Final = 18
@@ -33,11 +28,6 @@ def resolved(schema: Any, named: Mapping[str, Any]) -> Any:
         else:
             break
     return schema
-
-
-def _of_values(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Return a column without nulls from values that have Arrow's layout in memory."""
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def leaf(writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
@@ -59,7 +49,7 @@ def leaf(writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
 
 
 def _floating(code: str, own: pa.DataType, kind: pa.DataType | None) -> Read:
-    return lambda cursor: _of_values(cursor.number(code), own).cast(kind or own)
+    return lambda cursor: of_values(cursor.number(code), own).cast(kind or own)
 
 
 def _boolean(cursor: Cursor) -> pa.Array:
@@ -81,26 +71,19 @@ def _integer(name: str, reader: Any, kind: pa.DataType | None) -> Read:
         if kind is None:
             return pa.nulls(len(cursor))
         if pa.types.is_floating(kind):
-            return _of_values(values.astype(np.float64), kind)
+            return of_values(values.astype(np.float64), kind)
         if kind.bit_width == 32:
-            return _of_values(values.astype(np.int32), kind)
+            return of_values(values.astype(np.int32), kind)
         if factor != 1:
             values = values * factor
-        return _of_values(values if divisor == 1 else np.floor_divide(values, divisor), kind)
+        return of_values(values if divisor == 1 else np.floor_divide(values, divisor), kind)
 
     return read
 
 
 def text(cursor: Cursor) -> pa.Array:
     """Read texts."""
-    texts = cursor.text()
-    try:
-        return texts.cast(pa.string())
-    except pa.ArrowInvalid:
-        pass
-    wrong = np.array([not is_utf8(content) for content in texts.to_pylist()], bool)
-    cursor.refuse(wrong)
-    return pc.if_else(pa.array(wrong), pa.scalar(None, pa.binary()), texts).cast(pa.string())
+    return read_texts(cursor, cursor.text())
 
 
 def _enum(writer: Any, reader: Any) -> Read:
@@ -166,8 +149,7 @@ def blocks(
 
     def read(cursor: Cursor) -> pa.Array:
         counts = _counts(cursor, is_passed=kind is None)
-        offsets = np.zeros(len(cursor) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
+        offsets = offsets_of(counts)
         parts: list[list[pa.Array]] = []
         places: list[np.ndarray] = []
         left, number = np.flatnonzero(counts), 0
@@ -189,7 +171,7 @@ def blocks(
             cursor.at[filled] = some.at
         if kind is None:
             return pa.nulls(len(cursor))
-        return _containers(cursor, offsets, kind, _columns(parts, places, int(offsets[-1]), kinds))
+        return containers(cursor, offsets, kind, _columns(parts, places, int(offsets[-1]), kinds))
 
     return read
 
@@ -220,28 +202,3 @@ def _columns(
         placed([part[number] for part in parts], places, rows, kind)
         for number, kind in enumerate(kinds)
     ]
-
-
-def _containers(
-    cursor: Cursor, offsets: np.ndarray, kind: pa.DataType, columns: list[pa.Array]
-) -> pa.Array:
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
-    if not pa.types.is_map(kind):
-        return pa.Array.from_buffers(kind, len(cursor), buffers, children=columns)
-    # Leave out maps with repeated keys: the last value of a key counts.
-    cursor.batch.refuse(cursor.rows[repeated_keys(columns[0], np.diff(offsets))])
-    # Map keys can't be null; only refused rows have null keys here.
-    columns[0] = columns[0].fill_null("")
-    entries = pa.StructArray.from_arrays(columns, fields=[kind.key_field, kind.item_field])
-    return pa.Array.from_buffers(kind, len(cursor), buffers, children=[entries])
-
-
-def repeated_keys(keys: pa.Array, counts: np.ndarray) -> np.ndarray:
-    """Return the numbers of the maps that repeat a key; ``counts`` are the sizes of all maps."""
-    if not len(counts) or counts.max() < 2:
-        return np.zeros(0, np.int64)
-    encoded = keys.dictionary_encode()
-    codes = np.asarray(encoded.indices.fill_null(0)).astype(np.int64)
-    maps = np.repeat(np.arange(len(counts)), counts)
-    _, first = np.unique(maps * (len(encoded.dictionary) + 1) + codes, return_index=True)
-    return np.delete(maps, first)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from spark_eos.schemas.avro_leaves import Write, leaf, text
-from spark_eos.schemas.avro_parts import repeated_keys, resolved
-from spark_eos.schemas.formats import OneByOne
+from spark_eos.schemas.avro_leaves import leaf, text
+from spark_eos.schemas.avro_parts import resolved
+from spark_eos.schemas.columns import OneByOne, Write, offsets_of, repeated_keys
 from spark_eos.schemas.sheet import Sheet
 
 # Maximum number of members in a union with one-byte indexes.
@@ -227,7 +227,5 @@ def _block(
     inner = Sheet(np.repeat(sheet.rows, counts), sheet.bad)
     items(inner)
     sheet.long(counts, present & (counts > 0))
-    offsets = np.zeros(len(sheet) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    sheet.add(inner.joined_by(offsets))
+    sheet.add(inner.joined_by(offsets_of(counts)))
     sheet.put(np.zeros(len(sheet), np.int64), present * 1)

@@ -1,4 +1,4 @@
-"""Reads Avro by column instead of by row: one value of every record in a batch at a time."""
+"""Reads by column instead of by row: one value of every record in a batch at a time."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -60,18 +60,24 @@ class Cursor:
     # After an error, the row is bad, and its values do not matter. But no place is more than one
     # byte beyond its record. At the end, such a place shows that the record was too short.
 
-    def __init__(self, batch: Batch, rows: np.ndarray, at: np.ndarray) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        rows: np.ndarray,
+        at: np.ndarray,
+        ends: np.ndarray | None = None,  # of a part of each record; None: the records' own
+    ) -> None:
         self.batch = batch
         self.rows = rows
         self.at = at
-        self._ends = batch.bounds[1:][rows]
+        self.ends = batch.bounds[1:][rows] if ends is None else ends
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def some(self, chosen: np.ndarray) -> "Cursor":
         """Return a cursor at the same places in some of the records."""
-        return Cursor(self.batch, self.rows[chosen], self.at[chosen])
+        return Cursor(self.batch, self.rows[chosen], self.at[chosen], self.ends[chosen])
 
     def refuse(self, bad: np.ndarray) -> None:
         """Mark rows as bad."""
@@ -80,38 +86,51 @@ class Cursor:
 
     def finish(self) -> None:
         """Mark records that do not end here."""
-        self.refuse(self.at != self._ends)
+        self.refuse(self.at != self.ends)
 
     def left(self) -> np.ndarray:
         """Return the number of bytes left in each record; -1 if it was too short."""
-        left: np.ndarray = self._ends - self.at
+        left: np.ndarray = self.ends - self.at
         return left
 
-    def _move(self, sizes: Any) -> None:
-        self.at = np.minimum(self.at + sizes, self._ends + 1)
+    def move(self, sizes: Any) -> None:
+        """Pass over the next bytes."""
+        self.at = np.minimum(self.at + sizes, self.ends + 1)
+
+    def follows(self, content: bytes) -> np.ndarray:
+        """Return a mask of the records whose next bytes, up to eight, are these."""
+        kind = f"<u{next(size for size in (1, 2, 4, 8) if size >= len(content))}"
+        word = int.from_bytes(content, "little")
+        next_bytes = self.batch.words(kind)[self.at]
+        if next_bytes.itemsize > len(content):
+            next_bytes = next_bytes & next_bytes.dtype.type((1 << 8 * len(content)) - 1)
+        found: np.ndarray = (next_bytes == word) & (self.at + len(content) <= self.ends)
+        return found
 
     def byte(self) -> np.ndarray:
         """Read the next byte."""
         bytes_: np.ndarray = self.batch.data[self.at]
-        self._move(1)
+        self.move(1)
         return bytes_
 
     def number(self, kind: str) -> np.ndarray:
         """Read a number of fixed length, such as ``<f8``."""
         words: np.ndarray = self.batch.words(kind)[self.at]
-        self._move(words.itemsize)
+        self.move(words.itemsize)
         return words
 
     def long(self) -> np.ndarray:
-        """Read a number of variable length, as in Avro."""
+        """Read an integer of variable length in zigzag coding, as in Avro."""
+        return unzigzag(self.varint())
+
+    def varint(self) -> np.ndarray:
+        """Read an unsigned integer of variable length."""
         first = self.batch.data[self.at]
         if not len(first) or first.max() < 0x80:
-            self._move(1)
-            raw = first.astype(np.uint64)
-        else:
-            raw = self._varint()
-        numbers: np.ndarray = (raw >> np.uint64(1)) ^ (~(raw & np.uint64(1)) + np.uint64(1))
-        return numbers.view(np.int64)
+            self.move(1)
+            raw: np.ndarray = first.astype(np.uint64)
+            return raw
+        return self._varint()
 
     def _varint(self) -> np.ndarray:
         word: np.ndarray = self.batch.words("<u8")[self.at]
@@ -125,7 +144,7 @@ class Cursor:
         longer = np.flatnonzero(stops == 0)
         if len(longer):
             raw[longer], sizes[longer] = self._ends_of_long(longer, raw[longer])
-        self._move(sizes)
+        self.move(sizes)
         return raw
 
     def _ends_of_long(self, chosen: np.ndarray, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -143,6 +162,12 @@ class Cursor:
         self.refuse(sizes < 0)
         return self.slices(np.maximum(sizes, 0))
 
+    def inside(self) -> "Cursor":
+        """Return the next bytes of each record, after their number, and pass over them."""
+        sizes = np.minimum(self.varint(), np.uint64(_MOST)).astype(np.int64)
+        begins, ends = self.span(sizes)
+        return Cursor(self.batch, self.rows, begins, ends)
+
     def slices(self, sizes: Any) -> pa.Array:
         """Read the given number of bytes from each record."""
         begins, ends = self.span(sizes)
@@ -156,10 +181,16 @@ class Cursor:
     def span(self, sizes: Any) -> tuple[np.ndarray, np.ndarray]:
         """Move past the given number of bytes; return where they begin and end."""
         # Limit the sizes before adding them, since the sum could overflow.
-        begins = np.minimum(self.at, self._ends)
-        sizes = np.minimum(sizes, self._ends - begins + 1)
-        self._move(sizes)
-        return begins, np.minimum(begins + sizes, self._ends)
+        begins = np.minimum(self.at, self.ends)
+        sizes = np.minimum(sizes, self.ends - begins + 1)
+        self.move(sizes)
+        return begins, np.minimum(begins + sizes, self.ends)
+
+
+def unzigzag(raw: np.ndarray) -> np.ndarray:
+    """Return integers whose lowest bit was their sign."""
+    numbers: np.ndarray = (raw >> np.uint64(1)) ^ (~(raw & np.uint64(1)) + np.uint64(1))
+    return numbers.view(np.int64)
 
 
 def _exponent(powers: np.ndarray) -> np.ndarray:

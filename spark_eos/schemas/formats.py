@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.errors import ConfigurationError, PrintableError, SchemaError, SparkEosError
+from spark_eos.errors import ConfigurationError, SchemaError, SparkEosError
 from spark_eos.schemas.kinds import BadRows, CodecResult, Kind, coded, each, typed
 
 
@@ -26,10 +26,6 @@ class Schema:
     references: tuple[tuple[str, str], ...] = ()
     # The full name of the message, if a schema may have several; None for the first.
     message: str | None = None
-
-
-class OneByOne(PrintableError):  # noqa: N818 - not an error: another function takes over
-    """Raised for a schema, or a part of one, whose rows must be read or written one by one."""
 
 
 Codec = Callable[[pa.Array], CodecResult]

@@ -12,7 +12,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos.schemas.formats import OneByOne, Together
+from spark_eos.schemas.columns import OneByOne
+from spark_eos.schemas.formats import Together
 from spark_eos.schemas.json_types import Date, DateTime, Object
 from spark_eos.schemas.kinds import Kind, judged, typed
 from spark_eos.schemas.nested import List, Map

@@ -39,14 +39,14 @@ class Map(Kind):
     def __init__(self, key: Kind, value: Kind) -> None:
         super().__init__(T.MapType(key.spark, value.spark), items=[key, value])
         self.tagged = value.tagged
-        self._key = key
-        self._value = value
+        self.key = key
+        self.value = value
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         pairs = [*chain.from_iterable(mapping.items() for mapping in filter(None, values))]
         columns = [
-            self._key.array([key for key, _ in pairs]),
-            self._value.array([value for _, value in pairs]),
+            self.key.array([key for key, _ in pairs]),
+            self.value.array([value for _, value in pairs]),
         ]
         fields = [self.arrow.key_field, self.arrow.item_field]
         entries = pa.StructArray.from_arrays(columns, fields=fields)
@@ -57,8 +57,8 @@ class Map(Kind):
         first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
         path = f"{path}{{}}"
         with _by_containers(array):
-            keys = self._key.inner_values(array.keys[first:last], path)
-            items = self._value.inner_values(array.items[first:last], path)
+            keys = self.key.inner_values(array.keys[first:last], path)
+            items = self.value.inner_values(array.items[first:last], path)
         return map(dict, _by_row(array, zip(keys, items, strict=True)))
 
 

@@ -7,18 +7,23 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka.schema_registry.serde import SchemaId
 from confluent_kafka.serialization import SerializationError
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.message import DecodeError, EncodeError
+from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.formats import Format, Schema
+from spark_eos.schemas.formats import Codec, Format, Schema, with_others
 from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
+from spark_eos.schemas.protobuf_columns import columns_of
 from spark_eos.schemas.protobuf_files import file_of
+from spark_eos.schemas.protobuf_rows import rows_of
 from spark_eos.schemas.protobuf_types import check_readable, message_kind
 
 _KIND: Final = "PROTOBUF"
+_FIRST: Final = (0,)
 _ID: Final = SchemaId("", 0).id_to_bytes()
 
 Indexes = tuple[int, ...]
@@ -58,13 +63,32 @@ class Protobuf(Format):
     def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
         """Return rows by message name; the name is empty if a row's indexes can't be read."""
         rows: dict[str, list[int]] = defaultdict(list)
-        for row, payload in enumerate(payloads.to_pylist()):
+        # The first message of its file, as it is mostly written, needs no second look.
+        is_first = np.asarray(pc.starts_with(payloads, pattern=_prefix(_FIRST)))
+        if is_first.any():
+            rows[self._messages[_FIRST]] = np.flatnonzero(is_first).tolist()
+        others = np.flatnonzero(~is_first)
+        for row, payload in zip(
+            others.tolist(), payloads.take(pa.array(others)).to_pylist(), strict=True
+        ):
             try:
                 indexes, _ = _split(payload)
             except ValueError:
                 indexes = ()
             rows[self._messages.get(indexes, "")].append(row)
         return {name: np.array(own) for name, own in rows.items()}
+
+    def decoder(self, writer: "Protobuf") -> Codec:
+        """Read ordinary messages of a batch together, and the others one by one."""
+        one_by_one = super().decoder(writer)
+        own = writer.indexes(self.name)
+        descriptors = writer.descriptor(self.name), self.descriptor(self.name)
+        return with_others(columns_of(*descriptors, self.kind, _prefix(own or ())), one_by_one)
+
+    def encoder(self, column: T.DataType) -> Codec:
+        """Write ordinary rows together, and the others one by one."""
+        one_by_one = super().encoder(column)
+        return with_others(rows_of(self.descriptor(self.name), self.kind), one_by_one)
 
     def _reader(self, writer: "Protobuf") -> Callable[[bytes], Any]:
         own = writer.indexes(self.name)

@@ -72,13 +72,13 @@ class Enum(Kind):
     def __init__(self, descriptor: Any) -> None:
         super().__init__(T.StringType(), pa.int32())
         # The first alias counts.
-        self._names = {value.number: value.name for value in reversed(descriptor.values)}
-        self._numbers = {value.name: value.number for value in descriptor.values}
+        self.names = {value.number: value.name for value in reversed(descriptor.values)}
+        self.numbers = {value.name: value.number for value in descriptor.values}
         self._closed = descriptor.is_closed
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         coded = pa.array(values, pa.int32()).dictionary_encode()
-        names = [self._names.get(number, str(number)) for number in coded.dictionary.to_pylist()]
+        names = [self.names.get(number, str(number)) for number in coded.dictionary.to_pylist()]
         return pa.array(names, self.arrow).take(coded.indices)
 
     def _values(self, array: pa.Array) -> list[Any]:
@@ -87,9 +87,9 @@ class Enum(Kind):
         return [numbers[place] for place in coded.indices.to_pylist()]
 
     def _number(self, name: str) -> int:
-        if name not in self._numbers and (self._closed or not _NUMBER.fullmatch(name)):
-            raise BadValueError(f"a text is not one of {', '.join(self._numbers)}")
-        return int(self._numbers.get(name, name))
+        if name not in self.numbers and (self._closed or not _NUMBER.fullmatch(name)):
+            raise BadValueError(f"a text is not one of {', '.join(self.numbers)}")
+        return int(self.numbers.get(name, name))
 
 
 class Time(Kind):
@@ -98,36 +98,46 @@ class Time(Kind):
     def __init__(self, spark: T.DataType, make: Any, limits: tuple[int, int]) -> None:
         super().__init__(spark, pa.int64())
         self._make = make
-        self._limits = limits  # minimum and maximum number of seconds
+        self.limits = limits  # minimum and maximum number of seconds
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         check_known(values)
         is_null = np.array([value is None for value in values], bool)
         seconds = np.array([0 if value is None else value.seconds for value in values], np.int64)
         nanos = np.array([0 if value is None else value.nanos for value in values], np.int64)
-        least, greatest = self._limits
-        wrong = (seconds < least) | (seconds > greatest) | (np.abs(nanos) >= 1_000 * _MICROS)
-        if wrong.any():
+        if self.wrong(seconds, nanos).any():
             raise BadValueError(
                 f"seconds or nanoseconds are out of {self.spark.typeName()}'s range"
             )
+        return self.column(seconds, nanos, is_null)
+
+    def wrong(self, seconds: np.ndarray, nanos: np.ndarray) -> np.ndarray:
+        least, greatest = self.limits
+        wrong: np.ndarray = (
+            (seconds < least) | (seconds > greatest) | (np.abs(nanos) >= 1_000 * _MICROS)
+        )
+        return wrong
+
+    def column(self, seconds: np.ndarray, nanos: np.ndarray, is_null: np.ndarray) -> pa.Array:
         micros = seconds * _MICROS + nanos // 1_000
         if isinstance(self.spark, T.DayTimeIntervalType):
             micros = seconds * _MICROS + np.sign(nanos) * (np.abs(nanos) // 1_000)
         return pa.array(micros, mask=is_null).cast(self.arrow)
 
     def _values(self, array: pa.Array) -> list[Any]:
-        return [*map(self._message, array.cast(pa.int64()).to_pylist())]
-
-    def _message(self, micros: int) -> Any:
-        seconds, rest = divmod(micros, _MICROS)
-        if seconds < 0 and rest and isinstance(self.spark, T.DayTimeIntervalType):
-            # Both must have the same sign.
-            seconds, rest = seconds + 1, rest - _MICROS
-        least, greatest = self._limits
-        if not least <= seconds <= greatest:
+        seconds, nanos = self.parts(np.asarray(array.cast(pa.int64())))
+        if self.wrong(seconds, nanos).any():
             raise BadValueError("microseconds are out of Protobuf's range")
-        return self._make(seconds=seconds, nanos=rest * 1_000)
+        pairs = zip(seconds.tolist(), nanos.tolist(), strict=True)
+        return [self._make(seconds=second, nanos=nano) for second, nano in pairs]
+
+    def parts(self, micros: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        seconds, rest = np.divmod(micros, _MICROS)
+        if isinstance(self.spark, T.DayTimeIntervalType):
+            # Both must have the same sign.
+            shifted = (seconds < 0) & (rest != 0)
+            seconds, rest = seconds + shifted, rest - shifted * _MICROS
+        return seconds, rest * 1_000
 
 
 class Wrapper(Kind):
@@ -135,18 +145,18 @@ class Wrapper(Kind):
 
     def __init__(self, inner: Kind, make: Any) -> None:
         super().__init__(inner.spark)
-        self._inner = inner
+        self.inner = inner
         self._make = make
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         check_known(values)
-        return self._inner.array([None if value is None else value.value for value in values])
+        return self.inner.array([None if value is None else value.value for value in values])
 
     def _values(self, array: pa.Array) -> list[Any]:
-        return [self._make(value=value) for value in self._inner._values(array)]  # noqa: SLF001
+        return [self._make(value=value) for value in self.inner._values(array)]  # noqa: SLF001
 
     def check(self, kind: T.DataType, path: str) -> None:
-        self._inner.check(kind, path)
+        self.inner.check(kind, path)
 
 
 class Message(Record):
@@ -191,6 +201,6 @@ class Message(Record):
 class Map(nested.Map):
     def check(self, kind: T.DataType, path: str) -> None:
         super().check(kind, path)
-        if "CopyFrom" in getattr(self._value.spark, "names", ()):
+        if "CopyFrom" in getattr(self.value.spark, "names", ()):
             # The field hides the only method by which Protobuf fills in a map.
             raise SchemaError(f"{path}{{}}: messages with a field 'CopyFrom' can't be put in a map")

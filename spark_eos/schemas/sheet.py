@@ -52,9 +52,11 @@ class Sheet:
         self._words.append((words.astype(np.uint64), sizes))
 
     def long(self, values: np.ndarray, present: np.ndarray) -> None:
-        """Add numbers of variable length, as in Avro, where they are present."""
-        values = values.astype(np.int64)
-        raw = ((values << 1) ^ (values >> 63)).view(np.uint64)
+        """Add integers of variable length where they are present, in zigzag coding."""
+        self.varint(zigzag(values.astype(np.int64)), present)
+
+    def varint(self, raw: np.ndarray, present: np.ndarray) -> None:
+        """Add unsigned integers of variable length where they are present."""
         sizes = np.ones(len(raw), np.int64)
         for bits in range(7, 64, 7):
             longer = raw >= np.uint64(1 << bits)
@@ -113,6 +115,12 @@ class Sheet:
             at = at + sizes
         self._words = []
         self._pieces.append(between(begins, at, data))
+
+
+def zigzag(values: np.ndarray) -> np.ndarray:
+    """Return integers whose lowest bit is their sign."""
+    raw: np.ndarray = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    return raw
 
 
 def between(begins: np.ndarray, ends: np.ndarray, data: np.ndarray) -> pa.Array:

@@ -31,7 +31,7 @@ def _found(name: str) -> Path | None:
 
 
 def test_the_layers_are_those_of_the_import_contract() -> None:
-    (drawn,) = re.findall(r"^```\n(_cli\n.*?)^```$", _text(), re.MULTILINE | re.DOTALL)
+    (drawn,) = re.findall(r"^```\n(_cli .*?)^```$", _text(), re.MULTILINE | re.DOTALL)
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (layers,) = re.findall(r"^layers = \[\n(.*?)^\]", project, re.MULTILINE | re.DOTALL)
     assert drawn.splitlines() == re.findall(r'"(.+)"', layers)

@@ -160,7 +160,7 @@ def test_sources_of_another_query_are_refused(
     for _ in range(2):
         with pytest.raises(StreamingQueryException) as refused:
             run_available(spark_eos_session, flow, read=read)
-        assert f"reads '{flow.source}', and not '{other.source}'" in str(refused.value)
+        assert f"reads '{flow.source}', not '{other.source}'" in str(refused.value)
     (query,) = set(_QUERY.findall(str(refused.value)))
     run_available(spark_eos_session, flow, read=read, moved_from=query)
     assert sorted(map(int, flow.values())) == list(range(20))

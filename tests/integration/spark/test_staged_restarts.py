@@ -139,7 +139,7 @@ def test_unreadable_rows_are_noticed_before_any_row_is_written(
     _produced(flow, range(1))
     with monkeypatch.context() as patch:
         patch.setattr(ClassicRuntime, "run_job", losing_a_file)
-        with pytest.raises(Exception, match=f"with {_BATCH} rows, and .* can be read there"):
+        with pytest.raises(Exception, match=f"with {_BATCH} rows, but .* can be read there"):
             _run(spark, flow)
     assert _numbers(flow) == Counter()
     # The staged commit does not name that copy, so the batch is staged anew.

@@ -68,7 +68,7 @@ def test_its_own_offsets(
         (_known(**{"in": _ELSEWHERE}), "third", None, "other, which writes to 'elsewhere'"),
         (_known(**{"in": Owner("other", None)}), None, None, "the topics that its rows name"),
         (_known(**{"in": _SAME_TARGET}), None, "older", "this one is of group 'older'"),
-        (_known(before=_SAME_TARGET), None, None, "which reads 'before', and not 'in'"),
+        (_known(before=_SAME_TARGET), None, None, "which reads 'before', not 'in'"),
     ],
 )
 def test_those_of_another_query(

@@ -1,0 +1,98 @@
+"""Parts of Arrow columns that several formats read or write, all rows of a batch together."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_eos._worker.records import is_utf8
+from spark_eos.errors import PrintableError
+from spark_eos.schemas.cursor import Cursor
+from spark_eos.schemas.sheet import Sheet
+
+Read = Callable[[Cursor], pa.Array]
+"""Reads what is next in each record as a column, whose type is that of the reader's schema."""
+
+Write = Callable[[Sheet, pa.Array, np.ndarray], None]
+"""Writes a column's values where a mask is true; elsewhere the column is null."""
+
+
+class OneByOne(PrintableError):  # noqa: N818 - no error: the format's own code handles the schema
+    """A schema, or a part of a schema, whose rows are left to the format's own code."""
+
+
+def of_values(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Return a column without nulls whose values are in memory as Arrow has them."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def values_of(array: pa.Array, code: str) -> np.ndarray:
+    """Return a column's numbers as they are in memory; for a null, any number."""
+    numbers = np.frombuffer(array.buffers()[1] or b"", code)
+    return numbers[array.offset : array.offset + len(array)]
+
+
+def offsets_of(counts: np.ndarray) -> np.ndarray:
+    """Return where each container's items begin among those of all, and where the last ones end."""
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def sizes_of(array: pa.Array) -> np.ndarray:
+    """Return the number of bytes of each text; 0 for a null."""
+    return np.asarray(pc.binary_length(array).fill_null(0))
+
+
+def read_texts(cursor: Cursor, texts: pa.Array) -> pa.Array:
+    """Return bytes as texts, and refuse rows that are not UTF-8."""
+    try:
+        return texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        pass
+    wrong = _not_utf8(texts)
+    cursor.refuse(wrong)
+    return pc.if_else(pa.array(wrong), pa.scalar(None, pa.binary()), texts).cast(pa.string())
+
+
+def texts_to_write(sheet: Sheet, array: pa.Array) -> pa.Array:
+    """Return texts as bytes, and refuse rows that are not UTF-8."""
+    raw = array.cast(pa.binary())
+    try:
+        raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        sheet.refuse(_not_utf8(raw))
+    return raw
+
+
+def _not_utf8(texts: pa.Array) -> np.ndarray:
+    contents = texts.to_pylist()
+    return np.array([content is not None and not is_utf8(content) for content in contents], bool)
+
+
+def containers(
+    cursor: Cursor, offsets: np.ndarray, kind: pa.DataType, columns: list[pa.Array]
+) -> pa.Array:
+    """Return lists or maps of items; refuse rows whose map has a key twice, or a null as a key."""
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
+    if not pa.types.is_map(kind):
+        return pa.Array.from_buffers(kind, len(cursor), buffers, children=columns)
+    # Of keys that are equal, the last counts.
+    cursor.batch.refuse(cursor.rows[repeated_keys(columns[0], np.diff(offsets))])
+    if columns[0].null_count:
+        # A map has no null as a key: only rows that are refused have them here.
+        columns[0] = columns[0].fill_null("")
+    entries = pa.StructArray.from_arrays(columns, fields=[kind.key_field, kind.item_field])
+    return pa.Array.from_buffers(kind, len(cursor), buffers, children=[entries])
+
+
+def repeated_keys(keys: pa.Array, counts: np.ndarray) -> np.ndarray:
+    """Return the numbers of maps that have a key twice; ``counts``: the maps' numbers of keys."""
+    if not len(counts) or counts.max() < 2:
+        return np.zeros(0, np.int64)
+    encoded = keys.dictionary_encode()
+    codes = np.asarray(encoded.indices.fill_null(0)).astype(np.int64)
+    maps = np.repeat(np.arange(len(counts)), counts)
+    _, first = np.unique(maps * (len(encoded.dictionary) + 1) + codes, return_index=True)
+    return np.delete(maps, first)

@@ -1,0 +1,246 @@
+"""Protobuf messages as columns, all of a batch together: ordinary schemas and messages.
+
+Messages mostly have their fields in the order of field numbers, each field once. Every message
+that has them otherwise, and every message in doubt, is left to upb, which reads messages one by
+one; `protobuf` words their errors.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.descriptor import FieldDescriptor as F
+
+from spark_eos.schemas.columns import OneByOne, Read, containers, offsets_of, read_texts
+from spark_eos.schemas.cursor import Batch, Cursor, placed
+from spark_eos.schemas.formats import Together
+from spark_eos.schemas.kinds import Kind
+from spark_eos.schemas.nested import List, Map
+from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Message, Time, Wrapper
+from spark_eos.schemas.protobuf_wire import (
+    LEN,
+    check_time,
+    check_wrapper,
+    numbers,
+    packed,
+    tag,
+    unpacked,
+    wire_type,
+)
+
+# Levels of messages: upb reads no more than 100.
+_DEEPEST: Final = 50
+# Bytes of message indexes that are compared.
+_LONGEST_PREFIX: Final = 8
+
+Field = Callable[[Cursor], tuple[pa.Array, np.ndarray]]
+"""Reads a field, and says which messages have it; the others have its default, or null."""
+
+
+def columns_of(writer: Any, reader: Any, kind: Kind, prefix: bytes) -> Together | None:
+    """Return a function from payloads to a column; None for messages that are not read here.
+
+    ``writer`` and ``reader`` are descriptors; ``prefix`` is the message's indexes.
+    """
+    if len(prefix) > _LONGEST_PREFIX:
+        return None
+    try:
+        read = _message(writer, reader, kind, 0)
+    except Exception:  # noqa: BLE001 - OneByOne, or one of Protobuf's own types with other fields
+        return None
+
+    def columns(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
+        batch = Batch(payloads)
+        cursor = batch.cursor()
+        cursor.refuse(~cursor.follows(prefix))
+        cursor.move(len(prefix))
+        return read(cursor), np.flatnonzero(batch.bad)
+
+    return columns
+
+
+def _message(writer: Any, reader: Any, kind: Kind, level: int) -> Read:
+    read = _fields(writer, reader, kind.fields, level)
+    fields = [*kind.arrow]
+
+    def struct(cursor: Cursor) -> pa.Array:
+        columns = read(cursor)
+        if not fields:
+            return pa.Array.from_buffers(kind.arrow, len(cursor), [None])
+        return pa.StructArray.from_arrays([columns[field.name] for field in fields], fields=fields)
+
+    return struct
+
+
+def _fields(
+    writer: Any, reader: Any, kinds: Mapping[str, Kind], level: int
+) -> Callable[[Cursor], dict[str, pa.Array]]:
+    """Return a function that reads whole messages, each field as a column."""
+    # upb knows extensions, by numbers that may be another schema's fields.
+    if reader.is_extendable or level > _DEEPEST:
+        raise OneByOne
+    written, own = writer.fields_by_number, reader.fields_by_number
+    parts: list[tuple[str, Field, str | None]] = []
+    for number in sorted({*written, *own}):
+        field = own.get(number)
+        if field is not None:
+            read = _field(written.get(number, field), field, kinds[field.name], level)
+            oneof = field.containing_oneof
+            group = oneof.name if oneof is not None and len(oneof.fields) > 1 else None
+            parts.append((field.name, read, group))
+        elif written[number].type != F.TYPE_GROUP:
+            parts.append(("", _skipped(written[number]), None))
+
+    def read_all(cursor: Cursor) -> dict[str, pa.Array]:
+        columns = {}
+        groups: dict[str, np.ndarray] = {}
+        for name, read, group in parts:
+            columns[name], found = read(cursor)
+            if group is not None:
+                if group in groups:
+                    # Of two members, the last in the message counts.
+                    cursor.refuse(groups[group] & found)
+                    found = found | groups[group]
+                groups[group] = found
+        cursor.finish()
+        return columns
+
+    return read_all
+
+
+def _skipped(field: Any) -> Field:
+    """Return a function that passes over a field that only the writer has."""
+    wire = LEN if field.is_packed else wire_type(field)
+
+    def read(cursor: Cursor) -> tuple[pa.Array, np.ndarray]:
+        counts, _ = unpacked(cursor, tag(field.number, wire), wire)
+        return pa.nulls(len(cursor)), counts > 0
+
+    return read
+
+
+def _field(writer: Any, reader: Any, kind: Kind, level: int) -> Field:
+    if isinstance(kind, Map):
+        return _elements(writer, kind, _entry(writer.message_type, reader, kind, level), LEN)
+    if isinstance(kind, List):
+        wire = wire_type(reader)
+        item = _value(writer, reader, kind.item, level)
+        return _elements(writer, kind, lambda cursor: [item(cursor)], wire)
+    return _single(reader, kind, _value(writer, reader, kind, level))
+
+
+def _single(field: Any, kind: Kind, value: Read) -> Field:
+    wire = wire_type(field)
+    own = tag(field.number, wire)
+    is_null = field.type == F.TYPE_MESSAGE or (
+        field.has_presence and not (field.is_required or field.has_default_value)
+    )
+    absent = pa.scalar(None, kind.arrow) if is_null else _default(field, kind)
+
+    def read(cursor: Cursor) -> tuple[pa.Array, np.ndarray]:
+        found = cursor.follows(own)
+        chosen = np.flatnonzero(found)
+        if field.is_required:
+            cursor.refuse(~found)
+        if not len(chosen):
+            return pa.repeat(absent, len(cursor)), found
+        some = cursor if len(chosen) == len(cursor) else cursor.some(chosen)
+        some.move(len(own))
+        array = value(some.inside() if wire == LEN else some)
+        if some is cursor:
+            return array, found
+        cursor.at[chosen] = some.at
+        array = placed([array], [chosen], len(cursor), kind.arrow)
+        return array.fill_null(absent) if absent.is_valid else array, found
+
+    return read
+
+
+def _default(field: Any, kind: Kind) -> pa.Scalar:
+    return kind.array([field.default_value])[0]
+
+
+def _elements(
+    writer: Any, kind: Kind, values: Callable[[Cursor], list[pa.Array]], wire: int
+) -> Field:
+    """Return a function that reads a repeated field; other rows have none of its elements."""
+    elements, prefix = (packed, LEN) if writer.is_packed and wire != LEN else (unpacked, wire)
+    own = tag(writer.number, prefix)
+
+    def read(cursor: Cursor) -> tuple[pa.Array, np.ndarray]:
+        counts, inner = elements(cursor, own, wire)
+        array = containers(cursor, offsets_of(counts), kind.arrow, values(inner))
+        return array, counts > 0
+
+    return read
+
+
+def _entry(writer: Any, field: Any, kind: Map, level: int) -> Callable[[Cursor], list[pa.Array]]:
+    """Return a function that reads a map's entries, which have both a key and a value."""
+    parts = []
+    for name, own in (("key", kind.key), ("value", kind.value)):
+        reader = field.message_type.fields_by_name[name]
+        given = writer.fields_by_number.get(reader.number, reader)
+        parts.append(_single(reader, own, _value(given, reader, own, level)))
+    no_key = _default(field.message_type.fields_by_name["key"], kind.key)
+
+    def read(cursor: Cursor) -> list[pa.Array]:
+        (keys, has_key), (values, has_value) = (part(cursor) for part in parts)
+        cursor.refuse(~(has_key & has_value))
+        cursor.finish()
+        # A map has no null as a key: only rows that are refused have them here.
+        return [keys.fill_null(no_key) if keys.null_count else keys, values]
+
+    return read
+
+
+def _value(writer: Any, reader: Any, kind: Kind, level: int) -> Read:
+    """Return a function that reads a single value, or the whole of what has a length."""
+    if isinstance(kind, Message):
+        return _message(writer.message_type, reader.message_type, kind, level + 1)
+    if isinstance(kind, Time):
+        return _time(reader.message_type, kind, level)
+    if isinstance(kind, Wrapper):
+        return _wrapper(reader.message_type, kind, level)
+    return _leaf(reader.type, kind)
+
+
+def _leaf(type_: int, kind: Any) -> Read:
+    if type_ == F.TYPE_STRING:
+        return lambda cursor: read_texts(cursor, cursor.rest())
+    if type_ == F.TYPE_BYTES:
+        return lambda cursor: cursor.rest()
+    number = numbers(type_)
+    if not isinstance(kind, Enum):
+        return lambda cursor: kind.array(number(cursor))
+    known = np.array([*kind.names], np.int32)
+
+    def names(cursor: Cursor) -> pa.Array:
+        values = number(cursor)
+        # An enum that is closed sets other numbers aside.
+        cursor.refuse(~np.isin(values, known))
+        return kind.array(values)
+
+    return names
+
+
+def _time(descriptor: Any, kind: Time, level: int) -> Read:
+    check_time(descriptor)
+    kinds = {field.name: Kind(*SCALARS[field.type]) for field in descriptor.fields}
+    read = _fields(descriptor, descriptor, kinds, level + 1)
+
+    def times(cursor: Cursor) -> pa.Array:
+        columns = read(cursor)
+        seconds, nanos = (np.asarray(columns[name]).astype(np.int64) for name in kinds)
+        wrong = kind.wrong(seconds, nanos)
+        cursor.refuse(wrong)
+        return kind.column(np.where(wrong, 0, seconds), nanos, np.zeros(len(cursor), bool))
+
+    return times
+
+
+def _wrapper(descriptor: Any, kind: Wrapper, level: int) -> Read:
+    check_wrapper(descriptor)
+    read = _fields(descriptor, descriptor, {"value": kind.inner}, level + 1)
+    return lambda cursor: read(cursor)["value"]
