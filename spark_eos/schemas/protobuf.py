@@ -20,7 +20,7 @@ from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
 from spark_eos.schemas.protobuf_columns import columns_of
 from spark_eos.schemas.protobuf_files import file_of
 from spark_eos.schemas.protobuf_rows import rows_of
-from spark_eos.schemas.protobuf_types import check_readable, message_kind
+from spark_eos.schemas.protobuf_types import check_readable, is_map, message_kind
 
 _KIND: Final = "PROTOBUF"
 _FIRST: Final = (0,)
@@ -113,7 +113,7 @@ class Protobuf(Format):
                 message = parse(rest)
             # Call methods of the class: an attribute of the message may be a field.
             if may_lack and not make.IsInitialized(message):
-                missing = ", ".join(make.FindInitializationErrors(message))
+                missing = ", ".join(_missing(message))
                 raise BadValueError(f"it lacks required fields: {missing}")
             return message
 
@@ -172,6 +172,32 @@ def _split(payload: bytes) -> tuple[Indexes, bytes]:
     except (EOFError, SerializationError) as error:
         raise BadValueError(f"its message indexes can't be read: {error}") from None
     return tuple(schema_id.message_indexes or ()), rest
+
+
+def _missing(message: Any) -> Iterator[str]:
+    """Yield the paths of required fields that a message lacks.
+
+    upb's own FindInitializationErrors crashes the process if there are maps of scalar values.
+    """
+    has = type(message).HasField
+    for field in type(message).DESCRIPTOR.fields:
+        if field.is_required and not has(message, field.name):
+            yield field.name
+        elif field.message_type is not None:
+            for step, inner in _inner(message, field):
+                yield from (f"{field.name}{step}.{path}" for path in _missing(inner))
+
+
+def _inner(message: Any, field: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the messages in a field, and the index or key of each if there may be several."""
+    value = getattr(message, field.name)
+    if is_map(field):
+        if field.message_type.fields_by_name["value"].message_type is not None:
+            yield from ((f"[{key}]", value[key]) for key in value)
+    elif field.is_repeated:
+        yield from ((f"[{index}]", inner) for index, inner in enumerate(value))
+    elif type(message).HasField(message, field.name):
+        yield "", value
 
 
 def _requires(descriptor: Any) -> bool:

@@ -47,7 +47,7 @@ def message_kind(descriptor: Any, place: Place) -> Message:
 
 
 def _field_kind(field: Any, place: Place) -> Kind:
-    if _is_map(field):
+    if is_map(field):
         parts = field.message_type.fields_by_name
         return Map(*(_value_kind(parts[name], place.values()) for name in ("key", "value")))
     if field.is_repeated:
@@ -55,7 +55,8 @@ def _field_kind(field: Any, place: Place) -> Kind:
     return _value_kind(field, place)
 
 
-def _is_map(field: Any) -> bool:
+def is_map(field: Any) -> bool:
+    """Return True if a field is a map."""
     return bool(field.message_type and field.message_type.GetOptions().map_entry)
 
 

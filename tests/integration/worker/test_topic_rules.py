@@ -410,12 +410,16 @@ def test_a_lowered_limit_repeats_the_attempt(flow: Flow) -> None:
 
 def test_a_lowered_limit_that_is_known_when_a_batch_is_refused(flow: Flow) -> None:
     with with_another_limit(flow, 5_000) as (found, topic):
-        # Adding the rows may already notice that the broker has refused some of them.
-        with pytest.raises(TransactionError, match="Message size too large") as error:
+
+        def write() -> None:
+            # Adding the rows may already notice that the broker has refused some of them.
             found.add(rows(flow, 1, [b"x" * 100] * 500))
             # Another task's rows may tell, as those of a topic whose config is not known.
             assert found._rules.changed(topic)
             found.commit()
+
+        with pytest.raises(TransactionError, match="Message size too large") as error:
+            write()
         # Each row fits, in a smaller batch.
         assert error.value.again
 

@@ -141,6 +141,22 @@ def test_each_type_has_a_column() -> None:
     assert write(arrow, own).array.to_pylist() == [first, second]
 
 
+def test_required_fields_below_others_are_named() -> None:
+    own = schema("""
+        syntax = "proto2"; message Order { repeated Part parts = 1; map<string, Part> named = 2;
+          optional Part one = 3; map<int32, string> texts = 4; }
+        message Part { required string id = 1; map<int32, int32> counts = 2; }""")
+    # upb's own list of them crashes the process if there are maps of scalar values.
+    part = b"\x12\x04\x08\x01\x10\x02"
+    parts = b"".join(b"\x0a" + bytes([len(part)]) + part for _ in range(5))
+    named = b"\x12\x0b\x0a\x01k\x12\x06" + part
+    payload = b"\x00" + parts + named + b"\x1a\x06" + part + b"\x22\x05\x08\x01\x12\x01x"
+    made = read([payload, b"\x00\x1a\x03\x0a\x01i"], own)
+    lacking = [f"parts[{index}].id" for index in range(5)] + ["named[k].id", "one.id"]
+    assert made.errors == {0: f"it lacks required fields: {', '.join(lacking)}"}
+    assert made.array.to_pylist()[1]["one"] == {"id": "i", "counts": []}
+
+
 def test_proto2_has_defaults_and_required_fields() -> None:
     own = schema("""
         syntax = "proto2"; message Order {
