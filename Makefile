@@ -46,7 +46,7 @@ jars: $(VENV)/.stamp ## Download Kafka, a schema registry and Spark's Kafka sour
 	@$(BIN)/spark-eos jars --set apicurio-registry-2.6.13 > /dev/null
 
 # Tests wait more than they work, so there are more processes than processors. They share brokers,
-# and two of them run what needs Spark: tests/support/scheduling.py. Their order is random; its seed
+# and three of them run what needs Spark: tests/support/scheduling.py. Their order is random; its seed
 # is printed at the end, and ORDER=seed gives the same again.
 PROCESSES ?= 6
 # Else each process, and each of Spark's workers, would compile all modules again.

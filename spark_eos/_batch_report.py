@@ -128,8 +128,8 @@ class BatchReport:
             summed over the tasks.
         lost: Source records that were deleted before they were read, so they are not written; only
             with ``fail_on_data_loss=False``.
-        delivery: The delivery of the rows, ``direct`` or ``staged``. For a staged batch,
-            ``partitions`` are the progress partitions.
+        delivery: The delivery of the rows: ``direct``, ``mirrored`` or ``staged``. In a staged
+            batch, ``partitions`` are the progress partitions.
         dead_letters: Number of rows committed as dead letters, by reason: ``error``,
             ``exception``, ``too_large``, ``unknown_topic``, ``unknown_partition``,
             ``invalid_header`` or ``invalid_record``. They are not among ``rows_written``.

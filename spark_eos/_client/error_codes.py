@@ -48,7 +48,10 @@ class Code(enum.IntEnum):
 
 
 class Verdict(enum.IntEnum):
-    """How to react to a TxnOffsetCommit error code; the greatest of several verdicts counts."""
+    """How to react to a TxnOffsetCommit error code; the greatest of several verdicts counts.
+
+    A task aborts its transaction for each verdict from REJECTED on.
+    """
 
     ACCEPTED = 0
     RETRY = 1

@@ -293,7 +293,10 @@ class Delivery(ABC):
         noted = planned.batch.checkpoint.markers.read().checkpoint_may_lag
         lags = noted and log_lags(planned.range.starts, offsets.committed, ends)
         return Marker(
-            self._group_id, offsets.topic_ids, checkpoint_may_lag=self._asynchronous or lags
+            self._group_id,
+            offsets.topic_ids,
+            delivery=self.name,
+            checkpoint_may_lag=self._asynchronous or lags,
         )
 
     def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:

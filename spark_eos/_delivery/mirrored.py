@@ -145,7 +145,7 @@ class MirroredDelivery(DirectDelivery):
         known = self._offsets.known.sources
         sources = {number: source for (_, number), source in known.items()}
         marker = super()._new_marker(planned)
-        return replace(marker, partitions={}, delivery=MIRRORED, sources=sources)
+        return replace(marker, partitions={}, sources=sources)
 
     def _add(self, new: Collection[TopicPartition], topics: dict[str, TopicInfo]) -> None:
         known, topic = self._offsets.known, self._topic.name

@@ -231,7 +231,7 @@ class StagedDelivery(Delivery):
         # Partitions that are new in this batch stay new until its end is committed.
         used = self._used_before(planned.batch)
         marker = super()._new_marker(planned)
-        return replace(marker, delivery=STAGED, progress_partitions=used)
+        return replace(marker, progress_partitions=used)
 
     def _find(self, held: BatchRange, checkpoint: OffsetLog) -> StagedBatch | None:
         """Return the batch's staged commit, if an earlier run has made one."""

@@ -1,1 +1,4 @@
-"""The guarantee: batch, offsets, members, task, transaction; read in this order."""
+"""The guarantee; read in this order.
+
+On the driver: batch, offsets, members. On Spark's workers: task, transaction.
+"""

@@ -15,7 +15,7 @@ from spark_eos._checks.open_transactions import OpenTransactions
 from spark_eos._checks.replication import warn_of_replication
 from spark_eos._checks.retention import RetentionWarning
 from spark_eos._checks.start import Start
-from spark_eos._exactly_once.delivery import Batch, Delivery, PlannedBatch
+from spark_eos._exactly_once.delivery import Batch, PlannedBatch, RunDelivery
 from spark_eos._exactly_once.members import GroupMembership
 from spark_eos._exactly_once.offsets import GroupOffsets, Members
 from spark_eos._kafka.transactions import BY_ID
@@ -43,7 +43,7 @@ class Run:
         run_id: str,
         start: Start,
         settings: WriterSettings,
-        delivery_of: Callable[[GroupOffsets], Delivery],
+        delivery_of: Callable[[GroupOffsets], RunDelivery],
         *,
         watch: Callable[[], bool],
         prepared_ms: int | None = None,
@@ -356,6 +356,8 @@ class _TransactionSize:
 
     def of(self, settings: WriterSettings) -> WriterSettings:
         """Return the settings of tasks with transactions of the current size."""
+        if self._shrunk == 1:
+            return settings
         most = settings.transactions
         sizes: dict[str, Any] = {
             name: max(1, getattr(most, name) // self._shrunk) for name in _SIZES

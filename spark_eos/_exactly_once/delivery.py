@@ -79,8 +79,11 @@ class PlannedBatch:
         return None if self.staged is None else self.staged.rows
 
 
-class Delivery(Protocol):
-    """The methods that differ between deliveries; a run calls them in this order."""
+class RunDelivery(Protocol):
+    """What a run needs of a delivery, in the order in which a run's first batch calls it.
+
+    Later batches begin with `plan`. `check_group` is repeated whenever offsets were read again.
+    """
 
     @property
     def name(self) -> str:

@@ -254,7 +254,7 @@ class GroupMembership:
     def topic_ids(self) -> dict[str, uuid.UUID]:
         return {name: topic.topic_id for name, topic in self._topics.items()}
 
-    def any_member(self) -> tuple[str, int]:
+    def any_id_and_epoch(self) -> tuple[str, int]:
         """Return the id and epoch of some member, for calls that any member may make."""
         with self._lock:
             member = next(iter(self._members.values()))
@@ -349,7 +349,7 @@ class GroupMembership:
                 if self._renews_only:
                     raise SparkEosError(f"a run has joined in the meantime: {member}")
                 if not first and instance_id != RENEWAL_INSTANCE:
-                    raise self._fence(member)
+                    raise self._note_fenced(member)
             epoch = (
                 heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH
                 if instance_id in wanted
@@ -436,7 +436,7 @@ class GroupMembership:
             if answer.code == Code.FENCED_INSTANCE_ID:
                 group = groups.describe_group(self._connections, self._group_id, deadline)
                 holders = (m for m in group.members if m.instance_id == member.instance_id)
-                self._fence(next(holders, None))
+                self._note_fenced(next(holders, None))
             elif answer.code in _SESSION_LOST:
                 self._session_lost = True
                 # Its partitions are assigned to another member by now, or to none.
@@ -472,7 +472,7 @@ class GroupMembership:
             what = f"group {self._group_id!r}: {answer.message}".rstrip(": ")
             raise self._connections.refusal(what, answer.code, needed)
 
-    def _fence(self, newer: groups.DescribedMember | None) -> FencedByNewerRunError:
+    def _note_fenced(self, newer: groups.DescribedMember | None) -> FencedByNewerRunError:
         who = f": {newer}" if newer is not None else ", which has since ended"
         self._fenced = FencedByNewerRunError(
             f"group {self._group_id!r} was taken over by a newer run{who}. Only one query may use "

@@ -103,7 +103,7 @@ class GroupRequests:
             partitions,
             self._membership.topic_ids,
             deadline,
-            member=self._membership.any_member(),
+            member=self._membership.any_id_and_epoch(),
             wait=wait,
         )
 

@@ -127,6 +127,7 @@ def txn_offset_commit(
     metadata: Mapping[TopicPartition, str] | None = None,
 ) -> OffsetCommitAnswer:
     """Commit source offsets inside the producer's open transaction, as one group member."""
+    # There is no AddOffsetsToTxn: from version 5 on, the coordinator adds the group itself.
     # Version 6 uses topic ids. Version 5, with topic names, is for coordinators without version 6
     # and for unknown ids. Within the transaction, the request may be repeated until the answer is
     # definite. But after a lost answer (`on_lost`), no other transaction may start with the same

@@ -93,7 +93,7 @@ class SinkRun:
             raise UnsupportedPipelineError(
                 f"the sink was called a second time for batch {batch_id}: the first call "
                 "commits the batch's offsets, and these rows are not written. Call it once; to "
-                "commits the batch's offsets, and these rows are not written. Call it once; to "
+                "make several rows of one record, use one select with "
                 "explode(array(struct(...), struct(...)))"
             )
         self._last_batch = batch_id

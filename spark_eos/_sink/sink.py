@@ -335,7 +335,9 @@ class ExactlyOnceSink:
     # One batch --------------------------------------------------------------------------------
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write one micro-batch; foreachBatch calls this.
+        """Write one micro-batch, for a function of your own that foreachBatch calls.
+
+        ``sink.write(...).start()`` does not come here: it hands `SinkBatches` to foreachBatch.
 
         Raises:
             SparkEosError: The batch is not written; Spark stops the query with this error.

@@ -16,7 +16,7 @@ from spark_eos._delivery.base import RunParts
 from spark_eos._delivery.direct import DirectDelivery
 from spark_eos._exactly_once import task
 from spark_eos._exactly_once.batch import Run
-from spark_eos._exactly_once.delivery import Batch, Delivery, PlannedBatch
+from spark_eos._exactly_once.delivery import Batch, PlannedBatch, RunDelivery
 from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._worker.plan import BatchPlan, Partitions
 from spark_eos._worker.producer import TransactionalProducer
@@ -230,7 +230,7 @@ def running(
     *,
     checkpoint: Checkpoint | None = None,
     group_timeout_ms: int = 60_000,
-    delivery: Callable[[RunParts], Delivery] = DirectDelivery,
+    delivery: Callable[[RunParts], RunDelivery] = DirectDelivery,
     progress_topic: ProgressTopic = _UNUSED,
     prepared: bool = True,
     **options: Any,

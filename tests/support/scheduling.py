@@ -7,15 +7,15 @@ from typing import Any, Final
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 _ROOT: Final = Path(__file__).parents[2]
-_WITH_SPARK: Final = 2
+_WITH_SPARK: Final = 3
 # Modules that share what takes long to start: brokers with security, a schema registry.
 _TOGETHER: Final = ("tests/integration/security/", "tests/integration/spark/test_schema")
 
 
 class SparkInSomeProcesses(LoadScopeScheduling):  # type: ignore[misc]
-    """Assigns modules to free processes; modules that use Spark only to the first two.
+    """Assigns modules to free processes; modules that use Spark only to the first three.
 
-    Spark takes seconds to start, and minutes to warm up. The two processes run modules that use
+    Spark takes seconds to start, and minutes to warm up. These processes run modules that use
     Spark first, then help with the other modules.
     """
 

@@ -1,14 +1,12 @@
 """A delivery is one class in one file and a line in one table: the test adds a fourth one."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport
-from spark_eos._checkpoint.marker import Marker
 from spark_eos._delivery.choice import DELIVERIES
 from spark_eos._delivery.direct import DirectDelivery
 from spark_eos._exactly_once.delivery import PlannedBatch
@@ -25,9 +23,6 @@ class _ToyDelivery(DirectDelivery):
     name = TOY
     why = "a test wants it"
     rows = 0
-
-    def _new_marker(self, planned: PlannedBatch) -> Marker:
-        return replace(super()._new_marker(planned), delivery=TOY)
 
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
         type(self).rows += sum(p.rows for one in outcomes for p in one.partitions.values())
