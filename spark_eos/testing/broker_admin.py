@@ -63,8 +63,23 @@ def answers(admin: AdminClient, node: int) -> bool:
 def create_topic(admin: AdminClient, name: str, partitions: int, config: Mapping[str, str]) -> None:
     """Create a topic and wait until it can be used."""
     topic = NewTopic(name, num_partitions=partitions, config=dict(config))
-    admin.create_topics([topic])[name].result(TIMEOUT)
+    # On a busy machine the controller fences brokers whose heartbeats are late, for a moment.
+    Retrying(
+        retry=retry_if_exception(_lacks_brokers),
+        wait=wait_fixed(0.1),
+        stop=stop_after_delay(TIMEOUT),
+        reraise=True,
+    )(_create_topic, admin, topic)
     await_partitions(admin, name, partitions)
+
+
+def _create_topic(admin: AdminClient, topic: NewTopic) -> None:
+    admin.create_topics([topic])[topic.topic].result(TIMEOUT)
+
+
+def _lacks_brokers(error: BaseException) -> bool:
+    code = KafkaError.INVALID_REPLICATION_FACTOR
+    return isinstance(error, KafkaException) and error.args[0].code() == code
 
 
 def add_partitions(admin: AdminClient, name: str, total: int) -> None:

@@ -185,7 +185,7 @@ def test_another_cluster_is_refused(mirrored_flow: MirroredFlow) -> None:
     source = KnownPartitions.of({partition: CommittedOffset(10, text)}).sources[partition]
     _set(flow, 0, 10, text.replace(source.cluster, "elsewhere"))
     for left in (checkpoint, None):
-        _refuses(flow, ConfigurationError, "of cluster 'elsewhere', and source_kafka", left)
+        _refuses(flow, ConfigurationError, "of cluster 'elsewhere', but source_kafka", left)
 
 
 def test_the_source_cluster_must_not_be_the_target_cluster(
