@@ -255,7 +255,7 @@ def acls_for(
         named = sorted({*sources, *targets})
         read = [read_topic(topic) for topic in named]
         if mirrored and progress_topic is not None:
-            # The group's offsets in the progress topic show how far the inputs are processed.
+            # The group's offsets in the progress topic show how far inputs have been processed.
             read.append(describe(ResourceType.TOPIC, progress_topic))
         ids = transactional_ids(id_prefix, Operation.DESCRIBE)
         return [*read, group, ids, *map(describe_configs, named)]

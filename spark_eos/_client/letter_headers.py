@@ -62,7 +62,7 @@ _BY_REASON: Final = {
 
 @dataclass(frozen=True)
 class LetterHeaders:
-    """A dead letter's headers: the record's own, and the explanation by its keys in `STYLES`."""
+    """A dead letter's headers: the record's own, and those that explain the failure (`STYLES`)."""
 
     own: list[Header]
     error_headers: dict[str, bytes]

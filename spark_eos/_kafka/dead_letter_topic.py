@@ -19,7 +19,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 _AHEAD_MS: Final = 3_600_000
 # Spark stores timestamps as 64-bit microseconds.
 _EARLIEST_MS: Final = -MAX_OFFSET // 1000
-# The most characters of a header that errors show.
+# Maximum number of a header's characters to show in an error.
 _SHOWN: Final = 100
 
 

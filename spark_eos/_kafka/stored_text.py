@@ -235,7 +235,7 @@ class Owner(NamedTuple):
 
     @classmethod
     def of(cls, query_id: str, topic: str | None) -> "Owner":
-        """Build the owner for texts; a long topic name is cut and followed by its hash."""
+        """Build the owner to store; a long topic name is truncated and followed by its hash."""
         if topic is not None and len(topic) > _TARGET_CHARS:
             digest = hashlib.sha256(topic.encode()).hexdigest()[:_HASH_CHARS]
             topic = f"{topic[: _TARGET_CHARS - 1 - _HASH_CHARS]}~{digest}"

@@ -50,7 +50,7 @@ class TopicCache:
         for name in names:
             topic = self._topics.get(name)
             if topic is not None:
-                # Setting the entry again restarts its time in the cache.
+                # Setting the entry again restarts its expiry timer.
                 cached[name] = self._topics[name] = topic
         missing = set(names) - cached.keys()
         return {**cached, **self._wait_for(missing, operation)} if missing else cached

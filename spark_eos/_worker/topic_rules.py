@@ -126,7 +126,7 @@ class TopicRules:
             if known is None or known.asked < 0:
                 unknown.add(topic)
             else:
-                # Setting the entry again restarts its time in the cache.
+                # Setting the entry again restarts its expiry timer.
                 self._topics[topic] = known
         self._ask(unknown)
 

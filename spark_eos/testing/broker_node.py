@@ -82,7 +82,7 @@ class KafkaNode(EmbeddedServer):
         return f"{HOST}:{self.ports.internal}"
 
     def servers_of(self, listener: str) -> str:
-        """Return the address of a secured listener; restarts keep it."""
+        """Return the address of a secured listener, which is the same after a restart."""
         return f"{HOST}:{self.ports.secured[listener]}"
 
     @property
