@@ -59,8 +59,8 @@ class RecordSender:
         self._settings = settings
         # Raises an error if a target topic has changed.
         self._check = check
-        # The parts passed to librdkafka, each with the numbers of its rows that were replaced by dead
-        # letters; and the number of each part's first row.
+        # The parts passed to librdkafka, each with the numbers of its rows that were replaced by
+        # dead letters; and the number of each part's first row.
         self._sent: list[tuple[SourceRows, Collection[int]]] = []
         self._numbers: list[int] = [1]
         self._failure: _Failure | None = None

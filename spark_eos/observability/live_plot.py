@@ -112,7 +112,8 @@ class LivePlot:
     once a second; Databricks shows the state at that moment. Rows are the rows written, from the
     sink's reports. For a query that has already started, they are the rows read, as reported in
     Spark's progress. The same applies to Spark Connect, which runs batches outside the notebook's
-    process. Lag and time also come from Spark's progress. A separate thread draws while the query runs.
+    process. Lag and time also come from Spark's progress. A separate thread draws while the query
+    runs.
 
     Args:
         query: A query that has started. None if the sink sets the query, through ``on_batch``.
