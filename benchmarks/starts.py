@@ -28,6 +28,7 @@ _KINDS: Final = {
     OURS: ("eos", "plain"),
     f"{EQUAL}, class archive": ("own", "archive"),
     f"{OURS}, class archive": ("eos", "archive"),
+    f"{OURS}, class archive, worker daemon": ("eos", "archive-daemon"),
 }
 
 

@@ -1,7 +1,8 @@
 """A relay query in its own process, started by plain Python.
 
-Arguments: ``eos`` or ``own`` (Spark's own sink), servers, source, target, checkpoint, and
-``archive`` or ``plain``: whether the JVM loads its classes from an archive.
+Arguments: ``eos`` or ``own`` (Spark's own sink), servers, source, target, checkpoint, and one of
+``plain``, ``archive`` (the JVM loads its classes from an archive) and ``archive-daemon`` (Python
+workers are also forked with their modules already imported).
 """
 
 import sys
@@ -15,7 +16,9 @@ from spark_eos._client.settings import ClientSettings
 def main() -> None:
     """Run the query until it is killed."""
     kind, servers, source, target, checkpoint, classes = sys.argv[1:]
-    builder = session_builder(class_archive=classes == "archive").master("local[2]")
+    builder = session_builder(
+        class_archive="archive" in classes, worker_daemon="daemon" in classes
+    ).master("local[2]")
     spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     if kind == "eos":
         sink = ExactlyOnceSink(
