@@ -4,12 +4,12 @@ Batch frames of 8 fields go from Parquet to Spark's noop sink, with a real regis
 functions get the schema as text. They don't check record ids, and miss most damaged records.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import orders
 from bench import note
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,26 +27,10 @@ _HERE: Final = Path(__file__).parent
 _ROWS: Final = 400_000
 _OWN: Final = "Spark's own function"
 _OURS: Final = "spark-eos"
-_PREFIX: Final = 5
-_AVRO: Final[dict[str, Any]] = {
-    "id": "string",
-    "amount": "double",
-    "number": "long",
-    "customer": ["null", "string"],
-    "at": {"type": "long", "logicalType": "timestamp-millis"},
-    "paid": "boolean",
-    "tags": {"type": "array", "items": "string"},
-    "quantity": "int",
-}
+_AVRO: Final[dict[str, Any]] = {**orders.AVRO, "tags": {"type": "array", "items": "string"}}
 _JSON: Final[dict[str, Any]] = {
-    "id": {"type": "string"},
-    "amount": {"type": "number"},
-    "number": {"type": "integer"},
-    "customer": {"type": ["string", "null"]},
-    "at": {"type": "string", "format": "date-time"},
-    "paid": {"type": "boolean"},
+    **orders.JSON,
     "tags": {"type": "array", "items": {"type": "string"}},
-    "quantity": {"type": "integer"},
 }
 
 
@@ -74,17 +58,13 @@ def _value(kinds: Mapping[str, T.DataType]) -> Column:
 
 def frames(spark: SparkSession, directory: Path, rounds: int, scale: float) -> Iterator[Measured]:
     """Measure Avro and JSON, read and written."""
-    avro = {
-        "type": "record",
-        "name": "Order",
-        "fields": [{"name": name, "type": kind} for name, kind in _AVRO.items()],
-    }
-    required = [name for name in _JSON if name != "customer"]
-    other = {"type": "object", "properties": _JSON, "required": required}
     with EmbeddedSchemaRegistry() as server:
         registry = SchemaRegistry({"url": server.url})
-        for kind, schema in (("AVRO", avro), ("JSON", other)):
-            text, subject = json.dumps(schema), f"orders-{kind.lower()}"
+        for kind, text in (
+            ("AVRO", orders.avro_schema(_AVRO)),
+            ("JSON", orders.json_schema(_JSON)),
+        ):
+            subject = f"orders-{kind.lower()}"
             rows = spark.range(max(1_000, int(_ROWS * scale))).repartition(4)
             columns = rows.select(_value(_columns(kind)).alias("value"))
             written = registry.encode(
@@ -98,7 +78,7 @@ def frames(spark: SparkSession, directory: Path, rounds: int, scale: float) -> I
             decoded.write.parquet(str(directory / f"{subject}-decoded"))
             values = spark.read.parquet(str(directory / f"{subject}-decoded"))
             kept = values.schema["value"].dataType
-            payload = F.substring("value", _PREFIX + 1, 1 << 30)
+            payload = F.substring("value", orders.PREFIX + 1, 1 << 30)
             if kind == "AVRO":
                 read = from_avro(payload, text)
                 write = to_avro(F.col("value"), text)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import fastavro
+import orders
 from contestants import EQUAL, OURS, Arena, Trial, run_and_stop, spark_eos
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -21,33 +22,14 @@ from spark_eos.schemas.formats import Schema
 from spark_eos.schemas.framing import prefix_of
 
 _SUBJECT: Final = "orders-value"
-_PREFIX: Final = 5
 # Records repeat: more of them would only take longer to produce.
 _RECORDS: Final = 2_000
 _MOMENT: Final = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
-_AVRO: Final[dict[str, Any]] = {
-    "id": "string",
-    "amount": "double",
-    "number": "long",
-    "customer": ["null", "string"],
-    "at": {"type": "long", "logicalType": "timestamp-millis"},
-    "paid": "boolean",
-    "note": "string",
-    "quantity": "int",
-}
-_JSON: Final[dict[str, Any]] = {
-    "id": {"type": "string"},
-    "amount": {"type": "number"},
-    "number": {"type": "integer"},
-    "customer": {"type": ["string", "null"]},
-    "at": {"type": "string", "format": "date-time"},
-    "paid": {"type": "boolean"},
-    "note": {"type": "string"},
-    "quantity": {"type": "integer"},
-}
+_AVRO: Final[dict[str, Any]] = {**orders.AVRO, "note": "string"}
+_JSON: Final[dict[str, Any]] = {**orders.JSON, "note": {"type": "string"}}
 _TYPES: Final = (
     "struct<id string, amount double, number bigint, customer string, at timestamp, paid boolean, "
-    "note string, quantity bigint>"
+    "quantity bigint, note string>"
 )
 
 
@@ -89,19 +71,13 @@ def _texts(kind: Kind) -> list[str]:
     """Return the writers' schemas; the later ones have one more optional field each."""
     texts = []
     for number in range(kind.schemas):
-        more = {f"more{index}": _AVRO["customer"] for index in range(number)}
+        more = [f"more{index}" for index in range(number)]
         if kind.name == "JSON":
-            more = dict.fromkeys(more, _JSON["customer"])
-            required = [name for name in _JSON if name != "customer"]
-            texts.append(
-                json.dumps({"type": "object", "properties": _JSON | more, "required": required})
-            )
-            continue
-        fields: list[dict[str, Any]] = [
-            {"name": name, "type": type_} for name, type_ in _AVRO.items()
-        ]
-        fields += [{"name": name, "type": type_, "default": None} for name, type_ in more.items()]
-        texts.append(json.dumps({"type": "record", "name": "Order", "fields": fields}))
+            fields = _JSON | dict.fromkeys(more, orders.JSON["customer"])
+            texts.append(orders.json_schema(fields, more))
+        else:
+            fields = _AVRO | dict.fromkeys(more, orders.AVRO["customer"])
+            texts.append(orders.avro_schema(fields, more))
     return texts
 
 
@@ -156,7 +132,7 @@ def _either(reads: int) -> Callable[[str], Column]:
 
 def _own(arena: Arena, kind: Kind) -> Trial:
     frame = arena.read(as_we_do=True)
-    payload, texts = F.substring("value", _PREFIX + 1, 1 << 30), _texts(kind)
+    payload, texts = F.substring("value", orders.PREFIX + 1, 1 << 30), _texts(kind)
     if kind.name == "JSON":
         read: Column = F.from_json(payload.cast("string"), _TYPES)
     else:

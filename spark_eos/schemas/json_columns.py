@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos.schemas.columns import OneByOne
+from spark_eos.schemas.columns import OneByOne, offsets_of
 from spark_eos.schemas.formats import Together
 from spark_eos.schemas.json_types import Date, DateTime, Object
 from spark_eos.schemas.kinds import Kind, judged, typed
@@ -28,8 +28,8 @@ _PLAIN: Final = (1e-3, 1e9)
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 
 
-def _quote(text: str) -> str:
-    return orjson.dumps(text).decode()
+def _text(value: str | float) -> str:
+    return orjson.dumps(value).decode()
 
 
 def columns_of(kind: Kind, valid: Callable[[Any], bool]) -> Together | None:
@@ -106,8 +106,15 @@ def _from_raw(kind: Kind, array: pa.Array) -> pa.Array:
     return kind.array(array)
 
 
-def rows_of(kind: Kind, valid: Callable[[Any], bool] | None) -> Together:
-    """Return a function that converts a column to payloads; ``valid``: None if all values are."""
+def rows_of(kind: Kind, valid: Callable[[Any], bool] | None) -> Together | None:
+    """Return a function that converts a column to payloads; None if it can't write the kind.
+
+    ``valid`` is None if all of the column's values are valid.
+    """
+    try:
+        _raw_type(kind)
+    except OneByOne:
+        return None
 
     def rows(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
         texts = _texts(kind, array)
@@ -143,10 +150,9 @@ class _Texts:
                 merged[-1] += part
             else:
                 merged.append(part)
-        scalars = [pa.scalar(part) if isinstance(part, str) else part for part in merged]
         if all(isinstance(part, str) for part in merged):
             return pa.array(["".join(merged)] * self.length, pa.string())
-        return pc.binary_join_element_wise(*scalars, "")
+        return pc.binary_join_element_wise(*merged, "")
 
 
 def _texts(kind: Kind, array: pa.Array) -> _Texts:
@@ -159,8 +165,6 @@ def _texts(kind: Kind, array: pa.Array) -> _Texts:
     if isinstance(kind, Date | DateTime):
         texts, doubtful = kind.texts(array)
         return _Texts(['"', texts, '"'], len(array), doubtful)
-    if isinstance(kind, Map):
-        raise OneByOne
     if pa.types.is_string(kind.arrow):
         return _string_texts(array)
     if pa.types.is_floating(kind.arrow):
@@ -175,7 +179,7 @@ def _string_texts(array: pa.Array) -> _Texts:
     if not escaped.true_count:
         return _Texts(['"', array, '"'], len(array))
     texts = pc.binary_join_element_wise('"', array, '"', "")
-    quoted = pa.array([_quote(text) for text in array.filter(escaped).to_pylist()], pa.string())
+    quoted = pa.array([_text(text) for text in array.filter(escaped).to_pylist()], pa.string())
     return _Texts([pc.replace_with_mask(texts, escaped, quoted)], len(array))
 
 
@@ -188,7 +192,7 @@ def _float_texts(array: pa.Array) -> _Texts:
     texts = array.cast(pa.string())
     texts = pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
     if not plain.all():
-        others = [orjson.dumps(value).decode() for value in values[~plain].tolist()]
+        others = [_text(value) for value in values[~plain].tolist()]
         texts = pc.replace_with_mask(texts, pa.array(~plain), pa.array(others, pa.string()))
     return _Texts([texts], len(array), ~np.isfinite(values))
 
@@ -202,8 +206,8 @@ def _list_texts(kind: List, array: pa.Array) -> _Texts:
         doubtful = doubtful & ~is_null if kind.item.nullable else doubtful | is_null
         texts = pc.if_else(items.is_valid(), texts, "null")
     sizes = np.asarray(pc.list_value_length(array).fill_null(0))
-    offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(sizes, dtype=np.int32)])
-    lists = pa.ListArray.from_arrays(pa.array(offsets), texts, mask=array.is_null())
+    offsets = pa.array(offsets_of(sizes), pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, texts, mask=array.is_null())
     rows = np.zeros(len(array), bool)
     rows[np.repeat(np.arange(len(array)), sizes)[doubtful]] = True
     return _Texts(["[", pc.binary_join(lists, ","), "]"], len(array), rows)
@@ -215,7 +219,7 @@ def _object_texts(kind: Object, array: pa.Array) -> _Texts:
     for field, column in zip(array.type, array.flatten(), strict=True):
         own = kind.fields[field.name]
         texts = _texts(own, column)
-        name = f",{_quote(field.name)}:"
+        name = f",{_text(field.name)}:"
         is_null = np.asarray(column.is_null())
         if not column.null_count:
             parts += [name, *texts.parts]
@@ -228,7 +232,7 @@ def _object_texts(kind: Object, array: pa.Array) -> _Texts:
                 doubts.append(is_null)
         doubts.append(texts.doubtful & ~is_null)
     written = {field.name for field in array.type}
-    parts += [f",{_quote(name)}:null" for name in kind.nulls if name not in written]
+    parts += [f",{_text(name)}:null" for name in kind.nulls if name not in written]
     doubtful = reduce(np.logical_or, doubts, np.zeros(len(array), bool))
     if parts and isinstance(parts[0], str):
         parts[0] = "{" + parts[0][1:]

@@ -98,7 +98,7 @@ class Time(Kind):
     def __init__(self, spark: T.DataType, make: Any, limits: tuple[int, int]) -> None:
         super().__init__(spark, pa.int64())
         self._make = make
-        self.limits = limits  # minimum and maximum number of seconds
+        self._limits = limits  # minimum and maximum number of seconds
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
         check_known(values)
@@ -112,7 +112,7 @@ class Time(Kind):
         return self.column(seconds, nanos, is_null)
 
     def wrong(self, seconds: np.ndarray, nanos: np.ndarray) -> np.ndarray:
-        least, greatest = self.limits
+        least, greatest = self._limits
         wrong: np.ndarray = (
             (seconds < least) | (seconds > greatest) | (np.abs(nanos) >= 1_000 * _MICROS)
         )

@@ -118,12 +118,11 @@ def _time(descriptor: Any, kind: Time) -> Write:
         )
         for name, field in descriptor.fields_by_name.items()
     }
-    least, greatest = kind.limits
 
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         micros = np.asarray(array.cast(pa.int64()).fill_null(0))
         seconds, nanos = kind.parts(micros)
-        sheet.refuse(present & ((seconds < least) | (seconds > greatest)))
+        sheet.refuse(present & kind.wrong(seconds, nanos))
         for name, values in (("seconds", seconds), ("nanos", nanos)):
             parts[name](sheet, pa.array(values), present)
 

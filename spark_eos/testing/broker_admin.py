@@ -1,6 +1,6 @@
 """Administration of an embedded broker."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -63,18 +63,24 @@ def answers(admin: AdminClient, node: int) -> bool:
 def create_topic(admin: AdminClient, name: str, partitions: int, config: Mapping[str, str]) -> None:
     """Create a topic and wait until it can be used."""
     topic = NewTopic(name, num_partitions=partitions, config=dict(config))
+    _once_placed(admin.create_topics, topic)
+    await_partitions(admin, name, partitions)
+
+
+def _once_placed(create: Callable[[list[Any]], Any], new: Any) -> None:
+    """Create partitions, as soon as there are brokers for all replicas."""
     # On a busy machine the controller fences brokers whose heartbeats are late, for a moment.
     Retrying(
         retry=retry_if_exception(_lacks_brokers),
         wait=wait_fixed(0.1),
         stop=stop_after_delay(TIMEOUT),
         reraise=True,
-    )(_create_topic, admin, topic)
-    await_partitions(admin, name, partitions)
+    )(_created, create, new)
 
 
-def _create_topic(admin: AdminClient, topic: NewTopic) -> None:
-    admin.create_topics([topic])[topic.topic].result(TIMEOUT)
+def _created(create: Callable[[list[Any]], Any], new: Any) -> None:
+    (future,) = create([new]).values()
+    future.result(TIMEOUT)
 
 
 def _lacks_brokers(error: BaseException) -> bool:
@@ -84,7 +90,7 @@ def _lacks_brokers(error: BaseException) -> bool:
 
 def add_partitions(admin: AdminClient, name: str, total: int) -> None:
     """Increase a topic's number of partitions and wait until they can be used."""
-    admin.create_partitions([NewPartitions(name, total)])[name].result(TIMEOUT)
+    _once_placed(admin.create_partitions, NewPartitions(name, total))
     await_partitions(admin, name, total)
 
 

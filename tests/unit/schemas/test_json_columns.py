@@ -10,8 +10,9 @@ import pytest
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas import json_columns
-from spark_eos.schemas.formats import Format, Schema, format_of
+from spark_eos.schemas.formats import Codec, Format, Schema, format_of
 from spark_eos.schemas.json_schema import JsonSchema
+from spark_eos.schemas.kinds import CodecResult
 
 SEEDS = [*range(80), 436]
 ROWS = 20
@@ -209,12 +210,47 @@ def test_ordinary_records_are_left_to_nothing_else() -> None:
     assert columns is not None
     array, left = columns(rows)
     assert not len(left)
-    payloads, left = json_columns.rows_of(schema.kind, schema.validator.is_valid)(array)
+    rows_of = json_columns.rows_of(schema.kind, schema.validator.is_valid)
+    assert rows_of is not None
+    payloads, left = rows_of(array)
     assert not len(left)
     assert payloads[0].as_py() == (
         b'{"s":"a \\"b\\" 0f3e5","i":4611686018427387904,"n":0.25,"b":true,'
         b'"t":"2026-01-01T01:00:00.500000Z","l":["a",null]}'
     )
+
+
+def test_only_rows_in_doubt_are_coded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    format_: JsonSchema = format_of(
+        Schema("JSON", '{"type": "object", "properties": {"f": {"type": "number"}}}')
+    )
+    one_by_one = Format.decoder(format_, format_), Format.encoder(format_, format_.kind.spark)
+
+    def counted(codec: Codec) -> Codec:
+        def code(rows: pa.Array) -> CodecResult:
+            seen.append(len(rows))
+            return codec(rows)
+
+        return code
+
+    monkeypatch.setattr(Format, "decoder", lambda *_: counted(one_by_one[0]))
+    monkeypatch.setattr(Format, "encoder", lambda *_: counted(one_by_one[1]))
+    made = format_.decoder(format_)(pa.array([b'{"f":1.5}', b"{", b'{"f":0.5}'], pa.binary()))
+    assert (seen, [*made.errors]) == ([1], [1])
+    column = pa.array([{"f": 0.5}, {"f": float("nan")}, None], format_.kind.arrow)
+    made = format_.encoder(format_.kind.spark)(column)
+    assert (seen, [*made.errors]) == ([1, 1], [1])
+
+
+def test_schemas_with_maps_are_coded_row_by_row() -> None:
+    text = {"type": "object", "properties": {"m": {"additionalProperties": {"type": "string"}}}}
+    format_: JsonSchema = format_of(Schema("JSON", json.dumps(text)))
+    assert json_columns.columns_of(format_.kind, format_.validator.is_valid) is None
+    assert json_columns.rows_of(format_.kind, None) is None
+    payloads = pa.array([b'{"m":{"a":"b"}}'], pa.binary())
+    column = format_.decoder(format_)(payloads).array
+    assert format_.encoder(format_.kind.spark)(column).array.to_pylist() == payloads.to_pylist()
 
 
 def test_schemas_of_which_no_column_is_made() -> None:
