@@ -204,6 +204,15 @@ def read_only(arena: Arena) -> Trial:
     return run_and_stop(arena.read(as_we_do=True).writeStream.format("noop"), arena)
 
 
+def empty_batch(arena: Arena) -> Trial:
+    """Read rows in a foreachBatch function that drops them: what any such function costs."""
+
+    def batch(frame: DataFrame, _batch_id: int) -> None:
+        frame.write.format("noop").mode("append").save()
+
+    return run_and_stop(arena.read(as_we_do=True).writeStream.foreachBatch(batch), arena)
+
+
 def arrow_only(arena: Arena) -> Trial:
     """Send rows to Python and drop them: the lower bound for everything that writes from Python."""
 
@@ -220,6 +229,7 @@ def arrow_only(arena: Arena) -> Trial:
 EQUAL: Final = "Spark's own sink, equal read settings"
 SHIPPED: Final = "Spark's own sink, as shipped"
 OURS: Final = "spark-eos"
+EMPTY: Final = "foreachBatch, nothing written"
 BASES: Final = (EQUAL, SHIPPED)
 """The bases of comparison; the first one is the fair one."""
 BATCHES: Final[dict[str, Callable[[Arena], Trial]]] = {
@@ -229,6 +239,7 @@ BATCHES: Final[dict[str, Callable[[Arena], Trial]]] = {
 }
 SMALL_BATCHES: Final[dict[str, Callable[[Arena], Trial]]] = {
     **BATCHES,
+    EMPTY: empty_batch,
     "Spark's own sink, asynchronous": partial(_asynchronously, partial(sparks_own, as_we_do=True)),
     "spark-eos, asynchronous_progress": partial(_asynchronously, spark_eos),
 }

@@ -32,6 +32,7 @@ from spark_eos._worker.dead_letters import ERROR
 from spark_eos._worker.plan import (
     BatchPlan,
     Partitions,
+    further_task_count,
     records_of,
     task_count,
     wait_per_record,
@@ -90,17 +91,17 @@ class BatchJobs:
         batch, sources = planned.range, planned.sources
         rows = self._selected(frame)
         records = 0
+        partitions, cores = len(batch.ends), self._runtime.cores()
         if only is None:
             records = records_of(batch, {p: part.committed for p, part in batch_plan.items()})
-            partitions, cores = len(batch.ends), self._runtime.cores()
             tasks = task_count(records, partitions, cores, self._most_partitions, self._wait_ms)
-            if tasks < partitions:
-                rows = rows.coalesce(tasks)
         else:
-            # Use one task per partition: rows that were too many for one task may be too many
-            # again.
-            chosen = self._is_one_of(map(sources.source, only))
-            rows = self._single_task(rows.where(chosen))
+            tasks = further_task_count(partitions, cores, self._most_partitions)
+            rows = rows.where(self._is_one_of(map(sources.source, only)))
+        if tasks < partitions:
+            rows = rows.coalesce(tasks)
+        if only is not None:
+            rows = self._single_task(rows)
         task = write_task(
             planned.settings,
             batch_plan,

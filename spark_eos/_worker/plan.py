@@ -56,6 +56,12 @@ _ROWS_PER_TASK: Final = 25_000
 _ROWS_PER_REQUEST: Final = 200
 
 
+# A further attempt has smaller tasks: rows that were too many for one task may be too many again.
+# But each task is sent the plan of all partitions, so one task per partition would send data that
+# grows with the square of their number.
+_TASKS_PER_CORE: Final = 8
+
+
 def records_of(batch: BatchRange, committed: Positions) -> int:
     """Return a batch's number of offsets; new partitions begin at their committed offsets."""
     begins = {**committed, **batch.starts}
@@ -80,6 +86,14 @@ def task_count(
     wanted = -(-records // rows_per_task)
     if wait_ms is None or wait_ms * records > _SHORT_WAIT_MS or records > _FEW_ROWS:
         wanted = max(wanted, cores)
+    if most_partitions is not None:
+        wanted = max(wanted, -(-partitions // most_partitions))
+    return max(1, min(partitions, wanted))
+
+
+def further_task_count(partitions: int, cores: int, most_partitions: int | None = None) -> int:
+    """Return how many Spark tasks to use for an attempt that is not a batch's first one."""
+    wanted = cores * _TASKS_PER_CORE
     if most_partitions is not None:
         wanted = max(wanted, -(-partitions // most_partitions))
     return max(1, min(partitions, wanted))

@@ -13,6 +13,7 @@ from spark_eos._worker.plan import (
     BatchRange,
     PartitionPlan,
     Shared,
+    further_task_count,
     records_of,
     task_count,
     wait_per_record,
@@ -46,6 +47,17 @@ def test_task_count(
     records: int, partitions: int, cores: int, most_partitions: int | None, tasks: int
 ) -> None:
     assert task_count(records, partitions, cores, most_partitions) == tasks
+
+
+@pytest.mark.parametrize(
+    ("partitions", "cores", "most_partitions", "tasks"),
+    [(4, 2, None, 4), (500, 2, None, 16), (10_000, 2, None, 16), (5_000, 2, 64, 79), (0, 2, 64, 1)],
+)
+def test_task_count_of_a_further_attempt(
+    partitions: int, cores: int, most_partitions: int | None, tasks: int
+) -> None:
+    # The tasks' plans grow with the partitions, so the number of tasks must not.
+    assert further_task_count(partitions, cores, most_partitions) == tasks
 
 
 @pytest.mark.parametrize(
