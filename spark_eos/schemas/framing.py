@@ -2,20 +2,20 @@
 
 import struct
 import uuid
-from collections import defaultdict
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos.schemas.cursor import Batch
+from spark_eos.schemas.cursor import Batch, Cursor
 
 SchemaKey = int | uuid.UUID
 """A schema's id, or its GUID."""
 
 # Length of an id including its first byte, which shows whether it is a GUID.
-_LENGTHS: Final = {b"\x00": 5, b"\x01": 17}
+_LENGTHS: Final = {0: 5, 1: 17}
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 # Header names that are not UTF-8 stay unchanged.
 _RAW_TYPE: Final = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
@@ -54,44 +54,54 @@ def header_of(guid: str) -> bytes:
 def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
     """Group a batch's records by schema; an id in a header takes precedence over the value's."""
     name = header_name(column)
-    in_headers = _headers_with_id(headers, name)
-    valid = np.asarray(values.is_valid())
-    cursor = Batch(values).cursor()
-    plain = valid & (cursor.byte() == 0)
-    plain[[*in_headers]] = False
-    numbers = cursor.number(">u4")
-    plain &= cursor.left() >= 0
-    made = []
-    for number in np.unique(numbers[plain]).tolist():
-        rows = np.flatnonzero(plain & (numbers == number))
-        made.append(Group(number, rows, cursor.some(rows).rest()))
+    found, whole = _headers_with_id(headers, name), values
+    if found is not None:
+        # The order is the same as without headers: id, Protobuf's message indexes, message.
+        found = found.cast(values.type)
+        together = pc.binary_join_element_wise(found, values, pa.scalar(b"", values.type))
+        whole = pc.coalesce(together, values)
+    cursor = Batch(whole).cursor()
+    # An id must not extend from a header into the value.
+    room = cursor.left()
+    if found is not None:
+        lengths = np.asarray(pc.binary_length(found).fill_null(-1))
+        room = np.where(lengths < 0, room, lengths)
+    first, unframed = cursor.byte(), np.asarray(values.is_valid())
+    groups: list[Group] = []
+    for kind, length in _LENGTHS.items():
+        framed_so = unframed & (first == kind) & (room >= length)
+        groups += _groups(cursor.some(np.flatnonzero(framed_so)), length - 1)
+        unframed = unframed & ~framed_so
     errors: dict[int, str] = {}
-    groups: dict[bytes, tuple[list[int], list[bytes]]] = defaultdict(lambda: ([], []))
-    for row in np.flatnonzero(valid & ~plain).tolist():
-        value, header = values[row].as_py(), in_headers.get(row)
-        first = value if header is None else header
-        length = _LENGTHS.get(first[:1], 0)
-        if 0 < length <= len(first):
-            # The order is the same as without headers: id, Protobuf's message indexes, message.
-            whole = value if header is None else header + value
-            own_rows, payloads = groups[whole[:length]]
-            own_rows.append(row)
-            payloads.append(whole[length:])
-        elif header is None:
-            errors[row] = _fault(value)
+    for row in np.flatnonzero(unframed).tolist():
+        header = None if found is None else found[row].as_py()
+        if header is None:
+            errors[row] = _fault(values[row].as_py())
         else:
             errors[row] = f"header {name} has {len(header)} bytes that are not a schema id"
-    made += [
-        Group(_key(prefix[1:]), np.array(rows), pa.array(payloads, pa.binary()))
-        for prefix, (rows, payloads) in groups.items()
-    ]
-    return Framed(made, errors)
+    return Framed(groups, errors)
+
+
+def _groups(cursor: Cursor, length: int) -> Iterator[Group]:
+    """Read ids, without their first byte; yield the records of each id."""
+    words = [cursor.number(">u4") for _ in range(length // 4)]
+    left = np.ones(len(cursor), bool)
+    while left.any():
+        row = int(np.argmax(left))
+        same = left & np.logical_and.reduce([word == word[row] for word in words])
+        records = cursor.some(same)
+        yield Group(_key([int(word[row]) for word in words]), records.rows, records.rest())
+        left &= ~same
+
+
+def _key(words: list[int]) -> SchemaKey:
+    return words[0] if len(words) == 1 else uuid.UUID(bytes=struct.pack(">4I", *words))
 
 
 def _fault(value: bytes) -> str:
     if not value:
         return "the value is empty: it has no schema id"
-    if value[:1] in _LENGTHS:
+    if value[0] in _LENGTHS:
         return f"the value ends within its schema id, after {len(value)} bytes"
     return (
         f"the value begins with byte 0x{value[0]:02x}, not with a schema id (0x00 or 0x01), and no "
@@ -99,39 +109,41 @@ def _fault(value: bytes) -> str:
     )
 
 
-def _key(raw: bytes) -> SchemaKey:
-    return int.from_bytes(raw, "big") if len(raw) < 5 else uuid.UUID(bytes=raw)
-
-
-def _headers_with_id(headers: pa.Array | None, name: str) -> dict[int, bytes]:
-    """Return, by row, the value of the first header with that name."""
+def _headers_with_id(headers: pa.Array | None, name: str) -> pa.Array | None:
+    """Return the value of each row's first header with that name; None if no row has one."""
     if headers is None:
-        return {}
-    entries = headers.flatten()
-    keys, contents = entries.flatten()
-    chosen = pc.equal(keys, name).fill_null(False)  # noqa: FBT003
-    if not pc.any(chosen).as_py():
-        return {}
-    rows = pc.list_parent_indices(headers).filter(chosen).to_pylist()
-    prefixes: dict[int, bytes] = {}
-    for row, value in zip(rows, contents.filter(chosen).to_pylist(), strict=True):
-        if value is not None:
-            prefixes.setdefault(row, value)
-    return prefixes
+        return None
+    keys, contents = headers.flatten().flatten()
+    chosen = pc.and_(pc.equal(keys, name).fill_null(False), contents.is_valid())  # noqa: FBT003
+    parents = np.asarray(pc.list_parent_indices(headers).filter(chosen))
+    if not len(parents):
+        return None
+    rows, firsts = np.unique(parents, return_index=True)
+    places = np.full(len(headers), -1)
+    places[rows] = firsts
+    return contents.filter(chosen).take(pa.array(places, mask=places < 0))
 
 
 def with_header(headers: pa.Array | None, name: str, values: list[bytes | None]) -> pa.Array:
     """Set the named header in each row, or remove it if the row's value is None."""
     if headers is None:
-        entries = ([{"key": name, "value": content}] if content else None for content in values)
-        return pa.array(list(entries), HEADERS_TYPE)
-    if not any(values) and not _headers_with_id(headers, name):
+        headers = pa.nulls(len(values), HEADERS_TYPE)
+    elif not any(values) and _headers_with_id(headers, name) is None:
         return headers
-    own = name.encode()
-    made: list[list[dict[str, bytes | None]] | None] = []
-    for before, value in zip(headers.cast(_RAW_TYPE).to_pylist(), values, strict=True):
-        # An old header would give readers the schema of the record's previous content.
-        kept = [entry for entry in before or () if entry is None or entry["key"] != own]
-        kept += [{"key": own, "value": value}] if value else []
-        made.append(kept if kept or before is not None else None)
-    return pa.array(made, _RAW_TYPE).view(HEADERS_TYPE).cast(headers.type)
+    raw, own, contents = headers.cast(_RAW_TYPE), name.encode(), pa.array(values, pa.binary())
+    entries = raw.flatten()
+    # An old header would give readers the schema of the record's previous content.
+    kept = pc.not_equal(entries.flatten()[0], own).fill_null(True)  # noqa: FBT003
+    added = np.flatnonzero(np.asarray(contents.is_valid()))
+    names = pa.array([own] * len(added), pa.binary())
+    fields = [*_RAW_TYPE.value_type]
+    more = pa.StructArray.from_arrays([names, contents.drop_null()], fields=fields)
+    parents = np.concatenate([np.asarray(pc.list_parent_indices(raw).filter(kept)), added])
+    counts = np.bincount(parents, minlength=len(values))
+    made = pa.ListArray.from_arrays(
+        pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32()),
+        pa.concat_arrays([entries.filter(kept), more]).take(np.argsort(parents, kind="stable")),
+        type=_RAW_TYPE,
+        mask=pa.array(np.asarray(raw.is_null()) & (counts == 0)),
+    )
+    return made.view(HEADERS_TYPE).cast(headers.type)
