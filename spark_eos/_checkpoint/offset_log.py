@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, Protocol
 from cachetools import LRUCache
 
 from spark_eos._checkpoint.marker import Files, MarkerFiles
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import BatchRange, Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
+from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import CheckpointError
 
 _PREFIX: Final = re.compile(r"^[^\s{\"]+:(?=\{)")

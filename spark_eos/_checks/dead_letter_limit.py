@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spark_eos._client.printable import counted
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import BatchPlan, BatchRange, Partitions, Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
+from spark_eos._worker.plan import BatchPlan, BatchRange, Partitions
 from spark_eos._worker.task_report import OVER_LIMIT, JobOutcome, dead_letters_of
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import WriteError, warn

@@ -13,8 +13,7 @@ from spark_eos._kafka.groups import describe_group
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.offsets import all_group_offsets, commit_offsets
 from spark_eos._kafka.open_transactions import lingering_transactions
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._worker.sources import Sources
 from spark_eos.errors import (
     CheckpointError,

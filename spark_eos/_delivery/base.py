@@ -27,14 +27,14 @@ from spark_eos._delivery.ownership import (
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch
 from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._kafka.cluster import TopicInfo, same_cluster
-from spark_eos._kafka.offset_metadata import CommittedOffset
+from spark_eos._kafka.offset_metadata import Committed
 from spark_eos._kafka.progress_topic import COMMIT_PARTITION, ensure_progress_topic
 from spark_eos._kafka.stored_text import Owner
-from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.runtime import QueryRuntime
-from spark_eos._worker.plan import BatchPlan, Partitions, Positions
+from spark_eos._worker.plan import BatchPlan, Partitions
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import read_topic
@@ -42,8 +42,6 @@ from spark_eos.errors import CheckpointError, ConfigurationError
 from spark_eos.options import ProgressTopic
 
 logger = logging.getLogger(__name__)
-
-Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +157,7 @@ class Delivery(ABC):
 
     @classmethod
     @abstractmethod
-    def positions(cls, offsets: Offsets) -> Positions:
+    def positions(cls, offsets: Committed) -> Positions:
         """Return the query's positions in its sources, according to the group's offsets."""
 
     @classmethod

@@ -9,8 +9,8 @@ from spark_eos._batch_report import LostRecords
 from spark_eos._checkpoint.offset_log import CONTINUE_EMPTY
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.list_offsets import FirstOffsets
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import BatchRange, Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
+from spark_eos._worker.plan import BatchRange
 from spark_eos._worker.sources import Sources
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import CheckpointError, RecordsLostError, SparkEosError, warn

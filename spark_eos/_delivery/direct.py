@@ -11,20 +11,21 @@ from pyspark.sql import types as T
 from spark_eos._batch_report import LostRecords
 from spark_eos._checkpoint.marker import DIRECT, Marker
 from spark_eos._checks.start import Start
-from spark_eos._delivery.base import Delivery, Offsets, RunParts, SinkQuery
+from spark_eos._delivery.base import Delivery, RunParts, SinkQuery
 from spark_eos._delivery.data_loss_check import DataLossCheck, deleted_meanwhile
 from spark_eos._delivery.gaps import check_no_gap, check_not_cut
 from spark_eos._delivery.ownership import check_owner, owners_of, ownership_change
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch
 from spark_eos._kafka.cluster import by_topic, same_cluster
 from spark_eos._kafka.list_offsets import FirstOffsets, end_offsets
-from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.offset_metadata import Committed
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
 from spark_eos._spark.narrow_plan import check_stream
 from spark_eos._spark.stream_sources import check_read_from, check_sources, only_topic
-from spark_eos._worker.plan import Partitions, Positions
+from spark_eos._worker.plan import Partitions
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import warn
 
@@ -67,7 +68,7 @@ class DirectDelivery(Delivery):
         )
 
     @classmethod
-    def positions(cls, offsets: Offsets) -> Positions:
+    def positions(cls, offsets: Committed) -> Positions:
         return {partition: committed.offset for partition, committed in offsets.items()}
 
     @classmethod

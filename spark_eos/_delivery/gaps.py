@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from spark_eos._client.commands import Group
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import BatchRange, Partitions, Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
+from spark_eos._worker.plan import BatchRange, Partitions
 from spark_eos._worker.sources import Sources
 from spark_eos.errors import OffsetGapError, RecordsLostError
 

@@ -10,18 +10,18 @@ from dataclasses import replace
 from typing import Final
 
 from spark_eos._checkpoint.marker import DIRECT, MIRRORED, Marker
-from spark_eos._delivery.base import Offsets, RunParts
+from spark_eos._delivery.base import RunParts
 from spark_eos._delivery.direct import DirectDelivery
 from spark_eos._delivery.ownership import changed_delivery
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch
 from spark_eos._kafka.cluster import NO_ID, TopicInfo, cluster_id
 from spark_eos._kafka.cluster import topics as cluster_topics
-from spark_eos._kafka.offset_metadata import mirrored_positions
+from spark_eos._kafka.offset_metadata import Committed, mirrored_positions
 from spark_eos._kafka.progress_topic import ensure_progress_topic, free_partitions
 from spark_eos._kafka.stored_text import SourcePartition
 from spark_eos._kafka.topic_cache import TopicCache, recreated, source_topics
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import BatchRange, Partitions, Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
+from spark_eos._worker.plan import BatchRange, Partitions
 from spark_eos._worker.sources import Sources
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
@@ -47,7 +47,7 @@ class MirroredDelivery(DirectDelivery):
         )
 
     @classmethod
-    def positions(cls, offsets: Offsets) -> Positions:
+    def positions(cls, offsets: Committed) -> Positions:
         return mirrored_positions(offsets)
 
     def __init__(self, parts: RunParts) -> None:

@@ -3,12 +3,12 @@
 # Only the texts in the offsets' metadata name the owner. The texts of earlier versions don't, so
 # they cause no refusal.
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from spark_eos._checkpoint.marker import DIRECT, MIRRORED, STAGED, Marker
 from spark_eos._client.printable import listed
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
+from spark_eos._kafka.offset_metadata import Committed, KnownPartitions
 from spark_eos._kafka.progress_topic import COMMIT_PARTITION, first_position
 from spark_eos._kafka.stored_text import Owner
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -112,9 +112,7 @@ def may_become_direct(marker: Marker, group_id: str, delivery: str, batch_id: in
     return ours and delivery == DIRECT and batch_id == 0
 
 
-def nothing_staged(
-    offsets: Mapping[TopicPartition, CommittedOffset], progress_topic: str | None
-) -> bool:
+def nothing_staged(offsets: Committed, progress_topic: str | None) -> bool:
     """Return True if a group's offsets prove that none of its batches was ever staged."""
     # The offset that a staged query's start commits must be there. An offset that is missing, or
     # that somebody has set, may have named a batch.

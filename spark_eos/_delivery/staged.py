@@ -17,20 +17,20 @@ from spark_eos._batch_report import LostRecords
 from spark_eos._checkpoint.marker import STAGED, Marker
 from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._checks.start import Start
-from spark_eos._delivery.base import Delivery, Offsets, RunParts, SinkQuery
+from spark_eos._delivery.base import Delivery, RunParts, SinkQuery
 from spark_eos._delivery.staged_checks import StagedChecks
 from spark_eos._delivery.staged_files import ParquetFiles, StagedJobs
 from spark_eos._delivery.staged_sources import SourcePositions, StagedSources
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch
 from spark_eos._exactly_once.offsets import GroupOffsets
-from spark_eos._kafka.offset_metadata import is_position
+from spark_eos._kafka.offset_metadata import Committed, is_position
 from spark_eos._kafka.progress_topic import (
     COMMIT_PARTITION,
     ensure_progress_topic,
     first_position,
 )
 from spark_eos._kafka.stored_text import StagedBatch
-from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._spark.columns import check_columns
 from spark_eos._spark.narrow_plan import NOT_A_STREAM, check_sources_seen
@@ -41,7 +41,7 @@ from spark_eos._spark.stream_sources import (
     read_by_others,
     sources_of,
 )
-from spark_eos._worker.plan import BatchRange, Partitions, Positions
+from spark_eos._worker.plan import BatchRange, Partitions
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import OffsetsLostError, UnsupportedPipelineError, warn
 
@@ -113,7 +113,7 @@ class StagedDelivery(Delivery):
         check_losses_seen(query.sources, query.selections, client.bootstrap_servers)
 
     @classmethod
-    def positions(cls, offsets: Offsets) -> Positions:
+    def positions(cls, offsets: Committed) -> Positions:
         return {
             p: committed.offset
             for p, committed in offsets.items()
@@ -170,7 +170,7 @@ class StagedDelivery(Delivery):
         self._offsets.expect_staged_commit(self._commit_partition)
         # kafka-consumer-groups.sh sets no other offset in a topic without records.
         held, offsets = self._held(batch).ends.keys(), self._offsets
-        if offsets.by_hand >= held and not any(offsets.committed[p] for p in held):
+        if offsets.set_by_operator >= held and not any(offsets.committed[p] for p in held):
             self._offsets.accept(dict.fromkeys(held, first_position(batch.id)))
             warn(
                 logger,
@@ -236,7 +236,7 @@ class StagedDelivery(Delivery):
     def _find(self, held: BatchRange, checkpoint: OffsetLog) -> StagedBatch | None:
         """Return the batch's staged commit, if an earlier run has made one."""
         offsets, checks = self._offsets, self._checks
-        if self._commit_partition in offsets.foreign:
+        if self._commit_partition in offsets.set_by_others:
             raise checks.foreign(held.batch_id)
         last = offsets.known.staged.get(self._commit_partition)
         if last is not None:

@@ -9,8 +9,8 @@ from spark_eos._delivery.ownership import changed_delivery
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.progress_topic import COMMIT_PARTITION, first_position
 from spark_eos._kafka.stored_text import Owner, StagedBatch
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import BatchRange, Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
+from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import CheckpointError, FencedByNewerRunError, OffsetsLostError
 
 

@@ -19,7 +19,8 @@ from spark_eos._exactly_once.offsets import GroupRequests
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import CommittedOffset, position_metadata
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
-from spark_eos._worker.plan import BatchRange, Positions
+from spark_eos._kafka.topic_partition import Positions
+from spark_eos._worker.plan import BatchRange
 from spark_eos._worker.sources import Sources
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import query_acls

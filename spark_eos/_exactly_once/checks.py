@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from spark_eos._client.commands import Group
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import StagedBatch, SuspectRange
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import Partitions, Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
+from spark_eos._worker.plan import Partitions
 from spark_eos._worker.sources import Sources
 from spark_eos.errors import (
     FencedByNewerRunError,

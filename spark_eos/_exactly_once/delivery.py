@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from spark_eos._batch_report import LostRecords
 from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._kafka.stored_text import Owner, StagedBatch
-from spark_eos._worker.plan import BatchPlan, BatchRange, Partitions, Positions
+from spark_eos._kafka.topic_partition import Positions
+from spark_eos._worker.plan import BatchPlan, BatchRange, Partitions
 from spark_eos._worker.sources import Sources
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos._worker.writer_settings import WriterSettings

@@ -22,17 +22,16 @@ from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
-from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions, has_text
+from spark_eos._kafka.offset_metadata import Committed, CommittedOffset, KnownPartitions, has_text
 from spark_eos._kafka.offsets import all_group_offsets, commit_offsets, group_offsets
 from spark_eos._kafka.stored_text import Owner, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
-from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._worker.plan import (
     BatchPlan,
     BatchRange,
     Partitions,
-    Positions,
     batch_plan,
 )
 from spark_eos._worker.sources import Sources
@@ -41,7 +40,6 @@ from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import query_acls
 from spark_eos.errors import DeadlineExceededError, KafkaResponseError
 
-Committed = dict[TopicPartition, CommittedOffset]
 Codes = dict[TopicPartition, int]
 
 # Seconds to wait for stable offsets before looking for open transactions again.
@@ -197,12 +195,12 @@ class GroupOffsets:
         self._needs_reading = False
         self._committed_all: float | None = None
         # The partitions that the run needs, and their committed offsets.
-        self.held: frozenset[TopicPartition] = frozenset()
+        self.needed: frozenset[TopicPartition] = frozenset()
         self.committed: Positions = {}
         # Partitions whose offset was set by an operator (without a text), or by another client
         # (with its own text).
-        self.by_hand: frozenset[TopicPartition] = frozenset()
-        self.foreign: frozenset[TopicPartition] = frozenset()
+        self.set_by_operator: frozenset[TopicPartition] = frozenset()
+        self.set_by_others: frozenset[TopicPartition] = frozenset()
         # The staged commits to expect as long as no newer run has written.
         self._expected: Mapping[TopicPartition, Collection[StagedBatch | None]] = {}
         # The facts from the texts in the offsets' metadata.
@@ -245,19 +243,19 @@ class GroupOffsets:
 
     def restrict_to(self, partitions: Partitions) -> None:
         """Forget the offsets of partitions that the run does not need."""
-        self.held = frozenset(partitions)
+        self.needed = frozenset(partitions)
         self.committed = {p: at for p, at in self.committed.items() if p in partitions}
 
     def fence(self) -> None:
         """Fence every task that knows the run's current members, then read the offsets."""
-        self._fence(self.held)
+        self._fence(self.needed)
 
     def refence_if_changed(self, partitions: Partitions) -> None:
         """Fence and read again if the group or the partitions have changed."""
         membership = self._membership
         if not (
             set(partitions) - membership.identities().keys()
-            or set(partitions) != self.held
+            or set(partitions) != self.needed
             or membership.changed
             or self._needs_reading
         ):
@@ -266,13 +264,14 @@ class GroupOffsets:
         self._needs_reading = False
         # A newer run may have come and gone, and written records.
         self.refresh_metadata(answer)
-        self._know(set(partitions) & self.committed.keys() - self.by_hand - self.foreign)
+        own = self.committed.keys() - self.set_by_operator - self.set_by_others
+        self._know(set(partitions) & own)
         # New partitions may be marked as well.
         self.refuse_suspects()
 
     def refuse_suspects(self) -> None:
         """Refuse partitions that an earlier run has marked as perhaps not fully written."""
-        check_no_suspects(self._settings.group, self.sources, self.known, self.held)
+        check_no_suspects(self._settings.group, self.sources, self.known, self.needed)
 
     def _fence(self, partitions: Partitions) -> Committed:
         marked = self.known.suspects
@@ -287,17 +286,19 @@ class GroupOffsets:
         answer = self.requests.stable(partitions, self._settings, self._transactions)
         now, group = KnownPartitions.of(answer), self._settings.group
         committed = {partition: read.offset for partition, read in answer.items()}
-        by_hand = frozenset(p for p, read in answer.items() if not has_text(read))
+        by_operator = frozenset(p for p, read in answer.items() if not has_text(read))
         check_same_pairs(group.id, self.known, now)
         check_same_staged(group.id, self._expected, now)
         check_not_moved_back(group.id, self.sources, self.committed, committed, partitions)
         check_not_moved_on(
-            group, self.sources, self.committed, committed, by_hand | now.set_by_others
+            group, self.sources, self.committed, committed, by_operator | now.set_by_others
         )
         # Keep the ranges that another run has marked in the meantime.
         self._suspect(now.suspects)
-        self.committed, self.by_hand, self.foreign = committed, by_hand, now.set_by_others - by_hand
-        self.held = frozenset(partitions)
+        self.committed = committed
+        self.set_by_operator = by_operator
+        self.set_by_others = now.set_by_others - by_operator
+        self.needed = frozenset(partitions)
         return answer
 
     def _know(self, partitions: Partitions) -> None:
@@ -398,13 +399,13 @@ class GroupOffsets:
         # Commit before any text names the partitions as known. If the run dies in between, the next
         # run must not mistake their missing offsets for lost ones.
         self.commit(initial)
-        self._know(self.held)
+        self._know(self.needed)
         self._commit_all({})
 
     def _commit_all(self, wanted: Positions) -> None:
         """Commit all held offsets, moved or not, because each expires by its own age."""
         committed = self.committed
-        self.commit({p: committed[p] for p in self.held} | wanted, again=self.held)
+        self.commit({p: committed[p] for p in self.needed} | wanted, again=self.needed)
         self._committed_all = time.monotonic()
 
     @property
@@ -417,7 +418,7 @@ class GroupOffsets:
         """Commit all held offsets again between batches; nothing is repeated if that fails."""
         if self._may_renew(deadline):
             # Brokers may still be ending the last batch's transactions.
-            current = self.requests.fetch(self.held, deadline, wait=True)
+            current = self.requests.fetch(self.needed, deadline, wait=True)
             # Nobody else should commit between batches; if somebody did, don't undo it.
             committed = self.committed
             unmoved = {p: now for p, now in current.items() if now.offset == committed.get(p)}
@@ -429,7 +430,7 @@ class GroupOffsets:
         if not self._by_name:
             return True
         ids = self._membership.topic_ids
-        now = cluster.topics(self._connections, {topic for topic, _ in self.held}, deadline)
+        now = cluster.topics(self._connections, {topic for topic, _ in self.needed}, deadline)
         return all(name in now and now[name].topic_id == ids[name] for name in ids)
 
     # What the offsets mean --------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker import task_report
 from spark_eos._worker.arrivals import arrivals
@@ -106,7 +106,7 @@ class _TaskWriter:
         self._settings = settings
         self._plan = plan
         self._sources = sources
-        self._transactions = Transactions(producer, settings, plan)
+        self._transactions = TransactionWriter(producer, settings, plan)
         self._outcomes: dict[TopicPartition, PartitionOutcome] = {}
         self._pending: dict[TopicPartition, int] = {}
         self._seen: dict[TopicPartition, int] = {}

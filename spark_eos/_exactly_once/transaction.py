@@ -14,7 +14,7 @@ from spark_eos._client.error_codes import Verdict, remedy
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.offsets import in_requests
 from spark_eos._kafka.topic_cache import source_topics
-from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._kafka.transactions import (
     BY_ID,
     MemberIdentity,
@@ -41,8 +41,6 @@ from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import describe_configs, query_acls
 from spark_eos.errors import SparkEosError
 
-Offsets = dict[TopicPartition, int]
-
 # Transactions shorter than 0.5 s skip the topic recheck, which takes some milliseconds: a topic
 # can't be deleted, recreated and written to that quickly.
 _LONG: Final = 0.5
@@ -59,7 +57,7 @@ _REMEDIES: Final = {
 }
 
 
-class Transactions:
+class TransactionWriter:
     """Writes one task's rows in transactions of bounded size."""
 
     def __init__(
@@ -84,7 +82,7 @@ class Transactions:
         # True if a transaction holds rows, and is not being committed.
         self.open = False
         # The group's next offsets, which the transaction would commit.
-        self.offsets: Offsets = {}
+        self.offsets: Positions = {}
         # The first row: partition, offset, and its name in messages.
         self._first = (TopicPartition("", 0), 0, "")
         self._rows = self._bytes = self._timestamps_adjusted = 0
@@ -270,7 +268,7 @@ class Transactions:
         return Deadline(self._settings.transactions.timeout_ms / 1000, "transactions.timeout_ms")
 
     def _send_offsets(self, deadline: Deadline) -> None:
-        by_member: dict[MemberIdentity, Offsets] = {}
+        by_member: dict[MemberIdentity, Positions] = {}
         for partition, offset in self.offsets.items():
             by_member.setdefault(self._plan[partition].member, {})[partition] = offset
         texts = {partition: self._plan[partition].metadata for partition in self.offsets}

@@ -13,15 +13,13 @@ from spark_eos._kafka.cluster import by_topic, metadata_request
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.silent_brokers import SilentBrokers
-from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos.acls import ResourceType, describe
 
 # LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
 # OFFSET_NOT_AVAILABLE: the leader has moved or was just elected.
 _MOVING: Final = frozenset({5, 6, 74, 75, 78})
 _GONE: Final = frozenset({Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID})
-
-Offsets = dict[TopicPartition, int]
 
 
 class EndOffsets(NamedTuple):
@@ -65,10 +63,10 @@ def start_offsets(
     deadline: Deadline,
     *,
     silent: SilentBrokers | None = None,
-) -> Offsets:
+) -> Positions:
     """Read the first offsets of all partitions whose leader is neither missing nor silent."""
 
-    def attempt() -> Offsets:
+    def attempt() -> Positions:
         led = partition_leaders(connections, topics, deadline)
         return _listed(connections, led, deadline, OffsetSpec.EARLIEST, silent=silent)
 
@@ -82,10 +80,10 @@ class FirstOffsets:
         self._connections = connections
         self._leaders: dict[TopicPartition, int] = {}
 
-    def of(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:
+    def of(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Positions:
         """Return the partitions' first offsets, retrying until every partition answers."""
 
-        def attempt() -> Offsets:
+        def attempt() -> Positions:
             if not self._leaders.keys() >= set(partitions):
                 topics = {topic for topic, _ in partitions}
                 self._leaders = partition_leaders(self._connections, topics, deadline)
@@ -134,7 +132,7 @@ def _listed(
     *,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     silent: SilentBrokers | None = None,
-) -> Offsets:
+) -> Positions:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     partition_class = topic_class.ListOffsetsPartition
     requests = {
@@ -161,7 +159,7 @@ def _listed(
         if silent is None
         else silent.ask(requests, deadline)
     )
-    offsets: Offsets = {}
+    offsets: Positions = {}
     for topic in (topic for answer in answers.values() for topic in answer.topics):
         for p in topic.partitions:
             partition = TopicPartition(topic.name, p.partition_index)

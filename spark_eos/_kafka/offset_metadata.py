@@ -63,6 +63,10 @@ class CommittedOffset(NamedTuple):
     metadata: str
 
 
+Committed = dict[TopicPartition, CommittedOffset]
+"""The committed offset of each partition."""
+
+
 def has_text(committed: CommittedOffset) -> bool:
     """Return True if a client has stored a text; confluent-kafka stores "" as a zero byte."""
     return bool(committed.metadata.strip("\0"))

@@ -11,3 +11,7 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+Positions = dict[TopicPartition, int]
+"""An offset for each partition."""

@@ -17,9 +17,8 @@ from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets
-from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._sink.reader import source_partitions
-from spark_eos._worker.plan import Positions
 from spark_eos.observability.speaking import say
 
 logger = logging.getLogger(__name__)

@@ -8,10 +8,9 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from spark_eos._kafka.offset_metadata import KnownPartitions
-from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._kafka.transactions import MemberIdentity
 
-Positions = dict[TopicPartition, int]
 Partitions = Collection[TopicPartition]
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._batch_report import BatchReport
 from spark_eos._checkpoint.offset_log import parse_positions
-from spark_eos._worker.plan import Positions
+from spark_eos._kafka.topic_partition import Positions
 from spark_eos.errors import ConfigurationError
 
 # Spark's progress arrives right after the batch, or never if the listener wasn't added to Spark.

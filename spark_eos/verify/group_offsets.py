@@ -25,7 +25,7 @@ class Stored(NamedTuple):
     text: str
 
 
-Offsets = dict[TopicPartition, Stored]
+StoredOffsets = dict[TopicPartition, Stored]
 
 
 class CommittedOffsets:
@@ -37,7 +37,7 @@ class CommittedOffsets:
 
     def read(
         self, partitions: Iterable[TopicPartition] | None = None, *, stable: bool
-    ) -> tuple[Offsets, set[TopicPartition]]:
+    ) -> tuple[StoredOffsets, set[TopicPartition]]:
         """Return offsets, by default all we may describe, and partitions that stayed unstable."""
         # Wait until no open transaction is about to change an offset. Each partition is awaited
         # separately, since a running query always has pending offsets in some partition.
@@ -53,18 +53,18 @@ class CommittedOffsets:
 
     def _asked(
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool
-    ) -> tuple[Offsets, set[TopicPartition]]:
+    ) -> tuple[StoredOffsets, set[TopicPartition]]:
         fetch = functools.partial(self._fetch, self._request(partitions, stable=stable))
         return self._cluster.ask(f"offsets of group {self.group_id!r}", fetch)
 
     def _fetch(
         self, request: OffsetFetchRequest, seconds: float
-    ) -> tuple[Offsets, set[TopicPartition]]:
+    ) -> tuple[StoredOffsets, set[TopicPartition]]:
         where = self._cluster.coordinator(CoordinatorType.GROUP, self.group_id, seconds)
         check(where.error_code)
         answer = self._cluster.send(request, where.node_id, seconds).groups[0]
         check(answer.error_code)
-        offsets: Offsets = {}
+        offsets: StoredOffsets = {}
         unstable: set[TopicPartition] = set()
         for topic in answer.topics:
             for entry in topic.partitions:

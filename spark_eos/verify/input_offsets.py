@@ -11,7 +11,7 @@ from kafka import TopicPartition
 
 from spark_eos.errors import VerificationError
 from spark_eos.verify.cluster import NO_ID, Cluster, Identity
-from spark_eos.verify.group_offsets import CommittedOffsets, Offsets
+from spark_eos.verify.group_offsets import CommittedOffsets, StoredOffsets
 from spark_eos.verify.partitions import Partitions, name_of
 
 # The metadata text of an offset in a progress topic names the source partition by the source
@@ -100,7 +100,7 @@ class MirroredDelivery:
             )
         return InputOffsets(committed, tuple(map(name_of, sorted(unstable))))
 
-    def _awaited(self, stored: Offsets) -> set[TopicPartition]:
+    def _awaited(self, stored: StoredOffsets) -> set[TopicPartition]:
         """Return the partitions whose next offset, even the first, may stand for an input."""
         sources = {
             partition: source
@@ -117,7 +117,7 @@ class MirroredDelivery:
         # The broker reports a pending first offset only for partitions named in the request.
         return {*Partitions(counts)} - others
 
-    def _committed(self, stored: Offsets) -> dict[TopicPartition, int]:
+    def _committed(self, stored: StoredOffsets) -> dict[TopicPartition, int]:
         sources = _sources(stored)
         progress = {topic for (topic, _), source in sources.items() if source is not None}
         read = self._source.identity(self._topics)
@@ -203,11 +203,11 @@ def _fields(text: str) -> dict[str, Any]:
     return fields if isinstance(fields, dict) and _FORMAT in fields else {}
 
 
-def _sources(stored: Offsets) -> dict[TopicPartition, Source | None]:
+def _sources(stored: StoredOffsets) -> dict[TopicPartition, Source | None]:
     return {partition: source_of(text) for partition, (_, text) in stored.items()}
 
 
-def _progress(offsets: Offsets) -> Offsets:
+def _progress(offsets: StoredOffsets) -> StoredOffsets:
     return {
         partition: stored
         for partition, stored in offsets.items()

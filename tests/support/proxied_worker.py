@@ -11,7 +11,7 @@ from confluent_kafka import Consumer
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_eos._client.error_codes import Code
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import end_offsets
@@ -52,7 +52,7 @@ class ProxiedWorker:
 
     flow: Flow
     proxy: KafkaProxy
-    writing: Transactions
+    writing: TransactionWriter
     connections: Connections
     _consumer: Consumer
     _seen: dict[int, int] = field(default_factory=dict)

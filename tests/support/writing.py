@@ -14,7 +14,7 @@ from kafka.protocol.parser import KafkaProtocol
 
 from spark_eos._exactly_once import task
 from spark_eos._exactly_once.members import GroupMembership
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.offset_metadata import KnownPartitions
@@ -73,7 +73,7 @@ def transactions(
     version: int = 6,
     known: KnownPartitions | None = None,
     **options: Any,
-) -> Iterator[Transactions]:
+) -> Iterator[TransactionWriter]:
     """A worker's transactions, with all of the membership's partitions in their plan.
 
     With ``version`` 5, the plan has no topic ids, so that offsets are sent by topic name. Offsets'
@@ -85,7 +85,7 @@ def transactions(
     plan = batch_plan(batch, {}, members, ids, known or KnownPartitions())
     settings = changed(writer_settings(flow), **options)
     with closing(TransactionalProducer(settings)) as producer:
-        yield Transactions(producer, settings, plan)
+        yield TransactionWriter(producer, settings, plan)
 
 
 def close_producers() -> None:
@@ -121,7 +121,7 @@ def take_over(flow: Flow, membership: GroupMembership) -> None:
     )
 
 
-def refused(flow: Flow, writing: Transactions, reason: str) -> TransactionError:
+def refused(flow: Flow, writing: TransactionWriter, reason: str) -> TransactionError:
     """Checks that a commit that must fail leaves nothing behind."""
     with pytest.raises(TransactionError, match=reason) as refusal:
         writing.commit()

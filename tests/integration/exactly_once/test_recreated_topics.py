@@ -18,7 +18,7 @@ import pytest
 from spark_eos._client.error_codes import Code
 from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once import transaction
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
@@ -40,7 +40,7 @@ def _newest_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @contextmanager
-def _writing(flow: Flow, **options: Any) -> Iterator[Transactions]:
+def _writing(flow: Flow, **options: Any) -> Iterator[TransactionWriter]:
     with started(flow) as membership, transactions(flow, membership, **options) as writing:
         yield writing
 
@@ -147,7 +147,7 @@ def test_the_driver_waits_for_a_source_topic(flow: Flow) -> None:
 # Target topics ------------------------------------------------------------------------------------
 
 
-def _commit_with_retries(writing: Transactions, found: SourceRows) -> list[str]:
+def _commit_with_retries(writing: TransactionWriter, found: SourceRows) -> list[str]:
     """Writes rows like the driver's attempts: retries, with nothing kept, if that may help."""
     reasons: list[str] = []
     for _ in range(4):
@@ -162,7 +162,7 @@ def _commit_with_retries(writing: Transactions, found: SourceRows) -> list[str]:
     raise AssertionError(reasons)
 
 
-def _commit(writing: Transactions, found: SourceRows) -> TransactionError | None:
+def _commit(writing: TransactionWriter, found: SourceRows) -> TransactionError | None:
     try:
         writing.add(found)
         writing.commit()

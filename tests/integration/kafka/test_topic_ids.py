@@ -10,7 +10,7 @@ import pytest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offsets import commit_offsets, group_offsets
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
@@ -37,7 +37,7 @@ def other(embedded_kafka: EmbeddedKafka) -> str:
 
 
 @contextmanager
-def _two_topics(flow: Flow, other: str) -> Iterator[Transactions]:
+def _two_topics(flow: Flow, other: str) -> Iterator[TransactionWriter]:
     """A transaction with rows of both topics, which one member owns."""
     with started(flow, 1, also=[other]) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
@@ -49,7 +49,7 @@ def _committing(requests: list[Request]) -> list[Request]:
     return [request for request in requests if request.api_key == _KEY]
 
 
-def _set_id(writing: Transactions, topic: str, topic_id: Any) -> None:
+def _set_id(writing: TransactionWriter, topic: str, topic_id: Any) -> None:
     """Like a plan for which the cluster returned no id for the topic."""
     writing._plan = {
         source: dataclasses.replace(plan, topic_id=topic_id) if source.topic == topic else plan

@@ -19,7 +19,7 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._client.error_codes import Code, code_name
 from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once import offsets as group_offsets
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.heartbeats import heartbeat
 from spark_eos._kafka.offsets import commit_offsets
@@ -69,7 +69,7 @@ def test_with_the_acls_printed_open_transactions_end_at_once(
 
 
 @contextmanager
-def _left_open(flow: Guarded, **options: Any) -> Iterator[Transactions]:
+def _left_open(flow: Guarded, **options: Any) -> Iterator[TransactionWriter]:
     """A transaction of the principal with an offset, from a worker without a driver."""
     with started(flow) as membership, transactions(flow, membership, **options) as writing:
         writing.add(rows(flow, 0, 0))
@@ -283,7 +283,7 @@ def test_a_query_waits_for_a_hidden_transaction_with_one_warning(
     def warnings() -> list[str]:
         return [r.getMessage() for r in caplog.records if "not ended at once" in r.getMessage()]
 
-    def end_it(writing: Transactions) -> None:
+    def end_it(writing: TransactionWriter) -> None:
         until(warnings, lambda: "the warning")
         if end == "committed":
             # By a worker that was cut off from its driver when its offsets had gone through.

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka.dead_letter_topic import DeadLetterTopic
 from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.dead_letters import LETTER
@@ -26,7 +26,9 @@ _UNREADABLE = "headers, since one is null, or a name is not UTF-8 or has U+0000"
 
 
 @contextmanager
-def writing(flow: Flow, style: str = "dlq", **options: Any) -> Iterator[tuple[Transactions, str]]:
+def writing(
+    flow: Flow, style: str = "dlq", **options: Any
+) -> Iterator[tuple[TransactionWriter, str]]:
     """A worker's transactions into a topic of small records, with a dead-letter topic."""
     dlq = create_dead_letter_topic(flow)
     flow.broker.create_topic(f"small-{flow.name}", 1, {"max.message.bytes": str(LIMIT)})

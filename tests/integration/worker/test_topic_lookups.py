@@ -6,7 +6,7 @@ import pytest
 
 from spark_eos._exactly_once import task
 from spark_eos._exactly_once.task import write_task
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from support.flow import Flow
 from support.members import started
 from support.versions import needs_topic_ids
@@ -24,7 +24,7 @@ def test_a_worker_looks_repeatedly_committed_topics_up_once(
         producer, settings, plan = first._producer, first._settings, first._plan
         for offset in range(0, 16, 2):
             # A task of its own each time, as in batch after batch.
-            writing = Transactions(producer, settings, plan)
+            writing = TransactionWriter(producer, settings, plan)
             for part in (offset, offset + 1):
                 writing.add(rows(flow, 0, part))
             writing.add(rows(flow, 1, offset))

@@ -17,7 +17,7 @@ from kafka.protocol.admin import DescribeConfigsRequest
 
 import support.writing
 from spark_eos._client.settings import ClientSettings
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache
 from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.librdkafka_errors import TransactionError
@@ -59,7 +59,7 @@ def rows(
 
 
 @contextmanager
-def writing(flow: Flow, **options: Any) -> Iterator[Transactions]:
+def writing(flow: Flow, **options: Any) -> Iterator[TransactionWriter]:
     with started(flow) as membership, transactions(flow, membership, **options) as found:
         yield found
         found.close()
@@ -68,7 +68,7 @@ def writing(flow: Flow, **options: Any) -> Iterator[Transactions]:
 @contextmanager
 def writing_dead_letters(
     flow: Flow, config: dict[str, str] | None = None, **options: Any
-) -> Iterator[tuple[Transactions, str]]:
+) -> Iterator[tuple[TransactionWriter, str]]:
     topic = create_dead_letter_topic(flow, config or {})
     settings = DeadLetterSettings(topic=topic)
     with writing(flow, dead_letters=settings, **options) as found:
@@ -249,13 +249,13 @@ def test_bad_rows_become_dead_letters_in_the_same_transaction(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up: list[str] = []
-    genuine = Transactions._give_up
+    genuine = TransactionWriter._give_up
 
-    def noted(self: Transactions) -> None:
+    def noted(self: TransactionWriter) -> None:
         given_up.append("refused")
         genuine(self)
 
-    monkeypatch.setattr(Transactions, "_give_up", noted)
+    monkeypatch.setattr(TransactionWriter, "_give_up", noted)
     small = small_topic(flow)
     flow.produce(range(3_000), partition=0)
     values: list[bytes | None] = [b"x" * (LIMIT + n if n % 100 == 7 else 100) for n in range(1_000)]
@@ -380,7 +380,7 @@ def test_a_queue_that_is_full_while_it_is_empty_ends_the_wait(
 
 
 @contextmanager
-def with_another_limit(flow: Flow, limit: int) -> Iterator[tuple[Transactions, str]]:
+def with_another_limit(flow: Flow, limit: int) -> Iterator[tuple[TransactionWriter, str]]:
     """Transactions to a topic that has one row, and got its limit later."""
     topic = small_topic(flow)
     with writing(flow, topic=topic) as found:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import fence_producer
@@ -166,7 +166,7 @@ def test_an_unforeseen_error_names_all_rows_among_which_it_was(
     def fail(*_: object) -> None:
         raise TypeError("no such thing")
 
-    monkeypatch.setattr(Transactions, "add", fail)
+    monkeypatch.setattr(TransactionWriter, "add", fail)
     with started(flow) as membership:
         batches = iter([row_batch(flow, 0, 3, 4, 7, 8)])
         outcome = task_outcome(membership, writer_settings(flow), batches)

@@ -15,8 +15,8 @@ from spark_eos._exactly_once.checks import (
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import SourcePartition, StagedBatch, SuspectRange
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import BatchRange, Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
+from spark_eos._worker.plan import BatchRange
 from spark_eos._worker.sources import Sources
 from spark_eos.acls import Principal
 from spark_eos.errors import (

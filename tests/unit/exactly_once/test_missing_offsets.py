@@ -10,8 +10,8 @@ from spark_eos._checkpoint.marker import Marker
 from spark_eos._client.commands import Group
 from spark_eos._delivery.missing_offsets import Evidence
 from spark_eos._kafka.offset_metadata import KnownPartitions
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import BatchRange, Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
+from spark_eos._worker.plan import BatchRange
 from spark_eos.acls import Principal
 from spark_eos.errors import OffsetsLostError
 

@@ -8,8 +8,8 @@ from spark_eos._delivery.staged_checks import StagedChecks
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.progress_topic import first_position
 from spark_eos._kafka.stored_text import Owner, StagedBatch
-from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.plan import BatchRange, Positions
+from spark_eos._kafka.topic_partition import Positions, TopicPartition
+from spark_eos._worker.plan import BatchRange
 from spark_eos.acls import Principal
 from spark_eos.errors import (
     CheckpointError,
