@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from spark_eos._batch_report import BatchReport, batch_report
 from spark_eos._checks import preflight
@@ -21,6 +21,7 @@ from spark_eos._exactly_once.offsets import GroupOffsets, Members
 from spark_eos._kafka.transactions import BY_ID
 from spark_eos._worker.plan import Partitions
 from spark_eos._worker.task_report import JobOutcome
+from spark_eos._worker.transaction_size import FULL, TransactionSize
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import (
     FencedByNewerRunError,
@@ -70,7 +71,7 @@ class Run:
         self._committing = threading.Lock()
         # True if the last batch ended well, so that none of its tasks is still committing.
         self._idle = False
-        self._size = _TransactionSize()
+        self._sizes = _TransactionSizes()
         self._retention = RetentionWarning(settings.group_id)
         self._version = 0
         self._begun = False
@@ -182,7 +183,7 @@ class Run:
             with batch.clock.step("plan"):
                 plan = limit.plan(offsets.plan(planned.range), only, outcomes)
             with batch.clock.step("job"), delivery.reading(planned):
-                sized = replace(planned, settings=self._size.of(planned.settings))
+                sized = replace(planned, settings=self._sizes.of(planned.settings))
                 outcome = delivery.write_rows(sized, plan, only)
             outcomes.append(outcome)
             offsets.note_committed(outcome)
@@ -200,8 +201,8 @@ class Run:
                 break
             _check_attempts(planned, outcomes, offsets)
             if outcome.too_slow:
-                self._size.shrink(planned.settings)
-        self._size.after(outcomes)
+                self._sizes.shrink(planned.settings, outcome)
+        self._sizes.after(outcomes)
         self._retention.after(outcomes)
         limit.log(outcomes)
         return outcomes, members
@@ -344,44 +345,44 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
 
 # Three divisions bring the default of 100,000 records down to a single row.
 _SHRINK: Final = 64
-_GROW: Final = 4
-_SIZES: Final = ("max_records", "max_bytes", "max_ms")
 
 
-class _TransactionSize:
+class _TransactionSizes:
     """Makes a run's transactions smaller after some took too long, and then larger again."""
 
     def __init__(self) -> None:
-        self._shrunk = 1
+        self._size = FULL
 
     def of(self, settings: WriterSettings) -> WriterSettings:
         """Return the settings of tasks with transactions of the current size."""
-        if self._shrunk == 1:
-            return settings
-        most = settings.transactions
-        sizes: dict[str, Any] = {
-            name: max(1, getattr(most, name) // self._shrunk) for name in _SIZES
-        }
-        return replace(settings, transactions=replace(most, **sizes))
+        return settings if settings.size == self._size else replace(settings, size=self._size)
 
-    def shrink(self, settings: WriterSettings) -> None:
+    def shrink(self, settings: WriterSettings, outcome: JobOutcome) -> None:
         """Make transactions smaller, down to a single row."""
-        self._shrunk = min(self._shrunk * _SHRINK, settings.transactions.max_records)
-        size = self.of(settings).transactions
+        size, most = self._size, settings.transactions
+        if size.divisor > size.least and outcome.counters.transactions:
+            # Some transactions succeeded before others had grown too large.
+            self._size = TransactionSize(size.divisor, least=size.divisor)
+        else:
+            # Brokers may have been unavailable: if transactions succeed again, they may grow.
+            divisor = min(size.divisor * _SHRINK, most.max_records)
+            self._size = TransactionSize(divisor, least=min(size.least, divisor))
+        limits = self._size.limits(most)
         warn(
             logger,
             "EOS54",
             "group %s: transactions took longer than transactions.timeout_ms=%d and are smaller "
-            "from now on: at most %d records, %d bytes, %d ms. They grow again with each batch "
-            "that finishes in time. If this happens often, raise transactions.timeout_ms",
+            "from now on: at most %d records, %d bytes, %d ms. They grow again as soon as they "
+            "finish in time. If this happens often, raise transactions.timeout_ms",
             settings.group_id,
-            size.timeout_ms,
-            size.max_records,
-            size.max_bytes,
-            size.max_ms,
+            limits.timeout_ms,
+            limits.max_records,
+            limits.max_bytes,
+            limits.max_ms,
         )
 
     def after(self, outcomes: Sequence[JobOutcome]) -> None:
         """Make transactions larger again after a batch that finished in time."""
         if outcomes and not any(outcome.too_slow for outcome in outcomes):
-            self._shrunk = max(1, self._shrunk // _GROW)
+            divisor = replace(self._size, least=1).grown().divisor
+            self._size = TransactionSize(divisor, least=min(self._size.least, divisor))

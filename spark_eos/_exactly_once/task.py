@@ -125,7 +125,7 @@ class _TaskWriter:
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         try:
-            every = max(_MIN_SECONDS, self._settings.transactions.max_ms / 1000 / _CHECKS)
+            every = max(_MIN_SECONDS, self._transactions.limits.max_ms / 1000 / _CHECKS)
             for batch in arrivals(batches, self._is_due, self._commit, every, self._note_wait):
                 for arrived in self._source_rows(batch):
                     for part in self._to_write(arrived):
@@ -204,7 +204,8 @@ class _TaskWriter:
             yield from self._slices(held)
 
     def _slices(self, rows: SourceRows) -> Iterator[SourceRows]:
-        return rows.slices(lambda: self._transactions.room, self._settings.transactions.max_bytes)
+        transactions = self._transactions
+        return rows.slices(lambda: transactions.room, transactions.limits.max_bytes)
 
     def _write_part(self, part: SourceRows) -> None:
         transactions = self._transactions

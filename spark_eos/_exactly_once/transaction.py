@@ -65,6 +65,9 @@ class TransactionWriter:
     ) -> None:
         self._producer = producer
         self._settings = settings
+        self._size = settings.size
+        # The limits of the open or the next transaction.
+        self.limits = self._size.limits(settings.transactions)
         self._plan = plan
         self._reset()
         self._targets = TargetTopics(
@@ -92,18 +95,17 @@ class TransactionWriter:
     @property
     def full(self) -> bool:
         """True if the open transaction has reached one of its limits."""
-        settings = self._settings
         return self.open and (
-            self._rows >= settings.transactions.max_records
-            or self._bytes >= settings.transactions.max_bytes
-            or self._age() * 1000 >= settings.transactions.max_ms
+            self._rows >= self.limits.max_records
+            or self._bytes >= self.limits.max_bytes
+            or self._age() * 1000 >= self.limits.max_ms
         )
 
     @property
     def room(self) -> int:
         """How many more rows the open or the next transaction can take."""
         taken = self._rows if self.open and not self.full else 0
-        return self._settings.transactions.max_records - taken
+        return self.limits.max_records - taken
 
     def _age(self) -> float:
         return time.monotonic() - self._began
@@ -245,6 +247,8 @@ class TransactionWriter:
         self.counters.transactions += 1
         self.counters.timestamps_adjusted += self._timestamps_adjusted
         self.counters.add_past_retention(self._past_retention)
+        self._size = self._size.after(self._age(), self._settings.transactions)
+        self.limits = self._size.limits(self._settings.transactions)
         if not self._producer.clean():
             self._producer.drop()
 
@@ -312,7 +316,7 @@ class TransactionWriter:
         if self.full or waiting * self._bytes <= _BACKLOG_BYTES * self._rows:
             return False
         acknowledged = self._rows - waiting
-        return waiting * self._age() * 1000 > acknowledged * self._settings.transactions.max_ms
+        return waiting * self._age() * 1000 > acknowledged * self.limits.max_ms
 
     def _too_old(self) -> bool:
         return self._age() * 1000 >= self._settings.transactions.timeout_ms

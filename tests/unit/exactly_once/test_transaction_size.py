@@ -1,43 +1,91 @@
 """The size of transactions after some took too long."""
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._exactly_once.batch import _TransactionSize
+from spark_eos._exactly_once.batch import _TransactionSizes
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._worker.task_report import TOO_SLOW, WRITTEN, JobOutcome, PartitionOutcome
+from spark_eos._worker.task_report import (
+    TOO_SLOW,
+    WRITTEN,
+    Counters,
+    JobOutcome,
+    PartitionOutcome,
+)
+from spark_eos._worker.transaction_size import FULL, TransactionSize
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.options import Transactions
 
+_MOST = Transactions(max_ms=50)
 
-def _settings(transactions: Transactions) -> WriterSettings:
+
+def _settings(transactions: Transactions = _MOST) -> WriterSettings:
     client = ClientSettings({"bootstrap.servers": "localhost:9"})
     return WriterSettings(client=client, group_id="g", topic="t", transactions=transactions)
 
 
-def _outcome(status: str) -> JobOutcome:
-    return JobOutcome({TopicPartition("in", 0): PartitionOutcome(status)})
+def _outcome(status: str, *, committed: int = 0) -> JobOutcome:
+    partitions = {TopicPartition("in", 0): PartitionOutcome(status)}
+    return JobOutcome(partitions, counters=Counters(transactions=committed))
 
 
-def test_they_get_smaller_up_to_a_limit_and_grow_with_each_batch() -> None:
-    size, settings = _TransactionSize(), _settings(Transactions(max_ms=50))
-    assert size.of(settings) == settings
+def _limits(size: TransactionSize) -> tuple[int, int, int]:
+    limits = size.limits(_MOST)
+    return limits.max_records, limits.max_bytes, limits.max_ms
+
+
+def test_transactions_shrink_to_a_limit_and_grow_with_each_batch() -> None:
+    sizes, settings = _TransactionSizes(), _settings()
+    assert sizes.of(settings) is settings
     limits = []
     for _ in range(4):
-        size.shrink(settings)
-        now = size.of(settings).transactions
-        limits.append((now.max_records, now.max_bytes, now.max_ms))
+        sizes.shrink(settings, _outcome(TOO_SLOW))
+        limits.append(_limits(sizes.of(settings).size))
     assert limits == [(1_562, 1 << 20, 1), (24, 1 << 14, 1), (1, 671, 1), (1, 671, 1)]
-    size.after([_outcome(TOO_SLOW), _outcome(WRITTEN)])
-    assert size.of(settings).transactions == now
+    sizes.after([_outcome(TOO_SLOW), _outcome(WRITTEN)])
+    assert _limits(sizes.of(settings).size) == (1, 671, 1)
     grown = []
-    for _ in range(8):
-        size.after([_outcome(WRITTEN)])
-        grown.append(size.of(settings).transactions.max_records)
-    assert grown == [4, 16, 64, 256, 1_030, 4_166, 16_666, 100_000]
-    assert size.of(settings) == settings
+    for _ in range(9):
+        sizes.after([_outcome(WRITTEN)])
+        grown.append(_limits(sizes.of(settings).size)[0])
+    assert grown == [4, 16, 64, 256, 1_030, 4_166, 16_666, 100_000, 100_000]
+    assert sizes.of(settings).size == FULL
 
 
-def test_they_come_down_to_a_single_row_from_any_size() -> None:
-    size, settings = _TransactionSize(), _settings(Transactions(max_records=10_000_000))
+def test_transactions_of_any_size_shrink_to_a_single_row() -> None:
+    sizes, settings = _TransactionSizes(), _settings(Transactions(max_records=10_000_000))
     for _ in range(4):
-        size.shrink(settings)
-    assert size.of(settings).transactions.max_records == 1
+        sizes.shrink(settings, _outcome(TOO_SLOW))
+    assert sizes.of(settings).size.limits(settings.transactions).max_records == 1
+
+
+def test_after_an_outage_a_tasks_transactions_grow_at_once() -> None:
+    sizes, settings = _TransactionSizes(), _settings()
+    for _ in range(3):
+        sizes.shrink(settings, _outcome(TOO_SLOW))
+    size, rows = sizes.of(settings).size, []
+    while size != FULL:
+        rows.append(_limits(size)[0])
+        size = size.after(1.0, _MOST)
+    assert rows == [1, 4, 16, 64, 256, 1_030, 4_166, 16_666]
+    # The next size could take too long.
+    slow = TransactionSize(divisor=64)
+    assert slow.after(_MOST.timeout_ms / 1000 / 15, _MOST) == slow
+
+
+def test_transactions_that_have_grown_too_large_do_not_grow_again() -> None:
+    sizes, settings = _TransactionSizes(), _settings()
+    sizes.shrink(settings, _outcome(TOO_SLOW, committed=3))
+    assert sizes.of(settings).size == TransactionSize(64, least=1)
+    # Those of this size were committed, and then larger ones were not.
+    sizes.shrink(settings, _outcome(TOO_SLOW, committed=3))
+    assert sizes.of(settings).size == TransactionSize(64, least=64)
+    assert sizes.of(settings).size.after(0.0, _MOST) == TransactionSize(64, least=64)
+    # Even those are too large now.
+    sizes.shrink(settings, _outcome(TOO_SLOW, committed=3))
+    assert sizes.of(settings).size == TransactionSize(4096, least=64)
+    # From batch to batch they grow, one step at a time.
+    sizes.after([_outcome(WRITTEN)])
+    sizes.after([_outcome(WRITTEN)])
+    sizes.after([_outcome(WRITTEN)])
+    assert sizes.of(settings).size == TransactionSize(64, least=64)
+    sizes.after([_outcome(WRITTEN)])
+    assert sizes.of(settings).size == TransactionSize(16, least=16)
