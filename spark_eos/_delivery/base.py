@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SinkQuery:
-    """A sink's query, as its runs need it."""
+    """The parts of a sink's query that its runs need."""
 
     settings: WriterSettings
     location: str
@@ -113,7 +113,7 @@ class Delivery(ABC):
     @classmethod
     @abstractmethod
     def check_stream(cls, frame: DataFrame, plans: Mapping[str, str]) -> None:
-        """Refuse a stream whose plan can't be written; ``plans`` are Spark's printouts."""
+        """Refuse a stream whose plan can't be written; ``plans`` are Spark's printed plans."""
 
     @classmethod
     @abstractmethod
@@ -123,7 +123,7 @@ class Delivery(ABC):
     @classmethod
     @abstractmethod
     def check_sources(cls, sources: Sequence[StreamSource]) -> None:
-        """Refuse sources of the plan that Spark runs."""
+        """Refuse sources that this delivery can't read, in the plan that Spark runs."""
 
     @classmethod
     def check_logged(cls) -> None:
@@ -218,9 +218,9 @@ class Delivery(ABC):
             self._check_offsets()
             self._check_owner(batch)
         except (CheckpointError, ConfigurationError):
-            # Batch 0 was logged from this group's offsets, unless they belong to staged files. The
-            # marker prevents the checkpoint from being used with another group, or after the
-            # offsets are deleted.
+            # Spark logged batch 0 from this group's offsets, unless the offsets are those of staged
+            # files. The marker prevents the checkpoint from being used with another group, or after
+            # the group's offsets are deleted.
             noted = next(iter(deliveries_of(self._offsets.known)), DIRECT)
             marker = batch.checkpoint.markers.read()
             if noted != STAGED and batch.id == 0 and marker.group_id is None:
@@ -228,8 +228,8 @@ class Delivery(ABC):
             raise
 
     def _check_offsets(self) -> None:
-        # Check the offsets whatever checkpoint they belong to: otherwise, the query would start
-        # over and write everything again.
+        # Check the offsets even if the checkpoint is new. Otherwise a query with a new checkpoint
+        # would start over and write everything again.
         for noted in deliveries_of(self._offsets.known):
             if noted != self.name:
                 raise changed_delivery(noted, self.name, self._why)
@@ -260,7 +260,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def plan(self, batch: Batch) -> PlannedBatch:
-        """Express the batch in the group's partitions."""
+        """Return the batch, expressed in the group's partitions."""
 
     def owner(self, batch: Batch) -> Owner:
         """Return the query that owns the offsets that a batch commits."""

@@ -48,7 +48,7 @@ def query_of_stream(
     selections: Iterable[Mapping[str, str]],
     starting_offsets: Iterable[str],
 ) -> SinkQuery:
-    """Choose the delivery of a stream; ``plans`` are Spark's printouts."""
+    """Return a stream's query, with its chosen delivery; ``plans`` are Spark's printed plans."""
     other_cluster = settings.source_client is not None
     suited = [
         each for each in DELIVERIES.values() if each.rejection(other_cluster=other_cluster) is None
@@ -64,8 +64,9 @@ def query_of_stream(
             if fallback is None or not frame.isStreaming:
                 raise
             reason = error.text
-    # Check columns after the plan, which may be why columns are missing. Columns don't determine
-    # the delivery: a query keeps its first delivery, and a column is easily forgotten.
+    # Check the columns after the plan, because the plan may be the reason why columns are missing.
+    # Columns don't determine the delivery: a query keeps its first delivery, and a column is easily
+    # forgotten.
     delivery.check_columns(frame.schema, settings.topic)
     return SinkQuery(
         settings=settings,
@@ -92,8 +93,8 @@ def delivery_of_run(
     may_change: Callable[[], bool] = lambda: False,
 ) -> tuple[type[Delivery], str]:
     """Return the delivery of a run, and why no cheaper one can write the query."""
-    # A query keeps the delivery with which its checkpoint was begun, unless that was the fallback
-    # and has written nothing (may_change).
+    # A query keeps the delivery with which its checkpoint was begun, unless that delivery was the
+    # fallback and has written nothing (may_change).
     delivery, fallback = query.delivery, query.fallback
     why = query.why if query.forced else ""
     if fallback is None:
@@ -112,7 +113,7 @@ def delivery_of_run(
 
 
 def may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) -> bool:
-    """Return True if a query that was begun staged may become direct; its run checks again."""
+    """Return True if a query that began as staged may become direct; its run checks this again."""
     group_id, topic = query.settings.group_id, query.progress_topic.name
     if not may_become_direct(marker, group_id, query.delivery.name, batch_id):
         return False

@@ -94,7 +94,7 @@ class DataLossCheck:
     def warn(
         self, batch_id: int, lost: Collection[LostRecords], outcome: str = "are not written"
     ) -> None:
-        """Log each loss at once: if the batch is repeated, its report won't have it."""
+        """Log each loss at once: if the batch is repeated, its report won't mention the loss."""
         for records in lost:
             when = (
                 "before they were read, and"
@@ -116,7 +116,7 @@ class DataLossCheck:
 def lost_records(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> tuple[LostRecords, ...]:
-    """Return the batch's deleted records, from the group's offsets to the first that exists."""
+    """Return the batch's deleted records, from the group's offset to the first one that exists."""
     lost = []
     for partition, first in sorted(first_offsets.items()):
         position = max(batch.starts.get(partition, 0), committed.get(partition, 0))
@@ -129,7 +129,7 @@ def lost_records(
 def unreadable(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> dict[TopicPartition, int]:
-    """Return where the batch would read records again that are written but have been deleted."""
+    """Return where the batch would start at records that are already written and now deleted."""
     positions = {}
     for partition, first in sorted(first_offsets.items()):
         start = batch.starts.get(partition, 0)

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class DirectDelivery(Delivery):
-    """A source partition's own offset in the group is its progress; rows are written as read."""
+    """Each source partition's own offset in the group is its progress; rows are written as read."""
 
     name = DIRECT
     why = "its rows stay in their source partitions"
@@ -108,7 +108,7 @@ class DirectDelivery(Delivery):
         what = ownership_change(
             self.owner(batch),
             owners,
-            # If an earlier run was not allowed to use the group, it has left a marker.
+            # A run that was not allowed to use the group has left a marker.
             new=begun and batch.id == 0 and (bool(owners) or marker.group_id is None),
         )
         if not what:
@@ -127,7 +127,7 @@ class DirectDelivery(Delivery):
         )
 
     def _left(self, read: Partitions) -> tuple[int, int]:
-        """Return how many records of some partitions are not committed, and how many are."""
+        """Return the number of uncommitted records of some partitions, and of committed records."""
         topics = {topic for topic, _ in read}
         connections, deadline = self._start.source, self._settings.group_deadline()
         starts = FirstOffsets(connections).of(read, deadline)

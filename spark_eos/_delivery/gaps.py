@@ -17,7 +17,7 @@ def log_lags(
 
 
 def check_not_cut(group: Group, batch: BatchRange, sources: Sources) -> None:
-    """Refuse partitions that end below the committed offset: their logs may be truncated."""
+    """Refuse partitions in which the batch ends before it starts: their logs may be truncated."""
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start, end = batch.starts[partition], batch.ends[partition]
         if end < start:
@@ -34,7 +34,7 @@ def check_not_cut(group: Group, batch: BatchRange, sources: Sources) -> None:
 
 
 def check_no_gap(group: Group, batch: BatchRange, committed: Positions, sources: Sources) -> None:
-    """Check that the batch starts at or below the group's offsets."""
+    """Refuse a batch that starts above the group's offsets."""
     for partition in sorted(batch.starts.keys() & batch.ends.keys()):
         start = batch.starts[partition]
         offset = committed[partition]

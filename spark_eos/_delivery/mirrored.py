@@ -1,7 +1,8 @@
 """Mirrored delivery: offsets of progress partitions are positions in another cluster."""
 
-# A transaction can only move offsets of its own cluster. A source partition keeps its progress
-# partition: after fencing and reading the offsets, a run knows all pairs.
+# A transaction can commit offsets only in its own cluster. So each source partition is paired with
+# a progress partition in the target's cluster. Pairs never change, and a run knows all of them once
+# it has fenced older runs and read the offsets.
 
 import contextlib
 import uuid
@@ -26,7 +27,7 @@ from spark_eos._worker.sources import Sources
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import AuthorizationError, ConfigurationError, OffsetsLostError
 
-# The most progress partitions that an error names.
+# An error names at most this many progress partitions.
 _NAMED: Final = 5
 
 
@@ -107,7 +108,7 @@ class MirroredDelivery(DirectDelivery):
     # One batch --------------------------------------------------------------------------------
 
     def plan(self, batch: Batch) -> PlannedBatch:
-        """Pair new source partitions with progress partitions; renew idle ones with the batch."""
+        """Pair new source partitions with progress partitions; renew idle pairs with the batch."""
         source, offsets = batch.source, self._offsets
         topics = self._check_source(batch)
         if new := sorted(source.ends.keys() - set(offsets.sources.by_partition.values())):

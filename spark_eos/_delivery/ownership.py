@@ -1,7 +1,7 @@
 """Decides whether another query, which may write elsewhere, owns a group's offsets; pure."""
 
-# Only the texts in the offsets' metadata name the owner. The texts of earlier versions don't, so
-# they cause no refusal.
+# Only the texts in the offsets' metadata name the owner. Texts written by earlier versions name no
+# owner, so those offsets are not refused.
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
@@ -107,15 +107,15 @@ def check_marker(marker: Marker, delivery: str, why: str = "") -> None:
 
 
 def may_become_direct(marker: Marker, group_id: str, delivery: str, batch_id: int) -> bool:
-    """Return True if the group's offsets may show that a staged query has written nothing."""
+    """Return True if a staged query may become direct, provided that nothing has been staged."""
     ours = marker.delivery == STAGED and marker.group_id == group_id
     return ours and delivery == DIRECT and batch_id == 0
 
 
 def nothing_staged(offsets: Committed, progress_topic: str | None) -> bool:
     """Return True if a group's offsets prove that none of its batches was ever staged."""
-    # The offset that a staged query's start commits must be there. An offset that is missing, or
-    # that somebody has set, may have named a batch.
+    # The offset that a staged query commits at its start must exist. If that offset is missing, or
+    # somebody has set it, it may have named a batch.
     staged = {p: o for p, o in offsets.items() if p == (progress_topic, COMMIT_PARTITION)}
     known = KnownPartitions.of(staged)
     return (
@@ -126,14 +126,14 @@ def nothing_staged(offsets: Committed, progress_topic: str | None) -> bool:
 
 
 def deliveries_of(known: KnownPartitions) -> list[str]:
-    """Return the deliveries that a group's offsets show; empty for direct, or for no offsets."""
+    """Return the deliveries that a group's offsets show; direct delivery does not show."""
     return [*([MIRRORED] if known.sources else []), *([STAGED] if known.staged else [])]
 
 
 def changed_delivery(
     noted: str, wanted: str, why: str = "", perhaps_staged: Sequence[str] = ()
 ) -> CheckpointError:
-    """Return the error for a query begun with another delivery; ``why``: why it can't keep it."""
+    """Return the error for a query begun with another delivery; ``why`` that can't be kept."""
     cure = f"set delivery={noted!r}{_KEPT.get(noted, '')}"
     if why:
         cure = f"change the query back, so that its delivery can be {noted!r}"

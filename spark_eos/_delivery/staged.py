@@ -52,13 +52,13 @@ class StagedFiles(Protocol):
     """The files of staged batches."""
 
     def take(self, frame: Any) -> None:
-        """Take the frame of a batch, which `stage` or `replay` runs."""
+        """Set the frame of a batch, for `stage` or `replay` to run."""
 
     def stage(self, batch_id: int, files: int) -> tuple[str, int]:
         """Write the batch's rows to at most ``files`` files; return their name and row count."""
 
     def replay(self) -> int:
-        """Run the batch only for its state; return the number of its rows."""
+        """Run the batch only to update the query's state; return its number of rows."""
 
     def open(self, copy: StagedBatch) -> bool:
         """Read the batch's rows from these files from now on; return True if the files exist."""
@@ -145,7 +145,7 @@ class StagedDelivery(Delivery):
         self._commit_partition = TopicPartition(topic, COMMIT_PARTITION)
         # Number of the progress topic's partitions, once the run has begun.
         self._partitions = 0
-        # The last batch that the run has begun to write: once a later batch begins, it is written.
+        # The last batch that the run has begun to write. It is written once a later batch begins.
         self._last = -1
 
     # The start --------------------------------------------------------------------------------
@@ -166,9 +166,9 @@ class StagedDelivery(Delivery):
             self._check_belongs(last, batch.id, batch.checkpoint)
 
     def learn(self, batch: Batch) -> None:
-        """If an operator has set all offsets to 0, accept them; write the batch as it is now."""
+        """If an operator has set all offsets to 0, accept this: write the batch as it is now."""
         self._offsets.expect_staged_commit(self._commit_partition)
-        # kafka-consumer-groups.sh sets no other offset in a topic without records.
+        # In a topic without records, kafka-consumer-groups.sh can set only offset 0.
         held, offsets = self._held(batch).ends.keys(), self._offsets
         if offsets.set_by_operator >= held and not any(offsets.committed[p] for p in held):
             self._offsets.accept(dict.fromkeys(held, first_position(batch.id)))
@@ -284,7 +284,7 @@ class StagedDelivery(Delivery):
 
     def on_committed(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
         lost = self._replay(planned) if planned.repeated else ()
-        # Only the target's cluster has the group.
+        # The group exists only in the target's cluster.
         if self._start.source is self._start.target:
             with planned.batch.clock.step("commit_end"):
                 self._positions.publish(self._topic.name, self._sources.ranges(planned.batch))
@@ -297,7 +297,7 @@ class StagedDelivery(Delivery):
         self._files.close()
 
     def _replay(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
-        """Recompute the state of a batch staged earlier, as a last step: its source may be gone."""
+        """Recompute the state of a batch staged earlier; do so last, as its source may be gone."""
         batch, staged = planned.batch, planned.staged
         with batch.clock.step("stage"):
             rows, lost = self._sources.running(batch, self._files.replay, repeated=True)

@@ -33,7 +33,7 @@ class StagedChecks:
         )
 
     def damaged(self, staged: StagedBatch, read: int) -> CheckpointError:
-        """Return the error for files that do not have as many rows as were staged."""
+        """Return the error for files that don't have the number of rows that were staged."""
         return CheckpointError(
             f"batch {staged.batch} of group {self._group.id!r} was staged with {staged.rows} "
             f"rows, and {read} were read from its copy {staged.directory} below "
@@ -79,7 +79,8 @@ class StagedChecks:
                 f"{self._write_again(batch_id)}"
             )
         if batch_id < last.batch <= (log.begun or 0):
-            # This is not a restored older checkpoint, which would not have these batches.
+            # The checkpoint is not an older one that was restored: such a checkpoint would lack
+            # these batches.
             raise FencedByNewerRunError(
                 f"another run of group {self._group.id!r} has gone on to batch {last.batch} "
                 f"meanwhile, in the same checkpoint_location. This run, which began with batch "
@@ -102,7 +103,7 @@ class StagedChecks:
     def check_positions(
         self, last: StagedBatch | None, batch: BatchRange, committed: Positions
     ) -> None:
-        """Refuse offsets that no run has committed."""
+        """Refuse offsets that no run of the query can have committed."""
         start = first_position(batch.batch_id)
         if last is None and committed[self._commit_partition] != start:
             raise OffsetsLostError(

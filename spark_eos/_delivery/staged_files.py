@@ -42,7 +42,7 @@ _WHOLE: Final = str(1 << 50)
 _ROWS: Final = "rows"
 _WRITING: Final = {
     "maxRecordsPerFile": "0",
-    # The staged commit says which copy is complete.
+    # No marker file is needed: the staged commit says which copy is complete.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # With version 2, a task attempt that Spark has given up on may still replace a file.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
@@ -53,7 +53,7 @@ _SESSION_IDLE: Final = 600.0
 
 
 class ParquetFiles:
-    """The staged files of one run's batches: a `StagedFiles` for each batch."""
+    """The staged files of one run's batches, written and read by Spark (see `StagedFiles`)."""
 
     def __init__(self, query: SinkQuery, runtime: QueryRuntime) -> None:
         self._runtime = runtime
@@ -114,7 +114,7 @@ class ParquetFiles:
         return name, written
 
     def replay(self) -> int:
-        """Run the batch's frame only for its state; return the number of its rows."""
+        """Run the batch's frame only to update the query's state; return its number of rows."""
         assert self._frame is not None  # noqa: S101 - take comes first
         return self._run(
             self._payload(self._frame),
@@ -146,7 +146,7 @@ class ParquetFiles:
     # Reading ----------------------------------------------------------------------------------
 
     def open(self, copy: StagedBatch) -> bool:
-        """Set the copy that `rows` returns."""
+        """Let `rows` read this copy from now on; return True if its files exist."""
         self.number_of_rows = copy.rows
         if copy.directory is None:
             return True
@@ -171,7 +171,7 @@ class ParquetFiles:
         return self._rows
 
     def _schema(self, name: str) -> T.StructType | None:
-        """Return a copy's columns, as the query was when it wrote them; None if it has no file."""
+        """Return the columns that a copy was written with; None if the copy has no file."""
         if self._staged is not None and self._staged[0] == name:
             return self._staged[1]
         try:
@@ -196,7 +196,7 @@ class ParquetFiles:
         return int(row[_ROWS])
 
     def _session(self) -> SparkSession:
-        """Return a separate session, because how files are split is a session's setting."""
+        """Return a separate session, because a session's settings decide how files are split."""
         idle = time.monotonic() - self._reader_used
         if idle > _SESSION_IDLE:
             self.close()
@@ -240,7 +240,7 @@ class ParquetFiles:
             )
 
     def close(self) -> None:
-        """End the session that read the copies, if it is a separate one."""
+        """End the session that read the copies, if there is one."""
         reader, self._reader = self._reader, None
         if reader is not None:
             with contextlib.suppress(Exception):

@@ -1,7 +1,7 @@
 """The Kafka sources of a staged query, whose progress is Spark's checkpoint."""
 
 # Nothing here decides what is written: the staged commit does. As in any delivery, source records
-# that were deleted before they reached the staged files or the query's state are an error, or are
+# that were deleted before they reached the staged files or the query's state raise an error, or are
 # reported.
 
 import logging
@@ -29,7 +29,7 @@ from spark_eos.errors import AuthorizationError, SparkEosError
 Result = TypeVar("Result")
 
 _NOT_WRITTEN: Final = ("can't be written any more", "are not written")
-# For a repeated batch, whose frame runs only for the state.
+# For a repeated batch, whose frame runs only to update the query's state.
 _NOT_IN_STATE: Final = (
     "are missing from the query's state, although the batch is written, from its staged copy",
 ) * 2
@@ -42,7 +42,7 @@ class StagedSources:
         self,
         source: Connections,
         settings: WriterSettings,
-        # Includes sources of the same topics that the query does not read through the sink.
+        # Returns those of the topics that sources not made by ``sink.read`` also read.
         read_by_others: Callable[[Collection[str]], set[str]],
     ) -> None:
         self._settings = settings
@@ -71,7 +71,7 @@ class StagedSources:
     def running(
         self, batch: Batch, run: Callable[[], Result], *, repeated: bool = False
     ) -> tuple[Result, tuple[LostRecords, ...]]:
-        """Run a batch's frame, and find the records that were deleted before or while it ran."""
+        """Run a batch's frame; return its result, and records deleted before or while it ran."""
         refused, warned = _NOT_IN_STATE if repeated else _NOT_WRITTEN
         ranges = self.ranges(batch)
 
@@ -85,7 +85,7 @@ class StagedSources:
         self._check_topics(batch, ranges)
         before = lost()
         if repeated:
-            # All of these records may be written.
+            # All of these records may already be written.
             before = tuple(replace(records, certain=False) for records in before)
         self._data_loss.warn(batch.id, before, warned)
         with self._data_loss.explaining(lost):
@@ -98,7 +98,7 @@ class StagedSources:
         return result, before + more
 
     def _check_topics(self, batch: Batch, ranges: list[BatchRange]) -> None:
-        """Check that the topics are those that the checkpoint's offsets belong to."""
+        """Refuse topics that were recreated since the checkpoint's offsets were logged."""
         names = {topic for range_ in ranges for topic, _ in range_.ends}
         if not names:
             return
@@ -116,7 +116,7 @@ _AT_MOST: Final = 5.0
 
 
 class SourcePositions:
-    """Publishes one run's positions in its sources."""
+    """Publishes one run's positions in its sources, for monitoring."""
 
     def __init__(
         self, connections: Connections, settings: WriterSettings, requests: GroupRequests
@@ -137,7 +137,8 @@ class SourcePositions:
         for source_range in ranges:
             for partition, end in source_range.ends.items():
                 ends[partition] = min(end, ends.get(partition, end))
-        # Each offset expires by its own age.
+        # From time to time, publish positions that have not moved, too: each offset expires by its
+        # own age.
         renewed = time.monotonic() - self._all_published >= offsets.RENEWED_AFTER
         moved = {p: end for p, end in ends.items() if renewed or self._published.get(p) != end}
         if not self._publish(moved):

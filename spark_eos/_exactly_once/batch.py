@@ -67,7 +67,7 @@ class Run:
         self._transactions = OpenTransactions(start.target, settings)
         self._offsets = GroupOffsets(start.target, settings, self._membership, self._transactions)
         self._delivery = delivery_of(self._offsets)
-        # Held while the group's offsets are committed: by a batch, or a renewal between batches.
+        # Held while a batch, or a renewal between batches, commits the group's offsets.
         self._committing = threading.Lock()
         # True if the last batch ended well, so that none of its tasks is still committing.
         self._idle = False
@@ -82,14 +82,14 @@ class Run:
 
     def write(self, batch: Batch) -> BatchReport:
         """Write one micro-batch exactly once."""
-        # The group's offset moves past a record only in the transaction that holds its output. So
-        # everyone who might still write is fenced before the offsets are read, and rows are written
-        # from these offsets on.
+        # The group's committed offset moves past a record only in the transaction that holds the
+        # record's output. So the run fences every task that might still write, then reads the
+        # committed offsets, and then writes rows from these offsets on.
         delivery, offsets, step = self._delivery, self._offsets, batch.clock.step
         with self._committing, step("total"):
             self._idle = False
-            # Fence and read, at the run's start and whenever the group has changed since: from here
-            # on, nobody else moves the offsets.
+            # Fence and read the offsets at the run's start, and again whenever the group has
+            # changed. From here on, nobody else moves the offsets.
             if self._begun:
                 with step("range"):
                     planned = delivery.plan(batch)
@@ -98,18 +98,19 @@ class Run:
                     planned = self._begin(batch)
             self._membership.check()
             offsets.refence_if_changed(planned.partitions)
-            # Check: another run may have begun while this one was cut off, and may have left
-            # offsets of another delivery or query.
+            # While this run was cut off, another run may have used the group, and left offsets of
+            # another delivery or query.
             delivery.check_group(batch)
             if planned.range.ends.keys() - offsets.committed.keys():
                 # This run has read the topics before, so these partitions are new in this batch.
                 offsets.initialize(delivery.initial_offsets(planned, begun_now=True))
-            # Refuse a range that would lose or repeat records; write the checkpoint's marker;
-            # stage the rows in files, if that is the delivery.
+            # Refuse a range that would lose or repeat records; write the checkpoint's marker; stage
+            # the rows in files if the delivery is staged.
             planned = delivery.prepare(planned)
-            # Write: rows and their offsets in the same transactions, in as many jobs as it takes.
+            # Write the rows and their offsets in the same transactions, with as many Spark jobs as
+            # needed.
             outcomes, members = self._write_rows(planned)
-            # Commit the batch's end, to move past records that have no rows.
+            # Commit the batch's end, to move past records that produced no rows.
             with step("commit_end"):
                 planned = delivery.check_written(planned, outcomes)
                 offsets.commit_end(planned.range.ends)
@@ -130,7 +131,7 @@ class Run:
         )
 
     def _begin(self, batch: Batch) -> PlannedBatch:
-        """Fence all older runs, learn what the offsets mean, and return the run's first batch."""
+        """Fence all older runs, learn what the offsets mean, and return the planned first batch."""
         delivery, offsets = self._delivery, self._offsets
         delivery.check_checkpoint(batch)
         partitions = delivery.partitions_to_fence(batch)
@@ -144,7 +145,8 @@ class Run:
         offsets.refresh_metadata()
         delivery.check_group(batch)
         # Fence all older runs, end the transactions that they left open, and read the offsets.
-        # Brokers apply offsets by name to whichever topic has the name, so the run checks the id.
+        # Brokers without commits by topic id accept offsets for any topic that has the name, so the
+        # run checks the topic's id itself.
         offsets.join(topics, partitions, by_name=self._version < BY_ID)
         # Learn what the offsets mean, and refuse suspect ranges.
         delivery.check_group(batch)
@@ -192,9 +194,9 @@ class Run:
             only = outcome.unwritten
             if only or outcome.retried:
                 with batch.clock.step("fence"):
-                    # The job is over, so Spark has repeated or given up any task that is still
-                    # writing. Such a task loses its members and its transaction before the offsets
-                    # are read and anything is written again.
+                    # The job is over, so Spark has already repeated or given up on any task attempt
+                    # that is still writing. Fence the attempt's members and end its transaction
+                    # before reading the offsets and writing rows again.
                     offsets.fence()
                 members = offsets.members()
             if not only:
@@ -210,7 +212,7 @@ class Run:
     # Between batches --------------------------------------------------------------------------
 
     def _renew_if_due(self) -> None:
-        """Renew the offsets, after heartbeats were sent, if the offsets may expire."""
+        """Renew the offsets if they might expire; called after each round of heartbeats."""
         if self._offsets.overdue:
             self._renew()
 
@@ -230,7 +232,7 @@ class Run:
     # The end ----------------------------------------------------------------------------------
 
     def newer_run(self) -> FencedByNewerRunError | None:
-        """Ask the brokers whether a newer run has the group; return its error, if so."""
+        """Ask the brokers whether a newer run has taken over; return the error if so, else None."""
         return self._membership.newer_run()
 
     def leave(self, task_kill_grace_s: float = 0.0, *, background: bool = False) -> None:
@@ -239,7 +241,7 @@ class Run:
         self.leaving = True
         try:
             self._delivery.close()
-            # Does nothing after a batch that failed, whose tasks may still be committing.
+            # This does nothing after a failed batch, whose tasks may still be committing.
             self._renew()
             self._membership.leave()
             with self._ending:
@@ -276,7 +278,7 @@ def _check_outcome(
     only: Partitions | None,
     offsets: GroupOffsets,
 ) -> None:
-    """Raise an error that no further attempt can cure; ``only``: the last attempt's partitions."""
+    """Raise an error if no further attempt can help; ``only`` has the last attempt's partitions."""
     outcome, what = outcomes[-1], _named(planned)
     if outcome.failed:
         raise WriteError(f"{what}: {outcome.reason}{_mark(planned, outcome, offsets)}")
@@ -295,7 +297,7 @@ def _check_attempts(
     outcome = outcomes[-1]
     unwritten = outcome.unwritten
     # Don't count attempts that only redistribute the allowed dead letters, or a first attempt in
-    # which tasks may have deferred dead letters: neither can go on forever.
+    # which tasks may have deferred dead letters: neither kind can repeat forever.
     counted = sum(
         not (attempt.over_limit and (attempt.moved or attempt is outcomes[0]))
         for attempt in outcomes
@@ -321,7 +323,7 @@ def _named(planned: PlannedBatch) -> str:
 
 
 def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> str:
-    """Mark rows that came out of order, so that later runs refuse them; return the advice."""
+    """Mark ranges whose rows came out of order, so that later runs refuse them; return advice."""
     if not outcome.out_of_order:
         return ""
     command = offsets.command(outcome.out_of_order)
@@ -348,7 +350,7 @@ _SHRINK: Final = 64
 
 
 class _TransactionSizes:
-    """Makes a run's transactions smaller after some took too long, and then larger again."""
+    """Makes a run's transactions smaller after some took too long, and gradually larger again."""
 
     def __init__(self) -> None:
         self._size = FULL

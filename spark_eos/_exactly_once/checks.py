@@ -1,4 +1,4 @@
-"""Checks the group's offsets once they are read; pure functions."""
+"""Checks of the group's offsets after each read; pure functions."""
 
 from collections.abc import Collection, Mapping
 
@@ -22,7 +22,7 @@ _NOTHING_HALF = "This run stops, and has left nothing half written"
 def check_not_moved_back(
     group_id: str, sources: Sources, before: Positions, now: Positions, partitions: Partitions
 ) -> None:
-    """Refuse offsets below those that the run itself has seen committed."""
+    """Refuse offsets that are below the ones that this run has seen committed."""
     for partition, offset in before.items():
         if partition in partitions and now.get(partition, -1) < offset:
             raise OffsetsLostError(
@@ -39,7 +39,7 @@ def check_not_moved_on(
     now: Positions,
     set_by_others: Partitions,
 ) -> None:
-    """Refuse offsets that another client has moved forward: only spark-eos writes its text."""
+    """Refuse offsets that a client other than spark-eos has moved forward."""
     for partition in sorted(before.keys() & set_by_others):
         offset, current = before[partition], now[partition]
         if current > offset:
@@ -95,7 +95,7 @@ def check_no_suspects(
 def suspect_ranges(
     starts: Positions, seen: Positions, committed: Positions
 ) -> dict[TopicPartition, SuspectRange]:
-    """Return a batch's ranges that may be unwritten although the group's offsets are past them."""
+    """Return a batch's ranges that may lack rows although the committed offsets are past them."""
     # With two tasks, the later commit may have moved the offset back below the earlier one.
     after = {p: max(offset, committed.get(p, 0)) for p, offset in seen.items()}
     return {

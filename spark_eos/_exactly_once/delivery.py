@@ -39,7 +39,7 @@ class Batch:
     """A micro-batch from Spark."""
 
     id: int
-    # A DataFrame; only the delivery needs to know that.
+    # A DataFrame. Only deliveries use it, so this module need not import its type.
     frame: Any
     checkpoint: OffsetLog
     clock: StepClock = field(default_factory=StepClock, compare=False)
@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """A batch and the group's offsets for it; all partitions are the group's."""
+    """A batch expressed in the group's partitions, with the group's offsets for the batch."""
 
     batch: Batch
     range: BatchRange
@@ -60,11 +60,11 @@ class PlannedBatch:
     sources: Sources = field(default_factory=Sources)
     # Partitions outside the batch, whose offsets are renewed together with the batch's.
     idle: Partitions = ()
-    # Committed offsets before the batch's rows.
+    # The committed offsets when this run began to write the batch.
     before: Positions = field(default_factory=dict)
     # The files that the rows are read from.
     staged: StagedBatch | None = None
-    # True if the files were staged before this run wrote the batch.
+    # True if an earlier run staged the files.
     repeated: bool = False
     # Records that were deleted before they were read.
     lost: tuple[LostRecords, ...] = ()
@@ -81,9 +81,10 @@ class PlannedBatch:
 
 
 class RunDelivery(Protocol):
-    """What a run needs of a delivery, in the order in which a run's first batch calls it.
+    """The methods that a run calls, in the order in which its first batch calls them.
 
-    Later batches begin with `plan`. `check_group` is repeated whenever offsets were read again.
+    Later batches begin with `plan`. `check_group` is called again whenever the offsets have been
+    read again.
     """
 
     @property
@@ -103,7 +104,7 @@ class RunDelivery(Protocol):
         """Learn what the offsets mean, after all older runs are fenced and all offsets are read."""
 
     def plan(self, batch: Batch) -> PlannedBatch:
-        """Express the batch in the group's partitions."""
+        """Return the batch, expressed in the group's partitions."""
 
     def owner(self, batch: Batch) -> Owner:
         """Return the query that owns the offsets that a batch commits."""

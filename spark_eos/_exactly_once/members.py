@@ -1,8 +1,8 @@
 """The driver's side of the consumer group: static members, takeover, heartbeats (KIP-848)."""
 
-# To take over a member, the driver makes it leave (-2) with its old member id, and joins with a new
-# member id and the same instance id. This causes no rebalance, and brokers refuse whatever the old
-# id still sends.
+# To take over a static member, the driver first makes the member leave with its old member id
+# (epoch -2), then joins with a new member id and the same instance id. This causes no rebalance,
+# and from then on brokers refuse requests with the old member id.
 
 import contextlib
 import logging
@@ -27,23 +27,23 @@ from spark_eos.errors import FencedByNewerRunError, ForeignMemberError, SparkEos
 logger = logging.getLogger(__name__)
 
 
-# The rule: a member may commit a partition only while
-# assignment epoch <= client epoch <= broker epoch, where the assignment epoch is the member epoch
-# at which this member got the partition. Kafka 4.4 checks it only if the client's epoch is older
-# than the member's, so the driver checks it for every partition it plans.
+# The rule: a member may commit offsets of a partition only while
+# assignment epoch <= client epoch <= broker epoch. The assignment epoch is the member epoch at
+# which the member was assigned the partition. Kafka 4.4 checks this rule only if the client's epoch
+# is older than the member's, so the driver checks it for every partition that it plans.
 IdPartition = tuple[uuid.UUID, int]
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Member:
-    """A static member as the driver knows it, with the epoch at which it got each partition."""
+    """A static member as the driver knows it, with the assignment epochs of its partitions."""
 
     instance_id: str
     member_id: str
     epoch: int
     assignment_epochs: Mapping[IdPartition, int] = field(default_factory=dict)
-    # The assignment that the last answered heartbeat acknowledged.
+    # The partitions whose assignment was acknowledged by the last heartbeat that got an answer.
     acknowledged: frozenset[IdPartition] = frozenset()
 
     @property
@@ -53,12 +53,12 @@ class Member:
 
     @property
     def owned(self) -> frozenset[IdPartition]:
-        """The partitions assigned now."""
+        """The partitions that the member is assigned now."""
         return frozenset(self.assignment_epochs)
 
 
 def after_heartbeat(member: Member, epoch: int, assigned: Iterable[IdPartition] | None) -> Member:
-    """Return the member after a heartbeat's answer."""
+    """Return the member, updated from the answer to its heartbeat."""
     if assigned is None:
         return replace(member, epoch=epoch)
     before = member.assignment_epochs
@@ -76,7 +76,7 @@ def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> boo
 
 
 def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
-    """Return the member that may commit each partition with its current epoch."""
+    """Return each partition's member, if the member may commit it at the member's current epoch."""
     return {
         partition: member
         for member in members
@@ -88,7 +88,7 @@ def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
 def by_member(
     values: Mapping[TopicPartition, Value], members: Mapping[TopicPartition, MemberIdentity]
 ) -> dict[MemberIdentity, dict[TopicPartition, Value]]:
-    """Group values by the member that may commit their partitions."""
+    """Group values by the member that may commit their partitions; leave out all others."""
     grouped: dict[MemberIdentity, dict[TopicPartition, Value]] = {}
     for partition, value in values.items():
         if partition in members:
@@ -96,14 +96,14 @@ def by_member(
     return grouped
 
 
-# The brokers' default group.consumer.session.timeout.ms, in seconds; brokers don't send members
-# their actual timeout.
+# The brokers' default group.consumer.session.timeout.ms, in seconds; brokers don't tell members the
+# actual timeout.
 _SESSION_TIMEOUT: Final = 45.0
 _LONGEST_PAUSE: Final = 1.0
 
 
 class HeartbeatThread:
-    """Calls back whenever heartbeats are due, until it is stopped or the query ends."""
+    """A thread that sends heartbeats whenever they are due, until stopped or the query ends."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class HeartbeatThread:
         )
 
 
-# Seconds that sending all members' heartbeats, or leaving the group, may take.
+# Seconds allowed for sending all members' heartbeats, or for leaving the group.
 _BEAT_TIMEOUT: Final = 5.0
 _SESSION_LOST: Final = {
     Code.UNKNOWN_MEMBER_ID,
@@ -229,7 +229,7 @@ class GroupMembership:
         self._renews_only = renews_only
         self._lock = threading.RLock()
         self._members: dict[str, Member] = {}
-        # All member ids ever used: the answer to a join may be lost.
+        # All member ids that this run has ever used, even those for which no join was answered.
         self._own_ids: set[str] = set()
         self._topics: dict[str, TopicInfo] = {}
         self._fenced: FencedByNewerRunError | None = None
@@ -255,7 +255,7 @@ class GroupMembership:
         return {name: topic.topic_id for name, topic in self._topics.items()}
 
     def any_id_and_epoch(self) -> tuple[str, int]:
-        """Return the id and epoch of some member, for calls that any member may make."""
+        """Return the id and epoch of any member, for requests that every member may send."""
         with self._lock:
             member = next(iter(self._members.values()))
             return member.member_id, member.epoch
@@ -281,9 +281,9 @@ class GroupMembership:
             raise SparkEosError(f"the run's members have left group {self._group_id!r}")
 
     def newer_run(self) -> FencedByNewerRunError | None:
-        """Ask the brokers whether a newer run has the group; return its error, if so."""
+        """Ask the brokers whether a newer run has taken over; return the error if so, else None."""
         if self._fenced is None:
-            with contextlib.suppress(Exception):  # there is another error to raise
+            with contextlib.suppress(Exception):  # the caller has its own error to raise
                 self._heartbeat()
         return self._fenced
 
@@ -295,11 +295,11 @@ class GroupMembership:
 
     @property
     def changed(self) -> bool:
-        """True if the group has changed since the takeover: a lost member, a new assignment."""
+        """True if, since the takeover, the group has lost a member or changed an assignment."""
         return self._session_lost or self._changed
 
     def identities(self) -> dict[TopicPartition, MemberIdentity]:
-        """Return the member that may now commit each source partition (assigned-partition rule)."""
+        """Return the member that may now commit each source partition."""
         with self._lock:
             names = {topic_id: name for name, topic_id in self.topic_ids.items()}
             return {
@@ -320,8 +320,8 @@ class GroupMembership:
         with self._lock:
             deadline = group_deadline(self._group_timeout_ms)
             self._topics = dict(topics)
-            # Use at least one, even if all topics are deleted: a run without members can't be
-            # fenced.
+            # Use at least one member, even if all topics are deleted: a run without members can't
+            # be fenced.
             total = max(1, sum(topic.partitions for topic in topics.values()))
             names = (f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total)))
             wanted = dict.fromkeys([RENEWAL_INSTANCE] if self._renews_only else names)
@@ -368,11 +368,11 @@ class GroupMembership:
         self._accept(joining, answer)
 
     def _leave(self, member: MemberIdentity, deadline: Deadline) -> None:
-        """Make a member leave, so that whatever its member id still sends is refused."""
+        """Make a member leave, so that brokers refuse later requests with its member id."""
         answer = heartbeats.heartbeat(self._connections, self._group_id, member, deadline)
         if answer.code in (Code.FENCED_INSTANCE_ID, Code.UNKNOWN_MEMBER_ID):
-            # If no other run has the member, this coordinator is cut off and can't commit changes:
-            # ask another broker.
+            # Either another run has taken the member over, or this coordinator is cut off and can't
+            # commit changes. So look the coordinator up again.
             self._connections.forget_coordinator(CoordinatorType.GROUP, self._group_id)
             raise RetriableError(
                 f"member {member.instance_id} changed hands: {code_name(answer.code)}"
@@ -382,7 +382,7 @@ class GroupMembership:
     def _await_assignment(self, needed: Collection[TopicPartition], deadline: Deadline) -> None:
         def attempt() -> None:
             missing = sorted(set(needed) - set(self.identities()))
-            # The broker may answer a join before it has assigned anything.
+            # The broker may answer a join before it has assigned any partitions.
             if missing or not self._acknowledged():
                 self._heartbeat_all(deadline)
                 missing = sorted(set(needed) - set(self.identities()))
@@ -394,8 +394,8 @@ class GroupMembership:
                     f"{len(missing)} source partitions are not assigned yet, "
                     f"the first is {missing[0]}"
                 )
-            # The first member to join gets all partitions, and would lose most of them in the first
-            # batch: wait for the other members to get their share.
+            # The first member to join gets all partitions, and would lose most of them during the
+            # first batch. So wait until the other members have their share.
             if not own_group(self._connections, self._group_id, deadline).stable:
                 self._heartbeat_all(deadline)
                 raise RetriableError("the group is not stable yet")
@@ -410,9 +410,9 @@ class GroupMembership:
         return waited >= self._heartbeats.interval or not self._acknowledged()
 
     def _acknowledged(self) -> bool:
-        """Return True if the broker knows that each member owns exactly what it is assigned."""
-        # Use a copy, because the heartbeat thread calls this without the lock: a takeover that
-        # changed the members meanwhile would end that thread.
+        """Return True if every member has acknowledged its current assignment to the broker."""
+        # Iterate over a copy: the heartbeat thread calls this method without the lock, and would
+        # die if a takeover changed the members in the meantime.
         return all(member.owned == member.acknowledged for member in list(self._members.values()))
 
     def _heartbeat(self) -> None:
@@ -439,7 +439,7 @@ class GroupMembership:
                 self._note_fenced(next(holders, None))
             elif answer.code in _SESSION_LOST:
                 self._session_lost = True
-                # Its partitions are assigned to another member by now, or to none.
+                # The member's partitions now belong to another member, or to none.
                 self._members[member.instance_id] = replace(
                     member, assignment_epochs={}, acknowledged=frozenset()
                 )
@@ -448,7 +448,7 @@ class GroupMembership:
                 self._changed = self._changed or answer.member_epoch != member.epoch
 
     def _send(self, member: Member, deadline: Deadline) -> heartbeats.HeartbeatAnswer:
-        """Send a heartbeat with the member's full state, so that no lost answer matters."""
+        """Send a heartbeat with the member's full state, so that losing an answer does no harm."""
         return heartbeats.heartbeat(
             self._connections,
             self._group_id,
@@ -491,8 +491,8 @@ class GroupMembership:
     def leave(self) -> None:
         """Stop the heartbeats and make every member leave the group (-1); may be repeated."""
         with self._lock:
-            # Checked while holding the lock: a second caller, who may be about to exit, waits for
-            # the first to finish.
+            # Check while holding the lock: a second caller, which may be about to exit, must wait
+            # until the first caller has finished.
             if self._heartbeats.stopped:
                 return
             self._heartbeats.stop()
@@ -502,6 +502,6 @@ class GroupMembership:
                     leaving = replace(member.identity, epoch=heartbeats.LEAVE_GROUP_MEMBER_EPOCH)
                     # The answer does not matter.
                     heartbeats.heartbeat(self._connections, self._group_id, leaving, deadline)
-            except Exception as error:  # noqa: BLE001 - the run ends all the same
+            except Exception as error:  # noqa: BLE001 - the run ends anyway
                 logger.info("group %s: members are left to time out: %s", self._group_id, error)
             self._members.clear()

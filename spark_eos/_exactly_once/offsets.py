@@ -1,4 +1,4 @@
-"""The only owner of a group's offsets: fences, ends open transactions, reads, then commits."""
+"""The owner of a group's offsets: it fences, ends open transactions, reads, then commits."""
 
 import time
 import uuid
@@ -48,7 +48,7 @@ _EPOCH_MOVED: Final = {Code.STALE_MEMBER_EPOCH, Code.FENCED_MEMBER_EPOCH}
 
 
 class GroupRequests:
-    """Reads and commits a group's offsets as a member, so that a late request is refused."""
+    """Reads and commits a group's offsets as a member, so that brokers refuse late requests."""
 
     def __init__(
         self, connections: Connections, group_id: str, membership: GroupMembership
@@ -64,7 +64,7 @@ class GroupRequests:
         deadline: Deadline,
         on_lost: Callable[[], None] | None = None,
     ) -> Codes:
-        """Commit offsets as a member; ``on_lost`` is called if an answer is lost."""
+        """Commit offsets as a member; return error codes. Call ``on_lost`` if an answer is lost."""
         return commit_offsets(
             self._connections,
             self._group_id,
@@ -86,15 +86,15 @@ class GroupRequests:
         return {code for code in codes.values() if code}
 
     def any_member(self) -> MemberIdentity | None:
-        """Return any member, for offsets of partitions that are assigned to no member."""
+        """Return any member, for committing offsets of partitions that are not assigned to one."""
         return next(iter(self._membership.identities().values()), None)
 
     def all(self, deadline: Deadline) -> Committed:
-        """Return all offsets of the group."""
+        """Return all committed offsets of the group."""
         return all_group_offsets(self._connections, self._group_id, deadline)
 
     def fetch(self, partitions: Partitions, deadline: Deadline, *, wait: bool = False) -> Committed:
-        """Return the partitions' offsets now; raise, or wait, if a transaction holds some."""
+        """Return the committed offsets; if a transaction holds some, raise, or wait for its end."""
         return group_offsets(
             self._connections,
             self._group_id,
@@ -110,13 +110,13 @@ class GroupRequests:
     ) -> Committed:
         """End open transactions, then read the offsets once nobody else can move them."""
         transactions.end()
-        # The group's coordinator decides when the offsets are stable: it knows every open
-        # transaction that holds offsets of the group, whichever broker coordinates that
-        # transaction, and answers OffsetFetch with 88 while there is one. If a transaction could
-        # not be ended above, the brokers end it when it times out. A transaction may not even have
-        # been listed, because its broker is away. If it holds offsets, this read waits for it.
-        # Otherwise it never will hold any: its members are fenced, and no producer commits a
-        # transaction without offsets.
+        # The group's coordinator decides when the offsets are stable. It knows every open
+        # transaction that holds offsets of the group, whichever broker coordinates the transaction,
+        # and answers OffsetFetch with error 88 while there is one. If a transaction could not be
+        # ended above, the brokers end it when it times out. If a transaction's coordinator is down,
+        # the transaction was not even listed. If the unlisted transaction holds offsets, this read
+        # waits for it. If it holds none, it never will: its members are fenced, and no producer
+        # commits a transaction without offsets.
         both = settings.limits.group_timeout_ms + settings.transactions.timeout_ms
         deadline = Deadline(
             both / 1000 + ABORT_INTERVAL, "group_timeout_ms, transactions.timeout_ms"
@@ -129,7 +129,8 @@ class GroupRequests:
                 return self.fetch(partitions, settings.group_deadline())
             except KafkaResponseError as error:
                 if error.code == Code.UNKNOWN_MEMBER_ID:
-                    # The broker dropped the member. If a newer run holds it now, this raises.
+                    # The broker has dropped the member. If a newer run holds the member now, this
+                    # call raises.
                     self._membership.take_over_own(self._membership.topics, partitions)
                 elif error.code == Code.UNSTABLE_OFFSET_COMMIT:
                     if next_look.expired:
@@ -168,8 +169,8 @@ class GroupRequests:
 Members = Mapping[TopicPartition, MemberIdentity]
 
 RENEWED_AFTER: Final = 3600.0
-"""Seconds after which offsets that have not moved are committed again. By default the brokers let
-them expire after seven days (``offsets.retention.minutes``), at the shortest after one minute."""
+"""Seconds after which offsets that have not moved are committed again. Brokers let offsets expire
+after ``offsets.retention.minutes``: seven days by default, and at least one minute."""
 
 
 class GroupOffsets:
@@ -188,8 +189,8 @@ class GroupOffsets:
         self._topics = TopicCache(connections, settings.limits)
         self._transactions = transactions
         self.requests = GroupRequests(connections, settings.group_id, membership)
-        # True if brokers may accept offsets by topic name, so that recreated topics have to be
-        # noticed here.
+        # True if brokers may accept offsets by topic name, so that this class itself must detect
+        # recreated topics.
         self._by_name = False
         # True if the answer to a commit was lost, so that the commit may still be carried out.
         self._needs_reading = False
@@ -201,12 +202,11 @@ class GroupOffsets:
         # (with its own text).
         self.set_by_operator: frozenset[TopicPartition] = frozenset()
         self.set_by_others: frozenset[TopicPartition] = frozenset()
-        # The staged commits to expect as long as no newer run has written.
+        # The staged commits that a read may return, unless a newer run has written.
         self._expected: Mapping[TopicPartition, Collection[StagedBatch | None]] = {}
-        # The facts from the texts in the offsets' metadata.
+        # The facts that the offsets' metadata texts state.
         self.known = KnownPartitions()
-        # The source partitions that the group's partitions stand for, according to these texts; for
-        # messages.
+        # The source partitions that the group's partitions stand for, according to these texts.
         self.sources = Sources()
 
     # Fence and read ---------------------------------------------------------------------------
@@ -225,9 +225,10 @@ class GroupOffsets:
         return self._membership.topic_ids
 
     def refresh_metadata(self, stable: Committed | None = None) -> None:
-        """Read the texts of the group's offsets without fencing anybody."""
-        # Unlike `stable`, an answer with all offsets may lag: a new coordinator does not wait for
-        # its high watermark to reach the previous coordinator's.
+        """Read the metadata texts of the group's offsets, without fencing any run."""
+        # The offsets in `stable` take precedence, because an answer with all offsets may be out of
+        # date: a new coordinator does not wait until its high watermark reaches the previous
+        # coordinator's.
         offsets = self.requests.all(self._settings.group_deadline()) | (stable or {})
         read, before = KnownPartitions.of(offsets), self.known
         # Keep sources that no offset mentions yet.
@@ -266,7 +267,7 @@ class GroupOffsets:
         self.refresh_metadata(answer)
         own = self.committed.keys() - self.set_by_operator - self.set_by_others
         self._know(set(partitions) & own)
-        # New partitions may be marked as well.
+        # An earlier run may have marked the new partitions, too.
         self.refuse_suspects()
 
     def refuse_suspects(self) -> None:
@@ -277,7 +278,7 @@ class GroupOffsets:
         marked = self.known.suspects
         self._membership.take_over_own(self.topics(partitions), partitions)
         answer = self._read(partitions)
-        # A newer run may have come and gone, and marked ranges; this run's marks are not committed.
+        # A new mark is from a newer run that has come and gone: `marked` has all marks of this run.
         if self.known.suspects != marked:
             self.refuse_suspects()
         return answer
@@ -316,7 +317,7 @@ class GroupOffsets:
     # Plan -------------------------------------------------------------------------------------
 
     def plan(self, batch: BatchRange) -> BatchPlan:
-        """Plan what tasks do with each of a batch's partitions."""
+        """Return the plan of what tasks do with each partition of a batch."""
         membership = self._membership
         return batch_plan(
             batch, self.committed, membership.identities(), membership.topic_ids, self.known
@@ -334,7 +335,7 @@ class GroupOffsets:
     # Commit -----------------------------------------------------------------------------------
 
     def commit(self, wanted: Positions, *, again: Collection[TopicPartition] = ()) -> None:
-        """Commit offsets that move ahead, and ``again`` in any case; never move an offset back."""
+        """Commit offsets that move forward, and ``again`` in any case; never move any back."""
         left = set(again)
 
         def attempt() -> None:
@@ -365,8 +366,8 @@ class GroupOffsets:
         deadline = self._settings.group_deadline()
         deadline.attempts("committing offsets of the batch")(attempt)
         if self._needs_reading:
-            # A late request would undo what the next batch commits. After fencing, the request's
-            # member no longer exists, and the broker refuses the request.
+            # The request, if it arrives late, would undo what the next batch commits. After
+            # fencing, the request's member no longer exists, and the broker refuses the request.
             self.fence()
             self._needs_reading = False
 
@@ -388,7 +389,7 @@ class GroupOffsets:
         )
 
     def commit_end(self, ends: Positions) -> None:
-        """Commit a batch's end, and all held offsets if they were last committed long ago."""
+        """Commit a batch's end, together with all held offsets if these might expire."""
         if self.overdue:
             self._commit_all(ends)
         else:
@@ -415,7 +416,7 @@ class GroupOffsets:
         return since is not None and time.monotonic() - since >= RENEWED_AFTER
 
     def renew(self, deadline: Deadline) -> None:
-        """Commit all held offsets again between batches; nothing is repeated if that fails."""
+        """Commit all held offsets again between batches; don't retry if that fails."""
         if self._may_renew(deadline):
             # Brokers may still be ending the last batch's transactions.
             current = self.requests.fetch(self.needed, deadline, wait=True)
@@ -436,16 +437,16 @@ class GroupOffsets:
     # What the offsets mean --------------------------------------------------------------------
 
     def stage(self, partition: TopicPartition, staged: StagedBatch) -> None:
-        """Commit which staged files count."""
+        """Commit the name of the staged files that count for a batch."""
         before = self.known.staged.get(partition)
         self.known = replace(self.known, staged={**self.known.staged, partition: staged})
-        # Until the answer arrives, the commit may or may not be carried out.
+        # Until the answer arrives, the commit may or may not have taken effect.
         self._expected = {**self._expected, partition: (before, staged)}
         self.commit({partition: self.committed[partition]}, again=[partition])
         self.expect_staged_commit(partition)
 
     def expect_staged_commit(self, partition: TopicPartition) -> None:
-        """From now on, refuse a staged commit that a newer run has moved."""
+        """From now on, refuse a staged commit that a newer run has replaced."""
         self._expected = {**self._expected, partition: (self.known.staged.get(partition),)}
 
     def accept(self, offsets: Positions) -> None:
@@ -462,9 +463,10 @@ class GroupOffsets:
         self.sources = Sources({p: source.topic_partition for p, source in known.sources.items()})
 
     def mark(self, starts: Positions, partitions: Partitions) -> dict[str, SuspectRange]:
-        """Mark ranges below the committed offsets whose rows may be missing."""
+        """Mark and return ranges below the committed offsets whose rows may be missing."""
         seen = {p: self.committed.get(p, 0) for p in partitions}
-        # A later commit may lie below an earlier one, and the read would mistake it for a reset.
+        # A later commit may have a lower offset than an earlier one; the read would take that for a
+        # reset.
         self.committed = {p: at for p, at in self.committed.items() if p not in partitions}
         self.fence()
         suspects = suspect_ranges(starts, seen, self.committed)

@@ -32,17 +32,17 @@ logger = logging.getLogger(__name__)
 Arrange = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 # A worker process keeps the producers of its latest queries from task to task. The key includes the
-# process, because a fork must not share its parent's connections.
+# process id, because a forked process must not share its parent's connections.
 _producers: dict[tuple[int, str, str], TransactionalProducer] = {}
 _MAX_PRODUCERS = 4
-# While a task waits for rows, it checks this many times within transactions.max_ms whether the open
-# transaction must end, but leaves at least _MIN_SECONDS between two checks.
+# While a task waits for rows, it checks _CHECKS times per transactions.max_ms, but at most once per
+# _MIN_SECONDS, whether the open transaction must end.
 _CHECKS = 10
 _MIN_SECONDS = 0.02
 
 
 def worker_producer(settings: WriterSettings) -> TransactionalProducer:
-    """Return the query's producer in this process, a new one if its settings have changed."""
+    """Return this process's producer for the query; replace it if its settings have changed."""
     key = (os.getpid(), settings.transactions.id_prefix, settings.group_id)
     producer = _producers.pop(key, None)
     if producer is not None and producer.settings != settings:
@@ -62,7 +62,7 @@ def write_task(
     discard_producer: bool = False,
     arrange: Arrange = writable_batches,
 ) -> Arrange:
-    """Make the function that ``mapInArrow`` runs for every Spark partition."""
+    """Return the function that ``mapInArrow`` runs for every Spark partition."""
     shared, sources = Shared(plan), Sources(Shared(sources.by_partition))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,9 +83,9 @@ def write_task(
 
 
 def _deferred(batches: Iterator[pa.RecordBatch], sources: Sources) -> pa.RecordBatch:
-    # This is a retry or a speculative copy: an earlier attempt may still be running, so only the
-    # driver decides, after fencing, which one writes. Report even without rows, so that the driver
-    # fences.
+    # This task attempt is a retry or a speculative copy, and an earlier attempt may still be
+    # running. So the driver must first fence, and then decide which attempt writes. Report even if
+    # there are no rows, because the report makes the driver fence.
     reason = "a repeated attempt of a Spark task leaves the decision to the driver"
     outcomes: dict[TopicPartition, PartitionOutcome] = {}
     for batch in batches:
@@ -111,15 +111,17 @@ class _TaskWriter:
         self._pending: dict[TopicPartition, int] = {}
         self._seen: dict[TopicPartition, int] = {}
         self._last_partition: TopicPartition | None = None
-        # The last record's rows so far. They stay out of the transaction until the next record
-        # arrives, so that a transaction can end between two Arrow batches.
+        # The rows of the last source record that have arrived so far. They are held back until the
+        # next record arrives, so that a transaction can end between two Arrow batches without
+        # splitting a record.
         self._held: SourceRows | None = None
         self._status = task_report.WRITTEN
         self._reason: str | None = None
-        # Dead letters that were committed, and dead letters since a transaction had too many.
+        # Committed dead letters, and the dead letters that were left out because they exceeded the
+        # limit.
         self._dead = DeadLetterTally()
         self._dead_over_limit = DeadLetterTally()
-        # The limit of the partitions seen so far.
+        # How many dead letters are allowed for the partitions seen so far.
         self._dead_letters_allowed = 0
         self._left_out_others = False
 
@@ -164,8 +166,8 @@ class _TaskWriter:
             self._stop(task_report.FAILED, str(error))
 
     def _to_write(self, arrived: SourceRows) -> Iterator[SourceRows]:
-        """Yield the rows to write now, held rows first; check all others."""
-        # The caller writes what is yielded before it asks for the next rows.
+        """Yield the rows to write now, held rows first; record why other rows are not written."""
+        # The caller writes the rows that are yielded before it asks for more.
         yield from self._held_parts()
         partition = arrived.partition
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
@@ -231,12 +233,12 @@ class _TaskWriter:
 
     def _goes_on(self, part: SourceRows) -> bool:
         """Return True if the open transaction already holds rows of the same source record."""
-        # A record's rows stay together: its offset is committed once, with all of them.
+        # All rows of a source record belong in one transaction, which commits the record's offset.
         offset = self._transactions.offsets.get(part.partition)
         return self._transactions.open and offset == part.first_offset + 1
 
     def _check_dead_letters(self, *, is_end: bool = False) -> None:
-        """Stop the task if the transaction has too many dead letters; at its end, all are known."""
+        """Stop the task if it has too many dead letters; ``is_end``: the transaction ends."""
         letters = self._transactions.letters
         if letters is None or not letters.counts.total:
             return
@@ -255,7 +257,7 @@ class _TaskWriter:
             self._stop_over_limit(f"all {dead.total} rows so far are dead letters with one error")
 
     def _judge_left_out(self, part: SourceRows) -> None:
-        """Count the dead letters among rows after the limit, as far as they are known."""
+        """Once the limit is exceeded, count the left-out rows that are known to be dead letters."""
         if self._status != task_report.NOT_ATTEMPTED:
             return
         dead, faults = self._dead_over_limit, rows_with_error(part)
@@ -267,7 +269,7 @@ class _TaskWriter:
 
     def _stop_over_limit(self, reason: str) -> None:
         letters = self._transactions.letters
-        assert letters is not None  # noqa: S101 - there would be no such error
+        assert letters is not None  # noqa: S101 - only dead letters exceed the limit
         self._dead_over_limit = letters.counts
         self._left_out_others = letters.counts.total < sum(self._pending.values())
         wanting = [self._outcomes[partition] for partition in letters.by_partition]
@@ -313,7 +315,7 @@ class _TaskWriter:
         self._pending.clear()
 
     def _follow(self, arrived: SourceRows) -> bool:
-        """Return True if rows arrive in the order of their source partition."""
+        """Return True if rows arrive in offset order within their source partition."""
         partition = arrived.partition
         seen = self._seen.get(partition, -1)
         follows = partition == self._last_partition
@@ -328,7 +330,7 @@ class _TaskWriter:
         return True
 
     def _report_out_of_order(self, arrived: SourceRows) -> None:
-        """Report that committed rows of the partition may follow rows that are missing."""
+        """Report that rows may be missing before rows of the partition that are committed."""
         if self._status == task_report.WRITTEN:
             after = self._seen.get(arrived.partition)
             what = "are not in offset order" if after is None else f"come after offset {after}"

@@ -44,7 +44,8 @@ from spark_eos.errors import SparkEosError
 # Transactions shorter than 0.5 s skip the topic recheck, which takes some milliseconds: a topic
 # can't be deleted, recreated and written to that quickly.
 _LONG: Final = 0.5
-# Seconds allowed for an answer however old the transaction is: the answer tells its outcome.
+# The least time, in seconds, to wait for an answer, even if the transaction is old: only the answer
+# shows whether the offsets were accepted.
 _LEAST_SECONDS: Final = 1.0
 # Bytes that may wait for acknowledgement while the brokers' pace is unknown.
 _BACKLOG_BYTES: Final = 4 << 20
@@ -82,11 +83,11 @@ class TransactionWriter:
         self.counters = Counters()
 
     def _reset(self) -> None:
-        # True if a transaction holds rows, and is not being committed.
+        # True if a transaction has begun and is not being committed or aborted.
         self.open = False
         # The group's next offsets, which the transaction would commit.
         self.offsets: Positions = {}
-        # The first row: partition, offset, and its name in messages.
+        # The first row's partition, offset, and position as shown in messages.
         self._first = (TopicPartition("", 0), 0, "")
         self._rows = self._bytes = self._timestamps_adjusted = 0
         self._past_retention: Counter[str] = Counter()
@@ -103,7 +104,7 @@ class TransactionWriter:
 
     @property
     def room(self) -> int:
-        """How many more rows the open or the next transaction can take."""
+        """The number of rows that still fit in the open transaction, or else in the next one."""
         taken = self._rows if self.open and not self.full else 0
         return self.limits.max_records - taken
 
@@ -112,8 +113,8 @@ class TransactionWriter:
 
     def ready(self, part: SourceRows) -> bool:
         """Return False if the open transaction should end before these rows are added."""
-        # The transaction would grow old while it waited for topics or partitions; and a topic may
-        # not accept batches as large as the open producer's.
+        # The open transaction would grow old while the task waited for topics or partitions to
+        # appear. And a topic may not accept batches as large as the open producer's.
         topics = target_topics(part, self._settings.topic)
         if not self._targets.ready(topics.names):
             return False
@@ -128,8 +129,8 @@ class TransactionWriter:
         return self._producer.batch_size <= self._rules.batch_size
 
     def _written_to(self, topics: Collection[str | None]) -> set[str]:
-        # Include topics that any transaction may write to, so that the producer is replaced only
-        # once.
+        # Include the query's own target topics, so that later transactions need no further new
+        # producer.
         return self._targets.known(topics) | {*self._settings.target_topics}
 
     def add(self, part: SourceRows) -> None:
@@ -143,7 +144,8 @@ class TransactionWriter:
         self._rules.learn(self._written_to(firsts))
         if self.letters is None:
             self._check_rows(part, topics)
-        # Happens only if the transaction holds rows of the same record, so that it can't end now.
+        # This is true only if the open transaction already holds rows of the same record, and so
+        # can't end here.
         too_large = self.open and not self._has_small_batches
         if too_large and part.rows.num_rows > 1:
             for row in part.slices(lambda: 1):
@@ -184,7 +186,7 @@ class TransactionWriter:
 
     @contextlib.contextmanager
     def _judged(self, what: str) -> Iterator[None]:
-        """Decide what an error means: another attempt, smaller transactions, or the end."""
+        """Raise a `TransactionError` that says whether another attempt may help."""
         try:
             yield
         except (SparkEosError, TransactionError) as error:
@@ -198,7 +200,8 @@ class TransactionWriter:
             return as_transaction_error(what, error, self._settings)
         if not isinstance(error, RefusedRecordError):
             return error
-        # Rows that a broker has refused are judged again: configs and the time may have changed.
+        # Check refused rows once more: the topic's config may have changed since, or a record may
+        # have grown too old.
         part, topic = error.part, error.topic
         changed = self._rules.changed(topic) or not self._has_small_batches
         topics = target_topics(part, self._settings.topic)
@@ -236,8 +239,9 @@ class TransactionWriter:
         self.open = False
         try:
             with self._judged(f"committing offsets of group {self._settings.group_id!r}"):
-                # Every record is acknowledged; then every offset is accepted from the member that
-                # its partition is assigned to; only then is the transaction committed.
+                # First, wait until all records are acknowledged. Then send the offsets, each as the
+                # member that is assigned its partition. Commit the transaction only if all offsets
+                # are accepted.
                 deadline = self._flush()
                 self._send_offsets(deadline)
                 self._commit(deadline)
@@ -297,12 +301,13 @@ class TransactionWriter:
                         raise self._refusal(member, answer)
                     by_name |= answer.version < BY_ID
             if by_name:
-                # Sent by name, the offsets may have reached a recreated topic. If a topic is
-                # deleted after this check, the broker deletes its offsets too.
+                # Offsets that were sent by topic name may have been applied to a recreated topic.
+                # If a topic is deleted after this check, the broker deletes its offsets too.
                 self._check_sources({topic for topic, _ in self.offsets})
 
     def _before_the_broker_aborts(self, deadline: Deadline) -> Deadline:
-        # Any later codes would be those of an aborted transaction, and would hide the cause.
+        # Error codes that arrive after the abort are about the aborted transaction, and would hide
+        # the cause.
         left = max(_LEAST_SECONDS, self._settings.transactions.timeout_ms / 1000 - self._age())
         return Deadline(min(left, deadline.remaining()), deadline.setting)
 
@@ -361,7 +366,7 @@ class TransactionWriter:
         )
 
     def abort(self) -> None:
-        """Abort the open transaction, if there is one; nothing of it becomes visible."""
+        """Abort the open transaction, if there is one; none of its records become visible."""
         if self.open:
             self._give_up()
 
