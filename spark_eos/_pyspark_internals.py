@@ -208,8 +208,8 @@ def plans_text(frame: DataFrame) -> str:
         made: Any = frame
         return str(made._explain_string(extended=True))
     java = java_packages(frame.sparkSession).org.apache.spark.sql.api.python
-    # Spark looks for streams in the plan as it was given, in which SQL's streams are still names.
-    # The plan below a selection is already analyzed.
+    # Spark looks for streams in the plan as given, in which a SQL query's streams are still only
+    # names. Below a selection, the plan is already analyzed.
     execution: Any = frame.select("*")._jdf.queryExecution()
     with _printing_all(frame.sparkSession):
         return str(java.PythonSQLUtils.explainString(execution, "extended"))

@@ -32,8 +32,8 @@ class CheckpointCheck:
     def check_logs(self, *, every_batch: bool) -> LogEntry | None:
         """Refuse logs that Spark can't read; return where the last batch ends.
 
-        ``every_batch``: whether Spark also needs the batch before the last one. It does unless it
-        tracks progress asynchronously.
+        ``every_batch``: whether Spark also needs the batch before the last one. Spark does, unless
+        it tracks progress asynchronously.
         """
         log = OffsetLog(self._files, f"Restore that file from a copy, or {self._restart}")
         if not log.exists():

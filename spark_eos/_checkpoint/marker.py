@@ -27,7 +27,7 @@ STAGED: Final = "staged"
 
 @dataclass(frozen=True)
 class Marker:
-    """The group and delivery of a checkpoint's offsets; no group before anything is written."""
+    """The group and delivery of a checkpoint's offsets; an empty marker has no group."""
 
     group_id: str | None = None
     topic_ids: Mapping[str, uuid.UUID] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Marker:
         return index in self.sources or index in self.partitions.get(topic, ())
 
     def has_begun(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
-        """Return True if rows may have been written for a partition in the checkpoint."""
+        """Return True if rows of a partition may have been written with this checkpoint."""
         # A staged query owns all of its progress partitions.
         staged = bool(self.progress_partitions) and self.topic_ids.get(partition.topic) == topic_id
         return staged or self.names(partition, topic_id)
@@ -151,8 +151,8 @@ class MarkerFiles:
     def write(self, marker: Marker) -> None:
         """Write the marker; call this before the first row is written."""
         marker = marker.following(self.read())
-        # Each run must write `checkpoint_may_lag` itself, or an older run that was frozen would
-        # clear it.
+        # Each run must write `checkpoint_may_lag` itself. Otherwise an older run that was frozen
+        # would clear it.
         if marker == self.read() and (self._written or not marker.checkpoint_may_lag):
             return
         self._last += 1
@@ -186,7 +186,8 @@ class MarkerFiles:
             whole = [marker for marker in markers if marker.group_id is not None]
             if whole:
                 # There are two markers if a run was frozen while a newer run began. Nothing shows
-                # which marker is newer: a takeover leaves the members' epochs unchanged.
+                # which marker is newer: a takeover leaves the members' epochs unchanged. So combine
+                # the markers.
                 return reduce(_both, whole)
         return None
 

@@ -130,7 +130,8 @@ class OffsetLog:
     def __init__(self, files: Files, cure: str = _RESTORE) -> None:
         self._files = files
         self._cure = cure
-        # A range takes two entries: a batch starts where the previous batch ends.
+        # Keep two entries, because a batch's range needs both: it starts where the previous batch
+        # ends.
         self._entries: LRUCache[int, LogEntry] = LRUCache(2)
         self._query_id: str | None = None
         self.markers = MarkerFiles(files)
@@ -281,15 +282,15 @@ class OffsetLog:
 class LogFiles(Files, Protocol):
     """The file operations for completing Spark's own logs in a checkpoint."""
 
-    # Spark needs such a copy: whatever its options are, it reads the entry of the batch before the
-    # last one, and no mode with availableNow does without that entry.
+    # Spark needs the copied entry: whatever its options are, it reads the entry of the batch before
+    # the last one. With availableNow, no mode of Spark does without that entry.
 
     def copy_file(self, source: str, target: str) -> None:
         """Create a file with another file's text; it appears complete or not at all."""
 
 
 def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
-    """Let Spark start from logs that were written asynchronously; return the completed batch."""
+    """Let Spark start from logs that were written asynchronously; return the batch added."""
     if not OffsetLog(files).markers.read().checkpoint_may_lag:
         return None
     logged = numbers(files, "offsets")

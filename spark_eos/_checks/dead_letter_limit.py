@@ -22,9 +22,9 @@ class DeadLetterLimit:
     # holds for any number of tasks. A task that needs more than its share stops. In the next
     # attempt, its partitions get the shares that other partitions did not use.
     #
-    # If all rows of a batch are dead letters with the same error, the deployment is broken, or
-    # there is an outage that does not look like one. So a task that sees only such rows holds its
-    # dead letters back. A further attempt writes them if the batch turns out to have other rows.
+    # If all rows of a batch are dead letters with the same error, the deployment is broken, or an
+    # outage looks like bad data. So a task that sees only such rows holds its dead letters back. A
+    # further attempt writes them if the batch turns out to have other rows.
 
     def __init__(
         self, settings: WriterSettings, batch: BatchRange, committed: Positions, rows: int | None
@@ -45,7 +45,7 @@ class DeadLetterLimit:
             self._left = dict.fromkeys(batch.ends, 1)
         option = settings.dead_letters
         self._limit = 0 if option is None else option.most(self._total)
-        # Rows that an earlier run has written may have been fine.
+        # True if an earlier run has written rows, some of which may have been good.
         self._begun = any(committed.get(p, 0) > start for p, start in starts.items())
 
     def plan(
@@ -56,8 +56,9 @@ class DeadLetterLimit:
             return planned
         left = self._limit - dead_letters_of(outcomes).total
         chosen = planned.keys() if only is None else planned.keys() & set(only)
-        # Give the remaining limit to the partitions that need it. Then each attempt writes more
-        # dead letters, finds another partition with dead letters, or exceeds the limit.
+        # Give the remaining limit to the partitions that need it. Attempts can't go on forever:
+        # each one writes more dead letters, finds another partition with dead letters, or exceeds
+        # the limit.
         stopped = {
             partition
             for partition, part in (outcomes[-1].partitions.items() if outcomes else ())
@@ -80,7 +81,7 @@ class DeadLetterLimit:
         }
 
     def check(self, outcomes: Sequence[JobOutcome]) -> None:
-        """Check the dead letters after an attempt."""
+        """Raise an error if an attempt exceeded the limit, or if all rows are dead letters."""
         option = self._settings.dead_letters
         if option is None or not outcomes:
             return

@@ -25,9 +25,9 @@ ABORT_INTERVAL: Final = 10
 
 # Seconds between checks for transactions that cancelled tasks left open.
 _SWEEP_INTERVAL: Final = 0.25
-# Seconds that each of these checks may take.
+# Seconds that each such check may take.
 _SWEEP_TIMEOUT: Final = 5.0
-# Seconds to wait for a transaction's coordinator, which may be away.
+# Seconds to wait for a transaction's coordinator, which may be down.
 _END_TIMEOUT: Final = 10.0
 
 

@@ -1,8 +1,8 @@
 """Checks made before anything is written; each error says what to change."""
 
 # Each check is made once per start. Exactly-once does not depend on these checks: brokers check
-# every request again. The run itself asks for everything that exactly-once depends on: topic
-# ids, group members, open transactions and offsets.
+# every request again. The run itself looks up everything that exactly-once depends on: topic ids,
+# group members, open transactions and offsets.
 
 import logging
 from collections.abc import Callable, Collection
@@ -115,7 +115,7 @@ def check_transactions(
 def check_authorization(
     start: Start, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> None:
-    """Check the ACLs that a query needs, as far as its topics are known."""
+    """Raise `AuthorizationError` if a query lacks ACLs, as far as its topics are known."""
     connections = start.target
 
     def join() -> None:

@@ -83,11 +83,11 @@ class Start:
             raise error.with_traceback(None) from None
 
     def deadline(self) -> Deadline:
-        """Start the deadline of a call before the run."""
+        """Return a deadline, from now, for a call before the run."""
         return self._settings.connect_deadline()
 
     def cached(self, what: Hashable, find_out: Callable[[], Result]) -> Result:
-        """Return an earlier result, or find it out now."""
+        """Return the earlier result of a check, or else the result of ``find_out``."""
         if what not in self._results:
             self.remember(what, find_out())
         result: Result = self._results[what]

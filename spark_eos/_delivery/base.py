@@ -162,7 +162,7 @@ class Delivery(ABC):
 
     @classmethod
     def flattened(cls, frame: DataFrame, query: SinkQuery) -> DataFrame | None:
-        """Return the frame with columns that the sink handles faster; None if there are none."""
+        """Return the frame with columns that the sink handles faster, or None if not possible."""
         del frame, query
         return None
 

@@ -35,7 +35,7 @@ class DataLossCheck:
         sources: Sources,
         outcome: str = "can't be written any more",
     ) -> tuple[LostRecords, ...]:
-        """Return the batch's records that are deleted and not written."""
+        """Return the batch's deleted, unwritten records; raise an error if none may be lost."""
         concerned = {
             partition
             for partition, end in batch.ends.items()
@@ -129,7 +129,7 @@ def lost_records(
 def unreadable(
     batch: BatchRange, committed: Positions, first_offsets: Positions
 ) -> dict[TopicPartition, int]:
-    """Return where the batch would start at records that are already written and now deleted."""
+    """Return start offsets of the batch whose records are already written and have been deleted."""
     positions = {}
     for partition, first in sorted(first_offsets.items()):
         start = batch.starts.get(partition, 0)

@@ -126,14 +126,14 @@ def nothing_staged(offsets: Committed, progress_topic: str | None) -> bool:
 
 
 def deliveries_of(known: KnownPartitions) -> list[str]:
-    """Return the deliveries that a group's offsets show; direct delivery does not show."""
+    """Return the deliveries that a group's offsets reveal; direct delivery leaves no trace."""
     return [*([MIRRORED] if known.sources else []), *([STAGED] if known.staged else [])]
 
 
 def changed_delivery(
     noted: str, wanted: str, why: str = "", perhaps_staged: Sequence[str] = ()
 ) -> CheckpointError:
-    """Return the error for a query begun with another delivery; ``why`` that can't be kept."""
+    """Return the error for a query whose delivery has changed; ``why`` is the reason, if known."""
     cure = f"set delivery={noted!r}{_KEPT.get(noted, '')}"
     if why:
         cure = f"change the query back, so that its delivery can be {noted!r}"

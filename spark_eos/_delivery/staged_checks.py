@@ -123,7 +123,7 @@ class StagedChecks:
         staged = last is not None and last.batch == batch.batch_id
         ahead = sorted(p for p in batch.ends if committed[p] > start)
         if ahead and not staged:
-            # These offsets would count as rows of the new copy.
+            # Rows of the new copy below these offsets would count as written.
             raise OffsetsLostError(
                 f"group {self._group.id!r} has committed {ahead[0]} up to "
                 f"{committed[ahead[0]]}, but its staged commit names no copy of batch "

@@ -1,4 +1,4 @@
-"""One run of a query, on the driver: from the first batch after its start to its end."""
+"""One run of a query, on the driver: from the first batch after a start to the run's end."""
 
 # Start reading at `Run.write`.
 

@@ -76,7 +76,7 @@ def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> boo
 
 
 def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
-    """Return each partition's member, if the member may commit it at the member's current epoch."""
+    """Return, for each partition, the member that may commit it at its current epoch."""
     return {
         partition: member
         for member in members

@@ -330,7 +330,7 @@ class _TaskWriter:
         return True
 
     def _report_out_of_order(self, arrived: SourceRows) -> None:
-        """Report that rows may be missing before rows of the partition that are committed."""
+        """Report that the partition may lack rows below its committed offset."""
         if self._status == task_report.WRITTEN:
             after = self._seen.get(arrived.partition)
             what = "are not in offset order" if after is None else f"come after offset {after}"

@@ -1,4 +1,4 @@
-"""A sink's batches, in the process that runs them: assigns them to runs, and ends runs."""
+"""Assigns a sink's batches to runs, and ends runs, in the process that runs the batches."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ from spark_eos.observability.on_batch import OnBatch, announce, announce_query
 logger = logging.getLogger(__name__)
 
 
-# The sinks of queries that were started here, by the ids of their runs.
+# The sinks of queries that this process has started, by the ids of the queries' runs.
 _OF_RUNS: Final[WeakValueDictionary[str, "SinkBatches"]] = WeakValueDictionary()
 
 
@@ -118,7 +118,7 @@ class SinkRun:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Re-raise with the root cause if another error explains the failure."""
+        """Raise the root cause instead, if another error explains the failure."""
         try:
             yield
         except Exception as error:
@@ -141,7 +141,7 @@ class SinkRun:
             self._run.abandon()
 
     def leave(self, task_kill_grace_s: float = 0.0, *, background: bool = False) -> None:
-        """End the run, unless it has ended: its members leave the group. See `Run.leave`."""
+        """Make the run's members leave the group, unless the run has ended. See `Run.leave`."""
         if not self.ended:
             self.ended = True
             self._run.leave(task_kill_grace_s, background=background)
@@ -170,11 +170,11 @@ class SinkBatches:
     # The query --------------------------------------------------------------------------------
 
     def prepare(self, query: SinkQuery, spark: SparkSession) -> None:
-        """Take the query that starts next; no batch of it is in progress."""
+        """Set the query that starts next, of which no batch is in progress."""
         self.query, self._spark, self._prepared_ms = query, spark, _now_ms()
 
     def begin_start(self) -> Failures:
-        """Refuse a second query while one is active; return the new query's failures."""
+        """Refuse a second query while one is active; return an empty record of failures."""
         # With the same checkpoint, Spark would take the second query for a new run of the first
         # query, and stop the first.
         query = self._started
@@ -225,7 +225,7 @@ class SinkBatches:
             if run is None or not run.holds(frame):
                 run = self._start_run(frame, batch_id)
             run.begin(batch_id)
-        # A later run of this sink may find this batch begun.
+        # A later run of this sink may find that this batch has begun.
         self._prepared_ms = called_ms
         report = run.write(frame, batch_id, self._relation)
         self._written = batch_id
@@ -260,7 +260,7 @@ class SinkBatches:
     def _chosen(
         self, query: SinkQuery, frame: DataFrame, batch_id: int, start: Start
     ) -> tuple[type[Delivery], str, QueryRuntime]:
-        """Return the delivery of a run that begins with this batch, its reason, and the runtime."""
+        """Return the delivery, its reason, and the runtime of a run that begins with this batch."""
         spark, signature = self._spark, self.failures.signature
         runtime: QueryRuntime
         if is_connect(frame):
@@ -293,8 +293,8 @@ class SinkBatches:
             run.leave()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark Connect pickles it to the process where batches run; a run lives only there.
-        # A session is pickled by name and becomes the active session of that process.
+        # Spark Connect pickles this object for the process that runs the batches; a run exists only
+        # there. A session is pickled by name, and becomes that process's active session.
         state = {**self.__dict__, "_run": None, "_started": None, "_checks": None}
         del state["_turn"]
         return state
@@ -310,12 +310,12 @@ def _now_ms() -> int:
 def _exception(query: StreamingQuery) -> Exception | None:
     try:
         return query.exception()
-    except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
+    except Exception:  # noqa: BLE001 - if Spark has ended, so has the query
         return None
 
 
 def _is_active(query: StreamingQuery) -> bool:
     try:
         return query.isActive
-    except Exception:  # noqa: BLE001 - however its Spark has ended, so has the query
+    except Exception:  # noqa: BLE001 - if Spark has ended, so has the query
         return False

@@ -1,4 +1,4 @@
-"""Keeps batches' errors for whoever waits for the query: Spark passes on only a text."""
+"""Keeps the errors of batches for the code that waits for the query: Spark passes on only text."""
 
 import threading
 import traceback
@@ -21,8 +21,7 @@ _LOCK: Final = threading.Lock()
 class Failures:
     """The failures of one start's batches.
 
-    Attributes:
-        signature: The signature of its tasks' errors and, on Connect, its batches' errors.
+    Attributes: signature: The signature of errors of tasks and, on Connect, of batches.
     """
 
     def __init__(self) -> None:

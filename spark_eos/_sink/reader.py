@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Selection(NamedTuple):
-    """A selection of topics as Spark gets it, with its topics and partitions."""
+    """A selection of topics as passed to Spark, with the topics and partitions that it reads."""
 
     options: dict[str, str]
     topics: dict[str, cluster.TopicInfo]
@@ -108,7 +108,7 @@ def source_partitions(
     selection: Mapping[str, str],
     deadline: Deadline,
 ) -> tuple[dict[str, cluster.TopicInfo], set[TopicPartition]]:
-    """Return the topics and partitions that a selection reads, as it is passed to Spark."""
+    """Return the topics and partitions that a selection reads, in the form passed to Spark."""
     names, assigned = _named(selection)
     if names is None:
         topics, pattern = cluster.topics(connections, None, deadline), selection[_PATTERN]
@@ -128,7 +128,7 @@ def named_topics(selection: Mapping[str, str]) -> set[str]:
 def source_topics(
     spark: SparkSession, start: Start, selections: Iterable[Mapping[str, str]]
 ) -> set[str]:
-    """Return the topics that selections read in the target's cluster, as far as they exist."""
+    """Return the existing topics that selections read in the target's cluster."""
     names: set[str] = set()
     for selection in selections:
 
@@ -211,8 +211,9 @@ def starting_positions(
             # Offsets that were set manually before the first start name no query.
             offsets = all_group_offsets(connections, group_id, deadline)
             begun = bool(KnownPartitions.of(offsets).partitions)
-    # Once a query of the group has begun, a partition without an offset was added while the query
-    # was stopped. It is read from its beginning, as Spark does for a query with a checkpoint.
+    # If a query of the group has begun before, a partition without an offset was added while the
+    # query was stopped. Read the partition from its beginning, as Spark does for a query with a
+    # checkpoint.
     start = _SPECIAL["earliest" if begun else starting_offsets]
     if committed and start == _SPECIAL["latest"]:
         _warn_of_skipped(group_id, partitions - committed.keys())
@@ -249,7 +250,7 @@ def read_from_offsets(
     include_headers: bool,
     options: Mapping[str, object] | None,
 ) -> tuple[DataFrame, Selection]:
-    """Return a selection's stream, starting at the group's offsets, and what it reads."""
+    """Return the stream of a selection, starting at the group's offsets, and its `Selection`."""
     read = settings.source_client or settings.client
     own = named_topics(selection) if settings.source_client is None else set()
     further = check_source_options(starting_offsets, options or {}, read)

@@ -337,7 +337,8 @@ class ExactlyOnceSink:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch, for a function of your own that foreachBatch calls.
 
-        ``sink.write(...).start()`` does not come here: it hands `SinkBatches` to foreachBatch.
+        ``sink.write(...).start()`` does not call this method: it hands `SinkBatches` to
+        foreachBatch.
 
         Raises:
             SparkEosError: The batch is not written; Spark stops the query with this error.

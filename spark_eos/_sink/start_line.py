@@ -28,7 +28,7 @@ _SECONDS: Final = 5.0
 
 
 def say_start(query: SinkQuery, spark: SparkSession, start: Start, log: OffsetLog | None) -> None:
-    """Print what can be found out; ``log`` is the checkpoint's log, None on Spark Connect."""
+    """Print the line, as far as its facts are known; ``log`` is None on Spark Connect."""
     delivery, why = query.delivery, query.why
     where: list[str] = []
     try:

@@ -278,7 +278,7 @@ class ExactlyOnceWriter:
 
 @contextlib.contextmanager
 def _checkpoint_at(location: str) -> Iterator[None]:
-    """Explain what the file system refuses during a start, which touches only the checkpoint."""
+    """Explain a file system's error during a start, which touches only the checkpoint."""
     try:
         yield
     except SparkEosError:
@@ -293,8 +293,8 @@ def _checkpoint_at(location: str) -> Iterator[None]:
 class _RemoteBatches:
     """The query's function on Connect: notes the server's id of each batch, and signs errors."""
 
-    # Spark pickles this together with the sink that a user's function calls, so both end up in one
-    # process. A copy of a sink by itself starts nothing.
+    # Spark pickles this object together with the sink that a user's function calls, so both end up
+    # in the same process. Unpickling a sink by itself starts nothing.
 
     def __init__(self, batches: SinkBatches, function: BatchFunction) -> None:
         self._batches = batches
@@ -326,10 +326,11 @@ class _CallsSink:
 
 def _complete_logs(files: LogFiles, *, every_batch: bool) -> None:
     """Complete an offset log that Spark has written asynchronously."""
-    # Spark logs each batch's offsets before the batch, and its end after it, which takes half the
-    # time of a batch of 100 rows. With asynchronous tracking, Spark logs once a second. After a
-    # crash, Spark divides the records that it has not logged into other batches. Rows that are
-    # already written are skipped, because the group's offsets were committed with them.
+    # Normally, Spark logs each batch's offsets before the batch, and the batch's end after it. This
+    # takes half the time of a batch of 100 rows. With asynchronous tracking, Spark logs once a
+    # second. After a crash, Spark divides the records that it has not logged into other batches.
+    # Rows that are already written are skipped, because the group's offsets were committed with
+    # them.
     added = complete_logs(files, every_batch=every_batch)
     if added is not None:
         logger.info(

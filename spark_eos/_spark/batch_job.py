@@ -46,7 +46,7 @@ _CACHED_CONSUMERS: Final = 64
 
 
 class BatchJobs:
-    """The Spark jobs of one run; anything that all jobs share is determined once."""
+    """The Spark jobs of one run; values that all jobs share are computed once."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class BatchJobs:
         return F.concat_ws("/", topic, partition.cast("string")).isin(chosen)
 
     def _single_task(self, rows: DataFrame) -> DataFrame:
-        """Return the rows, in a single task if Spark repeated tasks of the previous retry."""
+        """Return the rows; use a single task if Spark repeated tasks in the previous retry."""
         # Tasks without rows end at once, so with spark.speculation Spark considers the other tasks
         # slow and launches copies. A copy writes nothing and ends first, so Spark kills the task
         # that writes, in every attempt. Spark does not copy a job's only task, unless

@@ -109,9 +109,8 @@ class ClassicRuntime(QueryRuntime):
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002
         """See `QueryRuntime.check_batch`."""
-        # Only RDDs show where a batch's rows come from, and only the plan shows what happens
-        # within a partition. Spark keeps these RDDs with the job's plan, so they are the ones
-        # that run.
+        # Only RDDs show where a batch's rows come from, and only the plan shows what happens within
+        # a partition. Spark keeps these RDDs with the job's plan, so exactly these RDDs run.
         tasks, rows = self._query.batch_rows()
         moved = sum(batch.starts.get(partition) != end for partition, end in batch.ends.items())
         # Without rows, coalesce makes one partition.
@@ -130,7 +129,7 @@ class ClassicRuntime(QueryRuntime):
         return self._session.sparkContext.defaultParallelism
 
     def tasks(self, job: DataFrame) -> int | None:
-        """Return the job's task count. PySpark mistakes a lost connection for the end of rows."""
+        """Return the job's task count: PySpark takes a lost connection for the end of the rows."""
         return internals.task_count(job)
 
     def collect(
@@ -193,7 +192,7 @@ class ClassicRuntime(QueryRuntime):
 
 @contextmanager
 def described(context: SparkContext, text: str) -> Iterator[None]:
-    """Put a text before Spark's own description of this thread's jobs, which has the query's ids.
+    """Put a text before Spark's own description of this thread's jobs, which names the query.
 
     Restore the description at the end.
     """

@@ -108,7 +108,7 @@ def direct_columns(schema: T.StructType) -> list[Column]:
 
 
 def staged_columns(schema: T.StructType) -> list[Column]:
-    """Return the columns to stage if there may be dead letters: the rows' own and their records."""
+    """Return the columns to stage if there may be dead letters: payload, errors and records."""
     return [*(F.col(name) for name in payload(schema)), *letter_columns(schema)]
 
 

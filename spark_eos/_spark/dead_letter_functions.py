@@ -1,4 +1,4 @@
-"""Wraps functions so that a row on which one raises gets an error; other rows are unaffected."""
+"""Wraps users' functions so that only the row on which a function raises gets an error."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,7 +110,7 @@ def guarded(
         raise UnsupportedPipelineError(
             f"the function's columns include {', '.join(sorted(taken))}, which guarded adds itself"
         )
-    # An `error` column of another type is the function's input.
+    # An `error` column of another type is just input for the function.
     kept = [SOURCE, ERROR] if has_error_column(frame.schema) else [SOURCE]
     passed = T.StructType([field for field in frame.schema if field.name in kept])
     of_rows = RowErrors.of(passed, errors, WriteError)
@@ -200,7 +200,7 @@ class _Guard:
         for number, row in enumerate(self.time.rows(batch)):
             try:
                 rows.append(self.function(row))
-            except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+            except Exception as error:  # noqa: BLE001 - the user's function may raise anything
                 if (other := not_of_row(error, self.row_errors)) is not None:
                     self._refuse(error, other, batch.slice(number, 1))
                 rows.append(nothing)

@@ -7,14 +7,15 @@ _ENDED: Final = "terminated with exception: "
 _QUERY: Final = "\n=== Streaming Query ==="
 _JAVAS_FRAME: Final = re.compile(r"\n[ \t]*at [\w.$/]+\(")
 _STATE: Final = re.compile(r"SQLSTATE: \w+\Z")
-# What Spark puts before the text of `raise_error` in a query.
+# The prefix that Spark puts before the text of `raise_error` in a query.
 _RAISED: Final = "[USER_RAISED_EXCEPTION] "
 _TRACEBACK: Final = "Traceback (most recent call last):\n"
 # A frame's line of code and the markers below it.
 _CODE: Final = re.compile(r"\A(?:[ ^~]{4}.*\n|[ ^~]*\^[ ^~]*\n)*")
 _FRAME: Final = re.compile(r'^  File ".*", line \d+, in .*\n', re.MULTILINE)
 _OURS: Final = "spark_eos.errors."
-# The first appears if the older query finds the newer query's log, the second if both create one.
+# The first text appears if the older query finds the newer query's log, the second if both queries
+# create a log.
 _TWO_QUERIES: Final = re.compile(
     r"\[CONCURRENT_STREAM_LOG_UPDATE\]|^Multiple streaming queries are concurrently using"
 )

@@ -23,7 +23,7 @@ _ONLY_TOPIC: Final = "spark-eos-topic"
 
 
 def can_be_flat(schema: T.StructType) -> bool:
-    """Return True if ``source`` is only a position, and columns have distinct names."""
+    """Return True if ``source`` is only a position, and all column names would be distinct."""
     kind = schema[SOURCE].dataType
     names = [*(name.lower() for name in schema.names), *FLAT_SOURCE.values()]
     is_place = isinstance(kind, T.StructType) and set(kind.names) == set(_PLACE.names)

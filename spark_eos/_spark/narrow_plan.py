@@ -86,7 +86,7 @@ _OF_VIEW: Final = re.compile(r"\bcast\(topic#(\d+) as string\) AS topic#(\d+)")
 # The format of RDD.toString. A name may precede it; a cached RDD's name is its plan.
 _RDD: Final = re.compile(r"(\S*)\[(\d+)\] at ")
 _SOURCE: Final = "DataSourceRDD"
-# Spark 4.3 uses the second for children with equal partitionings.
+# Spark 4.3 uses the second kind for children with equal partitionings.
 _UNIONS: Final = frozenset({"UnionRDD", "SQLPartitioningAwareUnionRDD"})
 # RDDs known to keep rows in their partition and in order. All other kinds are refused, including
 # new ones in later Spark versions.
@@ -181,7 +181,7 @@ def operators_of_tree(plan: Any, depth: int = 0) -> Iterator[Operator]:
 def operators(plan: str) -> Iterator[Operator]:
     """Yield a printed plan's operators from the root down, each with its depth in the tree."""
     root = True
-    # A persisted frame that has run shows the plan that ran, and then its initial plan.
+    # Skip the initial plan, which Spark prints below the final plan of a persisted frame.
     initial: int | None = None
     for line in plan.strip().splitlines():
         if initial is not None and not line[: initial + 1].strip(" :"):
@@ -209,7 +209,7 @@ def _unknown(what: str, text: str) -> SparkEosError:
 
 
 def _aside(operator: Operator) -> bool:
-    """Return True if the operators below add no rows of their own to the result."""
+    """Return True if the operators below this one add no rows of their own to the result."""
     return (
         operator.name == "BroadcastExchange"
         or operator.name.startswith(("Subquery", "ReusedSubquery"))

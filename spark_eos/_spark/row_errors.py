@@ -39,10 +39,10 @@ class RowError(NamedTuple):
 class RowErrors:
     """Puts the errors of bad rows into ``error`` or ``source``, or ends the job with an error."""
 
-    # The query can't drop an error in ``source``: no row is written directly without ``source``. A
-    # task puts errors there only in a job of the sink that makes dead letters. In any other job, a
-    # bad row ends the job: the query may drop ``source``, as staged queries do, and the error would
-    # be lost unnoticed.
+    # A direct query can't drop an error in ``source``, because no row is written directly without
+    # ``source``. So a task puts errors there only in those jobs of the sink that make dead letters.
+    # In any other job, a bad row fails the job: the query may drop ``source``, as staged queries
+    # do, and the error would then be lost unnoticed.
 
     def __init__(self, place: str | None, raised: type[SparkEosError]) -> None:
         self._place = place
@@ -149,7 +149,7 @@ def _value(error: RowError | None) -> dict[str, str | None] | None:
 
 
 def _as_error(before: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Give all fields to errors that are strings or lack some of the fields."""
+    """Convert errors that are strings, or lack some fields, to structs with all fields."""
     if before.type == kind:
         return before
     nothing = pa.nulls(len(before), pa.string())

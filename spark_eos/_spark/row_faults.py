@@ -1,10 +1,10 @@
 """Decides which exceptions are a row's fault, and finds the rows at fault in a batch."""
 
 # All code that reads or makes rows runs within `by_halves`. Outages must never make dead letters,
-# so this module lists the exceptions that may be an outage; any other exception of Python's is the
-# row's fault. Exceptions of other packages are judged only by their first base: in clients of
-# servers, the first base is an exception of the client's own, and ValueError may follow it
-# (redis.LockError); parsers don't do this.
+# so this module lists the exceptions that may be an outage; any other exception of Python or its
+# standard library is the row's fault. An exception of another package is judged only by its first
+# base class. In a client of a server, that is the client's own base exception, even if ValueError
+# follows it (redis.LockError); in a parser, it is not.
 
 import builtins
 from collections.abc import Callable, Iterator
@@ -25,9 +25,10 @@ _OUTAGE_MODULES: Final = (
     *("multiprocessing", "nntplib", "poplib", "queue", "smtplib", "socket", "sqlite3", "ssl"),
     *("subprocess", "telnetlib", "threading", "urllib.request", "xmlrpc"),
 )
-# These raise an OSError without an errno, or a RuntimeError, for bad data.
+# For bad data, these modules raise a RuntimeError, or an OSError without an errno.
 _UNPACKERS: Final = ("bz2", "gzip", "zipfile")
-# Arrow raises these for values that it can't convert. Subclasses don't count: Flight is a client.
+# Arrow raises these for values that it can't convert. Subclasses don't count: those of Arrow Flight
+# come from a client.
 _ARROWS: Final = (pa.ArrowException, pa.lib.ArrowCapacityError, pa.lib.ArrowSerializationError)
 _GROUPS: Final = getattr(builtins, "BaseExceptionGroup", ())  # not in Python 3.10
 
@@ -51,7 +52,7 @@ def not_of_row(
 
 
 class Part(NamedTuple):
-    """Consecutive rows and the function's result for them, or one row and why it is at fault."""
+    """Consecutive rows and the function's result for them, or one row and its error."""
 
     rows: Any
     made: Any

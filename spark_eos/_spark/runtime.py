@@ -18,7 +18,8 @@ from spark_eos._spark.signed_errors import signed_error
 from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import QueryStoppedError, SparkEosError
 
-# Consecutive failures to ask Spark whether the query is active, before it counts as ended.
+# After this many consecutive failures to ask Spark whether the query is active, the query counts as
+# ended.
 _UNANSWERED: Final = 3
 
 
@@ -28,7 +29,7 @@ class QueryRuntime(ABC):
     # How long tasks may run after a stop; the run then ends the transactions that they left open.
     # Spark cancels tasks, and kills their workers spark.python.task.killTimeout (2 s) later.
     task_kill_grace_s: float = 5.0
-    # True if stop() waits for the sink, which must then return before that grace period ends.
+    # True if stop() waits for the sink, which must then return before the grace period ends.
     stop_waits: bool
     asynchronous = False  # True if Spark writes the query's logs asynchronously
     files: Files

@@ -1,7 +1,7 @@
-"""Passes times to functions and back without a zone, in the session's time zone, as Spark does."""
+"""Passes times to users' functions and back as local times in the session's zone, as Spark does."""
 
 # Spark's mapInPandas and pandas UDFs do the same, for zones that pandas knows. This module never
-# gives Arrow or pandas the name of a zone: Java has names that they don't know.
+# gives Arrow or pandas the name of a zone, because Java has names that Arrow and pandas don't know.
 
 import datetime
 import functools
@@ -36,7 +36,7 @@ _SHORT: Final[dict[str, str]] = dict(
 )
 # The number that means NaT in pandas.
 _NAT: Final = -(1 << 63)
-# Seconds since 1970 that Python can represent in every zone: the years 2 to 9998.
+# The first and last second since 1970 that Python can represent in every zone: years 2 to 9998.
 _FIRST: Final = -62_104_060_800
 _LAST: Final = 253_339_228_800
 
@@ -158,7 +158,7 @@ def _with_zone(zone: datetime.tzinfo, value: Any) -> Any:
 
 
 def _changing(kind: pa.DataType, change: Change) -> Change | None:
-    """Return a function that changes all times with a zone in values of a type, if it has any."""
+    """Return a function that changes all zoned times in a type's values; None if it has none."""
     if _without_zone(kind) == kind:
         return None
     if pa.types.is_timestamp(kind):

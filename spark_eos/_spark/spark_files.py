@@ -75,16 +75,16 @@ class HadoopFiles:
     def _create(self, path: str, text: str) -> None:
         target = self._path(self._base, path)
         if self._fs.hasPathCapability(target, _THERE_WHEN_CLOSED):
-            # An object store, whose renames are copies.
+            # This is an object store, whose renames are copies.
             try:
                 self._create_at_once(target, text)
             except Exception:
-                # If a response is lost, the S3 client retries, and S3 refuses the file that is now
-                # there.
+                # If the response to a write is lost, the S3 client retries, and S3 refuses the
+                # second write because the file now exists.
                 if self.read(path) != text:
                     raise
             return
-        # Hidden, so that nobody reads it.
+        # Write a hidden file first, so that nobody reads it while it is incomplete.
         aside = self._path(target.getParent(), f".{target.getName()}.aside")
         stream = self._fs.create(aside)
         try:
@@ -116,7 +116,6 @@ class HadoopFiles:
         with self._reading(path):
             if not self._fs.exists(full):
                 return []
-            # Hidden files don't count.
             names = [status.getPath().getName() for status in self._fs.listStatus(full)]
         return sorted(name for name in names if not name.startswith((".", "_")))
 

@@ -175,7 +175,7 @@ def check_still_read(
     read = topics_read(sources)
     kafka_sources = [source for source in sources if source.format in _KAFKA]
     if not read.patterns and all(map(_loses_records, kafka_sources)):
-        # Spark continues without the missing topics, and the user chose the names.
+        # Spark continues without the missing topics, and the user left them out by name.
         return
     topics = log.topics()
     if left_out := topics - read.among(spark, topics):
@@ -238,7 +238,7 @@ def read_by_others(sources: Iterable[StreamSource]) -> SourceTopics:
 
 
 def _shared(source: StreamSource, other: StreamSource) -> str:
-    """Name what two sources both read, or may both read; "" if they share nothing."""
+    """Return a name for what both sources read, or may read; "" if they share nothing."""
     if _PATTERN in source.options or _PATTERN in other.options:
         return "what a subscribePattern matches"
     mine, theirs = _partitions(source.options), _partitions(other.options)

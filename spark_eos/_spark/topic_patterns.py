@@ -43,7 +43,7 @@ def matching(spark: SparkSession, pattern: str, names: Iterable[str]) -> set[str
 
 
 class WholeNames(NamedTuple):
-    """The pattern that Spark gets, and which of the existing topics it selects."""
+    """The pattern to pass to Spark, and the existing topics that it selects."""
 
     pattern: str
     read: set[str]
@@ -53,8 +53,8 @@ class WholeNames(NamedTuple):
 def whole_names(
     spark: SparkSession, pattern: str, names: Iterable[str], never: Collection[str]
 ) -> WholeNames:
-    """Make a pattern found only in names that ``pattern`` matches whole, except ``never``."""
-    # Check the pattern by itself: it may be valid only inside the longer one.
+    """Return a pattern found only in names that ``pattern`` fully matches, except ``never``."""
+    # Check the user's pattern by itself: it may be valid only inside the longer pattern.
     matched = matching(spark, pattern, names)
     # Python escapes only ASCII punctuation, which Java allows.
     excluded = "|".join(map(re.escape, sorted(never)))
@@ -70,7 +70,7 @@ def whole_names(
 
 @dataclass(frozen=True)
 class SourceTopics:
-    """The topics that sources read: by name, and by patterns that Spark finds in names."""
+    """The topics that sources read, given by names, and by patterns that Spark finds in names."""
 
     names: frozenset[str] = frozenset()
     patterns: frozenset[str] = frozenset()

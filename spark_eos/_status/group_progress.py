@@ -73,7 +73,7 @@ class GroupProgress:
 
     @classmethod
     def read(cls, connections: Connections, group_id: str, deadline: Deadline) -> "GroupProgress":
-        """Ask for the offsets, including the published positions of a staged query."""
+        """Read the group's offsets, including the published positions of a staged query."""
         return cls(all_group_offsets(connections, group_id, deadline, positions=True))
 
     @cached_property

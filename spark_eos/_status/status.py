@@ -162,9 +162,9 @@ def ask_status(
     targets: Collection[str] = (),
 ) -> Status:
     """Ask a cluster about a query, without joining, fencing or creating anything."""
-    # The requests are sent one after the other, so a running query moves on between them. The
-    # seconds apply to reaching the cluster, and then again to everything else; ``limit`` is the
-    # name of their setting.
+    # The requests are sent one after the other, so a running query moves on between them.
+    # ``seconds`` applies to reaching the cluster, and then again to everything else; ``limit`` is
+    # the name of that setting.
     with contextlib.ExitStack() as stack:
         connections = stack.enter_context(reached(client, seconds, limit))
         source = None
@@ -193,7 +193,7 @@ def _status(
             "run with this group_id, or its offsets have expired"
             + (f"{left}, which spark-eos abort ends" if transactions else "")
         )
-    # Instance ids end in a number: the shorter ids have the lower numbers.
+    # Instance ids end in a number, so sort by length first: shorter ids have lower numbers.
     members = sorted(
         group.members, key=lambda m: (len(m.instance_id or ""), m.instance_id or m.member_id)
     )
@@ -208,7 +208,8 @@ def _status(
     others = tuple(
         blocked
         for blocked in held_back(connections, ends, deadline, silent)
-        # Compare the id, because a running query may have begun other transactions meanwhile.
+        # Compare transactional ids, because a running query may have begun other transactions
+        # meanwhile.
         if blocked.transaction is None or not own.fullmatch(blocked.transaction.transactional_id)
     )
     partitions = [

@@ -37,7 +37,7 @@ def _source_fields(batch: pa.RecordBatch, topic: str | None) -> dict[str, pa.Arr
     names = batch.schema.names
     if "source" in names:
         source = batch.column("source")
-        # Flattened fields are null where the struct is null; the struct's plain fields may not be.
+        # Flatten the struct: its own fields may hold values in rows where the struct is null.
         return dict(zip((f.name for f in source.type), source.flatten(), strict=True))
     fields = {name: batch.column(flat) for name, flat in FLAT_SOURCE.items() if flat in names}
     return fields if topic is None else {**fields, "topic": pa.repeat(topic, batch.num_rows)}
@@ -48,11 +48,11 @@ def staged_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield Arrow batches of a staged copy with the columns that tasks need."""
     # Add these columns here, not in Spark's plan. Without constants that change with each batch,
-    # Spark compiles the plan only once, and it doesn't have to pass the topic with each row.
+    # Spark compiles the plan only once, and doesn't have to pass the topic with each row.
     for batch in batches:
         columns = {
             SOURCE_TOPIC: pa.repeat(progress_topic, batch.num_rows),
-            # Partition 0 is the staged commit.
+            # Partition 0 holds the staged commit, so the rows' partitions begin at 1.
             SOURCE_PARTITION: pc.add(batch.column(FILE_NUMBER), pa.scalar(1, pa.int32())),
             SOURCE_OFFSET: pc.add(batch.column(ROW), first),
         }

@@ -75,7 +75,7 @@ class DeadLetterBuilder:
             faults = dict.fromkeys(topics.rows(name).tolist(), fault) | faults
         partitions = self._targets.partitions(names)
         if unknown := rows_for_unknown_partition(part, topics, partitions):
-            # Partitions may have been added.
+            # Look again: the topics may have more partitions by now.
             if wanted := greatest_partitions(part, topics, unknown):
                 partitions |= self._targets.partitions(wanted.keys(), wanted)
             faults = rows_for_unknown_partition(part, topics, partitions) | faults
@@ -110,8 +110,8 @@ class DeadLetterBuilder:
                 is_row=is_row,
                 omitted=omitted,
             )
-            # The timestamp is the time of writing, because retention counts from it. A header keeps
-            # the record's own timestamp.
+            # A dead letter's timestamp is the time of writing, because retention counts from there.
+            # A header keeps the record's own timestamp.
             dead_letter = RecordContent(record.key, record.value, headers, None, partition)
             refused = self._rules.fault(settings.topic, dead_letter)
             if refused is None or refused.reason != reasons.TOO_LARGE:

@@ -1,4 +1,4 @@
-"""Dead letters: rows that can't be written as they are and go to a separate topic; pure."""
+"""The settings and the tally of dead letters, the rows that go to a separate topic; pure."""
 
 import re
 from collections import Counter
@@ -17,24 +17,24 @@ UNKNOWN_PARTITION: Final = "unknown_partition"
 INVALID_HEADER: Final = "invalid_header"
 INVALID_RECORD: Final = "invalid_record"
 
-# A share of a small batch would be only a few rows.
+# A limit that is a share allows at least this many, since a small batch has only a few rows.
 _AT_LEAST: Final = 100
-# The number and length of the error texts that a task reports: each row's text may differ.
+# The most error texts that a task reports, and their most characters: each row's may differ.
 _MAX_ERRORS: Final = 50
 _MAX_TEXT: Final = 200
-# More rows than this with the same error, and no row without it, are no coincidence.
+# If more rows than this have an error, and all have the same one, that is no coincidence.
 _HANDFUL: Final = 5
 # The parts of an error's text that may come from the row: quoted text, and words with a digit.
 _OF_THE_ROW: Final = re.compile(
     r"""(?<!\w)[bru]{0,2}(?:'[^']*(?:'|$)|"[^"]*(?:"|$))|(?<![\w-])[\w-]*\d[\w-]*"""
 )
-# An error's text may contain the row's value, of any length.
+# Compare only this many characters: an error's text may quote a row's value of any length.
 _MAX_COMPARED: Final = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterSettings(DeadLetters):
-    """The sink's option; also, whether rows have source positions, and the source's cluster."""
+    """The sink's option, plus the source's cluster and whether rows have source positions."""
 
     positions: bool = True
     cluster: str | None = None
@@ -62,8 +62,8 @@ class DeadLetterTally:
 
     reasons: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
-    # Texts that differ only in numbers and quoted parts count as one error. Dead letters without an
-    # error of their own count as one error for each reason.
+    # Texts that differ only in numbers and quoted parts count as one error. For reasons other than
+    # the query's own errors, each reason counts as one error.
     errors: dict[str, int] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 

@@ -25,7 +25,7 @@ FOR_LETTERS: Final = (ERROR, LETTER, RECORD)
 
 # The most characters in a header: a long stack trace must not make a dead letter too large.
 _MAX_TEXT: Final = 8_192
-# Stands for an unknown topic's number of partitions: no 32-bit partition number reaches it.
+# Used as the number of partitions of an unknown topic: no 32-bit partition number reaches it.
 _MOST_PARTITIONS: Final = 1 << 31
 
 
@@ -40,12 +40,12 @@ class Fault:
 
 
 def rows_with_error(part: SourceRows) -> dict[int, Fault]:
-    """Return the rows whose ``error`` column is not null, by row."""
+    """Return, by row, the faults of rows with an error from the query."""
     faults: dict[int, Fault] = {}
     for name in (ERROR, LETTER):
         column = column_of(part.rows, name)
         if column is not None and column.null_count < len(column):
-            # Few rows have an error, so don't convert all rows to Python values.
+            # Convert only the rows with an error to Python values: there are few of them.
             for row in pc.indices_nonzero(column.is_valid()).to_pylist():
                 own = json.loads(column[row].as_py())["error"] if name == LETTER else None
                 faults[row] = _fault(own or _own_error(column, row))
@@ -103,9 +103,10 @@ def greatest_partitions(
 
 
 def carried_record(part: SourceRows, row: int) -> tuple[RecordContent | None, bool]:
-    """Return the row's source record, if any, and True if reading it again would add nothing.
+    """Return the source record that a row carries, if any, and whether the record is complete.
 
-    Spark changes header names that are not UTF-8, so such a record has to be read again.
+    Spark changes header names that are not UTF-8, so a record with such a header has to be read
+    again.
     """
     carried: Mapping[str, Any] | None = None
     for name in (RECORD, LETTER):

@@ -46,9 +46,9 @@ _PERMANENT: Final = {
     KafkaError._INVALID_ARG,
 }
 
-# Looking up the topic shows the cause: it was deleted, it was recreated with fewer partitions, a
-# row names a topic or partition that never existed, or an ACL is missing. If an ACL is missing,
-# librdkafka fails the transaction and purges its records.
+# After these errors, looking up the topic shows the cause: it was deleted, it was recreated with
+# fewer partitions, a row names a topic or partition that never existed, or an ACL is missing. If an
+# ACL is missing, librdkafka fails the transaction and purges its records.
 TOPIC_AT_FAULT: Final = {
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,

@@ -16,7 +16,7 @@ Partitions = Collection[TopicPartition]
 
 @dataclass(frozen=True)
 class BatchRange:
-    """A batch's first offset in each partition that isn't new, and the offsets where it ends."""
+    """A batch's start offset in each partition that isn't new, and its end offset in each one."""
 
     batch_id: int
     starts: Positions
@@ -36,7 +36,7 @@ class PartitionPlan:
     committed: int
     member: MemberIdentity
     metadata: str
-    # The limit in this attempt.
+    # The limit on dead letters in this attempt.
     max_dead_letters: int = 0
     # If True, a task commits nothing when all of its rows are dead letters with the same error, and
     # there are more than a handful.
@@ -51,7 +51,7 @@ _MS_TO_FIRST_ROW: Final = 10.0
 # Starting a task in a Python worker takes as long as writing a few thousand rows.
 _ROWS_PER_TASK: Final = 25_000
 # A task sends at least one request to each target partition; assume that the target has as many
-# partitions as the source. Smaller requests cost more than a further task gains.
+# partitions as the source. With smaller requests, another task would cost more than it gains.
 _ROWS_PER_REQUEST: Final = 200
 
 

@@ -1,9 +1,9 @@
 """A worker's transactional producer: a librdkafka producer under its slot's transactional id."""
 
-# librdkafka does not implement Transactions V2 (KIP-890): its epoch stays the same from one
-# transaction to the next, so a request that arrives late would join the next transaction. So a
-# producer survives only clean commits. After any other end it is fenced and closed, and the next
-# transaction gets a new producer.
+# librdkafka does not implement Transactions V2 (KIP-890): the producer's epoch stays the same from
+# one transaction to the next, so a late request would become part of the next transaction. A
+# producer is therefore reused only after a clean commit. After any other end, the producer is
+# fenced and closed, and the next transaction gets a new one.
 
 import logging
 import time
@@ -133,9 +133,9 @@ class TransactionalProducer:
 
     def clean(self) -> bool:
         """Return True if the producer can be reused."""
-        # It can be, unless an error or a lost connection may have left a delayed request behind. An
-        # error of the last transaction may be reported only after the transaction ends, so it
-        # counts against the next one.
+        # The producer can be reused unless an error or a lost connection may have left a delayed
+        # request behind. librdkafka may report an error of the last transaction only after the
+        # transaction's end, so poll first.
         try:
             self._opened.poll(0)
         except Exception as error:  # noqa: BLE001 - the driver may have fenced it while idle
@@ -146,7 +146,7 @@ class TransactionalProducer:
         return self._disturbance or self._lost_connection
 
     def _is_forgotten(self) -> bool:
-        """Return True if the coordinator has forgotten the producer; ask only if it was idle."""
+        """Return True if the coordinator no longer knows the producer; ask only if it was idle."""
         if time.monotonic() - self._used < _IDLE:
             return False
         mine = self.identity
@@ -175,7 +175,7 @@ class TransactionalProducer:
             transactional_id = self._slot.transactional_id
             self._lost_connection = None
             self._refusal = None
-            # Only the real coordinator can write this epoch; all later epochs are above it.
+            # Only the current coordinator can write this epoch, and all later epochs are higher.
             fenced = self._fence(transactional_id, deadline)
             self.batch_size = self.rules.batch_size
             self._producer = Handle(
@@ -200,14 +200,14 @@ class TransactionalProducer:
             what = "starting a transactional producer"
             raise as_transaction_error(what, error, settings) from error
         # An error while connecting can't affect a transaction. But remember a lost connection:
-        # librdkafka does not report another one within 30 s.
+        # librdkafka does not report a second one within 30 s.
         self._disturbance = None
         self._used = time.monotonic()
 
     def _initialize(self, producer: Handle, deadline: Deadline) -> None:
         def attempt() -> None:
             wait = min(_REFUSED_WITHIN, deadline.remaining())
-            # This also creates a token, without which there is no connection.
+            # This call also fetches an OAuth token, without which there is no connection.
             self._raise_refusal(producer)
             if self.settings.topic is not None:
                 # Connect first. Without a connection, librdkafka fails to find the coordinator, and
@@ -271,7 +271,7 @@ class TransactionalProducer:
 
     def drop(self) -> None:
         """Fence and close the producer, which aborts its open transaction."""
-        # The reason may be a topic that was deleted or recreated, or whose config has changed.
+        # Forget all topics: one of them may have been deleted or recreated, or its config changed.
         self.topics.clear()
         self.rules.forget()
         producer, self._producer = self._producer, None

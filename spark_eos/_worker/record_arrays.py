@@ -1,4 +1,4 @@
-"""Converts rows, by whole columns, to arrays of librdkafka's C structures; without I/O."""
+"""Converts rows, a whole column at a time, to arrays of librdkafka's C structures; no I/O."""
 
 # The arrays point into the rows' Arrow buffers, which must live until the records are acknowledged.
 
@@ -15,13 +15,13 @@ from spark_eos._worker.records import EPOCH, NOW, column_of
 
 Integers = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.uint64]
-# The address of empty contents without a buffer: 0 means null.
+# The address of empty contents that have no buffer; the address 0 would mean null.
 _SOMEWHERE: Final = 1
 
 
 def one_by_one(rows: pa.RecordBatch) -> bool:
-    """Return True if a row has a header, timestamp or partition, so that it needs its own call."""
-    # If so, all rows are sent one by one, to keep them in order.
+    """Return True if any row has a header, timestamp or partition, and so needs its own call."""
+    # All rows are then sent one by one, to keep them in order.
     for name in ("timestamp", "partition"):
         column = column_of(rows, name)
         if column is not None and column.null_count < len(column):

@@ -59,9 +59,9 @@ class RecordSender:
         self._settings = settings
         # Raises an error if a target topic has changed.
         self._check = check
-        # The parts passed to librdkafka, each with the numbers of its rows that were replaced by
-        # dead letters; and the number of each part's first row.
+        # The parts passed to librdkafka, each with its rows that were replaced by dead letters.
         self._sent: list[tuple[SourceRows, Collection[int]]] = []
+        # The number of each part's first row, and last the number of the next row.
         self._numbers: list[int] = [1]
         self._failure: _Failure | None = None
 
@@ -105,7 +105,8 @@ class RecordSender:
         kept[[*dead_letters]] = False
         kept_topics = RowTopics(topics.names, topics.codes[kept])
         yield rows.filter(pa.array(kept)), kept_topics, numbers[kept]
-        # No row may go to the dead-letter topic, so the dead letters can follow the rows.
+        # No row may go to the dead-letter topic, so sending the dead letters last keeps each
+        # topic's order.
         own = self._settings.dead_letters
         name = None if own is None else own.topic
         topic = RowTopics([name], np.zeros(len(dead_letters), np.intp))
@@ -118,7 +119,7 @@ class RecordSender:
         return np.arange(first, self._numbers[-1])
 
     def _row(self, number: int) -> tuple[str, SourceRows, Collection[int]]:
-        """Return a row's position by its number, the rows sent with it, and which were replaced."""
+        """Return a numbered row's position, the rows sent with it, and which ones were replaced."""
         place = bisect.bisect_right(self._numbers, number) - 1
         part, replaced = self._sent[place]
         return part.position(number - self._numbers[place]), part, replaced
@@ -145,8 +146,9 @@ class RecordSender:
                 break
 
     def _pauses(self) -> Iterator[None]:
-        """Yield at once, and then each time after serving events for a moment."""
-        # This ends at the latest when a record's delivery times out: the record has then failed.
+        """Yield at once, and then again after each short round of serving events."""
+        # This loop ends at the latest when a record's delivery times out, because that raises an
+        # error.
         checked = time.monotonic()
         while True:
             yield
@@ -182,14 +184,14 @@ class RecordSender:
     def note_failure(self, record: FailedRecord) -> None:
         """Keep the record to blame; librdkafka calls this for each record it could not deliver."""
         # When a broker refuses a record batch, its largest record is to blame. The records that
-        # wait behind it are purged.
+        # wait behind the batch are purged.
         rank = (record.code in REFUSALS_OF_DATA, record.size)
         if self._failure is not None and self._failure.rank >= rank:
             return
         self._failure = _Failure(KafkaError(record.code), rank, record.number, record.topic)
 
     def _refuse(self, number: int, topic: str, error: KafkaError, *, alone: bool) -> None:
-        """Raise an error for a refused record; return if other records just fill the queue."""
+        """Raise an error for a refused record; return if only other records fill the queue."""
         what = f"{self._row(number)[0]}, for topic {topic!r}"
         if error.code() == KafkaError._QUEUE_FULL:
             if not alone:

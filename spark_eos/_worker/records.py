@@ -20,14 +20,14 @@ SOURCE_PARTITION = "source_partition"
 SOURCE_OFFSET = "source_offset"
 TOPIC_IS_SOURCE = "topic_is_source"
 """The column that is true if the query reads a row's target topic by a pattern."""
-# A transaction may end between two slices. If slices were smaller, the work done once per slice
-# would take longer than the work on its rows.
+# A transaction may end between two slices. With smaller slices, the fixed work for each slice would
+# take longer than the work on its rows.
 _SLICE_ROWS = 10_000
 _SLICE_BYTES = 4 << 20
 
 
 def text_in(texts: pa.Array, row: int) -> str | None:
-    """Return a string of a column, with bytes that are not UTF-8 escaped."""
+    """Return a string of a column; escape the bytes that are not UTF-8."""
     # Spark's strings may hold any bytes, for example after `cast("string")` of binary values.
     content = texts[row].as_buffer()
     return None if content is None else content.to_pybytes().decode(errors="backslashreplace")
@@ -118,7 +118,7 @@ class SourceRows:
         return self._of(self.rows.slice(below))
 
     def before_last_record(self) -> tuple["SourceRows", "SourceRows"]:
-        """Split off the rows of the last record, because more of its rows may follow."""
+        """Return the rows without the last record's, and the last record's: more may follow."""
         last = pc.sum(pc.less(self.offsets, self.last_offset)).as_py()
         return (
             self._of(self.rows.slice(0, last)),
@@ -243,7 +243,7 @@ class RecordContent(NamedTuple):
     headers: Sequence[Header] | None
     # Milliseconds since 1970; None for the time of writing.
     timestamp: int | None
-    # By default, the partitioner chooses.
+    # By default, librdkafka's partitioner chooses.
     partition: int = ANY_PARTITION
 
 

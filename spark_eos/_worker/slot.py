@@ -1,10 +1,11 @@
 """The slot of a Python worker process, which makes its transactional id unique."""
 
-# A node is a host; a slot is the lowest number whose lock file no live process holds. So there are
-# no more ids than workers, and a worker that takes a dead worker's slot ends that worker's open
-# transaction. A cleanup of temporary files may remove a lock file that is still held. Another
-# worker then creates and locks a new file. An inode exists until all processes have closed it, so
-# the two files differ in their inodes, and the workers in their ids.
+# A node stands for a host, and a slot is the lowest number whose lock file no live process holds.
+# So there are no more transactional ids than workers, and a worker that takes a dead worker's slot
+# ends that worker's open transaction. A cleanup of temporary files may remove a lock file that is
+# still held. Another worker then creates and locks a new file. An inode is not reused until all
+# processes have closed it, so the two files have different inodes, and the two workers have
+# different transactional ids.
 
 import contextlib
 import fcntl
@@ -66,7 +67,8 @@ def _node_id(base: Path, inside: int) -> str:
     name = f"node-{host}"
     with _locked(base / f"{name}.lock"):
         node = private_text(name, inside)
-        # Check the node: it becomes part of the ids by which open transactions are found.
+        # Check the node's name: it becomes part of the transactional ids, by which open
+        # transactions are found.
         if node is None or not re.fullmatch(rf"{re.escape(host)}-[0-9a-f]{{8}}", node):
             node = f"{host}-{secrets.token_hex(4)}"
             write_private_text(name, node, inside)

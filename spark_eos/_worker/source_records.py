@@ -31,7 +31,7 @@ _SETTINGS: Final = {
 # milliseconds.
 _AHEAD: Final = 5_000
 _READ: Final = 500
-# Seconds without a record after which to ask whether the record still exists.
+# After this many seconds without a record, ask whether the wanted record still exists.
 _SILENCE: Final = 1.0
 _GONE: Final = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 
@@ -39,7 +39,7 @@ _GONE: Final = {KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET}
 class SourceRecords:
     """Fetches source records by their positions, without committing or joining a group."""
 
-    # This is fastest if positions ascend within a partition.
+    # Fetching is fastest if offsets ascend within a partition.
 
     def __init__(self, settings: WriterSettings) -> None:
         self._settings = settings
@@ -47,7 +47,7 @@ class SourceRecords:
         self._partition: TopicPartition | None = None
         self._next = 0
         self._read: deque[Any] = deque()
-        # Several rows may come from one record.
+        # Remember the last record, because several rows may come from it.
         self._last: tuple[TopicPartition, int] | None = None
         self._last_record: RecordContent | None = None
 
@@ -80,15 +80,16 @@ class SourceRecords:
                     return self._content_at(message, offset)
                 continue
             if error is not None and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                # librdkafka looks up the group's coordinator, although the group is not used here
-                # and may belong to another cluster.
+                # GROUP_AUTHORIZATION_FAILED is ignored: librdkafka looks up the group's
+                # coordinator, although the group is not used here and may belong to another
+                # cluster.
                 cause = str(error)
                 if error.code() in DENIED:
                     raise KafkaException(error)
             silent = message is None and time.monotonic() - heard > _SILENCE
             said_gone = error is not None and error.code() in _GONE
             if (silent or said_gone) and self._is_gone(partition, offset):
-                # After such an error, the consumer fetches nothing more.
+                # After an out-of-range error, the consumer fetches nothing more.
                 self._partition = None
                 return None
             heard = time.monotonic() if silent else heard

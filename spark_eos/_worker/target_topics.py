@@ -11,9 +11,9 @@ from spark_eos._worker.librdkafka_errors import TransactionError, asking_cluster
 from spark_eos._worker.records import TOPIC_IS_SOURCE, SourceRows, column_of
 from spark_eos.acls import Operation
 
-# How many missing topics to remember: a record can name any topic.
+# Remember at most this many missing topics, because rows can name any topic.
 MOST_NAMES: Final = 10_000
-# More characters than a topic's name may have.
+# Show at most this many characters of a topic's name; no valid name is longer.
 _MOST_CHARACTERS: Final = 250
 _LOOKING_UP: Final = "looking up target topics"
 _NO_TOPIC: Final = "the row names no topic and the sink has no default (topic=)"
@@ -37,7 +37,7 @@ class TargetTopics:
         """Refuse topics that no row may be written to; ``firsts`` has each topic's first row."""
         matched = column_of(part.rows, TOPIC_IS_SOURCE)
         for name, row in firsts.items():
-            # Null if the row has no topic: the default topic was checked before.
+            # `matched` is null if the row has no topic: the default topic was checked before.
             is_source = matched is not None and matched[row].as_py() is True
             if name is not None and (why := self._refuses(name, is_source)):
                 raise TransactionError(
@@ -170,5 +170,5 @@ def _named(names: Collection[str | None]) -> set[str]:
 
 
 def _of_partitions(topic: str) -> str:
-    """Return the key that notes that a topic's new partitions did not appear in time."""
+    """Return the key under which to note that a topic's new partitions did not appear in time."""
     return f"{topic}/"

@@ -121,7 +121,7 @@ class JobOutcome:
     retried: bool = False
     dead: DeadLetterTally = field(default_factory=DeadLetterTally)
     dead_over_limit: DeadLetterTally = field(default_factory=DeadLetterTally)
-    # Rows that may not be dead letters were left out together with those over the limit.
+    # Rows that may be good were left out together with the dead letters over the limit.
     left_out_others: bool = False
 
     @property
@@ -169,7 +169,7 @@ def job_outcome(reports: Iterable[str], sources: Sources = Sources()) -> JobOutc
             # rows count as written.
             job.failed = True
             job.out_of_order.add(partition)
-            # The group has the offset of the task that committed last.
+            # The group's committed offset is that of the task that committed last.
             known.next_offset = max(known.next_offset or 0, outcome.next_offset or 0) or None
             job.reason = (
                 f"two tasks hold rows of source {sources.source(partition)}: between "

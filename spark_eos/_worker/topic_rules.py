@@ -37,8 +37,8 @@ from spark_eos._worker.writer_settings import WriterSettings
 _BATCH_HEADER: Final = 61
 # Bytes that librdkafka adds to key, value and headers when it checks message.max.bytes.
 _LIBRDKAFKAS: Final = 36
-# An upper bound: a record adds fewer bytes to its key, value and headers, and a header adds fewer
-# bytes to its name and value.
+# An upper bound on overhead: a record adds fewer bytes than this to its key, value and headers, and
+# a header adds fewer to its name and value.
 _RECORD_HEADER: Final = 40
 # An upper bound on how much a batch grows if a broker compresses it although that makes it larger:
 # this many bytes, plus one byte per _GROWTH_SHARE bytes. librdkafka sends such a batch
@@ -56,7 +56,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def batch_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return the bytes of an uncompressed batch that holds only this record (message format 2)."""
+    """Return the size in bytes of an uncompressed batch of this one record (message format 2)."""
     body = 3 + _field(key) + _field(value) + _varint(len(headers)) + _headers_size(headers)
     return _BATCH_HEADER + _varint(body) + body
 
@@ -76,7 +76,7 @@ def _varint(number: int) -> int:
 
 @dataclass
 class _Known:
-    """A topic's config, None if the broker does not show it, and when it was asked for."""
+    """A topic's config (None if the broker does not show it), and when the broker was asked."""
 
     config: TopicConfig | None
     asked: float
@@ -101,7 +101,7 @@ class TopicRules:
         self._topics: TTLCache[str, _Known] = TTLCache(
             math.inf, settings.limits.metadata_max_idle_ms / 1000
         )
-        # The number of known topics, and the smallest limit of their batches.
+        # The number of known topics, and the smallest of their limits on a batch's size.
         self._smallest: tuple[float, int] = (0, self._own_batch_size)
 
     # Configs ----------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class TopicRules:
     @property
     def batch_size(self) -> int:
         """The size of batches, in bytes, that all known topics accept."""
-        # Each slice of rows asks for this size. The number of entries excludes expired entries.
+        # Cache the size, which is read for each slice of rows. `currsize` excludes expired entries.
         number, smallest = self._smallest
         if number != self._topics.currsize:
             # Count first: an entry may expire while the entries are read.
@@ -213,12 +213,12 @@ class TopicRules:
         return Counter(name for name, age in names if name and age > kept.get(name, _MOST))
 
     def _suspects(self, rows: pa.RecordBatch, configs: Collection[TopicConfig]) -> set[int]:
-        """Return the rows that one of the topics may refuse, judged by whole columns."""
+        """Return the rows that a topic may refuse, found by looking at whole columns."""
         suspects: set[int] = set()
         limit = min([self._own_limit, self._queue, *map(_most_sent, configs)])
         more = _BATCH_HEADER + _RECORD_HEADER
-        # In most slices, all rows together are below the limit. Kafka adds less than twice as much
-        # to a header as Arrow does.
+        # In most slices, even all rows together are below the limit. Their size is doubled because
+        # Kafka adds less than twice as much to a header as Arrow does.
         if more + 2 * rows.nbytes > limit:
             sizes = pc.add(_lengths(rows, "key"), _lengths(rows, "value"))
             sizes = pc.add(sizes, more + _most_header_bytes(rows))
@@ -299,7 +299,8 @@ class TopicRules:
         return None if text is None else Fault(reasons.TOO_LARGE, text)
 
     def _may_be_recompressed(self, config: TopicConfig) -> bool:
-        """Return True if brokers may recompress batches; clients don't compress all batches."""
+        """Return True if brokers may recompress batches."""
+        # Even with the topic's codec, clients leave some batches uncompressed.
         undone = config.compression in _UNCOMPRESSED and self._codec not in _UNCOMPRESSED
         return _compresses(config) or undone
 

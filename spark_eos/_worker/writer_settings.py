@@ -48,12 +48,12 @@ class WriterSettings:
 
     @property
     def target_topics(self) -> tuple[str, ...]:
-        """The topics that the query writes to, as far as they are known without its rows."""
+        """The target topics that are known without looking at the query's rows."""
         dead_letters = None if self.dead_letters is None else self.dead_letters.topic
         return tuple(topic for topic in (self.topic, dead_letters) if topic is not None)
 
     def refuses_target(self, topic: str, matched: bool) -> str:  # noqa: FBT001
-        """Return why rows may not go to a topic, else ""; ``matched``: a pattern reads it."""
+        """Return why rows may not go to a topic, else ""; ``matched``: a pattern selects it."""
         if self.dead_letters is not None and topic == self.dead_letters.topic:
             return "the query's dead-letter topic, which holds only dead letters"
         if matched or topic in self.source_topics:
@@ -74,9 +74,9 @@ class WriterSettings:
         return id_prefix(self.transactions.id_prefix, self.group_id)
 
     def group_deadline(self, at_most: float = math.inf) -> Deadline:
-        """Start the deadline of a call to the group; ``at_most`` is in seconds."""
+        """Return a deadline, from now, for a call to the group; ``at_most`` is in seconds."""
         return group_deadline(self.limits.group_timeout_ms, at_most)
 
     def connect_deadline(self) -> Deadline:
-        """Start the deadline of a call that does not concern the group."""
+        """Return a deadline, from now, for a call that does not concern the group."""
         return Deadline(self.limits.connect_timeout_ms / 1000, "connect_timeout_ms")
