@@ -42,7 +42,7 @@ class StagedSources:
         self,
         source: Connections,
         settings: WriterSettings,
-        # Returns those of the topics that sources not made by ``sink.read`` also read.
+        # Returns which of the given topics are read by sources that ``sink.read`` did not make.
         read_by_others: Callable[[Collection[str]], set[str]],
     ) -> None:
         self._settings = settings

@@ -366,8 +366,9 @@ class GroupOffsets:
         deadline = self._settings.group_deadline()
         deadline.attempts("committing offsets of the batch")(attempt)
         if self._needs_reading:
-            # The request, if it arrives late, would undo what the next batch commits. After
-            # fencing, the request's member no longer exists, and the broker refuses the request.
+            # The unanswered request may still arrive, and would then undo what the next batch
+            # commits. After fencing, the request's member no longer exists, and the broker refuses
+            # the request.
             self.fence()
             self._needs_reading = False
 

@@ -38,7 +38,7 @@ class StartChecks:
         self._check_topics(start)
 
     def why_failed(self) -> SparkEosError | None:
-        """Return the error of a check that fails now, which explains the query's failure."""
+        """Check again; return the error of a failing check, which explains the query's failure."""
         # Use separate connections: the run's thread and the user's may both ask at the same time.
         start = Start(self.query.settings)
         try:

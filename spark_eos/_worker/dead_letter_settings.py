@@ -17,7 +17,7 @@ UNKNOWN_PARTITION: Final = "unknown_partition"
 INVALID_HEADER: Final = "invalid_header"
 INVALID_RECORD: Final = "invalid_record"
 
-# A limit that is a share allows at least this many, since a small batch has only a few rows.
+# A limit given as a share allows at least this many: a share of a small batch is only a few rows.
 _AT_LEAST: Final = 100
 # The most error texts that a task reports, and their most characters: each row's may differ.
 _MAX_ERRORS: Final = 50
