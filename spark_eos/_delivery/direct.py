@@ -127,7 +127,7 @@ class DirectDelivery(Delivery):
         )
 
     def _left(self, read: Partitions) -> tuple[int, int]:
-        """Return the number of uncommitted records of some partitions, and of committed records."""
+        """Return the numbers of uncommitted and of committed records in some partitions."""
         topics = {topic for topic, _ in read}
         connections, deadline = self._start.source, self._settings.group_deadline()
         starts = FirstOffsets(connections).of(read, deadline)

@@ -1,4 +1,4 @@
-"""Finds out whether a job failed because the executors' Python lacks something."""
+"""Finds out whether a job failed because of the executors' Python."""
 
 import importlib
 import re

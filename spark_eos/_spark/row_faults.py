@@ -4,7 +4,7 @@
 # so this module lists the exceptions that may be an outage; any other exception of Python or its
 # standard library is the row's fault. An exception of another package is judged only by its first
 # base class. In a client of a server, that is the client's own base exception, even if ValueError
-# follows it (redis.LockError); in a parser, it is not.
+# follows it (redis.LockError). Parsers don't define exceptions that way.
 
 import builtins
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ _GROUPS: Final = getattr(builtins, "BaseExceptionGroup", ())  # not in Python 3.
 def not_of_row(
     error: BaseException, row_errors: tuple[type[Exception], ...] = ()
 ) -> BaseException | None:
-    """Return the first exception, among an error and its causes, that may be no row's fault."""
+    """Return the first exception, among an error and its causes, that may not be a row's fault."""
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:

@@ -103,7 +103,7 @@ def greatest_partitions(
 
 
 def carried_record(part: SourceRows, row: int) -> tuple[RecordContent | None, bool]:
-    """Return the source record that a row carries, if any, and whether the record is complete.
+    """Return the source record that a row carries, if any, and True if rereading adds nothing.
 
     Spark changes header names that are not UTF-8, so a record with such a header has to be read
     again.
