@@ -1,4 +1,4 @@
-"""Schemas of a registry as columns: decodes and encodes records by what they are written with.
+"""Decodes records into columns and encodes columns as records, with a registry's schemas.
 
 Needs ``spark-eos[schemas]``, on Spark's executors, too.
 """
@@ -13,7 +13,7 @@ __all__ = ["SchemaRegistry"]
 
 
 def __getattr__(name: str) -> object:
-    # Imported on first use: tasks need a part of it alone, and start in half the time.
+    # Import the registry module on first use. Tasks don't need it, and start in half the time.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("spark_eos.schemas.registry"), name)

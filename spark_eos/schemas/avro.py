@@ -50,12 +50,12 @@ class Avro(Format):
         return kind_of(self.top, self.named, Place())
 
     def plain(self, *, wrapped: bool) -> Any:
-        """Return the schema without logical types, if ``wrapped`` as the only field of a record."""
+        """Return the schema without logical types; if ``wrapped``, as a record's only field."""
         named: dict[str, Any] = {}
         *others, own = map(_loaded, self._texts)
         for other in others:
             fastavro.parse_schema(other, named_schemas=named)
-        # Only records can be parsed in advance. A record with one field is encoded like that field.
+        # fastavro parses only records in advance. A record with one field is encoded like it.
         if wrapped:
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
         plain: Any = fastavro.parse_schema(own, named_schemas=named)
@@ -89,7 +89,7 @@ class Avro(Format):
         if changed:
             for union in _unions([*resolved["__named_schemas"].values()]):
                 union[:] = exact_first(union)
-        # Resolving takes as long as reading. Avoid it if fields are only added or removed.
+        # Schema resolution doubles the time. Skip it if fields were only added or removed.
         added = None if tagged else _added_fields(written, resolved)
         reader = resolved if added is None else None
 
@@ -137,7 +137,7 @@ def _loaded(text: str) -> Any:
         level = [inner for item in level if isinstance(item, dict | list) for inner in _parts(item)]
         if not level:
             return schema
-    # fastavro would parse it until its stack overflows.
+    # fastavro would recurse until its stack overflows.
     raise RecursionError
 
 

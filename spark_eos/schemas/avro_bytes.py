@@ -14,8 +14,8 @@ _Skip = Callable[[bytes, int, int], int]
 
 # Maximum number of zero-byte values in a record. All other values are limited by the record's size.
 _EMPTY: Final = 1000
-# Maximum nesting of records, arrays and maps; fastavro would read on until its stack overflows.
-# Python's own stack allows this depth too.
+# Maximum nesting of records, arrays and maps. Without a limit, fastavro would read until its stack
+# overflows. Python's own stack allows this depth too.
 _DEEPEST: Final = 250
 
 
@@ -31,8 +31,8 @@ class Checker:
     def __init__(self, schema: Any) -> None:
         self._types = {**_PRIMITIVES}
         self._schemas = schema["__named_schemas"]
-        # How many more zero-byte values a record may have, and whether there are arrays or maps of
-        # such values.
+        # How many more zero-byte values a record may have, and whether the schema has arrays or
+        # maps of zero-byte values.
         self._left = 0
         self._empties = False
         self._booleans = False
@@ -54,7 +54,7 @@ class Checker:
         self.check_first = self._check_size if self._empties or is_recursive else None
 
     def check(self, payload: bytes, end: int) -> None:
-        """Raise ValueError or IndexError if invalid; fastavro has stopped reading at ``end``."""
+        """Raise ValueError or IndexError if a payload, read up to ``end``, is invalid."""
         if left := len(payload) - end:
             raise BadValueError(f"{left} bytes are left after the record")
         # Skipping a payload in Python takes as long as reading it with fastavro. So skip it only if
@@ -63,7 +63,7 @@ class Checker:
             raise BadValueError("it does not end where its schema says")
 
     def _check_size(self, payload: bytes) -> None:
-        """Raise ValueError or IndexError if a few bytes claim too many items or levels."""
+        """Raise ValueError or IndexError if a small payload claims too many items or levels."""
         self._left = _EMPTY
         self._skip(payload, 0, _DEEPEST)
 
@@ -120,7 +120,7 @@ class Checker:
     def _record(self, schema: Any) -> _Type:
         name, fields = schema["name"], list[_Type]()
         made = _sequence(fields, is_record=True)
-        # References to the record inside itself have this type until its fields are known.
+        # Until the fields are known, references to the record within itself have this type.
         self._types[name] = made._replace(empty=0, levels=math.inf)
         fields += [self._type_of(field["type"]) for field in schema["fields"]]
         is_empty = all(field.empty for field in fields)

@@ -1,4 +1,4 @@
-"""Finds schema changes that would make Avro read a value as a different one."""
+"""Finds schema changes that would make Avro read a value as a different value."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -10,7 +10,7 @@ _UNNAMED: Final = {
     *("null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map"),
 }
 _NUMBERS: Final = ("int", "long", "float", "double")
-# Types that values of a type may be promoted to (Avro's schema resolution).
+# The types that each type can be promoted to, according to Avro's schema resolution.
 _PROMOTED: Final = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
@@ -22,7 +22,7 @@ _PROMOTED: Final = {
 
 def exact_first(members: list[Any]) -> list[Any]:
     """Return a reader's union, ordered so that a number is read as its own type if possible."""
-    # fastavro uses the first member as which a value can be read.
+    # fastavro uses the first member that a value can be read as.
     own = [member for member in members if _kind(member) in _NUMBERS]
     numbers = iter(sorted(own, key=lambda member: _NUMBERS.index(_kind(member))))
     return [next(numbers) if _kind(member) in _NUMBERS else member for member in members]
@@ -31,9 +31,9 @@ def exact_first(members: list[Any]) -> list[Any]:
 def check_changes(
     writer: Any, reader: Any, written: Mapping[str, Any], named: Mapping[str, Any]
 ) -> None:
-    """Refuse a changed logical type, and a union in which a value's member is ambiguous."""
-    # Avro resolves the underlying types of logical types, so milliseconds would be read as
-    # microseconds. A record, enum or fixed doesn't show to which member of a new union it belongs.
+    """Raise SchemaError if a logical type has changed, or a value's union member is ambiguous."""
+    # Schema resolution ignores logical types, so milliseconds would be read as microseconds. A
+    # record, enum or fixed value doesn't show which member of a new union it belongs to.
     _Changes(written, named).check("the value", writer, reader)
 
 
@@ -43,7 +43,7 @@ class _Changes:
     def __init__(self, written: Mapping[str, Any], named: Mapping[str, Any]) -> None:
         self._written = written
         self._named = named
-        # Records may contain themselves.
+        # Pairs of records that have been compared. Records may contain themselves.
         self._compared: set[tuple[str, str]] = set()
 
     def check(self, where: str, writer: Any, reader: Any) -> None:

@@ -17,9 +17,9 @@ from spark_eos.schemas.kinds import PRIMITIVES
 
 # Lossless promotions.
 _PROMOTED: Final = {("int", "long"), ("int", "double"), ("float", "double")}
-# Types whose values always take bytes. An array of another type could claim any number of items.
+# Types whose values always take bytes. An array of zero-byte values could claim any size.
 _SOLID: Final = {*PRIMITIVES.keys() - {"null"}, "enum", "array", "map"}
-# Maximum nesting of types; Python's own stack allows this depth, whoever the caller is.
+# Maximum nesting of types. Python's stack allows this depth even when called from a deep stack.
 _DEEPEST: Final = 50
 
 
@@ -37,8 +37,8 @@ def columns_of(
 ) -> Callable[[pa.Array], tuple[pa.Array, np.ndarray]] | None:
     """Return a function that reads payloads into a column, or None if the schemas are refused.
 
-    The function also returns the numbers of the rows that it leaves out. ``default`` makes a column
-    with one row from the default value and type of a reader's field.
+    The function also returns the numbers of the rows that it leaves out. ``default`` takes the
+    default and the type of a field in the reader's schema, and returns a column with one row.
     """
     try:
         read = _Plans(schemas, default).of(schemas.writer, schemas.reader, kind)
@@ -63,7 +63,7 @@ class _Plans:
     def __init__(self, schemas: Schemas, default: Callable[[Any, Any], pa.Array]) -> None:
         self._written, self._named = schemas.written, schemas.named
         self._default = default
-        # The writer's records that enclose the current type, for refusing recursive records.
+        # The writer's records that enclose the current type, used to refuse recursive records.
         self._within: list[str] = []
         self._levels = 0
 
@@ -139,7 +139,7 @@ class _Plans:
             return self._default(field["default"], field["type"])
         except MemoryError:
             raise
-        except Exception as error:  # each record reports it when it is read by fastavro
+        except Exception as error:  # fastavro reports it for each record
             raise OneByOne from error
 
     def _union(self, writer: list[Any], reader: Any, kind: pa.DataType | None) -> Read:
@@ -209,7 +209,7 @@ class _Plans:
             return
         if schema["type"] != "record":
             raise OneByOne
-        # Any field that takes bytes would do, but only the first one is checked.
+        # Any field that takes bytes would be enough, but only the first field is checked.
         self._check_solid(schema["fields"][0]["type"])
 
 
@@ -222,7 +222,7 @@ def _refused(kind: pa.DataType | None) -> Read:
 
 
 def _union(reads: Sequence[Read | None], kind: pa.DataType | None, members: Any) -> Read:
-    """Return a function that reads a union; ``members`` are its types if each has a column."""
+    """Return a function that reads a union: a struct of its ``members``, or if None, one column."""
 
     def read(cursor: Cursor) -> pa.Array:
         indices = cursor.long()
@@ -248,7 +248,7 @@ def _union(reads: Sequence[Read | None], kind: pa.DataType | None, members: Any)
 
 
 def _of_member(part: pa.Array, kind: Any, number: int, members: Sequence[Any]) -> pa.Array:
-    """Return a union's column in which all rows have the same member."""
+    """Return a union's column for rows that all have the same member."""
     own = number - [*members[:number]].count("null")
     children = [
         part if place == own else pa.nulls(len(part), field.type)

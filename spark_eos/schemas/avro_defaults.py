@@ -11,12 +11,12 @@ _JSON: Final[dict[str, tuple[type, ...]]] = {
     "boolean": (bool,),
     **dict.fromkeys(("int", "long"), (int,)),
     **dict.fromkeys(("float", "double"), (int, float)),
-    # Bytes if the default has already been completed.
+    # Completed defaults are bytes already.
     **dict.fromkeys(("bytes", "string", "fixed", "enum"), (str, bytes)),
     "array": (list,),
     **dict.fromkeys(("map", "record"), (dict,)),
 }
-# Maximum number of values in the defaults of a schema, whose types may refer to each other.
+# Maximum number of values in a schema's defaults. Types that refer to each other multiply them.
 _MOST: Final = 100_000
 
 
@@ -32,7 +32,7 @@ def _make_plain(schema: Any, defaults: "Defaults") -> None:
         for part in schema:
             _make_plain(part, defaults)
     elif isinstance(schema, dict):
-        # fastavro makes a Python object of each value of a logical type, which halves its speed.
+        # fastavro makes a Python object for each value of a logical type, which halves its speed.
         schema.pop("logicalType", None)
         for name in ("type", "items", "values"):
             _make_plain(schema.get(name), defaults)
@@ -45,14 +45,14 @@ def _make_plain(schema: Any, defaults: "Defaults") -> None:
 
 
 class Defaults:
-    """Completes the defaults of fields, so that they equal values that were read."""
+    """Completes the defaults of fields, so that they equal values read by fastavro."""
 
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
         self._made = 0
 
     def whole(self, value: Any, schema: Any) -> Any:
-        """Return the default of a type, including the defaults within it."""
+        """Return the complete default of a type, with the defaults of the fields within it."""
         self._made += 1
         if self._made > _MOST:
             raise SchemaError(f"the defaults of its fields hold more than {_MOST:,} values")
@@ -75,14 +75,14 @@ class Defaults:
         return value
 
     def _member(self, value: Any, union: list[Any]) -> Any:
-        """Return the default of a union, as the first member that it fits."""
+        """Return a union's default as a value of the first member that fits it."""
         if isinstance(value, tuple):
-            # A type that is used in several places is visited several times.
+            # Already tagged: a type that is used in several places is visited several times.
             return value
         member = next((branch for branch in union if self._may_be(value, branch)), union[0])
         made = self.whole(value, member)
         several = len([branch for branch in union if branch != "null"]) > 1
-        # Tag the default like values that are read or written: fastavro would guess its member.
+        # Tag the default like any other value. Without a tag, fastavro would guess its member.
         tagged = made is not None and (several or _holds_tags(made))
         return (tag_of(member, self._named), made) if tagged else made
 

@@ -1,4 +1,4 @@
-"""Converts Avro's types to columns and back; fastavro handles them without logical types."""
+"""Converts Avro values to columns and back; fastavro handles only their underlying types."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -131,7 +131,7 @@ _MEMBERS: Final[dict[type, tuple[str, ...]]] = {
 
 
 class Union(Record):
-    """A struct with a member for each type, of which only one is not null."""
+    """A union as a struct with a field for each type, exactly one of which is not null."""
 
     def __init__(self, members: Mapping[str, tuple[str, Kind]]) -> None:
         super().__init__({name: kind for name, (_, kind) in members.items()})

@@ -16,7 +16,7 @@ _LONGEST: Final = 2**63 - 1
 
 
 def leaf(schema: Any, _column: T.DataType, kind: pa.DataType) -> Write:
-    """Return a function that writes a type without other types in it."""
+    """Return a function that writes a type that contains no other types."""
     name, logical = schema["type"], str(schema.get("logicalType", ""))
     if name in {"bytes", "fixed"}:
         return _bytes(logical, schema.get("size"), kind)
@@ -65,7 +65,7 @@ def _decimal(kind: pa.DataType, size: int | None) -> Write:
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         both = values_of(array.cast(kind), "V16").view("<i8").reshape(-1, 2)
         low, sign = both[:, 0], both[:, 0] >> 63
-        size_of = low ^ sign  # has the bits that a number needs besides its sign
+        size_of = low ^ sign  # has the bits that the number needs besides its sign
         magnitude = size_of - sign
         sheet.refuse(present & ((both[:, 1] != sign) | (size_of == _LONGEST)))
         if size is None:
@@ -116,5 +116,5 @@ def _raw(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
 
 
 def text(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-    """Write texts."""
+    """Write strings."""
     _raw(sheet, texts_to_write(sheet, array), present)

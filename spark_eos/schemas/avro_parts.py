@@ -13,8 +13,8 @@ from spark_eos.schemas.kinds import PRIMITIVES
 
 # Number of digits that always fit into a 64-bit integer.
 _LONG_DIGITS: Final = 18
-# The first items of all arrays are read together, then the second ones, and so on. After this many
-# items, the records that still have items are left out if they are fewer than this number.
+# The first items of all arrays are read together, then all second items, and so on. Once this many
+# items have been read, the remaining records are left out if there are fewer than this many.
 _FEW: Final = 8
 
 
@@ -31,7 +31,7 @@ def resolved(schema: Any, named: Mapping[str, Any]) -> Any:
 
 
 def leaf(writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
-    """Return a function that reads a type without other types in it."""
+    """Return a function that reads a type that contains no other types."""
     name = writer["type"]
     if name in {"bytes", "fixed"}:
         return _bytes(writer, reader, kind)
@@ -82,7 +82,7 @@ def _integer(name: str, reader: Any, kind: pa.DataType | None) -> Read:
 
 
 def text(cursor: Cursor) -> pa.Array:
-    """Read texts."""
+    """Read strings."""
     return read_texts(cursor, cursor.text())
 
 
@@ -120,8 +120,8 @@ def _decimal(precision: int, kind: pa.DataType, size: int | None) -> Read:
 
     def read(cursor: Cursor) -> pa.Array:
         sizes = cursor.long() if size is None else np.full(len(cursor), size)
-        # In longer numbers, the bytes before the last eight only repeat the sign. Other numbers are
-        # read one by one.
+        # Only numbers that fit into eight bytes are read here: in a longer number, the bytes before
+        # the last eight must repeat the sign. Other numbers are read one by one.
         cursor.refuse((sizes < 0) | (sizes > 16))
         sizes = np.clip(sizes, 0, 16)
         _, ends = cursor.span(sizes)
@@ -177,13 +177,13 @@ def blocks(
 
 
 def _counts(cursor: Cursor, *, is_passed: bool) -> np.ndarray:
-    """Return the number of items in each record's first block; refuse more items than bytes."""
+    """Return each record's number of items in its first block; refuse more items than bytes."""
     counts = cursor.long()
     with_size = np.flatnonzero(counts < 0)
     if len(with_size):
         some = cursor.some(with_size)
         some.long()
-        # fastavro skips such a block by its size, which may be wrong.
+        # To skip a value, fastavro jumps by the block's size, which may be wrong.
         some.refuse(np.full(len(some), is_passed))
         cursor.at[with_size] = some.at
         counts = np.abs(counts)

@@ -1,6 +1,6 @@
 """Writes all rows of a batch as Avro records at once, for ordinary schemas and rows that fit.
 
-As in `avro_columns`, anything doubtful is left to be written one by one.
+As in `avro_columns`, anything doubtful is refused here, and fastavro writes it row by row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -138,7 +138,7 @@ class _Plans:
         def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
             offsets = np.asarray(array.offsets).astype(np.int64)
             counts = np.diff(offsets)
-            # Leave out rows in which a null has entries.
+            # Leave out rows in which a null map has entries.
             sheet.refuse((counts > 0) & ~present)
             keys, items = (part[offsets[0] : offsets[-1]] for part in (array.keys, array.items))
             sheet.refuse_some(repeated_keys(keys, counts))
@@ -195,7 +195,7 @@ def _several(members: Sequence[_Member], null: int | None) -> Write:
 
 
 def _required(write: Write) -> Write:
-    """Return a function that writes a column which must not have nulls."""
+    """Return a function that writes a column, and refuses its nulls."""
 
     def checked(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         if array.null_count:
@@ -216,7 +216,7 @@ def _all(sheet: Sheet) -> np.ndarray:
 
 
 def _index(sheet: Sheet, indices: np.ndarray, present: np.ndarray) -> None:
-    """Write the indexes of members in a union."""
+    """Write the index of each row's union member."""
     sheet.put(2 * indices, present * 1)
 
 

@@ -1,4 +1,4 @@
-"""Maps Avro's types to columns; refuses types for which Spark has no column."""
+"""Maps Avro types to columns; refuses types that Spark lacks."""
 
 import math
 from collections.abc import Iterable
@@ -12,7 +12,8 @@ from spark_eos.schemas.avro_kinds import UNITS, Decimal, Enum, Fixed, FixedUuid,
 from spark_eos.schemas.kinds import PRIMITIVES, Kind, Place
 from spark_eos.schemas.nested import List, Map, Record
 
-# Logical types with their underlying types, and the size of a fixed. Decimals have more rules.
+# The valid logical types, with their underlying types, and the sizes of fixed types. Decimals are
+# checked separately.
 _LOGICAL: Final = {
     ("date", "int", None),
     ("time-millis", "int", None),
@@ -30,7 +31,7 @@ _LOGICAL: Final = {
 
 
 def kind_of(schema: Any, named: dict[str, Any], place: Place) -> Kind:
-    """Return the column for a schema, as parsed by fastavro; refuse types that Spark lacks."""
+    """Return the kind of a schema parsed by fastavro; raise SchemaError if Spark lacks a type."""
     if isinstance(schema, list):
         return _union(schema, named, place)
     if isinstance(schema, str) and schema not in PRIMITIVES:
@@ -45,7 +46,7 @@ def kind_of(schema: Any, named: dict[str, Any], place: Place) -> Kind:
         return Kind(*PRIMITIVES[name])
     if kind is None:
         kind = _KINDS[name](schema, named, place)
-    # Records, enums and fixed types may be tagged, and so may defaults within a union's member.
+    # Values of named types may be tagged; so may arrays and maps that are defaults of a union.
     kind.untag = "name" in schema or name in {"array", "map"}
     return kind
 
@@ -146,7 +147,7 @@ def _is_valid(schema: dict[str, Any]) -> bool:
 
 
 def _members(tags: list[str], kinds: Iterable[Kind]) -> dict[str, tuple[str, Kind]]:
-    """Return the members by type name, without the namespace if that is unambiguous."""
+    """Return a union's members by type name, without the namespace if that is unambiguous."""
     short = [tag.rpartition(".")[2] for tag in tags]
     names = [
         tag.replace(".", "_") if short.count(name) > 1 else name

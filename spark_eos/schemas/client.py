@@ -1,4 +1,4 @@
-"""Queries the schema registry for tasks and driver; waits while it is down, hides secrets."""
+"""Queries the schema registry for driver and tasks; waits while it is down, and hides secrets."""
 
 import json
 import logging
@@ -37,12 +37,12 @@ _RETRIED: Final = {408, 429}
 _AGAIN_SECONDS: Final = 1.0
 # Minimum number of seconds for an attempt, even if less of max_wait is left.
 _LEAST_SECONDS: Final = 1.0
-# Prefix of subjects in a context, whose name is between colons.
+# Start of a subject in a context, as in ":.context:subject".
 _CONTEXT: Final = ":."
 
 logger = logging.getLogger(__name__)
 
-# A registry object's identity, a subject in whose context the id is looked up, and the id.
+# A client's identity, a subject in whose context an id is looked up, and the id or GUID.
 _Place = tuple[str, str | None, SchemaKey]
 # Shared by the tasks of a worker process.
 _schemas: LRUCache[_Place, Schema] = LRUCache(1000)
@@ -93,7 +93,7 @@ class Client:
     def schemas(
         self, keys: Iterable[SchemaKey], subject: str | None = None
     ) -> dict[SchemaKey, Schema | None]:
-        """Return the schemas of ids, in a subject's context, and of GUIDs; None if unknown."""
+        """Return the schemas of ids (in the subject's context) and of GUIDs; None if unknown."""
         places = {key: (self._identity, subject, key) for key in keys}
         schemas = {key: _schemas.get(place) for key, place in places.items()}
         asked = [key for key, known in schemas.items() if known is None and _may_be_known(key)]
@@ -119,7 +119,7 @@ class Client:
         return schemas
 
     def version(self, subject: str, version: int | None) -> Registered:
-        """Return a version of a subject, or its latest version for None."""
+        """Return a subject's version, the latest if None; raise SchemaError if there is none."""
 
         def ask(client: Any) -> Registered:
             if version is None:
@@ -163,7 +163,7 @@ class Client:
             if is_id or failed.http_status_code != _NOT_FOUND:
                 raise
             # Most registries have no GUIDs, and a record may have bytes that look like a GUID. If
-            # this request succeeds, the registry is there, and the GUID is unknown.
+            # this request succeeds, the registry is working, and the GUID is unknown.
             client.get_schema_types()
             return None
         return _schema(client, answer, subject)
@@ -197,7 +197,7 @@ class Client:
             return self._asked(attempt, f"subject {subject!r}", connection)
 
     def _asked(self, ask: Callable[[Any], Answer], what: str, connection: "_Connection") -> Answer:
-        """Ask a question until the registry answers or max_wait is over; return the answer."""
+        """Return the registry's answer; retry, and raise RegistryError after max_wait."""
         end = time.monotonic() + self._max_wait
         backoff = tenacity.wait_random_exponential(0.5, max=10)
         retrying = tenacity.Retrying(
@@ -235,14 +235,14 @@ class Client:
 
 
 class _Connection:
-    """A connection for several questions in a row; it isn't kept, because questions are rare."""
+    """A connection for several requests in a row; closed afterwards, since requests are rare."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
         self._client: Any = None
 
     def ask(self, question: Callable[[Any], Answer], seconds: float) -> Answer:
-        """Ask a question, on a new connection after a failure; may raise TimeoutError."""
+        """Connect if necessary, and return the answer; raise TimeoutError after ``seconds``."""
         client = self._client = self._client or self._settings.client()
         try:
             # The client's own `timeout` never expires if the registry sends a byte now and then.
@@ -275,7 +275,7 @@ def _schema(client: Any, answer: Any, subject: str | None) -> Schema:
 
 
 def _resolve(client: Any, schema: Any, context: str, resolved: dict[str, str]) -> None:
-    """Add the schemas that a schema in a context refers to, the deepest first."""
+    """Add the schemas that a schema refers to, directly or not, to ``resolved``, deepest first."""
     for reference in schema.references or ():
         if reference.name not in resolved:
             own = context_of(reference.subject) or context

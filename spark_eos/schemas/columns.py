@@ -1,4 +1,4 @@
-"""Parts of Arrow columns that several formats read or write, all rows of a batch together."""
+"""Helpers for formats that read or write Arrow columns: all rows of a batch together."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from spark_eos.schemas.cursor import Cursor
 from spark_eos.schemas.sheet import Sheet
 
 Read = Callable[[Cursor], pa.Array]
-"""Reads what is next in each record as a column, whose type is that of the reader's schema."""
+"""Reads the next value of each record into a column of the type in the reader's schema."""
 
 Write = Callable[[Sheet, pa.Array, np.ndarray], None]
 """Writes a column's values where a mask is true; elsewhere the column is null."""
@@ -23,18 +23,18 @@ class OneByOne(PrintableError):  # noqa: N818 - no error: the format's own code 
 
 
 def of_values(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Return a column without nulls whose values are in memory as Arrow has them."""
+    """Return a column without nulls; ``values`` must have Arrow's memory layout."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def values_of(array: pa.Array, code: str) -> np.ndarray:
-    """Return a column's numbers as they are in memory; for a null, any number."""
+    """Return a column's numbers, directly from its memory; a null becomes an arbitrary number."""
     numbers = np.frombuffer(array.buffers()[1] or b"", code)
     return numbers[array.offset : array.offset + len(array)]
 
 
 def offsets_of(counts: np.ndarray) -> np.ndarray:
-    """Return where each container's items begin among those of all, and where the last ones end."""
+    """Return the offset of each container's items among all items, and the end of the last ones."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
@@ -78,17 +78,17 @@ def containers(
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
     if not pa.types.is_map(kind):
         return pa.Array.from_buffers(kind, len(cursor), buffers, children=columns)
-    # Of keys that are equal, the last counts.
+    # Among equal keys, the last one counts. The format's own code handles them.
     cursor.batch.refuse(cursor.rows[repeated_keys(columns[0], np.diff(offsets))])
     if columns[0].null_count:
-        # A map has no null as a key: only rows that are refused have them here.
+        # Arrow allows no null keys. Only refused rows have any.
         columns[0] = columns[0].fill_null("")
     entries = pa.StructArray.from_arrays(columns, fields=[kind.key_field, kind.item_field])
     return pa.Array.from_buffers(kind, len(cursor), buffers, children=[entries])
 
 
 def repeated_keys(keys: pa.Array, counts: np.ndarray) -> np.ndarray:
-    """Return the numbers of maps that have a key twice; ``counts``: the maps' numbers of keys."""
+    """Return the numbers of maps that repeat a key; ``counts`` are the maps' numbers of keys."""
     if not len(counts) or counts.max() < 2:
         return np.zeros(0, np.int64)
     encoded = keys.dictionary_encode()

@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from spark_eos.schemas.sheet import between
 
-# Padding: reads beyond a record's end are refused later, but must stay within the buffer.
+# Padding of the buffer: reads past a record's end are refused later, but must stay in the buffer.
 _BEFORE: Final = 16
 _AFTER: Final = 32
 # Maximum number of bytes that a column's offsets can address.
 _MOST: Final = 2**31 - 64
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
-# Groups of 7 bits are joined in pairs to 14 bits, then to 28 and 56. Each step has a mask of the
+# Groups of 7 bits are joined in pairs into 14 bits, then 28 and 56. Each step has a mask of the
 # bits that stay, a mask of the bits that move, and the distance that they move.
 _PAIRS: Final = [
     (np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), np.uint64(1)),
@@ -24,7 +24,7 @@ _PAIRS: Final = [
 
 
 class Batch:
-    """The payloads of a batch in one buffer, and the rows that are left out."""
+    """A batch's payloads in one buffer, and a mask of the rows that are left out."""
 
     def __init__(self, payloads: pa.Array) -> None:
         _, offsets, content = payloads.buffers()
@@ -40,7 +40,7 @@ class Batch:
         self.bad = np.zeros(len(payloads), bool)
 
     def words(self, kind: str) -> np.ndarray:
-        """Return the number that begins at each byte of the buffer, if read as the given type."""
+        """Return, for each byte of the buffer, the number of the given type that begins there."""
         size = np.dtype(kind).itemsize
         words: np.ndarray = np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))
         return words
@@ -50,22 +50,22 @@ class Batch:
         return Cursor(self, np.arange(len(self.bad)), self.bounds[:-1].copy())
 
     def refuse(self, rows: np.ndarray) -> None:
-        """Leave rows, by their numbers, to be read one by one."""
+        """Mark rows, given by number, to be read one by one."""
         self.bad[rows] = True
 
 
 class Cursor:
-    """A place in each of several records, which moves as the records are read."""
+    """A position in each of several records; reading moves it forward."""
 
-    # After an error, the row is bad, and its values do not matter. But no place is more than one
-    # byte beyond its record. At the end, such a place shows that the record was too short.
+    # After an error, the row is bad, and its values don't matter. But a position is never more than
+    # one byte past the end of its record, where it shows that the record was too short.
 
     def __init__(
         self,
         batch: Batch,
         rows: np.ndarray,
         at: np.ndarray,
-        ends: np.ndarray | None = None,  # of a part of each record; None: the records' own
+        ends: np.ndarray | None = None,  # of a part of each record; None: the records' own ends
     ) -> None:
         self.batch = batch
         self.rows = rows
@@ -76,16 +76,16 @@ class Cursor:
         return len(self.rows)
 
     def some(self, chosen: np.ndarray) -> "Cursor":
-        """Return a cursor at the same places in some of the records."""
+        """Return a cursor at the same positions in some of the records."""
         return Cursor(self.batch, self.rows[chosen], self.at[chosen], self.ends[chosen])
 
     def refuse(self, bad: np.ndarray) -> None:
-        """Mark rows as bad."""
+        """Mark the records of a mask as bad."""
         if bad.any():
             self.batch.refuse(self.rows[bad])
 
     def finish(self) -> None:
-        """Mark records that do not end here."""
+        """Mark records as bad if the cursor is not at their end."""
         self.refuse(self.at != self.ends)
 
     def left(self) -> np.ndarray:
@@ -94,11 +94,11 @@ class Cursor:
         return left
 
     def move(self, sizes: Any) -> None:
-        """Pass over the next bytes."""
+        """Skip the given number of bytes in each record."""
         self.at = np.minimum(self.at + sizes, self.ends + 1)
 
     def follows(self, content: bytes) -> np.ndarray:
-        """Return a mask of the records whose next bytes, up to eight, are these."""
+        """Return a mask of the records whose next bytes are ``content``, at most eight bytes."""
         kind = f"<u{next(size for size in (1, 2, 4, 8) if size >= len(content))}"
         word = int.from_bytes(content, "little")
         next_bytes = self.batch.words(kind)[self.at]
@@ -120,11 +120,11 @@ class Cursor:
         return words
 
     def long(self) -> np.ndarray:
-        """Read an integer of variable length in zigzag coding, as in Avro."""
+        """Read a signed variable-length integer in zigzag encoding, as in Avro."""
         return unzigzag(self.varint())
 
     def varint(self) -> np.ndarray:
-        """Read an unsigned integer of variable length."""
+        """Read an unsigned variable-length integer."""
         first = self.batch.data[self.at]
         if not len(first) or first.max() < 0x80:
             self.move(1)
@@ -148,7 +148,7 @@ class Cursor:
         return raw
 
     def _ends_of_long(self, chosen: np.ndarray, raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Complete numbers of nine or ten bytes, of which eight were read."""
+        """Return numbers of nine or ten bytes, eight of which were read, and their sizes."""
         ninth, tenth = (self.batch.data[self.at[chosen] + place] for place in (8, 9))
         more = ninth > 0x7F
         self.batch.refuse(self.rows[chosen[more & (tenth > 1)]])
@@ -163,7 +163,7 @@ class Cursor:
         return self.slices(np.maximum(sizes, 0))
 
     def inside(self) -> "Cursor":
-        """Return the next bytes of each record, after their number, and pass over them."""
+        """Skip the next bytes, which follow their length; return a cursor within these bytes."""
         sizes = np.minimum(self.varint(), np.uint64(_MOST)).astype(np.int64)
         begins, ends = self.span(sizes)
         return Cursor(self.batch, self.rows, begins, ends)
@@ -179,7 +179,7 @@ class Cursor:
         return self.slices(self.left())
 
     def span(self, sizes: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Move past the given number of bytes; return where they begin and end."""
+        """Skip the given number of bytes; return where they begin and end."""
         # Limit the sizes before adding them, since the sum could overflow.
         begins = np.minimum(self.at, self.ends)
         sizes = np.minimum(sizes, self.ends - begins + 1)
@@ -188,7 +188,7 @@ class Cursor:
 
 
 def unzigzag(raw: np.ndarray) -> np.ndarray:
-    """Return integers whose lowest bit was their sign."""
+    """Decode zigzag integers, whose lowest bit is the sign."""
     numbers: np.ndarray = (raw >> np.uint64(1)) ^ (~(raw & np.uint64(1)) + np.uint64(1))
     return numbers.view(np.int64)
 
@@ -201,9 +201,9 @@ def _exponent(powers: np.ndarray) -> np.ndarray:
 def placed(
     parts: Sequence[pa.Array], places: Sequence[np.ndarray], rows: int, kind: pa.DataType
 ) -> pa.Array:
-    """Put the values of each group into the group's rows; other rows are null."""
+    """Return a column with the values of each part at its ``places``; other rows are null."""
     if len(parts) == 1 and len(parts[0]) == rows:
-        # The rows of a group are in order.
+        # The places of a part are in ascending order.
         return parts[0]
     whole = pa.concat_arrays([pa.nulls(1, kind), *parts])
     # Index 0 is the null.

@@ -22,9 +22,9 @@ class Schema:
 
     kind: str  # as registries call it: AVRO, PROTOBUF or JSON
     text: str
-    # Name and text of each, preceded by the schemas that it refers to itself.
+    # Name and text of each; a schema comes after the schemas that it refers to itself.
     references: tuple[tuple[str, str], ...] = ()
-    # The full name of the message, if a schema may have several; None for the first.
+    # The full name of the message, if the format allows several in a schema; None: the first one.
     message: str | None = None
 
 
@@ -42,16 +42,16 @@ class Format(ABC):
 
     @cached_property
     def kind(self) -> Kind:
-        """The types as columns; a writer's schema may have types for which Spark has none."""
+        """The column's kind. Made on demand: a writer's schema may have types that Spark lacks."""
         with _judged(self.title):
             return self._kind()
 
     def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
-        """Return the rows for each record's full name, for payloads written with this schema."""
+        """Return the numbers of the rows with each record name, for payloads of this schema."""
         return {self.name: np.arange(len(payloads))}
 
     def decoder(self, writer: Any) -> Codec:
-        """Return a function that decodes payloads of a schema of the same format, without nulls."""
+        """Return a function that decodes payloads, without nulls, of a writer's schema."""
         kind = self.kind
         with _judged(self.title):
             read = self._reader(writer)
@@ -108,7 +108,7 @@ class Format(ABC):
 
 
 def with_others(together: Together | None, one_by_one: Codec) -> Codec:
-    """Read or write a batch's rows together, then any rows left out of that one by one."""
+    """Return a codec that handles rows together, and then one by one the rows left out."""
     if together is None:
         return one_by_one
 
@@ -154,7 +154,7 @@ def _reason(error: Exception) -> str:
     return f"{getattr(error, 'message', error)}"[:1000] or type(error).__name__
 
 
-# Cached, since a worker looks up the record names of each batch.
+# Cached, because a worker needs the formats of a batch's schemas, and parsing takes time.
 @lru_cache(maxsize=1000)
 def format_of(schema: Schema) -> Any:
     """Return a schema's `Format`; raise ConfigurationError if the format's packages are missing."""

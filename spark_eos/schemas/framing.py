@@ -52,7 +52,7 @@ def header_of(guid: str) -> bytes:
 
 
 def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
-    """Group a batch's records by schema; an id in a header takes precedence over the value's."""
+    """Group a batch's records by schema; an id in a header takes precedence over the prefix."""
     name = header_name(column)
     found, whole = _headers_with_id(headers, name), values
     if found is not None:
@@ -110,7 +110,7 @@ def _fault(value: bytes) -> str:
 
 
 def _headers_with_id(headers: pa.Array | None, name: str) -> pa.Array | None:
-    """Return the value of each row's first header with that name; None if no row has one."""
+    """Return the value of each row's first header of the given name; None if no row has one."""
     if headers is None:
         return None
     keys, contents = headers.flatten().flatten()

@@ -18,8 +18,8 @@ from spark_eos.schemas.json_types import Date, DateTime, Object
 from spark_eos.schemas.kinds import Kind, judged, typed
 from spark_eos.schemas.nested import List, Map
 
-# Integers that a double may round: beyond 64 bits, which orjson reads as doubles, or with a decimal
-# point or an exponent after many digits. `json_schema` reads all these numbers exactly.
+# Integers that a double may round: those beyond 64 bits, which orjson reads as doubles, and those
+# with a decimal point or an exponent after many digits. `json_schema` reads all of them exactly.
 _ROUNDED: Final = r"(^|[:,\[\s])(-[0-9]{19}|-?([0-9]{20}|[0-9]{16,}\.|[0-9.]{9,}[eE]))"
 # Number of rows parsed at a time: few enough that their values stay in the processor's cache.
 _PARSED: Final = 200
@@ -133,7 +133,7 @@ def rows_of(kind: Kind, valid: Callable[[Any], bool] | None) -> Together | None:
 
 
 class _Texts:
-    """The JSON texts of values, in parts: arrays, and text that is the same for all values."""
+    """The JSON texts of values, as parts to join: arrays, and strings that all values share."""
 
     def __init__(self, parts: list[Any], length: int, doubtful: np.ndarray | None = None) -> None:
         self.parts = parts

@@ -1,4 +1,4 @@
-"""JSON: parsed by orjson, or row by row by Python's json, and validated by jsonschema-rs."""
+"""JSON: parsed by orjson (single rows: by Python's json), and validated by jsonschema-rs."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
 
 # The address of a schema without an id; nothing is read from it.
 _ROOT: Final = "file:///"
-# Stands for a value in errors, which never show values.
+# Replaces values in errors, which never show them.
 _MASK: Final = "the value"
 
 
@@ -49,7 +49,7 @@ _parse_exactly: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_Ex
 # Integers that a double may round: many digits before a decimal point or an exponent, or a number
 # that its exponent makes large.
 _ROUNDED: Final = re.compile(rb"\d{16}(\.|[eE]-)|\d[eE]\+?\d")
-# orjson, which Confluent's serializer uses as well, would turn NaN into null.
+# Refuses NaN, which orjson would turn into null. Confluent's serializer uses orjson as well.
 _check: Final = json.JSONEncoder(allow_nan=False).encode
 
 
@@ -62,7 +62,7 @@ class JsonSchema(Format):
         self._top: Any = json.loads(schema.text)
         own = self._top.get("$id", "") if isinstance(self._top, dict) else ""
         self._root = urljoin(_ROOT, own) if isinstance(own, str) else _ROOT
-        # References' names are relative to the schema's own id, if it has one.
+        # The names of references are relative to the schema's own id, if it has one.
         documents = {
             urljoin(base, name): json.loads(text)
             for name, text in schema.references
@@ -91,11 +91,11 @@ class JsonSchema(Format):
 
     @cached_property
     def _shape(self) -> Any:
-        """Return a validator of the columns' types, which a writer's schema may leave open."""
+        """A validator of the columns' types, which a writer's schema may leave open."""
         return jsonschema_rs.validator_for(self._column.shape, validate_formats=True, mask=_MASK)
 
     def decoder(self, writer: "JsonSchema") -> Codec:
-        """Read the records of a batch together, and doubtful records one by one."""
+        """Return a codec that reads records together, and doubtful records one by one."""
         one_by_one = super().decoder(writer)
         fits, valid = self._shape.is_valid, writer.validator.is_valid
         implied = writer is self and not self._column.beyond
@@ -103,7 +103,7 @@ class JsonSchema(Format):
         return with_others(columns_of(self.kind, check), one_by_one)
 
     def encoder(self, column: T.DataType) -> Codec:
-        """Write the rows of a batch together, and doubtful rows one by one."""
+        """Return a codec that writes rows together, and doubtful rows one by one."""
         one_by_one = super().encoder(column)
         # A column never has fields that its schema lacks.
         implied = self._column.beyond <= {"additionalProperties"}

@@ -1,4 +1,4 @@
-"""Converts JSON Schema types to columns; refuses types for which Spark has no column."""
+"""Maps JSON Schema types to columns; refuses types that Spark lacks."""
 
 import json
 import re
@@ -21,7 +21,7 @@ _NESTING: Final = {"properties", "items"}
 # Keywords that imply the type if the schema does not name one.
 _IMPLIED_TYPES: Final = {"properties": "object", "additionalProperties": "object", "items": "array"}
 _SCALARS: Final = {"string": "string", "integer": "long", "number": "double", "boolean": "boolean"}
-# Keywords that never refuse a value that fits the shape.
+# Keywords that never make a schema refuse a value that fits its shape (`Column`).
 _ANNOTATIONS: Final = {
     *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default"),
     *(
@@ -36,7 +36,7 @@ _ANNOTATIONS: Final = {
     ),
     *("required", "items", "$ref"),
 }
-# In older drafts, 1.0 is not an integer.
+# The drafts in which 1.0 is an integer. It isn't in older drafts.
 _DRAFTS: Final = re.compile(r"https?://json-schema\.org/(draft-07|draft/20(19-09|20-12))/schema#?")
 _LONG: Final = {"minimum": -(2**63), "maximum": 2**63 - 1}
 
@@ -45,7 +45,7 @@ class Column(NamedTuple):
     """The column for a schema's values."""
 
     kind: Kind
-    # A schema that checks only the column's types, and which properties are required.
+    # A schema that checks only types, and that required properties are present.
     shape: dict[str, Any]
     # Keywords that may make the schema refuse a value that fits the shape.
     beyond: frozenset[str] = frozenset()
@@ -59,7 +59,7 @@ class Resolver:
         self._documents = documents
 
     def lookup(self, reference: str) -> tuple[Any, "Resolver", str]:
-        """Return a schema, the resolver for the schema's own references, and its address."""
+        """Return the referenced schema, a resolver for its own references, and its address."""
         target = self._resolver.lookup(reference)
         address = urljoin(target.resolver.base_uri, reference)
         document, fragment = urldefrag(address)
@@ -80,7 +80,7 @@ def column_of(schema: Any, resolver: Resolver, place: Place) -> Column:
 
 
 def _beyond(schema: Mapping[str, Any]) -> set[str]:
-    """Return the schema's own keywords, without those of its parts, that its shape lacks."""
+    """Return the schema's top-level keywords that its shape does not check."""
     words = schema.keys() - _ANNOTATIONS
     if schema.get("additionalProperties") in ({}, True):
         words -= {"additionalProperties"}
@@ -146,7 +146,7 @@ def _referred(reference: str, resolver: Resolver, place: Place) -> Column:
 
 
 def _combined(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Column:
-    """Return the column of the one type that may be combined with null."""
+    """Return the column of a schema that combines one type, possibly with null."""
     word, *more = (word for word in _COMBINING if word in schema)
     branches = schema[word]
     # Confluent's generator adds a title to the null branch.
@@ -233,7 +233,7 @@ def _object(schema: Mapping[str, Any], resolver: Resolver, place: Place) -> Colu
 
 
 class Object(Record):
-    """A struct whose JSON records have a null for a null field, or leave the field out."""
+    """A struct; its JSON records contain null for a null field, or omit the field."""
 
     def __init__(self, properties: Mapping[str, Kind], required: Sequence[str]) -> None:
         super().__init__(properties, required)
@@ -259,7 +259,7 @@ class Object(Record):
 
 
 class Date(Kind):
-    """A date, as text in JSON."""
+    """A date, which is a string in JSON."""
 
     def __init__(self) -> None:
         super().__init__(T.DateType(), pa.string())
@@ -273,13 +273,13 @@ class Date(Kind):
 
 
 class DateTime(Kind):
-    """A date and time with a time zone, as text in JSON."""
+    """A date and time with a time zone, which is a string in JSON."""
 
     def __init__(self) -> None:
         super().__init__(T.TimestampType(), pa.string())
 
     def _array(self, values: Sequence[Any]) -> pa.Array:
-        # RFC 3339 allows lowercase letters as well. Round down to microseconds.
+        # RFC 3339 also allows lowercase letters. Fractions are rounded down to microseconds.
         texts = pc.utf8_upper(pa.array(values, pa.string()))
         micros = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
         return micros.cast(pa.timestamp("us", "UTC")).cast(self.arrow)

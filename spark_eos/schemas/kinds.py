@@ -68,7 +68,7 @@ class Place:
         return self._inner(f"{self.path}{{}}")
 
     def inside(self, name: str, label: str) -> "Place":
-        """Return the place inside a named type; raise SchemaError if it is inside it already."""
+        """Return the place inside a named type; raise SchemaError if the type contains itself."""
         if name in self._within:
             raise SchemaError(
                 f"{self}: {label} contains itself, but Spark has no recursive columns. {REMEDY}"
@@ -84,14 +84,14 @@ class BadValueError(PrintableError, ValueError):
 
 
 class BadRows(PrintableError):  # noqa: N818 - it is caught where rows are known
-    """Raised with the rows of a column that can't be written, and what is wrong with each."""
+    """Raised for rows of a column that can't be written, with an error text for each."""
 
     def __init__(self, errors: dict[int, str]) -> None:
         super().__init__(errors)
         self.errors = errors
 
     def placed(self, places: np.ndarray) -> "BadRows":
-        """Return the errors by the rows' ``places``; of several in one place, keep the first."""
+        """Return the errors with rows replaced by ``places``; keep each place's first error."""
         by_place: dict[int, str] = {}
         for row, text in self.errors.items():
             by_place.setdefault(int(places[row]), text)
@@ -99,7 +99,7 @@ class BadRows(PrintableError):  # noqa: N818 - it is caught where rows are known
 
 
 def said(error: Exception) -> str:
-    """Return an error's text, or a general one if it may quote values, as most errors do."""
+    """Return an error's text, or a general text if the error may quote values, as most do."""
     if isinstance(error, BadValueError | json.JSONDecodeError | RecursionError):
         return str(error)
     if isinstance(error, UnicodeError):
@@ -119,9 +119,9 @@ class Kind:
 
     nullable = False  # whether nulls may be written
     nulls_are_faults = True  # whether to report nulls that may not be written
-    tagged = False  # whether it contains an Avro union, whose values fastavro tags
-    untag = False  # whether values may be tagged although it is not a union itself
-    # fastavro's name for it as a member of a union; None if fastavro finds the member itself.
+    tagged = False  # whether the type contains an Avro union, whose values fastavro tags
+    untag = False  # whether values may be tagged although the type is not a union
+    # fastavro's name for the type as a union member; None if fastavro finds the member itself.
     tag: str | None = None
 
     def __init__(
@@ -142,11 +142,11 @@ class Kind:
 
     @cached_property
     def arrow(self) -> pa.DataType:
-        """The Arrow type of its columns."""
+        """The Arrow type of a column."""
         return arrow_schema(T.StructType([T.StructField("one", self.spark)])).field(0).type
 
     def array(self, values: Sequence[Any]) -> pa.Array:
-        """Return the values as a column; raise any exception if a value has another type."""
+        """Return the values as a column; may raise any exception if a value has another type."""
         if self.untag:
             values = [value[1] if type(value) is tuple else value for value in values]
         return self._array(values)
@@ -156,7 +156,7 @@ class Kind:
         return made if self._raw == self.arrow else made.cast(self.arrow)
 
     def values(self, array: pa.Array, path: str) -> Iterable[Any]:
-        """Return the values to write for a column without nulls; raise BadRows."""
+        """Return the values to write for a column without nulls; raise BadRows for bad values."""
         parts, errors = judged(self._values, array)
         if errors:
             raise BadRows(
@@ -190,11 +190,11 @@ class Kind:
         return values if self.tag is None else ((self.tag, value) for value in values)
 
     def making(self, array: pa.Array) -> tuple[Iterable[Any], Callable[[Any], Any]]:
-        """Return values, and a function that converts each to what is written; raise BadRows."""
+        """Return values, and a function that prepares a value for writing; may raise BadRows."""
         return self.values(array, ""), lambda value: value
 
     def check(self, kind: T.DataType, path: str) -> None:
-        """Raise SchemaError, with the field's name, if a column of a type can't be written."""
+        """Raise SchemaError, with the field's path, if a column of this type can't be written."""
         if isinstance(kind, T.NullType) and self.nullable:
             return
         narrower = _NARROWER.get(type(self.spark), ())
@@ -238,7 +238,7 @@ class Kind:
 def each(
     rows: Iterable[Any], function: Callable[[Any], Any], describe: Callable[[Any], str]
 ) -> tuple[list[Any], dict[int, str]]:
-    """Return a function's result for each row, None for null and bad rows; and errors by row."""
+    """Return a function's result for each row (None for null and bad rows), and errors by row."""
     made, errors = [], {}
     for row, argument in enumerate(rows):
         value = None
@@ -254,7 +254,7 @@ def each(
 
 
 def judged(function: Callable[[Any], Any], rows: Any) -> tuple[list[Any], dict[int, str]]:
-    """Return a function's results for parts of the rows, None for a bad row; and errors by row."""
+    """Return a function's results for parts of the rows (None for a bad row), and errors by row."""
 
     def checked(part: Any) -> Any:
         try:
@@ -276,7 +276,7 @@ def judged(function: Callable[[Any], Any], rows: Any) -> tuple[list[Any], dict[i
 
 
 def coded(function: Callable[[Any], CodecResult], rows: Any, kind: pa.DataType) -> CodecResult:
-    """Like `judged`, for a function that returns a column of a type and its own errors."""
+    """Like `judged`, for a function that returns a column of type ``kind`` and its own errors."""
     parts, errors = judged(function, rows)
     arrays: list[pa.Array] = []
     count = 0

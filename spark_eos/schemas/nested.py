@@ -63,7 +63,7 @@ class Map(Kind):
 
 
 def _with_lengths(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> pa.Array:
-    """Return a column of lists or maps; ``items``: the items of all of them."""
+    """Return a column of lists or maps; ``items`` are the items of all rows."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([0 if value is None else len(value) for value in values], out=offsets[1:])
     valid = pa.array([value is not None for value in values], pa.bool_()).buffers()[1]
@@ -73,7 +73,7 @@ def _with_lengths(values: Sequence[Any], kind: pa.DataType, items: pa.Array) -> 
 
 @contextmanager
 def _by_containers(array: pa.Array) -> Iterator[None]:
-    """Report bad items by the list or map that contains them; the array has no nulls."""
+    """Re-raise BadRows of items with the rows of their lists or maps; the array has no nulls."""
     try:
         yield
     except BadRows as bad:
@@ -87,7 +87,7 @@ def _by_row(array: pa.Array, items: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 class Record(Kind):
-    """Dictionaries with a kind for each name."""
+    """Dictionaries with a kind for each field."""
 
     def __init__(self, fields: Mapping[str, Kind], required: Sequence[str] = ()) -> None:
         struct = T.StructType([T.StructField(name, kind.spark) for name, kind in fields.items()])
@@ -118,7 +118,7 @@ class Record(Kind):
         return made
 
     def making(self, array: pa.Array) -> tuple[Iterable[Any], Callable[[Any], Any]]:
-        """Make records one by one: keeping all of a batch's records takes time and memory."""
+        """Defer making each record: keeping all of a batch's records would take time and memory."""
         if not self._makes_records:
             return super().making(array)
         names, rows = self._rows(array, "")
@@ -140,13 +140,13 @@ class Record(Kind):
         return dict(zip(names, parts, strict=True))
 
     def _check_together(self, arrays: Mapping[str, pa.Array], path: str) -> None:
-        """Raise BadRows for rows whose fields do not fit each other."""
+        """Raise BadRows for rows whose fields contradict each other."""
 
 
 def check_filled(
     arrays: Iterable[pa.Array], fits: Callable[[np.ndarray], np.ndarray], text: str
 ) -> None:
-    """Raise BadRows for rows in which ``fits`` rejects the number of columns that are not null."""
+    """Raise BadRows for rows in which ``fits`` rejects the number of non-null columns."""
     count = sum((np.asarray(array.is_valid()).astype(int) for array in arrays), np.zeros(1, int))
     bad = np.flatnonzero(~fits(count)).tolist()
     if bad:

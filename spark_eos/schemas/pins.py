@@ -1,4 +1,4 @@
-"""Keeps the subject versions with which a query began, next to its checkpoint."""
+"""Stores the subject versions that a query started with, next to its checkpoint."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _NAME: Final = re.compile(rf"({DECODE}|{ENCODE})-([1-9]\d*)")
 
 
 class Pins:
-    """The pinned versions of subjects, in numbered directories, of which the last one counts."""
+    """The pinned versions of subjects, in numbered directories; the highest number counts."""
 
     def __init__(self, files: Files, role: str) -> None:
         self._files = files
@@ -47,7 +47,7 @@ class Pins:
             self._files.write(f"{directory}/{self._role}-{number}", text)
 
     def _last(self, subject: str) -> tuple[str, str] | None:
-        """Return the place and text of the last file."""
+        """Return the path and text of the last pin; None if there is none."""
         directory = _directory(subject)
         for name in sorted(self._files.names(directory), key=self._number, reverse=True):
             path = f"{directory}/{name}"
@@ -63,7 +63,7 @@ class Pins:
 
 
 def _directory(subject: str) -> str:
-    # The prefix keeps names from being hidden: hidden files are not listed.
+    # Without the prefix, some names would be hidden, and hidden files are not listed.
     return f"{_DIRECTORY}/of-{quote(subject, safe='').replace('%', '=')}"
 
 

@@ -1,4 +1,4 @@
-"""Protobuf: reads and writes messages with upb, field by field for all rows of a batch."""
+"""Protobuf: reads and writes a batch's messages together, or one by one with upb."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -27,18 +27,18 @@ _FIRST: Final = (0,)
 _ID: Final = SchemaId("", 0).id_to_bytes()
 
 Indexes = tuple[int, ...]
-"""The message's index at each level of nesting in its file; between schema id and message."""
+"""A message's index at each level of nesting; written between schema id and message."""
 
 
 class Protobuf(Format):
-    """The format ``PROTOBUF``: a schema with messages, of which one is used."""
+    """The format ``PROTOBUF``: a schema with messages, one of which is used."""
 
     title = "Protobuf schema"
 
     def __init__(self, schema: Schema) -> None:
         file = file_of(schema)
         self._pool = file.pool
-        # Full names by indexes.
+        # Full names of messages, by indexes.
         self._messages = dict(_messages(file))
         if not self._messages:
             raise SchemaError("the Protobuf schema has no message")
@@ -50,7 +50,7 @@ class Protobuf(Format):
         self.prefix = _prefix(indexes)
 
     def descriptor(self, name: str) -> Any:
-        """Return the message with this name."""
+        """Return the descriptor of a message."""
         return self._pool.FindMessageTypeByName(name)
 
     def indexes(self, name: str) -> Indexes | None:
@@ -61,9 +61,9 @@ class Protobuf(Format):
         return message_kind(self.descriptor(self.name), Place())
 
     def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
-        """Return rows by message name; the name is empty if a row's indexes can't be read."""
+        """Return rows by message name, which is empty if the indexes are invalid or unknown."""
         rows: dict[str, list[int]] = defaultdict(list)
-        # The first message of its file, as it is mostly written, needs no second look.
+        # Most records have the file's first message: find them without parsing indexes.
         is_first = np.asarray(pc.starts_with(payloads, pattern=_prefix(_FIRST)))
         if is_first.any():
             rows[self._messages[_FIRST]] = np.flatnonzero(is_first).tolist()
@@ -79,14 +79,14 @@ class Protobuf(Format):
         return {name: np.array(own) for name, own in rows.items()}
 
     def decoder(self, writer: "Protobuf") -> Codec:
-        """Read ordinary messages of a batch together, and the others one by one."""
+        """Return a codec that reads ordinary messages together, and others one by one."""
         one_by_one = super().decoder(writer)
         own = writer.indexes(self.name)
         descriptors = writer.descriptor(self.name), self.descriptor(self.name)
         return with_others(columns_of(*descriptors, self.kind, _prefix(own or ())), one_by_one)
 
     def encoder(self, column: T.DataType) -> Codec:
-        """Write ordinary rows together, and the others one by one."""
+        """Return a codec that writes ordinary rows together, and others one by one."""
         one_by_one = super().encoder(column)
         return with_others(rows_of(self.descriptor(self.name), self.kind), one_by_one)
 
@@ -143,7 +143,7 @@ class Protobuf(Format):
 
 
 def _messages(file: Any) -> Iterator[tuple[Indexes, str]]:
-    """Yield indexes and full name of each message, top-level messages first."""
+    """Yield the indexes and full name of each message, top-level messages first."""
     whole = descriptor_pb2.FileDescriptorProto()
     file.CopyToProto(whole)
     level: list[tuple[Indexes, str, Any]] = [
@@ -177,7 +177,7 @@ def _split(payload: bytes) -> tuple[Indexes, bytes]:
 def _missing(message: Any) -> Iterator[str]:
     """Yield the paths of required fields that a message lacks.
 
-    upb's own FindInitializationErrors crashes the process if there are maps of scalar values.
+    upb's own FindInitializationErrors crashes the process if the message has maps of scalars.
     """
     has = type(message).HasField
     for field in type(message).DESCRIPTOR.fields:

@@ -1,8 +1,7 @@
-"""Protobuf messages as columns, all of a batch together: ordinary schemas and messages.
+"""Reads all Protobuf messages of a batch into columns at once, if schema and message are ordinary.
 
-Messages mostly have their fields in the order of field numbers, each field once. Every message
-that has them otherwise, and every message in doubt, is left to upb, which reads messages one by
-one; `protobuf` words their errors.
+Most messages have each field once, in the order of field numbers. All other messages, and any
+doubtful ones, are left to upb, which reads messages one by one; `protobuf` words their errors.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,17 +28,17 @@ from spark_eos.schemas.protobuf_wire import (
     wire_type,
 )
 
-# Levels of messages: upb reads no more than 100.
+# Maximum nesting of messages; upb's own limit is 100.
 _DEEPEST: Final = 50
-# Bytes of message indexes that are compared.
+# Maximum length of message indexes, because `Cursor.follows` compares at most eight bytes.
 _LONGEST_PREFIX: Final = 8
 
 Field = Callable[[Cursor], tuple[pa.Array, np.ndarray]]
-"""Reads a field, and says which messages have it; the others have its default, or null."""
+"""Reads a field, as its default or null if absent; also returns a mask of where it is present."""
 
 
 def columns_of(writer: Any, reader: Any, kind: Kind, prefix: bytes) -> Together | None:
-    """Return a function from payloads to a column; None for messages that are not read here.
+    """Return a function that reads payloads into a column, or None if the schemas are refused.
 
     ``writer`` and ``reader`` are descriptors; ``prefix`` is the message's indexes.
     """
@@ -77,7 +76,7 @@ def _fields(
     writer: Any, reader: Any, kinds: Mapping[str, Kind], level: int
 ) -> Callable[[Cursor], dict[str, pa.Array]]:
     """Return a function that reads whole messages, each field as a column."""
-    # upb knows extensions, by numbers that may be another schema's fields.
+    # upb reads extensions, whose numbers may be those of fields in the writer's schema.
     if reader.is_extendable or level > _DEEPEST:
         raise OneByOne
     written, own = writer.fields_by_number, reader.fields_by_number
@@ -99,7 +98,7 @@ def _fields(
             columns[name], found = read(cursor)
             if group is not None:
                 if group in groups:
-                    # Of two members, the last in the message counts.
+                    # If a message has two members of a oneof, the last one counts: leave it to upb.
                     cursor.refuse(groups[group] & found)
                     found = found | groups[group]
                 groups[group] = found
@@ -110,7 +109,7 @@ def _fields(
 
 
 def _skipped(field: Any) -> Field:
-    """Return a function that passes over a field that only the writer has."""
+    """Return a function that skips a field that only the writer's schema has."""
     wire = LEN if field.is_packed else wire_type(field)
 
     def read(cursor: Cursor) -> tuple[pa.Array, np.ndarray]:
@@ -164,7 +163,7 @@ def _default(field: Any, kind: Kind) -> pa.Scalar:
 def _elements(
     writer: Any, kind: Kind, values: Callable[[Cursor], list[pa.Array]], wire: int
 ) -> Field:
-    """Return a function that reads a repeated field; other rows have none of its elements."""
+    """Return a function that reads a repeated field, which is empty in messages without it."""
     elements, prefix = (packed, LEN) if writer.is_packed and wire != LEN else (unpacked, wire)
     own = tag(writer.number, prefix)
 
@@ -177,7 +176,7 @@ def _elements(
 
 
 def _entry(writer: Any, field: Any, kind: Map, level: int) -> Callable[[Cursor], list[pa.Array]]:
-    """Return a function that reads a map's entries, which have both a key and a value."""
+    """Return a function that reads a map's entries, and refuses those without key or value."""
     parts = []
     for name, own in (("key", kind.key), ("value", kind.value)):
         reader = field.message_type.fields_by_name[name]
@@ -189,14 +188,14 @@ def _entry(writer: Any, field: Any, kind: Map, level: int) -> Callable[[Cursor],
         (keys, has_key), (values, has_value) = (part(cursor) for part in parts)
         cursor.refuse(~(has_key & has_value))
         cursor.finish()
-        # A map has no null as a key: only rows that are refused have them here.
+        # Arrow allows no null keys. Only refused rows have any.
         return [keys.fill_null(no_key) if keys.null_count else keys, values]
 
     return read
 
 
 def _value(writer: Any, reader: Any, kind: Kind, level: int) -> Read:
-    """Return a function that reads a single value, or the whole of what has a length."""
+    """Return a function that reads a number, or the cursor's remaining bytes as another type."""
     if isinstance(kind, Message):
         return _message(writer.message_type, reader.message_type, kind, level + 1)
     if isinstance(kind, Time):
@@ -218,7 +217,7 @@ def _leaf(type_: int, kind: Any) -> Read:
 
     def names(cursor: Cursor) -> pa.Array:
         values = number(cursor)
-        # An enum that is closed sets other numbers aside.
+        # upb treats unknown numbers of a closed enum as unknown fields.
         cursor.refuse(~np.isin(values, known))
         return kind.array(values)
 

@@ -25,7 +25,7 @@ from spark_eos.schemas.formats import Schema
 
 _OWN: Final = "spark_eos_schema.proto"
 _IMPORT: Final = re.compile(r"""import\s+(?:public\s+|weak\s+)?["']([^"']+)["']""")
-# Files that serializers don't register, since readers have them.
+# Files that serializers don't register, since all readers have them.
 _COMMON: Final = re.compile(r"(google/(?:protobuf|type)|confluent)/(?:\w+/)*\w+\.proto")
 _CONFLUENT: Final = "confluent_kafka.schema_registry."
 _PROTOC: Final = "grpc_tools.protoc"
@@ -42,7 +42,7 @@ def file_of(schema: Schema) -> Any:
     return _file(schema.text, schema.references)
 
 
-# Cached for all messages of a schema, since protoc takes a good part of a second.
+# Cached for all messages of a schema, because protoc takes a good part of a second.
 @lru_cache(maxsize=1000)
 def _file(text: str, references: tuple[tuple[str, str], ...]) -> Any:
     parts = {name: other for name, other in references if not _COMMON.fullmatch(name)}
@@ -68,7 +68,7 @@ def _unusable(error: object) -> SchemaError:
 
 
 def _compiled(name: str, text: str) -> File | None:
-    """Return the file in base64, as registered by Confluent's Python serializer; None for text."""
+    """Return a file in base64, as Confluent's Python serializer registers it; None for text."""
     try:
         file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
@@ -78,7 +78,7 @@ def _compiled(name: str, text: str) -> File | None:
 
 
 def _add_common(name: str, files: dict[str, File]) -> None:
-    """Add a file that readers have, and the files that it imports."""
+    """Add one of the files that all readers have, and the files that it imports."""
     if name in files or not _COMMON.fullmatch(name):
         return
     package = name.removesuffix(".proto").replace("/", ".") + "_pb2"
@@ -87,7 +87,7 @@ def _add_common(name: str, files: dict[str, File]) -> None:
             _CONFLUENT + package if name.startswith("confluent") else package
         )
     except ImportError:
-        return  # protoc reports who imports it.
+        return  # protoc reports which file imports it.
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)
     for other in file.dependency:
@@ -96,7 +96,7 @@ def _add_common(name: str, files: dict[str, File]) -> None:
 
 
 def _add(name: str, files: Mapping[str, File], pool: Any, added: dict[str, bool], by: str) -> None:
-    """Add a file to a pool after its imports; ``added``: False while a file's imports are added."""
+    """Add a file to a pool after its imports; it is False in ``added`` while they are added."""
     if name in added:
         if not added[name]:
             raise _unusable(f"{name} imports itself")
@@ -118,7 +118,7 @@ def _by_protoc(texts: Mapping[str, str], compiled: Mapping[str, File]) -> dict[s
             "spark-eos[schemas], on Spark's executors too"
         )
     with tempfile.TemporaryDirectory(prefix="spark-eos-protoc-") as directory:
-        # Registries choose the files' names, so keep them where Python doesn't import from.
+        # Registries choose the files' names, so keep the files where Python doesn't import from.
         root = Path(directory, "files")
         for name, text in texts.items():
             parts = PurePosixPath(name)
@@ -139,14 +139,13 @@ def _by_protoc(texts: Mapping[str, str], compiled: Mapping[str, File]) -> dict[s
         known.write_bytes(every.SerializeToString())
         command = [sys.executable, "-m", _PROTOC, f"-I{root}", "--include_imports"]
         command += [f"--descriptor_set_in={known}"] if compiled else []
-        # Find packages where this process does, as set up by Spark.
+        # Let protoc find packages where this process does: Spark has set up its path.
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command += [f"--descriptor_set_out={made}", _OWN]
         try:
             done = finished(command, _SECONDS, cwd=directory, env=env)
         except subprocess.TimeoutExpired:
             raise ConfigurationError(f"{_PROTOC} has not ended within {_SECONDS} s") from None
-        # protoc writes errors to its standard error.
         if done.returncode:
             errors = done.stderr.strip().replace(_OWN, "the schema")[-1000:]
             if done.returncode == 1 and errors and "Traceback" not in errors:

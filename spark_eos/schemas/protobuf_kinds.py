@@ -1,4 +1,4 @@
-"""Converts Protobuf's types to columns and back: messages and the single values in them."""
+"""Converts Protobuf values to columns and back: messages, and the single values in them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _NUMBER: Final = re.compile(r"-?\d+")
 
 
 def check_known(messages: Sequence[Any]) -> None:
-    """Raise ValueError for a field with a value of another type, which Protobuf sets aside."""
+    """Raise ValueError if a field has a value of another type, which Protobuf keeps as unknown."""
     aside = map(len, map(UnknownFieldSet, filter(None, messages)))
     for message in filter(None, messages) if any(aside) else ():
         for unknown in UnknownFieldSet(message):
@@ -71,7 +71,7 @@ class Enum(Kind):
 
     def __init__(self, descriptor: Any) -> None:
         super().__init__(T.StringType(), pa.int32())
-        # The first alias counts.
+        # If several names have the same number, the first one counts.
         self.names = {value.number: value.name for value in reversed(descriptor.values)}
         self.numbers = {value.name: value.number for value in descriptor.values}
         self._closed = descriptor.is_closed
@@ -93,7 +93,7 @@ class Enum(Kind):
 
 
 class Time(Kind):
-    """google.protobuf.Timestamp or Duration; fractions of a microsecond are cut off."""
+    """google.protobuf.Timestamp or Duration; fractions of a microsecond are truncated."""
 
     def __init__(self, spark: T.DataType, make: Any, limits: tuple[int, int]) -> None:
         super().__init__(spark, pa.int64())
@@ -134,7 +134,7 @@ class Time(Kind):
     def parts(self, micros: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         seconds, rest = np.divmod(micros, _MICROS)
         if isinstance(self.spark, T.DayTimeIntervalType):
-            # Both must have the same sign.
+            # Both parts of a duration must have the same sign.
             shifted = (seconds < 0) & (rest != 0)
             seconds, rest = seconds + shifted, rest - shifted * _MICROS
         return seconds, rest * 1_000
@@ -160,7 +160,7 @@ class Wrapper(Kind):
 
 
 class Message(Record):
-    """A message as a struct; ``groups``: the names of the fields in each oneof."""
+    """A message as a struct; ``groups`` are the names of the fields in each oneof."""
 
     def __init__(
         self, make: Any, fields: Sequence[tuple[Any, Kind]], groups: Sequence[Sequence[str]]

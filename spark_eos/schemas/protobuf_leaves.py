@@ -1,4 +1,4 @@
-"""Columns of Protobuf's types without messages in them, as parts of messages."""
+"""Writes columns of simple Protobuf types, which contain no messages, as parts of messages."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -24,17 +24,17 @@ class Style(NamedTuple):
     """How a field's values are written."""
 
     prefix: bytes  # the field's tag; empty for a packed field's elements
-    is_implicit: bool = False  # whether the default is left out
+    is_implicit: bool = False  # whether a default value is omitted
 
     def begin(self, sheet: Sheet, present: np.ndarray) -> None:
-        """Write the tag where a value follows."""
+        """Write the tag in rows where a value follows."""
         if self.prefix:
             word = np.full(len(sheet), int.from_bytes(self.prefix, "little"), np.uint64)
             sheet.put(word, present * len(self.prefix))
 
 
 def leaf(field: Any, kind: Kind, style: Style) -> Write:
-    """Return a function that writes a type without messages in it."""
+    """Return a function that writes a type that contains no messages."""
     if field.type in {F.TYPE_STRING, F.TYPE_BYTES}:
         return _texts(style, is_text=field.type == F.TYPE_STRING)
     size = SIZES.get(wire_type(field))
@@ -67,22 +67,22 @@ def _texts(style: Style, *, is_text: bool) -> Write:
 
 
 def add_content(sheet: Sheet, style: Style, content: pa.Array, present: np.ndarray) -> None:
-    """Write what has a length, and is empty where it is not present."""
+    """Write content after its length; it must be empty where it is not present."""
     style.begin(sheet, present)
     sheet.varint(sizes_of(content).astype(np.uint64), present)
     sheet.add(content)
 
 
 Raw = Callable[[Sheet, pa.Array, np.ndarray], Any]
-"""Makes integers without a sign, as they are on the wire; for a null, any."""
+"""Converts values to unsigned integers, as on the wire; a null becomes an arbitrary one."""
 
 
 def raw_of(type_: int, kind: Kind) -> Raw:
-    """Return a function that makes numbers of a field's type what they are on the wire."""
+    """Return a function that converts a field's values to the numbers on the wire."""
     if isinstance(kind, Enum):
         return _enum(kind)
     if type_ == F.TYPE_BOOL:
-        # A null is no value of the wire, so it does not matter what is written for it.
+        # Nulls are never written, so their value does not matter.
         return lambda _sheet, array, _present: np.asarray(array.fill_null(False)).astype(np.uint64)  # noqa: FBT003
     if type_ in _FLOATING:
         return _double if type_ == F.TYPE_DOUBLE else _float

@@ -1,4 +1,4 @@
-"""Columns of maps as Protobuf's entries, in the order of upb."""
+"""Writes columns of maps as Protobuf's map entries, in upb's order."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,7 +16,7 @@ from spark_eos.schemas.protobuf_leaves import Style, add_content, raw_of
 from spark_eos.schemas.protobuf_wire import LEN, tag, wire_type
 from spark_eos.schemas.sheet import Sheet
 
-# Keys that tell upb's order from others.
+# Keys that distinguish upb's order from other orders.
 _TEXTS: Final = ["", "b", "a", "ab", "aa", "aab", "\0", "a\0", "\u00e9", "zzzz"]
 _INTEGERS: Final = [5, 0, 300, 2, 128, 1, 2**31 - 1]
 _NEGATIVE: Final = [-1, -5, -(2**31)]
@@ -26,7 +26,7 @@ _SIGNED: Final = {
 }
 
 Value = Callable[[Any, Any, Style], Write]
-"""Makes a function that writes a field's values, of a kind."""
+"""Makes a function that writes a field's values, given its descriptor, kind and style."""
 
 
 def map_entries(field: Any, kind: Map, value: Value) -> Write:
@@ -44,7 +44,7 @@ def map_entries(field: Any, kind: Map, value: Value) -> Write:
         sheet.refuse(present & ~valid)
         offsets = np.asarray(array.offsets).astype(np.int64)
         counts = np.diff(offsets)
-        # Entries below a null.
+        # Refuse rows in which a null map has entries.
         sheet.refuse((counts > 0) & ~valid)
         first, last = offsets[0], offsets[-1]
         columns = [array.keys[first:last], array.items[first:last]]
@@ -64,15 +64,15 @@ def map_entries(field: Any, kind: Map, value: Value) -> Write:
 
 
 def _by_text(maps: np.ndarray, keys: pa.Array) -> pa.Array:
-    """Return entries' places by maps and keys: a key follows those that it is the beginning of."""
-    # No text has this byte, which is the greatest.
+    """Return the order of entries by map and key; a key follows longer keys that begin with it."""
+    # This byte is greater than any byte in a text.
     ended = pc.binary_join_element_wise(keys.cast(pa.binary()), b"\xff", b"")
     table = pa.table({"map": maps, "key": ended})
     return pc.sort_indices(table, [("map", "ascending"), ("key", "ascending")])
 
 
 def _by_number(field: Any, kind: Map) -> Callable[[np.ndarray, pa.Array], pa.Array]:
-    """Likewise: the greatest key comes first, and negative ones are greater than others."""
+    """Return a function like `_by_text` for numbers: the greatest first, compared as unsigned."""
     to_raw = raw_of(field.type, kind.key)
 
     def order(maps: np.ndarray, keys: pa.Array) -> pa.Array:
@@ -86,7 +86,7 @@ def _by_number(field: Any, kind: Map) -> Callable[[np.ndarray, pa.Array], pa.Arr
 
 
 def _check_order(field: Any, kind: Map, write: Write) -> None:
-    """Refuse maps if this version of upb has another order, which Protobuf leaves open."""
+    """Raise OneByOne if this version of upb has another order: Protobuf doesn't specify any."""
     key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
     keys: list[Any] = [*_INTEGERS, *(_NEGATIVE if key.type in _SIGNED else ())]
     if key.type in {F.TYPE_STRING, F.TYPE_BOOL}:

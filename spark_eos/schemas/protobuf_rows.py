@@ -1,6 +1,6 @@
-"""Columns as Protobuf messages, all rows of a batch together.
+"""Writes all rows of a batch as Protobuf messages at once, for ordinary schemas and rows.
 
-As in `protobuf_columns`, every row in doubt is left to upb, which also says what is wrong with it.
+As in `protobuf_columns`, doubtful rows are left to upb, which also reports their errors.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _DEEPEST: Final = 50
 
 
 def rows_of(descriptor: Any, kind: Kind) -> Together | None:
-    """Return a function from a column to payloads; None for messages that are not written here."""
+    """Return a function that writes a column as payloads, or None if the schema is refused."""
     try:
         write = _fields(descriptor, kind.fields, 0)
     except Exception:  # noqa: BLE001 - OneByOne, or one of Protobuf's own types with other fields
@@ -75,7 +75,7 @@ def _field(field: Any, kind: Kind, level: int) -> Write:
 
 
 def _value(field: Any, kind: Kind, style: Style, level: int) -> Write:
-    """Return a function that writes single values, and refuses nulls that may not be."""
+    """Return a function that writes single values, and refuses nulls that aren't allowed."""
     if isinstance(kind, Message):
         write = _message(style, _fields(field.message_type, kind.fields, level + 1))
     elif isinstance(kind, Time):

@@ -20,7 +20,7 @@ _WRAPPERS: Final = {
     for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
 }
 _MESSAGES: Final = {F.TYPE_MESSAGE, F.TYPE_GROUP}
-# Types that can be read as other types, in which the same values have the same bytes.
+# The types that each type can be read as, because equal values have equal bytes.
 _WIDER: Final[dict[int, set[int]]] = {
     F.TYPE_INT32: {F.TYPE_INT64, F.TYPE_ENUM},
     F.TYPE_UINT32: {F.TYPE_INT64, F.TYPE_UINT64},
@@ -38,7 +38,7 @@ _NAMES: Final = {
 
 
 def message_kind(descriptor: Any, place: Place) -> Message:
-    """Return the column for a message; refuse messages that contain themselves."""
+    """Return a message's kind; raise SchemaError if the message contains itself."""
     inner = place.inside(descriptor.full_name, f"message {descriptor.full_name}")
     make = message_factory.GetMessageClass(descriptor)
     fields = [(field, _field_kind(field, inner.field(field.name))) for field in descriptor.fields]
@@ -79,7 +79,7 @@ def _value_kind(field: Any, place: Place) -> Kind:
 def check_readable(
     writer: Any, reader: Any, path: str = "", seen: set[tuple[str, str]] | None = None
 ) -> None:
-    """Refuse a writer's message if the reader's would lose fields or read other values."""
+    """Raise SchemaError if the reader's message would lose fields or read wrong values."""
     pair, seen = (writer.full_name, reader.full_name), set() if seen is None else seen
     if pair in seen:
         return
@@ -104,7 +104,7 @@ def check_readable(
 
 
 def _check_oneof(writer: Any, oneof: Any, path: str) -> None:
-    """Refuse fields that may all have values, if a oneof would keep only the last."""
+    """Refuse fields that can all have values if the reader's oneof would keep only the last."""
     numbers = [member.number for member in oneof.fields if member.number in writer.fields_by_number]
     fields = [writer.fields_by_number[number] for number in numbers]
     homes = {member.containing_oneof and member.containing_oneof.name for member in fields}

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, one field of all messages of a batch at a time."""
+"""Reads Protobuf's wire format: one field of every message in a batch at a time."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,7 +19,7 @@ _WIRE_TYPES: Final = {
     **dict.fromkeys((F.TYPE_STRING, F.TYPE_BYTES, F.TYPE_MESSAGE), LEN),
 }
 SIZES: Final = {I64: 8, I32: 4}
-# NumPy's types of numbers of fixed length, which are as Arrow has them except for fixed32.
+# NumPy's types of fixed-length numbers. Arrow uses the same types, except for fixed32.
 _CODES: Final = {
     F.TYPE_FIXED64: "<u8",
     F.TYPE_SFIXED64: "<i8",
@@ -28,21 +28,21 @@ _CODES: Final = {
     F.TYPE_SFIXED32: "<i4",
     F.TYPE_FLOAT: "<f4",
 }
-# Elements are found one after the other, each in all messages. After so many elements, upb is
-# faster for fewer lists than this.
+# The first elements of all lists are found together, then all second elements, and so on. After
+# this many elements, upb is faster if fewer than this many lists go on.
 _MANY_ELEMENTS: Final = 16
 _FEW_LISTS: Final = 100
 
 
 def wire_type(field: Any) -> int:
-    """Return the wire type of a field's single values; groups have none here."""
+    """Return the wire type of a field's single values; raise OneByOne for a group."""
     if field.type == F.TYPE_GROUP:
         raise OneByOne
     return _WIRE_TYPES.get(field.type, VARINT)
 
 
 def tag(number: int, wire: int) -> bytes:
-    """Return the bytes that precede a value."""
+    """Return the tag that precedes a field's value."""
     rest = number << 3 | wire
     content = []
     while rest > 0x7F:
@@ -52,7 +52,7 @@ def tag(number: int, wire: int) -> bytes:
 
 
 def check_time(descriptor: Any) -> None:
-    """Refuse another message that is called google.protobuf.Timestamp or Duration."""
+    """Refuse a message that is only named like google.protobuf.Timestamp or Duration."""
     own = [(field.name, field.number, field.type) for field in descriptor.fields]
     if own != [("seconds", 1, F.TYPE_INT64), ("nanos", 2, F.TYPE_INT32)]:
         raise OneByOne
@@ -60,7 +60,7 @@ def check_time(descriptor: Any) -> None:
 
 
 def check_wrapper(descriptor: Any) -> None:
-    """Refuse another message that is called as one of google.protobuf's wrappers."""
+    """Refuse a message that is only named like one of google.protobuf's wrappers."""
     if [field.name for field in descriptor.fields] != ["value"]:
         raise OneByOne
     _check_implicit(descriptor)
@@ -72,7 +72,7 @@ def _check_implicit(descriptor: Any) -> None:
 
 
 def skip(cursor: Cursor, wire: int) -> None:
-    """Pass over one value of a wire type."""
+    """Skip one value of a wire type."""
     if wire == VARINT:
         cursor.varint()
     elif wire == LEN:
@@ -82,9 +82,9 @@ def skip(cursor: Cursor, wire: int) -> None:
 
 
 def numbers(kind: int) -> Callable[[Cursor], Any]:
-    """Return a function that reads a number of a field's type, as Arrow has it before a cast.
+    """Return a function that reads a number of a field's type; a cast makes it the column's type.
 
-    It refuses integers that other types have: Protobuf would cut them off.
+    The function refuses integers beyond the type's range, which Protobuf would truncate.
     """
     if kind in _CODES:
         return lambda cursor: _fixed(cursor.number(_CODES[kind]), kind)
@@ -118,13 +118,13 @@ def _fixed(values: np.ndarray, kind: int) -> Any:
 
 
 def quiet(values: np.ndarray) -> Any:
-    """Return floats as Python makes them of doubles: no NaN signals any longer."""
+    """Return floats converted from doubles, as in Python, so that no NaN is signaling."""
     with np.errstate(invalid="ignore"):
         return values.astype(np.float64).astype(np.float32)
 
 
 def unpacked(cursor: Cursor, own: bytes, wire: int) -> tuple[np.ndarray, Cursor]:
-    """Return how many elements with this tag are next in each message, and where they begin."""
+    """Return how many elements with a tag are next in each message, and a cursor at them."""
     left = np.arange(len(cursor))
     some = cursor.some(left)
     found: list[np.ndarray] = []
@@ -152,7 +152,7 @@ def unpacked(cursor: Cursor, own: bytes, wire: int) -> tuple[np.ndarray, Cursor]
 def _in_order(
     cursor: Cursor, found: list[np.ndarray], parts: list[Cursor]
 ) -> tuple[np.ndarray, Cursor]:
-    """Return the first, second and further elements in the order of their messages."""
+    """Return each message's number of elements, and a cursor at them, in order of messages."""
     if not found:
         return np.zeros(len(cursor), np.int64), cursor.some(np.zeros(0, np.int64))
     places = np.concatenate(found)
@@ -166,7 +166,7 @@ def _in_order(
 
 
 def packed(cursor: Cursor, own: bytes, wire: int) -> tuple[np.ndarray, Cursor]:
-    """Return how many elements follow this tag in each message, and where they begin."""
+    """Return how many elements follow a tag in each message, and a cursor at them."""
     chosen = np.flatnonzero(cursor.follows(own))
     some = cursor.some(chosen)
     some.move(len(own))
@@ -189,7 +189,7 @@ def _varints(span: Cursor) -> tuple[np.ndarray, np.ndarray]:
     counts = np.diff(before[offsets])
     lasts = np.flatnonzero(is_last)
     begins = np.concatenate([np.zeros(1, np.int64), lasts[:-1] + 1])[: len(lasts)]
-    # Bytes of an integer that does not end, which is refused, are not the next message's.
+    # A message that ends within an integer is refused. Its bytes don't belong to the next one.
     return counts, np.maximum(places[begins], np.repeat(span.at, counts))
 
 
@@ -204,7 +204,7 @@ def _fixed_size(size: int) -> Callable[[Cursor], tuple[np.ndarray, np.ndarray]]:
 
 
 def _places(begins: np.ndarray, counts: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return so many places from each beginning on, and the offsets of the first ones."""
+    """Return ``counts`` places from each beginning on, and the offsets of the first ones."""
     offsets = offsets_of(counts)
     numbers = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
     return np.repeat(begins, counts) + step * numbers, offsets

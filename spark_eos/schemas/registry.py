@@ -102,8 +102,8 @@ class SchemaRegistry:
             schema: The text of the reader's schema, instead of the subject's; a dict by name if
                 there are several. If ``subject`` is given too, ids are looked up in its context.
             version: The subject's version: a number, or ``latest``. By default, the pinned version
-                or, without one, the latest. It is fixed by this call: a running query's columns do
-                not change.
+                or, without one, the latest. This call fixes the version: a running query's columns
+                do not change.
             kind: The format of ``schema``: ``AVRO``, ``PROTOBUF`` or ``JSON``.
             message: The full name of the Protobuf message, by default the schema's first; a dict by
                 name if there are several subjects.
@@ -123,8 +123,8 @@ class SchemaRegistry:
 
         Raises:
             SchemaError: There is no such subject or version, or Spark has no type for a field.
-            RegistryError: The registry can't be reached, or refuses. Tasks raise it too; it is
-                never the fault of a record.
+            RegistryError: The registry can't be reached, or refuses the request. Tasks raise it
+            too; a record is never the cause.
             CheckpointError: The ``pinned`` version can't be read, or is from another registry.
             ConfigurationError: An argument can't be used.
 
@@ -182,7 +182,7 @@ class SchemaRegistry:
     ) -> DataFrame:
         """Replace a column with binary records of a subject's schema, including the schema's id.
 
-        The column has the fields of the schema, in any order; fields with a default may be missing.
+        The column has the schema's fields, in any order; fields with a default may be missing.
         A null stays null, which makes a tombstone.
 
         Args:
@@ -208,7 +208,7 @@ class SchemaRegistry:
         Raises:
             SchemaError: There is no such subject, version or schema; the subject refuses the
                 schema; or the column's type does not fit the schema.
-            RegistryError: The registry can't be reached, or refuses.
+            RegistryError: The registry can't be reached, or refuses the request.
             CheckpointError: As in `decode`.
             ConfigurationError: An argument can't be used.
 
@@ -349,7 +349,7 @@ def _scope(subjects: Collection[str]) -> str | None:
 
 
 def _member(name: str | None, schema: Schema, message: str | Mapping[str, str] | None) -> Member:
-    """Return a part of a column, in which all records are of the same message type."""
+    """Return a column's member, whose records all have the same full name."""
     if isinstance(message, Mapping):
         message = message.get(name or "")
     schema = replace(schema, message=message)

@@ -1,4 +1,4 @@
-"""Settings of a registry's client; keeps the secrets in them out of messages."""
+"""Settings of a registry's client; keeps their secrets out of messages."""
 
 import contextlib
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class RegistrySettings:
         self._values = values
 
     def client(self) -> Any:
-        """Return a client of the registry, which the caller has to close."""
+        """Return a client of the registry, which the caller must close."""
         return imported("confluent_kafka.schema_registry").SchemaRegistryClient(self._values)
 
     def clean(self, error: object) -> str:
@@ -63,7 +63,7 @@ class RegistrySettings:
         return text
 
     def _addressed(self, urls: str, given: Any) -> dict[str, Any]:
-        """Return the settings in the registry's addresses, which are separated by commas."""
+        """Return the settings in the registry's comma-separated addresses, such as a user name."""
         split = [without_user_info(url, "schema registry: url") for url in urls.split(",")]
         secrets = {user_info for _, user_info in split if user_info}
         if (given and secrets) or len(secrets) > 1:

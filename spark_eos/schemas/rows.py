@@ -80,7 +80,7 @@ class _Mapping:
 
 
 class Decoding(_Mapping):
-    """Replaces a binary column with its decoded records; ``whole``: all columns of the result."""
+    """Replaces a binary column with its decoded records; ``whole`` has the result's columns."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Decoding(_Mapping):
         for group, record in self._by_record(framed_values.groups, schemas):
             schema = schemas[group.key]
             if schema is None:
-                # Not cached: the next batch asks again.
+                # Don't cache the failure: the next batch asks again.
                 url = self._client.url
                 text = f"schema id {group.key} is not known to the registry {url}"
                 errors |= dict.fromkeys(group.rows.tolist(), text)
@@ -130,7 +130,7 @@ class Decoding(_Mapping):
             try:
                 names = schema and format_of(schema).records(group.payloads)
             except SchemaError:
-                names = None  # Making the decoder fails as well, which reports the error.
+                names = None  # `_decoder` fails as well, and reports the error.
             for record, rows in (names or {}).items():
                 payloads = group.payloads.take(pa.array(rows))
                 yield Group(group.key, group.rows[rows], payloads), record

@@ -32,31 +32,31 @@ class Sheet:
         self.rows = rows
         self.bad = bad
         self._pieces: list[pa.Array] = []
-        # Words, and how many of their first bytes count.
+        # Words, and how many of their first bytes are used.
         self._words: list[tuple[np.ndarray, np.ndarray]] = []
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def refuse(self, bad: np.ndarray) -> None:
-        """Leave rows to be written one by one."""
+        """Mark the rows of a mask to be written one by one."""
         if bad.any():
             self.bad[self.rows[bad]] = True
 
     def refuse_some(self, places: np.ndarray) -> None:
-        """Leave rows, by their places, to be written one by one."""
+        """Mark rows, given by their places, to be written one by one."""
         self.bad[self.rows[places]] = True
 
     def put(self, words: np.ndarray, sizes: Any) -> None:
-        """Add the first bytes of numbers, least significant first; ``sizes`` are up to eight."""
+        """Add the first ``sizes`` bytes (at most eight) of numbers, least significant first."""
         self._words.append((words.astype(np.uint64), sizes))
 
     def long(self, values: np.ndarray, present: np.ndarray) -> None:
-        """Add integers of variable length where they are present, in zigzag coding."""
+        """Add variable-length integers, in zigzag encoding, where they are present."""
         self.varint(zigzag(values.astype(np.int64)), present)
 
     def varint(self, raw: np.ndarray, present: np.ndarray) -> None:
-        """Add unsigned integers of variable length where they are present."""
+        """Add unsigned variable-length integers where they are present."""
         sizes = np.ones(len(raw), np.int64)
         for bits in range(7, 64, 7):
             longer = raw >= np.uint64(1 << bits)
@@ -77,7 +77,7 @@ class Sheet:
         self.put(words, sizes * present)
 
     def add(self, texts: pa.Array) -> None:
-        """Add bytes; a null has none."""
+        """Add bytes; a null adds none."""
         self._flush()
         texts = texts.cast(pa.binary())
         self._pieces.append(texts.fill_null(b"") if texts.null_count else texts)
@@ -102,7 +102,7 @@ class Sheet:
     def _flush(self) -> None:
         if not self._words:
             return
-        # Write whole words: each word overwrites the bytes of the previous word that don't count.
+        # Write whole words: each word overwrites the unused bytes of the previous word.
         width = _WORD * (len(self._words) + 1)
         if width * len(self) > _MOST:
             raise OverflowError
@@ -118,7 +118,7 @@ class Sheet:
 
 
 def zigzag(values: np.ndarray) -> np.ndarray:
-    """Return integers whose lowest bit is their sign."""
+    """Encode integers in zigzag encoding: the lowest bit is the sign."""
     raw: np.ndarray = ((values << 1) ^ (values >> 63)).view(np.uint64)
     return raw
 
