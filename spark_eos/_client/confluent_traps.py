@@ -12,8 +12,8 @@ UNREADABLE: Final = "headers, since one is null, or a name is not UTF-8 or has U
 
 _UNREADABLE: Final[list[Header]] = []
 # If a name is unreadable, confluent-kafka returns a list with gaps and leaves the exception set.
-# Python notices this in calls that go through C, such as methodcaller's. In a direct call, Python
-# stops noticing after the line has run several times, and the exception surfaces somewhere else.
+# Python detects the exception in calls that go through C, such as methodcaller's. In direct calls,
+# Python stops detecting it once the line has run several times, and it surfaces somewhere else.
 _headers: Final = methodcaller(Message.headers.__name__)
 
 

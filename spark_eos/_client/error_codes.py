@@ -50,7 +50,7 @@ class Code(enum.IntEnum):
 class Verdict(enum.IntEnum):
     """How to react to a TxnOffsetCommit error code; the greatest of several verdicts counts.
 
-    A task aborts its transaction for each verdict from REJECTED on.
+    A task aborts its transaction if the verdict is REJECTED or greater.
     """
 
     ACCEPTED = 0
@@ -95,7 +95,7 @@ RETRIED: Final = frozenset(code for code, verdict in _VERDICTS.items() if verdic
 
 
 def verdict(codes: Iterable[int]) -> Verdict:
-    """Judge all codes in an answer together: a partial failure must abort the transaction."""
+    """Return one verdict on all codes in an answer: a partial failure must abort."""
     # An unknown code, or no code at all, never counts as success.
     return max((_VERDICTS.get(code, Verdict.REFUSED) for code in codes), default=Verdict.REFUSED)  # type: ignore[call-overload]
 

@@ -21,7 +21,7 @@ _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[0-7]{1,2}|.)")
 
 
 class JaasError(PrintableError, ValueError):
-    """A line is not a JAAS configuration; the message says where, without quoting the line."""
+    """A line is not a JAAS configuration; the message says why, without quoting the line."""
 
 
 @dataclass(frozen=True)

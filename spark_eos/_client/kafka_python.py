@@ -171,8 +171,8 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
     def reach(self, seconds: float) -> None:
         """Ask the bootstrap servers for the cluster's brokers until one of them answers."""
         self.bootstrap(timeout_ms=max(1, int(seconds * 1000)))
-        # Otherwise later connections would be limited to the API versions of this first broker,
-        # which may not have been upgraded yet.
+        # Forget the API versions of this first broker, which may not have been upgraded yet:
+        # kafka-python would limit later connections to them.
         self.broker_version_data = None
 
     async def meet(self, timeout_ms: float) -> None:
@@ -205,7 +205,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         self.check()
         known = self._conns.get(node_id)
         if "timeout_ms" in named and len(self.cluster.bootstrap_brokers()) > 1:
-            # Otherwise kafka-python would spend the whole time limit on one silent server.
+            # By default, kafka-python would spend the whole time limit on one silent server.
             named["timeout_ms"] = min(named["timeout_ms"], _FIRST_MS)
         connection = super().get_connection(node_id, *arguments, **named)
         if connection is not known:
@@ -221,8 +221,8 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
 
     def least_loaded_node(self, avoided: int | None = None) -> Any:
         """Choose a broker for a request that any broker can answer, preferably a connected one."""
-        # kafka-python prefers opening a connection to using a busy one. If that broker is down but
-        # still in the metadata, the client waits for many seconds.
+        # kafka-python prefers a new connection to a busy one. If the new connection's broker is
+        # down but still in the metadata, the client waits for many seconds.
         known = [broker.node_id for broker in self.cluster.brokers()]
         nodes = [node for node in known if node != avoided] or known
         connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
@@ -257,7 +257,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
     async def answers(
         self, requests: Iterable[tuple[int, Any]], timeout_ms: int
     ) -> list[Any | None]:
-        """Send requests to nodes in parallel; return None for each answer that is late or fails."""
+        """Send requests to nodes in parallel; return the answers, None for late or failed ones."""
         under_way = [self._sent(node, request, timeout_ms) for node, request in requests]
         until = time.monotonic() + timeout_ms / 1000
         return [await self._or_none(sent, until) for sent in under_way]

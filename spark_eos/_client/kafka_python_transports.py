@@ -60,7 +60,7 @@ async def open_transport(
     socket_options: Iterable[Any],
     timeout_at: float | None,
 ) -> Any:
-    """Return a transport to a host; close each socket that can't connect or fails in TLS."""
+    """Return a transport to a host; close every socket that fails to connect or to set up TLS."""
     connected = await _connect(net, host, port, socket_options, timeout_at)
     transport = (
         _TcpTransport(net, connected, host=host)

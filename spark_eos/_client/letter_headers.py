@@ -71,7 +71,7 @@ class LetterHeaders:
 def write_letter_headers(
     style: str, own: Iterable[Header], error_headers: Mapping[str, bytes]
 ) -> list[Header]:
-    """Return the record's own headers, except names of the style, followed by the explanation."""
+    """Return the record's own headers without the style's names, followed by the explanation."""
     names = STYLES[style]
     known = set(names.values())
     kept = [header for header in own if header[0] not in known]
@@ -82,9 +82,9 @@ def write_letter_headers(
 def read_letter_headers(headers: Iterable[Header]) -> LetterHeaders:
     """Split a dead letter's headers; the inverse of `write_letter_headers`."""
     # The last `reason` header determines the style. The explanation is the unbroken run of headers
-    # of that style around it, in which no name is repeated; all other headers are the record's own.
-    # Without a `reason` header, there is no explanation. If another version wrote the explanation,
-    # it is replaced by a reason that says so.
+    # of that style around the `reason`, in which no name is repeated; all other headers are the
+    # record's own. Without a `reason` header, there is no explanation. If another version wrote the
+    # explanation, it is replaced by a reason that says so.
     given = list(headers)
     last = max((at for at, (name, _) in enumerate(given) if name in _BY_REASON), default=None)
     if last is None:

@@ -1,8 +1,8 @@
 """A transactional producer that hands whole columns of rows to librdkafka's C API."""
 
 # librdkafka reports through events instead of callbacks, so that no Python code runs inside it.
-# Calls don't block other Python threads. Values are not copied: a handle keeps their memory until
-# none of its records is in flight.
+# Calls don't block other Python threads. Values are not copied: a handle keeps their memory alive
+# until none of its records is in flight.
 
 import contextlib
 import ctypes as c
@@ -37,7 +37,7 @@ _MAJOR: Final = 2
 _TEXT: Final = 512
 # Topic name for records that are never sent.
 _OWN: Final = "spark-eos"
-# Principal and extensions of a token that was returned without them.
+# Principal and extensions of a token if the token function returned none.
 _OF_TOKENS: Final[tuple[Any, ...]] = ("", {})
 # Maximum duration of a call in seconds: no events or signals are handled during a call.
 _PIECE: Final = 0.15
@@ -171,7 +171,7 @@ class Handle:
         self._library = _Closed()
 
     def abandon(self) -> None:
-        """Begin to abort the open transaction, if there is one, so that the handle can close."""
+        """Begin aborting the open transaction, if there is one, so that the handle can close."""
         # While librdkafka 2.16 closes, it may start adding a partition to the transaction, and then
         # an assertion crashes the process (txn_req_cnt in rdkafka_txnmgr.c). Once an abort has
         # begun, which takes librdkafka's thread a moment, no more partitions are added.
@@ -213,7 +213,7 @@ class Handle:
     def produce_each(
         self, array: Array, counts: Sequence[int], memory: object
     ) -> tuple[int, KafkaError | None]:
-        """Pass records one by one; ``counts`` lists each record's number of arguments."""
+        """Like `produce_batch`, record by record; ``counts`` are their numbers of arguments."""
         self._memory.append(memory)
         call, handle, at = self._library.produceva, self._handle, array.ctypes.data
         for taken, count in enumerate(counts):
@@ -247,7 +247,7 @@ class Handle:
     # Transactions -----------------------------------------------------------------------------
 
     def connect(self, topic: str, seconds: float) -> None:
-        """Look up a topic to connect the handle; ignore errors."""
+        """Connect the handle to a broker by looking up a topic; ignore errors."""
         pointer = POINTER()
         until = int(seconds * 1000)
         if not self._library.metadata(self._handle, 0, self.topic(topic), c.byref(pointer), until):

@@ -54,7 +54,7 @@ class Security:
 
     @property
     def principal(self) -> str | None:
-        """The client's principal, unless the brokers map names; None if only they know it."""
+        """The client's principal if brokers don't map names; None if only the brokers know it."""
         if self.sasl is not None:
             return f"User:{self.sasl.user}" if self.sasl.user else None
         shown = self.tls is not None and self.tls.certificate is not None

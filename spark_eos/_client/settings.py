@@ -115,12 +115,12 @@ JAVAS_CONSUMER: Final = {javas: ours for ours, javas in _OF_CONSUMERS.items() if
 """Settings of Java's consumers that librdkafka names differently, with librdkafka's names."""
 
 # After each poll, Spark asks for the partition's first and last offsets. At the end of the topic,
-# the next fetch is already waiting on the same connection. With Kafka's defaults, this costs a
-# second in each task that reads to the end, and two requests per 500 records in other tasks.
+# these requests wait behind the next fetch on the same connection. With Kafka's defaults, this
+# costs a second in each task that reads to the end, and two requests per 500 records elsewhere.
 QUICK_SOURCE: Final = ("kafka.fetch.max.wait.ms", "kafka.max.poll.records")
 # Spark keeps the records of each partition's last poll for minutes. Each record takes about 230
-# bytes in addition to its key and value. From 500 partitions on, this limit leaves each poll
-# Kafka's default of 500 records.
+# bytes in addition to its key and value. With 500 or more partitions, each poll gets Kafka's
+# default of 500 records.
 _KEPT_RECORDS: Final = 250_000
 _FEWEST_POLLED, _MOST_POLLED = 500, 5_000
 
@@ -174,7 +174,7 @@ class ClientSettings:
 
     @classmethod
     def of_source(cls, settings: Mapping[str, Any] | None) -> "ClientSettings | None":
-        """Return the settings of the source's cluster; None if it is the target's cluster."""
+        """Return the settings of the source's cluster; None if that is the target's cluster."""
         try:
             return None if settings is None else cls(settings).checked_by_librdkafka()
         except ConfigurationError as error:

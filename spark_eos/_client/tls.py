@@ -23,8 +23,8 @@ NAMES: Final = frozenset(
         "enable.ssl.certificate.verification",
     }
 )
-# Spark redacts options whose name or value contains such a word (spark.redaction.regex), but does
-# not recognize private keys. Text before a PEM is ignored (RFC 7468, section 2).
+# Spark redacts options whose name or value contains a word like this one (spark.redaction.regex),
+# but does not recognize private keys. Text before a PEM is ignored (RFC 7468, section 2).
 _REDACTED_BY_SPARK: Final = "secret\n"
 _TO_PKCS8: Final = "openssl pkcs8 -topk8 -nocrypt -in KEY -out NEW converts it"
 # Object identifier of PBES2 (RFC 8018), which Kafka's Java client can't decrypt on Java 17.

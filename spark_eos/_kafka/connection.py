@@ -151,7 +151,7 @@ class Connections:
 
     def _timeout_ms(self, deadline: Deadline) -> int:
         # The deadline limits when an attempt may start. An attempt that starts at the last moment
-        # still gets the time that a busy broker needs; otherwise its answer would be cut off.
+        # still gets enough time for a busy broker to answer.
         seconds = max(_MIN_TIMEOUT, deadline.remaining())
         return int(min(self._request_timeout, seconds) * 1000)
 
@@ -224,12 +224,12 @@ class Connections:
         deadline: Deadline,
         operation: Operation = Operation.DESCRIBE,
     ) -> int:
-        """Return a coordinator's node id, with a cache; errors name the ACL for ``operation``."""
+        """Return a coordinator's node id, cached if known; errors name the ACL for ``operation``."""
         node = self._coordinators.get((kind, key))
         if node is not None:
             return node
         request = FindCoordinatorRequest(coordinator_keys=[key], key_type=int(kind))
-        # A replaced coordinator that is cut off, and doesn't know it, keeps naming itself.
+        # A coordinator that is cut off, and so doesn't know it was replaced, keeps naming itself.
         avoided = self._forgotten.get((kind, key))
         answer = self.send(request, deadline, avoided=avoided).coordinators[0]
         if answer.error_code in _RETRY_HERE | _RETRY_ELSEWHERE:
@@ -256,7 +256,7 @@ class Connections:
         return deadline.attempts(f"the {kind.name.lower()} coordinator of {key!r}")(find)
 
     def forget_coordinator(self, kind: CoordinatorType, key: str) -> None:
-        """Forget a coordinator, so that another broker is asked for it next time."""
+        """Forget a coordinator, so that the next lookup asks another broker."""
         node = self._coordinators.pop((kind, key), None)
         if node is not None:
             self._forgotten[kind, key] = node

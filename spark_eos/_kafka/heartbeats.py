@@ -105,7 +105,7 @@ def check_membership(connections: Connections, group_id: str, deadline: Deadline
             f"membership of group {group_id!r}", answer.code, [read_group(group_id)]
         )
     if answer.code == Code.UNSUPPORTED_VERSION:
-        # The brokers know the request, or it would not have been sent, but have disabled it.
+        # The brokers know the request (or it would not have been sent), but have disabled it.
         servers = connections.bootstrap_servers
         raise UnsupportedBrokerError(
             f"the brokers at {servers} refuse ConsumerGroupHeartbeat (35 UNSUPPORTED_VERSION): the "

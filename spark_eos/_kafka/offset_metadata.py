@@ -35,13 +35,13 @@ from spark_eos._kafka.stored_text import (
 )
 from spark_eos._kafka.topic_partition import TopicPartition
 
-# Leading digits of the random topic id, enough to distinguish a group's topics.
+# Number of leading digits of a random topic id that are enough to distinguish a group's topics.
 _ID_DIGITS: Final = 8
-# Each topic's id is in the texts of this many topics, or of all topics if there are fewer. The id
-# is forgotten only if all their offsets are lost. A higher number would make texts too long in a
-# group with many topics.
+# Each topic's id is in the texts of this many topics, or of all topics if there are fewer. A group
+# forgets the id only if it loses the offsets of all these topics. A higher number would make texts
+# too long in a group with many topics.
 _LISTED_BY: Final = 16
-# The most ids that keep a text within offset.metadata.max.bytes, 4096 by default.
+# Maximum number of ids that keep a text within offset.metadata.max.bytes, 4096 by default.
 _MAX_TOPICS: Final = 200
 _POSITION_BEGINS: Final = f'{encode({"position": None})[:-1]},"position":'
 
@@ -57,7 +57,7 @@ def is_position(text: str) -> bool:
 
 
 class CommittedOffset(NamedTuple):
-    """A committed offset, which is the next to read, and its metadata, as the broker has them."""
+    """A committed offset (the next offset to read) and its metadata, as the broker stores them."""
 
     offset: int
     metadata: str
@@ -83,7 +83,7 @@ class _Metadata:
 
 
 def _parse(partition: TopicPartition, committed: CommittedOffset) -> _Metadata | None:
-    """Parse the text; None if spark-eos never writes such a text, so another client has."""
+    """Parse the text; return None if another client, not spark-eos, must have written it."""
     offset, text = committed
     try:
         fields = strict_object(text)
@@ -165,7 +165,7 @@ class KnownPartitions:
         partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, uuid.UUID | None],
     ) -> "KnownPartitions":
-        """Return a copy with further partitions, whose texts will list all that is known."""
+        """Return a copy with further partitions, whose texts will list everything known."""
         more = frozenset(partitions)
         names = tuple(sorted({topic for topic, _ in more}))
         ids = sorted({_short(topic_ids.get(topic)) for topic in names} - {""})

@@ -25,7 +25,7 @@ TopicIds = Mapping[str, uuid.UUID | None]
 
 
 def _versions(ids: TopicIds) -> dict[str, int]:
-    """Choose versions of OffsetFetch and OffsetCommit: 9, by name, only if an id is unknown."""
+    """Return the versions of OffsetFetch and OffsetCommit: only 9, by name, if an id is unknown."""
     if NO_ID in ids.values():
         return {"min_version": _BY_NAME, "max_version": _BY_NAME}
     return {"min_version": _BY_NAME}

@@ -33,7 +33,7 @@ def free_partitions(topic: str, used: Iterable[TopicPartition], number: int) -> 
 def ensure_progress_topic(
     connections: Connections, topic: ProgressTopic, deadline: Deadline, *, partitions: int = 1
 ) -> TopicInfo:
-    """Return the progress topic; create or grow it if needed, as other drivers may do too."""
+    """Return the progress topic; create or grow it if needed. Other drivers may do the same."""
     existing = cluster.topics(connections, [topic.name], deadline, Operation.READ).get(topic.name)
     wanted = replace(topic, partitions=max(topic.partitions, partitions))
     if existing is None:

@@ -37,7 +37,7 @@ _CLUSTER: Final = re.compile(r"[ -~]{0,255}")
 _UUID: Final = re.compile(r"[0-9a-f]{32}")
 _QUERY: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
-# No other name is ever used as a path.
+# The only names that are ever used as paths.
 _COPY: Final = re.compile(r"(0|[1-9][0-9]{0,9})-[0-9a-f]{8}")
 # Every offset's text contains the owner, so both its parts are short. This many characters of a
 # query's random id are enough to distinguish a group's queries, and easy to copy manually.
@@ -74,14 +74,14 @@ def _refuse(number: str) -> NoReturn:
 
 
 def _whole(value: object, most: int) -> int:
-    """Return the value if it is an integer from 0 to ``most``."""
+    """Return the value; raise ValueError if it is not an integer from 0 to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError(f"not an integer from 0 to {most}")
     return value
 
 
 def matched(value: object, pattern: re.Pattern[str]) -> str:
-    """Return the value if it is a string that matches the whole pattern."""
+    """Return the value; raise ValueError if it is not a string that matches the pattern."""
     if not isinstance(value, str) or pattern.fullmatch(value) is None:
         raise ValueError("not a string of the expected form")
     return value
@@ -128,7 +128,7 @@ def index_fields(numbers: Collection[int]) -> dict[str, str]:
     return fields
 
 
-# In a mirrored query each offset has a different text, but all texts have the same list.
+# Cached: each offset of a mirrored query has a different text, but all texts have the same list.
 @lru_cache(maxsize=16)
 def indexes_in(partitions: str, among: str) -> frozenset[int]:
     """Parse the fields made by `index_fields`; ``among`` is "" if the field is missing."""
@@ -140,7 +140,7 @@ def indexes_in(partitions: str, among: str) -> frozenset[int]:
 
 
 class SuspectRange(NamedTuple):
-    """Source offsets from ``first`` up to, but not including, ``after`` that may be unwritten."""
+    """Source offsets from ``first`` to just before ``after``, whose records may be unwritten."""
 
     first: int
     after: int
@@ -164,7 +164,7 @@ def batch_of_copy(name: str) -> int | None:
 class StagedBatch(NamedTuple):
     """A query's last staged batch, from the text of progress partition 0's offset."""
 
-    # The file of progress partition n is written once the group's offset there has reached
+    # The file of progress partition n has been written once the group's offset there has reached
     # (batch + 1) << 32. Until then, the offset is batch << 32 | row, and row is the next to write.
 
     query: str

@@ -40,7 +40,7 @@ class TopicConfig:
     # How far a timestamp may be before and after the broker's clock; None if it isn't checked.
     before_max_ms: int | None = None
     after_max_ms: int | None = None
-    # The age, by its own timestamp, at which a record is deleted; None if there is no such age.
+    # The age, by its own timestamp, at which a record is deleted; None if age doesn't matter.
     retention_ms: int | None = None
 
 

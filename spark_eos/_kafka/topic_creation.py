@@ -21,7 +21,7 @@ _DEFAULT_REPLICAS: Final = 4
 def create_topic(
     connections: Connections, name: str, partitions: int, replicas: int | None, deadline: Deadline
 ) -> bool:
-    """Create a topic; any broker forwards the request to the controller (KIP-590)."""
+    """Create a topic; return False if it exists. Any broker accepts the request (KIP-590)."""
     request = CreateTopicsRequest(
         topics=[
             CreateTopicsRequest.CreatableTopic(

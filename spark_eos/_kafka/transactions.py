@@ -39,7 +39,7 @@ class ProducerIdAndEpoch:
 
 @dataclass(frozen=True)
 class MemberIdentity:
-    """A group member that commits offsets, at one of its epochs."""
+    """A group member that commits offsets, with its member epoch."""
 
     member_id: str
     epoch: int
