@@ -107,7 +107,7 @@ def set_offsets(
     deadline: Deadline,
     texts: Mapping[TopicPartition, str],
 ) -> None:
-    """Commit offsets to a group; the broker refuses if the group has members."""
+    """Commit offsets to a group; the broker refuses them if the group has members."""
     codes = commit_offsets(connections, group_id, None, wanted, ids, deadline, metadata=texts)
     bad = {code for code in codes.values() if code != Code.NONE}
     if bad:

@@ -24,10 +24,10 @@ def set_progress(
     deadline: Deadline,
     *,
     source_connections: Connections | None = None,  # for partitions without progress
-    progress_topic: str | None = None,  # if no offset names it
+    progress_topic: str | None = None,  # if no offset names the topic
     dry_run: bool = False,
 ) -> dict[TopicPartition, int | None]:
-    """Set a stopped query's progress in source partitions, and clear the partitions' marks."""
+    """Set a stopped query's progress, clear its suspect ranges; return its earlier offsets."""
     if describe_group(connections, group_id, deadline).members:
         raise ConfigurationError(
             f"group {group_id!r} has members: stop the query first, or its next commit undoes this"

@@ -64,7 +64,7 @@ def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title:
         str(java.executable),
         "-Xmx256m",
         *JVM_FLAGS,
-        # Otherwise Ivy would use the user's ~/.ivy2 and ~/.m2.
+        # By default, Ivy would use the user's ~/.ivy2 and ~/.m2.
         f"-Duser.home={work}",
         *("-jar", str(ivy)),
         *("-settings", str(work / "settings.xml"), "-ivy", str(work / "ivy.xml")),

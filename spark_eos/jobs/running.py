@@ -40,10 +40,10 @@ def run(query: StreamingQuery, *others: StreamingQuery) -> None:
 
     A query stops after the current batch, or in the middle of it if that takes longer than 5 s.
     If a query fails, the other queries stop in the same way. A second signal ends the script at
-    once. The script's own signal handlers stay. At a prompt, in a notebook and outside the main
-    thread, no signals are handled. When the function returns or raises, signal handlers and log
-    levels are restored. While Python exits, Spark logs only errors, so that the end of the output
-    shows the cause.
+    once. The script's own signal handlers stay in place. At a prompt, in a notebook and outside
+    the main thread, no signals are handled. When the function returns or raises, signal handlers
+    and log levels are restored. While Python exits, Spark logs only errors, so that the end of the
+    output shows the cause.
 
     Args:
         query: A query that has started.
@@ -93,7 +93,7 @@ def _quiet_exit() -> None:
 
 # Only for programs that do nothing but run queries. All handlers are restored at the end.
 class StopSignals:
-    """Handles SIGINT and SIGTERM: keeps the first or ends the program; the second ends it."""
+    """Handles SIGINT and SIGTERM: stores the first, or ends the program; the second ends it."""
 
     def __init__(self) -> None:
         self.status: int | None = None  # the program's exit status, after a signal

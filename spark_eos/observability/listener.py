@@ -91,12 +91,12 @@ class BatchListener(StreamingQueryListener):
 
     The object is both a listener for ``spark.streams.addListener`` and a function for
     ``on_batch``, and serves any number of queries. Batches and listener must run in the same
-    process, as in classic Spark. With Spark Connect they don't: store reports and progress, and
-    join them by ``query_id`` and ``batch_id``.
+    process, as in classic Spark. With Spark Connect, they run in different processes: store reports
+    and progress, and join them by ``query_id`` and ``batch_id``.
 
     Args:
-        on_progress: Called with each `BatchProgress`, on one of Spark's threads. Spark logs the
-            exceptions it raises.
+        on_progress: Called with each `BatchProgress`, on one of Spark's threads. Spark logs
+        exceptions that the function raises.
         on_idle: Called in the same way with the ``group_id`` of a query for which Spark reports
             that there is nothing to read: about every ten seconds
             (``spark.sql.streaming.noDataProgressEventInterval``).

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 # Drawing holds Python's interpreter lock, which the query's batches need too.
 _PAUSE: Final = 1.0
 _SHARE: Final = 0.1
-# Number of batches to show; Spark remembers as many by default.
+# Number of batches to show: as many as Spark remembers by default.
 _BATCHES: Final = 100
 _WIDTH: Final = 8.0
 _HEIGHT: Final = 2.0
@@ -51,7 +51,7 @@ class Batch:
 
 
 def picture(batches: Mapping[int, Batch]) -> bytes:
-    """Return a PNG of at least one batch; figures that no batch has get no panel."""
+    """Return a PNG of one or more batches; a figure that is unknown for all gets no panel."""
     written = any(batch.rows_written is not None for batch in batches.values())
     rows = ("written", "rows_written") if written else ("read", "rows_read")
     wanted: list[tuple[str, str, list[tuple[str, str]]]] = [

@@ -43,7 +43,7 @@ def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
 
 @contextmanager
 def _logging_errors(observer: OnBatch, when: str) -> Iterator[None]:
-    """Turn exceptions into warnings: they can't undo a commit, and Spark would repeat the batch."""
+    """Log exceptions instead of raising them, which would make Spark repeat a committed batch."""
     try:
         yield
     except Exception:  # noqa: BLE001 - it is logged

@@ -214,7 +214,7 @@ class EmbeddedKafka:
         """Create a topic and wait until it can be used.
 
         Raises:
-            confluent_kafka.KafkaException: The broker refuses.
+            confluent_kafka.KafkaException: The broker refuses the request.
         """
         broker_admin.create_topic(self._administration(), name, partitions, config or {})
 
@@ -222,7 +222,7 @@ class EmbeddedKafka:
         """Increase a topic's number of partitions to `total` and wait until they can be used.
 
         Raises:
-            confluent_kafka.KafkaException: The broker refuses.
+            confluent_kafka.KafkaException: The broker refuses the request.
         """
         broker_admin.add_partitions(self._administration(), name, total)
 
@@ -230,7 +230,7 @@ class EmbeddedKafka:
         """Delete a topic and wait until it is gone.
 
         Raises:
-            confluent_kafka.KafkaException: The broker refuses.
+            confluent_kafka.KafkaException: The broker refuses the request.
         """
         broker_admin.delete_topic(self._administration(), name)
 
@@ -246,14 +246,14 @@ class EmbeddedKafka:
     def group_coordinator(self, group_id: str) -> KafkaNode:
         """Return the node that coordinates a group.
 
-        Raises the same errors as `leader`: LookupError as long as there has been no group.
+        Raises the same errors as `leader`: LookupError if there has been no group yet.
         """
         return self.leader(*self.group_partition(group_id))
 
     def transaction_coordinator(self, transactional_id: str) -> KafkaNode:
         """Return the node that coordinates a transactional id.
 
-        Raises the same errors as `leader`: LookupError as long as there has been no transaction.
+        Raises the same errors as `leader`: LookupError if there has been no transaction yet.
         """
         return self.leader(*self.transaction_partition(transactional_id))
 

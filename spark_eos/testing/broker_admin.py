@@ -69,7 +69,7 @@ def create_topic(admin: AdminClient, name: str, partitions: int, config: Mapping
 
 def _once_placed(create: Callable[[list[Any]], Any], new: Any) -> None:
     """Create partitions, as soon as there are brokers for all replicas."""
-    # On a busy machine the controller fences brokers whose heartbeats are late, for a moment.
+    # On a busy machine, the controller briefly fences brokers whose heartbeats are late.
     Retrying(
         retry=retry_if_exception(_lacks_brokers),
         wait=wait_fixed(0.1),

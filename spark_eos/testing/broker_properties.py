@@ -41,7 +41,7 @@ BASE: Mapping[str, str] = {
     "background.threads": "2",
     "group.coordinator.threads": "1",
     "log.cleaner.enable": "false",
-    # Otherwise, the controller writes a no-op record every 500 ms.
+    # By default, the controller writes a no-op record every 500 ms.
     "metadata.max.idle.interval.ms": "0",
     # Test records may have any timestamp and must not be deleted because of it.
     "log.retention.ms": "-1",
@@ -143,7 +143,7 @@ def _replication(nodes: int) -> dict[str, str]:
     for topic in INTERNAL_TOPICS[1:]:
         properties[f"{topic}.min.isr"] = in_sync
     if nodes > 1:
-        # The time that brokers wait for a paused controller before they ask the next one.
+        # How long brokers wait for a paused controller before they ask the next one.
         properties["controller.socket.timeout.ms"] = "3000"
     return properties
 

@@ -58,7 +58,8 @@ def produce(
     Raises:
         TopicNotFoundError: The topic does not exist.
         ValueError: A row has a column that records don't have.
-        confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
+        confluent_kafka.KafkaException: The broker refuses the request, or does not answer within
+            30 seconds.
 
     Examples:
         ::
@@ -101,8 +102,8 @@ def consume_committed(
     """Read the records that a consumer with ``isolation.level=read_committed`` sees.
 
     A transaction's records become visible only when its markers are written, a moment after its
-    commit is acknowledged. Therefore, wait until no transaction is open, for up to `settle`
-    seconds.
+    commit is acknowledged. Therefore, this function waits until no transaction is open, for up to
+    `settle` seconds.
 
     Args:
         spark: The session.
@@ -118,7 +119,8 @@ def consume_committed(
 
     Raises:
         TopicNotFoundError: The topic does not exist.
-        confluent_kafka.KafkaException: The broker refuses, or does not answer within 30 seconds.
+        confluent_kafka.KafkaException: The broker refuses the request, or does not answer within
+            30 seconds.
 
     Examples:
         ::

@@ -59,8 +59,8 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
     thread-safe.
 
     `stop`, `kill` and `pause` take the registry away; `start` and `resume` bring it back with the
-    same address and schemas. `log` includes its requests. Confluent's look-up by GUID,
-    authentication and TLS are missing.
+    same address and schemas. `log` includes its requests. Look-up by GUID, authentication and TLS
+    are missing.
 
     The first start on a machine downloads the registry (142 MB) and prepares it for quick starts,
     which takes a minute; later starts take a few seconds.
@@ -152,7 +152,7 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
         self._request("PUT", "/config/AVRO", {"compatibility": "FULL"})
 
     def _request(self, method: str, path: str, body: object = None) -> None:
-        """Send a request, bypassing any proxy; raise OSError unless the answer is a success."""
+        """Send a request, bypassing any proxy; raise OSError unless it succeeds."""
         with closing(HTTPConnection(HOST, self._port, timeout=_TIMEOUT)) as connection:
             encoded = None if body is None else json.dumps(body)
             connection.request(method, _API + path, encoded, {"Content-Type": _JSON})

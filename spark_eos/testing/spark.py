@@ -64,9 +64,9 @@ def prepare_quick_start() -> None:
 
 def prepare_environment() -> None:
     """Set environment variables that Spark needs in this process and its children."""
-    # Otherwise, workers would run the first python3 on PATH.
+    # By default, workers would run the first python3 on PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Otherwise, Spark resolves the host name, and warns if that gives a loopback address.
+    # By default, Spark resolves the host name, and warns if the result is a loopback address.
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
 
 

@@ -18,7 +18,7 @@ from spark_eos.verify.partitions import name_of
 _AT_ONCE: Final = 16 << 20
 _BY_NAME: Final = 12  # the last version of Fetch that identifies topics by name
 _ENDS_TRANSACTION: Final = (0, 1)  # abort and commit, unlike KRaft's control records
-_NOBODY: Final = -1  # the producer id in batches that were written without one
+_NOBODY: Final = -1  # the producer id in batches written without a producer id
 
 
 class Fate(enum.IntEnum):
@@ -97,7 +97,7 @@ def _batches(
             if batch.base_offset >= end:
                 advance(end - before)
                 return
-            if batch.next_offset > offset:  # otherwise, the batch lies before the requested offset
+            if batch.next_offset > offset:  # skip batches before the requested offset
                 yield max(offset, batch.base_offset), batch.last_offset, batch
                 offset = batch.next_offset
         if offset == before:

@@ -52,7 +52,7 @@ class Database:
         return int(self.ask(query)[0][0] or 0)
 
     def run(self, statements: Iterable[str]) -> None:
-        """Execute statements that may take long; raise KeyboardInterrupt on Ctrl-C."""
+        """Execute statements that may take a while; raise KeyboardInterrupt on Ctrl-C."""
         try:
             for statement in statements:
                 self._database.execute(statement)

@@ -38,7 +38,7 @@ class CommittedOffsets:
     def read(
         self, partitions: Iterable[TopicPartition] | None = None, *, stable: bool
     ) -> tuple[StoredOffsets, set[TopicPartition]]:
-        """Return offsets, by default all we may describe, and partitions that stayed unstable."""
+        """Return offsets (by default all we may describe), and partitions that stayed unstable."""
         # Wait until no open transaction is about to change an offset. Each partition is awaited
         # separately, since a running query always has pending offsets in some partition.
         until = time.monotonic() + self._cluster.timeout

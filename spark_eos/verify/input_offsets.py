@@ -57,7 +57,7 @@ class DirectDelivery:
         self._inputs = inputs
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Read offsets, as `CommittedOffsets.read` does; if ``stable``, raise if there are none."""
+        """Read offsets like `CommittedOffsets.read`; if ``stable``, require at least one."""
         offsets, unstable = self._group.read(self._inputs, stable=stable)
         committed = {partition: stored.offset for partition, stored in _progress(offsets).items()}
         if stable and not committed:
@@ -84,7 +84,7 @@ class MirroredDelivery:
         self._source = source
 
     def read(self, *, stable: bool) -> InputOffsets:
-        """Read offsets, as `CommittedOffsets.read` does; if ``stable``, raise if there are none."""
+        """Read offsets like `CommittedOffsets.read`; if ``stable``, require at least one."""
         offsets, _ = self._group.read(stable=False)
         stored = _progress(offsets)
         unstable: set[TopicPartition] = set()
@@ -101,7 +101,7 @@ class MirroredDelivery:
         return InputOffsets(committed, tuple(map(name_of, sorted(unstable))))
 
     def _awaited(self, stored: StoredOffsets) -> set[TopicPartition]:
-        """Return the partitions whose next offset, even the first, may stand for an input."""
+        """Return the partitions whose pending offset, even a first one, may be for an input."""
         sources = {
             partition: source
             for partition, source in _sources(stored).items()
@@ -192,7 +192,7 @@ def source_of(text: str) -> Source | None:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """Parse an offset's metadata text; return nothing unless spark-eos wrote it."""
+    """Parse an offset's metadata text; return {} unless spark-eos wrote the text."""
     if len(text) > _MOST_CHARS:
         return {}
     try:

@@ -42,7 +42,7 @@ class Judgement:
     rows: Outputs = field(init=False)
 
     def findings(self, notes: Iterable[str], *, examples: int, complete: bool) -> Findings:
-        """Count each kind of anomaly and pick examples; append further notes to ``notes``."""
+        """Return count and examples of each kind of anomaly; append further notes to ``notes``."""
         records = self.records
         by_sql = [Kind.LOST, Kind.DUPLICATE, Kind.PHANTOM, Kind.ABORTED_READ, Kind.DIRTY_READ]
         if self.matching.by_position:
@@ -152,7 +152,7 @@ class Judgement:
         yield from self._notes_on_numbers()
 
     def _notes_on_numbers(self) -> Iterator[str]:
-        """Yield notes on inputs without output or with several, and on options that allow them."""
+        """Yield notes on inputs with no output or several, and on options that allow this."""
         ask, matching = self.records.number, self.matching
         if matching.at_most_once_each:
             missing = ask("SELECT COUNT(*) FROM missing WHERE NOT visible")

@@ -179,8 +179,8 @@ class Outputs:
             name_of(partition).encode(): base for partition, base in inputs.bases.items()
         }
         self._matching = matching
-        # Number of outputs in other topics, and whether any of them has the header or key to match
-        # by.
+        # Number of outputs outside dead-letter topics, and whether any of these outputs has the
+        # header or key to match by.
         self._plain = 0
         self._named = False
         # Highest source position so far, by output partition number and input partition number.
@@ -211,12 +211,12 @@ class Outputs:
             raise self._matching.missing(self._plain, sorted(topics))
 
     def _is_from_other_query(self, at: int, message: Message) -> bool:
-        """Return True for another query's record in a dead-letter topic; count it either way."""
+        """Return True if a record in a dead-letter topic is another query's; count it anyway."""
         if at >> SHIFT not in self._dead_letter_partitions:
             return False
         parsed = dead_letter(headers_of(message) or ())
-        # Without a group, dead letters are known to come from another query only if their topic is
-        # not an input.
+        # Without a group, dead letters are known to come from another query only if their source
+        # topic is not an input.
         if self._group is None:
             other = parsed.topic not in self._topics
         else:

@@ -79,7 +79,7 @@ class Settled:
 
 
 def settle(cluster: Cluster, partitions: Collection[TopicPartition], prefix: str | None) -> Settled:
-    """Wait for open transactions with the prefix, and for all those below the current ends."""
+    """Wait for open transactions with the prefix, and for all open ones below the current ends."""
     ends = cluster.ends(partitions)
     still_open = _open_transactions(cluster, prefix)
     until = time.monotonic() + cluster.timeout
@@ -115,7 +115,7 @@ def _listed(cluster: Cluster, prefix: str, seconds: float) -> set[OpenTransactio
             if state.transactional_id.startswith(prefix)
         ]
         if ids:
-            # A broker lists the transactions that it coordinates.
+            # Ask the same broker, since it coordinates the transactions that it lists.
             describe = DescribeTransactionsRequest(transactional_ids=ids)
             for state in cluster.send(describe, broker, seconds).transaction_states:
                 if state.error_code == _ENDED:

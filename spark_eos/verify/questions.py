@@ -91,7 +91,7 @@ FROM missing AS m LEFT JOIN (
 ) AS a USING (id)
 WHERE NOT m.unsure
 """
-# If inputs may have no output, only inputs count for which the query tried to write an output.
+# If inputs may have no output, count only inputs for which the query tried to write an output.
 _TRIED: Final = "AND a.fate IS NOT NULL AND NOT m.visible"
 
 _EXPOSED_TO: Final = """

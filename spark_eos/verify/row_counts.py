@@ -9,7 +9,7 @@ from spark_eos.verify.findings import Difference
 from spark_eos.verify.partitions import SHIFT
 
 HashedRow = tuple[bytes, bytes | None, int]
-"""Hash that identifies the row; hash of its value if compared by key, None if null; number."""
+"""Hash that identifies the row; its value's hash if compared by key (None if null); number."""
 
 EXPECTED: Final = 0
 VISIBLE: Final = 1
@@ -48,8 +48,8 @@ CREATE VIEW {Difference.UNEXPECTED.value} AS
     SELECT visible AS number, * FROM counted WHERE NOT expected ORDER BY first""",
 )
 
-# Which record is the last is known only within a partition. In SQLite, MAX() also selects the row
-# that the value comes from.
+# Records are ordered, and one is the last, only within a partition. In SQLite, MAX() also selects
+# the row that the value comes from.
 _LASTS: Final = f"""
 CREATE TABLE lasts AS
     SELECT side, id, value, MAX(number) AS number
@@ -96,8 +96,8 @@ CREATE VIEW {Difference.UNEXPECTED.value} AS
 CREATE VIEW {Difference.VALUE.value} AS
     SELECT 1 AS number, *, '' AS detail FROM odd
     WHERE NOT agrees AND wanted <> x'' AND seen <> x'' ORDER BY first""",
-    # Keys whose last values differ between partitions, with one value as expected: it is unknown
-    # which value is the last.
+    # Keys whose last values differ between partitions, where one value is as expected: it is
+    # unknown which value is the last.
     """
 CREATE VIEW unsure AS
     SELECT 1 AS number, * FROM odd WHERE agrees""",

@@ -110,7 +110,7 @@ class ParquetRows:
             self._columns = [_VALUE, *names]
             self.has_key = "key" in names
             self.has_topic = "topic" in names
-            # Topics in directory names may look like numbers.
+            # Set the types, because topics in directory names may look like numbers.
             self._schema = pa.schema(
                 [(name, pa.large_binary()) for name in self._columns if name != "topic"]
                 + [("topic", pa.string())] * ("topic" in names)
@@ -153,7 +153,7 @@ class ParquetRows:
                 schema=self._schema,
                 columns=self._columns,
                 batch_size=_AT_ONCE,
-                # Threads read ahead as well.
+                # Threads would read ahead, too.
                 use_threads=False,
             ):
                 columns = [self._column(batch, name) for name in ("topic", "key", _VALUE)]

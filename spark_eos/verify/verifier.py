@@ -223,8 +223,8 @@ class _Verification(Judgement):
 
     def _unsure(self, lows: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return, by input partition, the offset below which outputs may have been removed."""
-        # In an output partition that retention has shortened, the removed outputs of an input
-        # partition come before the first remaining one.
+        # If retention has shortened an output partition, the removed outputs come from source
+        # offsets below that of the first remaining output of the same input partition.
         shortened = {
             self.outputs.base(partition) | low for partition, low in lows.items() if low > 0
         }
