@@ -27,7 +27,7 @@ def set_progress(
     progress_topic: str | None = None,  # if no offset names the topic
     dry_run: bool = False,
 ) -> dict[TopicPartition, int | None]:
-    """Set a stopped query's progress, clear its suspect ranges; return its earlier offsets."""
+    """Set a stopped query's progress and clear suspect ranges; return the earlier offsets."""
     if describe_group(connections, group_id, deadline).members:
         raise ConfigurationError(
             f"group {group_id!r} has members: stop the query first, or its next commit undoes this"

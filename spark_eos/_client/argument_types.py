@@ -100,7 +100,7 @@ def _hold(value: Any, kind: type, items: tuple[Any, ...]) -> bool:
         return all(_fits(key, items[0]) and _fits(item, items[1]) for key, item in value.items())
     if isinstance(value, str | bytes | Mapping):
         return False
-    # An iterator can be consumed only once, so its items are left to the function.
+    # An iterator can be consumed only once, so its items aren't checked here.
     is_list = isinstance(value, list | tuple | set | frozenset)
     return not is_list or all(_fits(item, items[0]) for item in value)
 

@@ -243,8 +243,8 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
     ) -> Any:
         """Send a request to a node, by default any node but ``avoided``; return the answer."""
         chosen = self.least_loaded_node(avoided) if node is None else node
-        # A message keeps the version it was first sent with, but the next attempt may go to a
-        # broker that speaks another version.
+        # Send a copy: a message keeps the version it was first sent with, but the next attempt may
+        # go to a broker that speaks another version.
         sent = self.send(copy.copy(request), node_id=chosen, request_timeout_ms=timeout_ms)
         connection = self._conns.get(chosen)
         if connection is not None and connection.connected:

@@ -213,7 +213,7 @@ class Handle:
     def produce_each(
         self, array: Array, counts: Sequence[int], memory: object
     ) -> tuple[int, KafkaError | None]:
-        """Like `produce_batch`, record by record; ``counts`` are their numbers of arguments."""
+        """Like `produce_batch`, record by record; ``counts`` has each record's argument count."""
         self._memory.append(memory)
         call, handle, at = self._library.produceva, self._handle, array.ctypes.data
         for taken, count in enumerate(counts):

@@ -99,7 +99,7 @@ class ClientCredentials:
 
 
 def patiently(function: ClientCredentials, config: str) -> tuple[str, float, str, dict[str, str]]:
-    """Retry for a few seconds: librdkafka waits for ten, when confluent-kafka has given up."""
+    """Retry for a few seconds: librdkafka retries after ten, too late for confluent-kafka."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:

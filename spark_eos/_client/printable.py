@@ -11,7 +11,7 @@ def printable(text: str) -> str:
 
 
 def listed(names: Iterable[object], most: int = 5) -> str:
-    """List names for a message, but at most ``most`` of them."""
+    """Return a list of names for a message, at most ``most`` of them."""
     every = [*map(str, names)]
     return ", ".join(every[:most]) + (", ..." if len(every) > most else "")
 

@@ -130,7 +130,7 @@ def topics(
 def granted_acls(
     connections: Connections, wanted: Collection[Acl], deadline: Deadline
 ) -> dict[Acl, bool]:
-    """Check whether this client has ACLs on topics; leave out topics that don't exist."""
+    """Return, for each ACL on a topic that exists, whether this client has it."""
     request = metadata_request({acl.name for acl in wanted}, operations=True)
     definite = {Code.NONE, Code.TOPIC_AUTHORIZATION_FAILED}
 

@@ -224,7 +224,7 @@ class Connections:
         deadline: Deadline,
         operation: Operation = Operation.DESCRIBE,
     ) -> int:
-        """Return a coordinator's node id, cached or not; errors name the ACL for ``operation``."""
+        """Return a coordinator's (cached) node id; errors name the ACL for ``operation``."""
         node = self._coordinators.get((kind, key))
         if node is not None:
             return node

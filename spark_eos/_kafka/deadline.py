@@ -33,7 +33,7 @@ class Deadline:
         return time.monotonic() >= self._end
 
     def attempts(self, what: str, *, pause: float = 0.005) -> tenacity.Retrying:
-        """Retry a function while it raises `RetriableError`, with growing, random pauses."""
+        """Return a wrapper that retries after a `RetriableError`, with growing, random pauses."""
 
         def give_up(state: tenacity.RetryCallState) -> None:
             cause = state.outcome.exception() if state.outcome else None

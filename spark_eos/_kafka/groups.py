@@ -127,7 +127,7 @@ def _described(connections: Connections, group_id: str, request: Any, deadline: 
     if group.error_code:
         what = f"describing group {group_id!r}"
         if group.error_code == Code.TOPIC_AUTHORIZATION_FAILED:
-            # The broker does not say which topic.
+            # The broker does not name the topic.
             what += f" ({connections.principal.who} lacks Describe on a topic of its members)"
         needed = [describe(ResourceType.GROUP, group_id)]
         raise connections.refusal(what, group.error_code, needed)

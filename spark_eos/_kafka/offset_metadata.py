@@ -120,7 +120,7 @@ class KnownPartitions:
     """The source partitions that a group has ever had an offset for."""
 
     partitions: frozenset[TopicPartition] = frozenset()
-    # Short ids of their topics, the latest first; a recreated topic gets a new id.
+    # Short ids of the partitions' topics, the latest first; a recreated topic gets a new id.
     topics: tuple[str, ...] = ()
     suspects: Mapping[TopicPartition, SuspectRange] = field(default_factory=dict)
     staged: Mapping[TopicPartition, StagedBatch] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class KnownPartitions:
 
     @classmethod
     def of(cls, committed: Mapping[TopicPartition, CommittedOffset]) -> "KnownPartitions":
-        """Read the metadata of a group's offsets."""
+        """Return the known partitions, read from the metadata of a group's offsets."""
         # Most partitions of a topic have the same text.
         parsed: dict[str, _Metadata | None] = {}
         for partition, offset in committed.items():

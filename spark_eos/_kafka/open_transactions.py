@@ -24,7 +24,7 @@ class OpenTransaction:
 
     transactional_id: str
     state: str
-    # By the broker's clock; None if the broker doesn't say.
+    # Milliseconds since 1970 by the broker's clock; None if unknown.
     started_ms: int | None
     # The age at which the broker aborts the transaction.
     timeout_ms: int
@@ -142,7 +142,7 @@ def described(
             return None
         raise
     if state.transaction_state in _OVER:
-        # It has ended since it was listed.
+        # The transaction has ended since it was listed.
         return None
     start = state.transaction_start_time_ms
     return OpenTransaction(

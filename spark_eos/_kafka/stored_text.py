@@ -165,7 +165,7 @@ class StagedBatch(NamedTuple):
     """A query's last staged batch, from the text of progress partition 0's offset."""
 
     # The file of progress partition n has been written once the group's offset there has reached
-    # (batch + 1) << 32. Until then, the offset is batch << 32 | row, and row is the next to write.
+    # (batch + 1) << 32. Until then, the offset is batch << 32 | row; row is the next one to write.
 
     query: str
     batch: int

@@ -160,7 +160,7 @@ def quoted(names: Iterable[str]) -> str:
 
 
 def why_impossible(name: str, operation: Operation) -> str | None:
-    """Return why a topic of this name can't exist or be written; None if it may."""
+    """Return why a topic of this name can't exist or be written; None if it can."""
     if operation is Operation.WRITE and name in _INTERNAL:
         return "it is an internal topic of Kafka"
     try:

@@ -1,4 +1,4 @@
-"""Topic configs from DescribeConfigs: which records a topic accepts, how safely it keeps them."""
+"""Topic configs from DescribeConfigs: the records that a topic accepts, and their durability."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -127,7 +127,7 @@ def txn_offset_commit(
     metadata: Mapping[TopicPartition, str] | None = None,
 ) -> OffsetCommitAnswer:
     """Commit source offsets inside the producer's open transaction, as one group member."""
-    # There is no AddOffsetsToTxn: from version 5 on, the coordinator adds the group itself.
+    # No AddOffsetsToTxn is needed: from version 5 on, the coordinator adds the group itself.
     # Version 6 uses topic ids. Version 5, with topic names, is for coordinators without version 6
     # and for unknown ids. Within the transaction, the request may be repeated until the answer is
     # definite. But after a lost answer (`on_lost`), no other transaction may start with the same
@@ -166,7 +166,7 @@ def txn_offset_commit(
         ]
         answered = sorted(partition for partition, _code in answers)
         if answered != sorted(offsets):
-            # Such an answer doesn't accept the request, whatever its codes say.
+            # An answer about other partitions doesn't count as success, whatever its codes say.
             raise SparkEosError(
                 f"TxnOffsetCommit v{response.version} for group {group_id!r}: asked about "
                 f"{_listed(offsets)}, but the coordinator answered about {_listed(answered)}"

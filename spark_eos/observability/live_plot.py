@@ -109,7 +109,7 @@ class LivePlot:
 
     The plot shows rows, lag (if Spark reports it) and milliseconds by batch. As the value of a
     cell, it is displayed as a picture. Jupyter updates the picture while the query runs, at most
-    once a second; Databricks shows the state at that moment. Rows are the rows written, from the
+    once a second; Databricks shows the state when the cell ran. Rows are the rows written, from the
     sink's reports. For a query that has already started, they are the rows read, as reported in
     Spark's progress. The same applies to Spark Connect, which runs batches outside the notebook's
     process. Lag and time also come from Spark's progress. A separate thread draws while the query

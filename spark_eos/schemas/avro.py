@@ -55,7 +55,7 @@ class Avro(Format):
         *others, own = map(_loaded, self._texts)
         for other in others:
             fastavro.parse_schema(other, named_schemas=named)
-        # fastavro parses only records in advance. A record with one field is encoded like it.
+        # fastavro parses only records in advance. A one-field record is encoded like its field.
         if wrapped:
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
         plain: Any = fastavro.parse_schema(own, named_schemas=named)
@@ -89,7 +89,7 @@ class Avro(Format):
         if changed:
             for union in _unions([*resolved["__named_schemas"].values()]):
                 union[:] = exact_first(union)
-        # Schema resolution doubles the time. Skip it if fields were only added or removed.
+        # Schema resolution takes as long as reading. Skip it if fields were only added or removed.
         added = None if tagged else _added_fields(written, resolved)
         reader = resolved if added is None else None
 

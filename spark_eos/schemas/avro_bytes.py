@@ -10,7 +10,7 @@ from spark_eos.schemas.kinds import BadValueError
 
 _Skip = Callable[[bytes, int, int], int]
 # Takes the data, the position where a value begins, and how many levels may be nested in the value.
-# Returns the position where the value ends; raises ValueError or IndexError if it is invalid.
+# Returns the position where the value ends. Raises ValueError or IndexError for an invalid value.
 
 # Maximum number of zero-byte values in a record. All other values are limited by the record's size.
 _EMPTY: Final = 1000
@@ -21,7 +21,7 @@ _DEEPEST: Final = 250
 
 class _Type(NamedTuple):
     skip: _Skip
-    empty: int = 0  # number of values in a zero-byte value; 0 if the value takes bytes
+    empty: int = 0  # how many values a zero-byte value counts as; 0 if the value has bytes
     levels: float = 0  # nesting of records, arrays and maps; infinite if recursive
 
 

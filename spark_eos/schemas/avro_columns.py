@@ -222,7 +222,7 @@ def _refused(kind: pa.DataType | None) -> Read:
 
 
 def _union(reads: Sequence[Read | None], kind: pa.DataType | None, members: Any) -> Read:
-    """Return a function that reads a union: a struct of its ``members``, or if None, one column."""
+    """Return a function that reads a union as a struct of ``members`` or, if None, one column."""
 
     def read(cursor: Cursor) -> pa.Array:
         indices = cursor.long()

@@ -145,7 +145,7 @@ def blocks(
     kinds: list[pa.DataType],
     kind: pa.DataType | None,
 ) -> Read:
-    """Return a function that reads arrays or maps with one block; others are read one by one."""
+    """Return a function that reads arrays or maps of one block; others are read one by one."""
 
     def read(cursor: Cursor) -> pa.Array:
         counts = _counts(cursor, is_passed=kind is None)

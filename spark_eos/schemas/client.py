@@ -33,7 +33,7 @@ _INCOMPATIBLE: Final = 409
 _INVALID: Final = {400, 422}
 _REFUSED: Final = {401, 403}
 _RETRIED: Final = {408, 429}
-# Seconds before an unknown id is looked up again: followers learn of new schemas with a delay.
+# Seconds before an unknown id is looked up again: a registry's followers get new schemas later.
 _AGAIN_SECONDS: Final = 1.0
 # Minimum number of seconds for an attempt, even if less of max_wait is left.
 _LEAST_SECONDS: Final = 1.0
@@ -72,7 +72,7 @@ class Client:
         imported(_CONFLUENT)
         try:
             self._settings.client().close()
-        except Exception as error:  # noqa: BLE001 - raised by clients for HTTP and for tokens
+        except Exception as error:  # noqa: BLE001 - HTTP and token clients raise many types
             reason = self._settings.clean(error)
         else:
             return
@@ -173,7 +173,7 @@ class Client:
         return Registered(self.url, subject, answer.version, answer.schema_id, answer.guid, schema)
 
     def _asked_about(self, subject: str, ask: Callable[[Any], Answer]) -> Answer | None:
-        """Ask a question about a subject; return None for an unknown subject, version or schema."""
+        """Return the answer about a subject; None for an unknown subject, version or schema."""
 
         def attempt(client: Any) -> Answer | None:
             try:
@@ -213,7 +213,7 @@ class Client:
             )
         except SchemaError:
             raise
-        except Exception as error:  # noqa: BLE001 - raised by clients for HTTP and for tokens
+        except Exception as error:  # noqa: BLE001 - HTTP and token clients raise many types
             failure = error
         waited = f", for {self._max_wait:g} s (max_wait)" if _may_pass(failure) else ""
         # Hide the original error, since its traceback may show settings.

@@ -1,4 +1,4 @@
-"""Helpers for formats that read or write Arrow columns: all rows of a batch together."""
+"""Helpers for formats that read or write all rows of a batch together, as Arrow columns."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def values_of(array: pa.Array, code: str) -> np.ndarray:
 
 
 def offsets_of(counts: np.ndarray) -> np.ndarray:
-    """Return the offset of each container's items among all items, and the end of the last ones."""
+    """Return the offset of each container's first item, and the end of the last container."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
@@ -74,7 +74,7 @@ def _not_utf8(texts: pa.Array) -> np.ndarray:
 def containers(
     cursor: Cursor, offsets: np.ndarray, kind: pa.DataType, columns: list[pa.Array]
 ) -> pa.Array:
-    """Return lists or maps of items; refuse rows whose map has a key twice, or a null as a key."""
+    """Return lists or maps of items; refuse rows whose map repeats a key."""
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
     if not pa.types.is_map(kind):
         return pa.Array.from_buffers(kind, len(cursor), buffers, children=columns)

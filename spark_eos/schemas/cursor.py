@@ -65,7 +65,7 @@ class Cursor:
         batch: Batch,
         rows: np.ndarray,
         at: np.ndarray,
-        ends: np.ndarray | None = None,  # of a part of each record; None: the records' own ends
+        ends: np.ndarray | None = None,  # ends of parts; None: the ends of the records
     ) -> None:
         self.batch = batch
         self.rows = rows

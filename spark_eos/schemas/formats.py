@@ -47,11 +47,11 @@ class Format(ABC):
             return self._kind()
 
     def records(self, payloads: pa.Array) -> dict[str, np.ndarray]:
-        """Return the numbers of the rows with each record name, for payloads of this schema."""
+        """Return the row numbers of this schema's payloads, by the full name of the record."""
         return {self.name: np.arange(len(payloads))}
 
     def decoder(self, writer: Any) -> Codec:
-        """Return a function that decodes payloads, without nulls, of a writer's schema."""
+        """Return a codec that decodes payloads of a writer's schema; payloads must not be null."""
         kind = self.kind
         with _judged(self.title):
             read = self._reader(writer)
@@ -100,15 +100,15 @@ class Format(ABC):
 
     @abstractmethod
     def _unread(self, error: Any) -> str:
-        """Return what is wrong with a record."""
+        """Return an error text for a record that can't be read."""
 
     @abstractmethod
     def _unwritten(self, error: Any) -> str:
-        """Return what is wrong with a value."""
+        """Return an error text for a value that can't be written."""
 
 
 def with_others(together: Together | None, one_by_one: Codec) -> Codec:
-    """Return a codec that handles rows together, and then one by one the rows left out."""
+    """Return a codec that handles rows together, and rows that this leaves out one by one."""
     if together is None:
         return one_by_one
 
@@ -154,7 +154,7 @@ def _reason(error: Exception) -> str:
     return f"{getattr(error, 'message', error)}"[:1000] or type(error).__name__
 
 
-# Cached, because a worker needs the formats of a batch's schemas, and parsing takes time.
+# Cached: a worker needs a schema's format for each batch, and parsing takes time.
 @lru_cache(maxsize=1000)
 def format_of(schema: Schema) -> Any:
     """Return a schema's `Format`; raise ConfigurationError if the format's packages are missing."""

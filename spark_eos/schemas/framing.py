@@ -22,7 +22,7 @@ _RAW_TYPE: Final = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary
 
 
 class Group(NamedTuple):
-    """The numbers of the rows written with one schema, in order, and their bytes after the id."""
+    """The rows written with one schema: their numbers, in order, and their bytes after the id."""
 
     key: SchemaKey
     rows: np.ndarray
@@ -37,17 +37,17 @@ class Framed(NamedTuple):
 
 
 def header_name(column: str) -> str:
-    """Return the name of the header with the schema id of a column's records."""
+    """Return the name of the header that holds the schema ids of a column's records."""
     return "__key_schema_id" if column == "key" else "__value_schema_id"
 
 
 def prefix_of(number: int) -> bytes:
-    """Return the bytes with a schema id that precede a payload."""
+    """Return a schema id as the bytes that precede a payload."""
     return struct.pack(">bI", 0, number)
 
 
 def header_of(guid: str) -> bytes:
-    """Return the value of a header with a schema's GUID."""
+    """Return a schema's GUID as the value of a header."""
     return b"\x01" + uuid.UUID(guid).bytes
 
 

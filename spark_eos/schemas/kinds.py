@@ -83,7 +83,7 @@ class BadValueError(PrintableError, ValueError):
     """Says what is wrong with a value, without quoting it."""
 
 
-class BadRows(PrintableError):  # noqa: N818 - it is caught where rows are known
+class BadRows(PrintableError):  # noqa: N818 - caught where the rows are known
     """Raised for rows of a column that can't be written, with an error text for each."""
 
     def __init__(self, errors: dict[int, str]) -> None:
@@ -172,7 +172,7 @@ class Kind:
         return array.cast(self._raw)
 
     def inner_values(self, array: pa.Array, path: str) -> list[Any]:
-        """Like `values`, for a nested column: it may have nulls and tagged union members."""
+        """Like `values`, for a nested column, which may have nulls and tagged union members."""
         array = typed(array, self.arrow)
         if not array.null_count:
             return [*self._tagged(self.values(array, path))]

@@ -34,7 +34,7 @@ class List(Kind):
 
 
 class Map(Kind):
-    """Dictionaries."""
+    """Maps, as dictionaries."""
 
     def __init__(self, key: Kind, value: Kind) -> None:
         super().__init__(T.MapType(key.spark, value.spark), items=[key, value])
@@ -87,7 +87,7 @@ def _by_row(array: pa.Array, items: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 class Record(Kind):
-    """Dictionaries with a kind for each field."""
+    """Structs, as dictionaries with a kind for each field."""
 
     def __init__(self, fields: Mapping[str, Kind], required: Sequence[str] = ()) -> None:
         struct = T.StructType([T.StructField(name, kind.spark) for name, kind in fields.items()])

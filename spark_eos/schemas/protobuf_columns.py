@@ -1,7 +1,7 @@
 """Reads all Protobuf messages of a batch into columns at once, if schema and message are ordinary.
 
 Most messages have each field once, in the order of field numbers. All other messages, and any
-doubtful ones, are left to upb, which reads messages one by one; `protobuf` words their errors.
+doubtful ones, are left to upb, which reads messages one by one; `protobuf` reports their errors.
 """
 
 from collections.abc import Callable, Mapping
@@ -195,7 +195,7 @@ def _entry(writer: Any, field: Any, kind: Map, level: int) -> Callable[[Cursor],
 
 
 def _value(writer: Any, reader: Any, kind: Kind, level: int) -> Read:
-    """Return a function that reads a number, or the cursor's remaining bytes as another type."""
+    """Return a function that reads one value: a number, or all bytes left in the cursor."""
     if isinstance(kind, Message):
         return _message(writer.message_type, reader.message_type, kind, level + 1)
     if isinstance(kind, Time):

@@ -96,7 +96,7 @@ def _add_common(name: str, files: dict[str, File]) -> None:
 
 
 def _add(name: str, files: Mapping[str, File], pool: Any, added: dict[str, bool], by: str) -> None:
-    """Add a file to a pool after its imports; it is False in ``added`` while they are added."""
+    """Add a file to a pool after its imports; ``added`` is False for a file until it is added."""
     if name in added:
         if not added[name]:
             raise _unusable(f"{name} imports itself")

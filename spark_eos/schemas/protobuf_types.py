@@ -122,7 +122,7 @@ def _check_well_known(writer: str, reader: str, where: str) -> None:
 
 
 def _check_closed(writer: Any, reader: Any, where: str) -> None:
-    """Refuse values that a closed enum, as in proto2, would drop."""
+    """Raise SchemaError if the reader's closed enum (proto2) would drop the writer's values."""
     known = {value.number for value in reader.enum_type.values}
     given = () if writer.enum_type is None else writer.enum_type.values
     lost = [value.name for value in given if value.number not in known]

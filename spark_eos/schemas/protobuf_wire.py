@@ -29,7 +29,7 @@ _CODES: Final = {
     F.TYPE_FLOAT: "<f4",
 }
 # The first elements of all lists are found together, then all second elements, and so on. After
-# this many elements, upb is faster if fewer than this many lists go on.
+# _MANY_ELEMENTS elements, upb is faster if fewer than _FEW_LISTS lists have more.
 _MANY_ELEMENTS: Final = 16
 _FEW_LISTS: Final = 100
 
@@ -189,7 +189,7 @@ def _varints(span: Cursor) -> tuple[np.ndarray, np.ndarray]:
     counts = np.diff(before[offsets])
     lasts = np.flatnonzero(is_last)
     begins = np.concatenate([np.zeros(1, np.int64), lasts[:-1] + 1])[: len(lasts)]
-    # A message that ends within an integer is refused. Its bytes don't belong to the next one.
+    # A message that ends within an integer is refused. Don't count its bytes to the next message.
     return counts, np.maximum(places[begins], np.repeat(span.at, counts))
 
 
@@ -204,7 +204,7 @@ def _fixed_size(size: int) -> Callable[[Cursor], tuple[np.ndarray, np.ndarray]]:
 
 
 def _places(begins: np.ndarray, counts: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``counts`` places from each beginning on, and the offsets of the first ones."""
+    """Return ``counts`` places from each of ``begins`` on, and the offset of each first place."""
     offsets = offsets_of(counts)
     numbers = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
     return np.repeat(begins, counts) + step * numbers, offsets

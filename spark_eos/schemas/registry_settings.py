@@ -78,7 +78,7 @@ class RegistrySettings:
         return settings
 
     def _keep_secret(self, secret: str) -> None:
-        """Hide a secret in messages; also hide each part of a user name with a password."""
+        """Hide a secret in messages; also hide a user name and its password separately."""
         parts = {secret, *secret.split(":", 1)}
         self._secrets |= {text for part in parts for text in (part, quote(part)) if len(text) > 2}
 

@@ -124,7 +124,7 @@ class Decoding(_Mapping):
     def _by_record(
         self, groups: Sequence[Group], schemas: Mapping[SchemaKey, Schema | None]
     ) -> Iterator[tuple[Group, str | None]]:
-        """Yield groups with their record's name, or None if it is unknown or not needed."""
+        """Yield groups with their record's name, which is None if unknown or not needed."""
         for group in groups:
             schema = None if self._members[0].name is None else schemas[group.key]
             try:

@@ -26,7 +26,7 @@ _HALVES: Final = [
 
 
 class Sheet:
-    """The parts of several rows' records, in order, and the rows that are left out."""
+    """The records of several rows, in parts, and a mask of the rows that are left out."""
 
     def __init__(self, rows: np.ndarray, bad: np.ndarray) -> None:
         self.rows = rows

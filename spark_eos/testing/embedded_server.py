@@ -84,7 +84,7 @@ class _Remains:
 
 
 class EmbeddedServer(ABC):
-    """A server with its own JVM and a temporary data directory; messages call it ``kind``."""
+    """A server with its own JVM and a temporary data directory; ``kind`` names it in messages."""
 
     def __init__(
         self, kind: str, failed: type[PrintableError], *, port: int | None, start_timeout: float
@@ -286,7 +286,7 @@ def on_free_ports(attempts: int = 5) -> Retrying:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as listener:
-        # With this option, which Java's servers set too, connections that have just ended don't count.
+        # With this option, which Java's servers set too, connections that just ended don't count.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))

@@ -31,7 +31,7 @@ class Fate(enum.IntEnum):
 
 
 class Uncommitted(NamedTuple):
-    """Consecutive records of one transaction that was not committed, by their offsets."""
+    """A run of records of one uncommitted transaction, by its first and last offset."""
 
     first: int
     last: int

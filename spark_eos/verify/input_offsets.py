@@ -101,7 +101,7 @@ class MirroredDelivery:
         return InputOffsets(committed, tuple(map(name_of, sorted(unstable))))
 
     def _awaited(self, stored: StoredOffsets) -> set[TopicPartition]:
-        """Return the partitions whose pending offset, even a first one, may be for an input."""
+        """Return the partitions in which a pending offset, even a first one, may be an input's."""
         sources = {
             partition: source
             for partition, source in _sources(stored).items()

@@ -172,7 +172,7 @@ class Outputs:
         self._group = None if group_id is None else group_id.encode()
         # A record whose headers name no topic is not a dead letter, so it is judged.
         self._topics = {b"", *(partition.topic.encode() for partition in inputs)}
-        # Number of dead letters that count, by group, and of records from other queries.
+        # Number of dead letters to judge, by group, and number of records from other queries.
         self.letters: Counter[bytes] = Counter()
         self.others = 0
         self._bases = {
@@ -211,7 +211,7 @@ class Outputs:
             raise self._matching.missing(self._plain, sorted(topics))
 
     def _is_from_other_query(self, at: int, message: Message) -> bool:
-        """Return True if a record in a dead-letter topic is another query's; count it anyway."""
+        """Return True for another query's record in a dead-letter topic; count dead letters."""
         if at >> SHIFT not in self._dead_letter_partitions:
             return False
         parsed = dead_letter(headers_of(message) or ())

@@ -13,7 +13,7 @@ Id = int | bytes
 InputRow = tuple[Id, int, int, int]
 """Id, position, number of outputs expected, and DUE, DONE or AHEAD."""
 OutputRow = tuple[Id, int, int]
-"""Id, position, and 1 + the preceding source offset if the source offset goes back, else 0."""
+"""Id, position, and 0 or, if the source offset goes back, 1 + the preceding source offset."""
 
 DUE: Final = 0
 """Input below the offset that the group had before outputs were read: its output must exist."""

@@ -48,8 +48,8 @@ CREATE VIEW {Difference.UNEXPECTED.value} AS
     SELECT visible AS number, * FROM counted WHERE NOT expected ORDER BY first""",
 )
 
-# Records are ordered, and one is the last, only within a partition. In SQLite, MAX() also selects
-# the row that the value comes from.
+# Only records of the same partition are ordered, so that one of them is the last. In SQLite, MAX()
+# also selects the row that the value comes from.
 _LASTS: Final = f"""
 CREATE TABLE lasts AS
     SELECT side, id, value, MAX(number) AS number
@@ -133,6 +133,6 @@ class RowCounts(Database):
 
     def compare_keys(self, *, by_partition: bool) -> None:
         """Compare the last value of each key, which has the highest number."""
-        # Numbers give an order only if they are positions within a partition. Otherwise, all
-        # expected rows of a key must be the same.
+        # Numbers give an order only if they are positions within a partition. Rows of files have
+        # no order, so all expected values of a key must be equal.
         self.run([_LASTS.format(f"number >> {SHIFT}" if by_partition else "value"), *_KEYS])
