@@ -131,8 +131,8 @@ class Finding(Generic[_Example]):
         count: Number of missing or surplus records, or of keys if compared by key. For kinds that
             concern partitions or transactions, the number of those.
         examples: Some cases, lowest positions first.
-        parts: The count by cause, where known: lost writes by the fate of the attempts to write
-            them (``aborted``, ``open``, ``none``).
+        parts: The count by cause, where known. For lost writes, the cause is the fate of the
+        attempts to write them (``aborted``, ``open``, ``none``).
 
     Examples:
         >>> Finding(3, parts={"aborted": 2, "none": 1}).count

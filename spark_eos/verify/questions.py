@@ -63,8 +63,8 @@ CREATE TABLE exposed AS
     WHERE o.position <= u.last AND EXISTS (SELECT 1 FROM uncommitted)
 """
 
-# Outputs removed by retention aren't lost, and outputs whose input was removed by retention aren't
-# outputs without an input.
+# Outputs removed by retention don't count as lost. Outputs whose input was removed by retention
+# don't count as outputs without an input.
 _MISSING: Final = f"""
 CREATE VIEW missing AS SELECT *, due - visible AS number, EXISTS (
     SELECT 1 FROM limits WHERE partition = source >> {SHIFT} AND source & {OFFSETS} < unsure
