@@ -242,19 +242,17 @@ def proxy(_proxy: KafkaProxy) -> Iterator[KafkaProxy]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def module_worker(
-    embedded_kafka: EmbeddedKafka, _proxy: KafkaProxy, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxiedWorker]:
-    """A member and a worker behind the proxy, for all tests of a module."""
-    here = tmp_path_factory.mktemp("proxied")
-    through = _proxy.bootstrap_servers
-    flow = Flow(embedded_kafka, str(here / "c"), str(here / "w"), through=through)
-    with proxied_worker(flow, _proxy) as found:
-        yield found
-
-
 @pytest.fixture
 def proxied_flow(new_flow: Callable[..., Flow], proxy: KafkaProxy) -> Flow:
     """Like `flow`, with all clients behind the proxy."""
     return new_flow(through=proxy.bootstrap_servers)
+
+
+@pytest.fixture
+def worker(proxied_flow: Flow, proxy: KafkaProxy) -> Iterator[ProxiedWorker]:
+    """A member and a worker behind the proxy, which commits before the test and after it."""
+    with proxied_worker(proxied_flow, proxy) as found:
+        found.add_and_commit()
+        yield found
+        proxy.reset()
+        found.add_and_commit()

@@ -50,6 +50,11 @@ def headers_of(message: Message) -> dict[str, str]:
     return {name: (content or b"").decode() for name, content in headers}
 
 
+def letters(flow: Flow) -> list[tuple[bytes | None, dict[str, str]]]:
+    """Values and headers of the records in the flow's dead-letter topic."""
+    return [(m.value(), headers_of(m)) for m in flow.written(f"dlq-{flow.name}")]
+
+
 def dead_letters(flow: Flow, command: str, *more: str) -> Result:
     """Runs a command about the flow's dead-letter topic."""
     where = ("--bootstrap-servers", flow.bootstrap_servers, "--topic", f"dlq-{flow.name}")

@@ -1,6 +1,6 @@
-"""One worker's transactions behind the proxy, for many successive tests, and their effects."""
+"""One worker's transactions behind the proxy, and their effects."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from confluent_kafka import Consumer
+from kafka.protocol.consumer import OffsetCommitResponse
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_eos._client.error_codes import Code
@@ -18,14 +19,13 @@ from spark_eos._kafka.list_offsets import end_offsets
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import ProducerIdAndEpoch, producer_id_and_epoch
-from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.producer import TransactionalProducer
 from support.flow import Flow
 from support.members import deadline, started
 from support.proxy import KafkaProxy, Rule
-from support.proxy_faults import Fault, Rewrite
+from support.proxy_faults import Answer, Fault, Rewrite
 from support.queries import until
-from support.writing import rows, transactions
+from support.writing import refuses, rows, transactions
 
 
 def answered(*codes: int) -> Rewrite:
@@ -37,6 +37,26 @@ def answered(*codes: int) -> Rewrite:
             partition.error_code = code
 
     return Rewrite(change)
+
+
+def uncommitted(code: int) -> Answer:
+    """An OffsetCommit answer with this code for each partition; the broker sees no request."""
+    topic_class = OffsetCommitResponse.OffsetCommitResponseTopic
+
+    def answer(request: Any) -> OffsetCommitResponse:
+        topics = []
+        for topic in request.topics:
+            partitions = [
+                topic_class.OffsetCommitResponsePartition(
+                    partition_index=partition.partition_index, error_code=code
+                )
+                for partition in topic.partitions
+            ]
+            one = topic_class(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+            topics.append(one)
+        return OffsetCommitResponse(throttle_time_ms=0, topics=topics)
+
+    return Answer(answer)
 
 
 def unstable(_request: Any, answer: Any) -> None:
@@ -70,28 +90,42 @@ class ProxiedWorker:
         return {p: o + 2 for p, o in offsets.items()}, values
 
     def add_and_commit(self) -> ProducerIdAndEpoch:
-        """Commits a transaction without faults; returns its producer."""
+        """Commits a transaction without disturbances; returns its producer."""
+        return self.commits(lambda: None)
+
+    def fails(
+        self,
+        *words: object,
+        again: bool,
+        age: float = 0,
+        meanwhile: Callable[["ProxiedWorker"], object] = lambda _: None,
+    ) -> None:
+        """Checks that a commit fails with these words, and leaves nothing behind.
+
+        The transaction counts as ``age`` seconds old. ``meanwhile`` is called before the commit,
+        once the broker has the rows. Afterwards, the proxy has no rules.
+        """
+        before = self.committed()
+        self.add()
+        self.worker.records.flush(deadline())
+        self.writing._began -= age
+        used = self.worker.identity
+        meanwhile(self)
+        with refuses(*words, again=again, too_slow=None if age else False):
+            self.writing.commit()
+        self.proxy.reset()
+        self.assert_nothing_left(before, used)
+
+    def commits(self, meanwhile: Callable[[], object]) -> ProducerIdAndEpoch:
+        """Commits a transaction, with a disturbance once the broker has its rows."""
         offsets, values = self.add()
+        self.worker.records.flush(deadline())
         identity = self.worker.identity
+        meanwhile()
         self.writing.commit()
         assert self.committed() == offsets
         assert self.news() == values
         return identity
-
-    def fails(self, age: float = 0) -> TransactionError:
-        """Checks that a commit that must fail leaves nothing behind; returns the reason.
-
-        The transaction counts as ``age`` seconds old. Afterwards, the proxy has no rules.
-        """
-        before = self.committed()
-        self.add()
-        self.writing._began -= age
-        used = self.worker.identity
-        with pytest.raises(TransactionError) as failure:
-            self.writing.commit()
-        self.proxy.reset()
-        self.assert_nothing_left(before, used)
-        return failure.value
 
     def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Limits the worker's attempts to commit offsets to 0.1 s until the test ends.

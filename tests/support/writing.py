@@ -1,10 +1,10 @@
 """One worker's transactions without Spark, and its requests to the broker."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -20,16 +20,25 @@ from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.arrow_columns import writable_batches
+from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.plan import BatchRange, batch_plan
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.records import SourceRows, source_rows
 from spark_eos._worker.task_report import JobOutcome, job_outcome
 from spark_eos._worker.writer_settings import WriterSettings
+from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
-from support.members import deadline, writer_settings
+from support.members import deadline, started, writer_settings
 from support.proxy_faults import Request
 from support.sinks import changed
+
+_KINDS: Final = {
+    "topic": pa.string(),
+    "key": pa.binary(),
+    "timestamp": pa.timestamp("ms", "UTC"),
+    "error": pa.string(),
+}
 
 
 def row_batch(
@@ -38,11 +47,12 @@ def row_batch(
     *offsets: int,
     source_topic: str | None = None,
     values: Sequence[bytes | None] | None = None,
-    **columns: pa.Array,
+    **columns: Sequence[Any] | pa.Array,
 ) -> pa.RecordBatch:
     """A task's Arrow batch of one source partition's records, by default of the flow's source.
 
-    Values default to the partition and offset; ``columns`` are additional columns.
+    Values default to the partition and offset; ``columns`` are additional columns. Those of
+    ``_KINDS`` may be plain sequences.
     """
     source = {
         "topic": pa.array([source_topic or flow.source] * len(offsets), pa.string()),
@@ -54,7 +64,10 @@ def row_batch(
         {
             "source": pa.StructArray.from_arrays(source.values(), source.keys()),
             "value": pa.array(given, pa.binary()),
-            **columns,
+            **{
+                name: found if isinstance(found, pa.Array) else pa.array(found, _KINDS[name])
+                for name, found in columns.items()
+            },
         }
     )
 
@@ -86,6 +99,38 @@ def transactions(
     settings = changed(writer_settings(flow), **options)
     with closing(TransactionalProducer(settings)) as producer:
         yield TransactionWriter(producer, settings, plan)
+
+
+@contextmanager
+def writer(flow: Flow, max_members: int = 64, **options: Any) -> Iterator[Transactions]:
+    """Transactions for members that own all partitions; arguments as for `transactions`."""
+    with (
+        started(flow, max_members) as membership,
+        transactions(flow, membership, **options) as writing,
+        closing(writing),
+    ):
+        yield writing
+
+
+@contextmanager
+def writer_with_dead_letters(
+    flow: Flow, config: Mapping[str, str] | None = None, *, style: str = "dlq", **options: Any
+) -> Iterator[Transactions]:
+    """Like `writer`, with a new dead-letter topic, which has this config."""
+    topic = create_dead_letter_topic(flow, config)
+    settings = DeadLetterSettings(topic=topic, headers=style)
+    with writer(flow, dead_letters=settings, **options) as writing:
+        yield writing
+
+
+@contextmanager
+def refuses(*words: object, again: bool, too_slow: bool | None = False) -> Iterator[None]:
+    """Expects an error of a transaction with these words, and what it leads to."""
+    with pytest.raises(TransactionError) as failure:
+        yield
+    assert [word for word in map(str, words) if word not in str(failure.value)] == [], failure.value
+    assert failure.value.again == again
+    assert too_slow is None or failure.value.too_slow == too_slow
 
 
 def close_producers() -> None:

@@ -21,26 +21,23 @@ from spark_eos._exactly_once import transaction
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._kafka.transactions import MemberIdentity, ProducerIdAndEpoch, fence_producer
-from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._kafka.transactions import fence_producer
 from support.flow import Flow
 from support.members import deadline
 from support.proxied_worker import ProxiedWorker, answered
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import relay, run_available
-from support.versions import needs_topic_ids
+from support.versions import OFFSET_COMMIT, needs_topic_ids
 
 # Of each verdict one code, and those that mean more: test_error_codes.py has the whole table.
-_UNKNOWN = "100 UNKNOWN_TOPIC_ID"
 _RETRIED = "51 CONCURRENT_TRANSACTIONS"
 _MOVED = "16 NOT_COORDINATOR"
 _REJECTED = "113 STALE_MEMBER_EPOCH"
-_FENCED = "47 INVALID_PRODUCER_EPOCH"
 _REFUSED = {
-    "29 TOPIC_AUTHORIZATION_FAILED": "lacks Read on topic 'in-",
-    "30 GROUP_AUTHORIZATION_FAILED": "lacks Read on group 'group-",
-    "53 TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "lacks Write on transactional ids that begin with",
+    "29 TOPIC_AUTHORIZATION_FAILED": "topic 'in-",
+    "30 GROUP_AUTHORIZATION_FAILED": "group 'group-",
+    "53 TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "Write on transactional ids",
     "12 OFFSET_METADATA_TOO_LARGE": "offset.metadata.max.bytes",
     "12345 UNKNOWN": "",
 }
@@ -50,84 +47,60 @@ def _code(row: str) -> int:
     return int(row.split(maxsplit=1)[0])
 
 
-@pytest.fixture
-def rows(module_worker: ProxiedWorker, proxy: KafkaProxy) -> Iterator[ProxiedWorker]:
-    """A worker like a new one, except for what earlier tests have committed."""
-    plan = dict(module_worker.writing._plan)
-    yield module_worker
-    proxy.reset()
-    module_worker.writing._plan = plan
-    module_worker.add_and_commit()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("row", [_UNKNOWN, _RETRIED, _MOVED])
-def test_retried_until_it_is_accepted(row: str, rows: ProxiedWorker) -> None:
-    used = rows.add_and_commit()
-    refused = rows.on_offsets(answered(0, _code(row)), times=2)
-    offsets, values = rows.add()
-    looked_up = rows.group_look_ups()
-    rows.writing.commit()
+@pytest.mark.parametrize("row", ["100 UNKNOWN_TOPIC_ID", _RETRIED, _MOVED])
+def test_retried_until_it_is_accepted(row: str, worker: ProxiedWorker) -> None:
+    used = worker.add_and_commit()
+    refused = worker.on_offsets(answered(0, _code(row)), times=2)
+    offsets, values = worker.add()
+    looked_up = worker.group_look_ups()
+    worker.writing.commit()
     assert len(refused.hits) == 2
     assert len(looked_up.hits) == (2 if row == _MOVED else 0)
-    assert rows.committed() == offsets
-    assert rows.news() == values
-    rows.assert_as_before(used)
+    assert worker.committed() == offsets
+    assert worker.news() == values
+    worker.assert_as_before(used)
 
 
-@pytest.mark.timeout(30)
 def test_retried_no_longer_than_its_transaction_may_live(
-    rows: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
+    worker: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows.on_offsets(answered(0, 51), times=None)
+    worker.on_offsets(answered(0, _code(_RETRIED)), times=None)
     monkeypatch.setattr(transaction, "_LEAST_SECONDS", 0.1)
     # Later the broker would abort it, and its answer, 47 then, would hide the reason.
-    failure = rows.fails(age=59.8)
-    assert "s (transactions.timeout_ms); last error: TxnOffsetCommit:" in str(failure)
-    assert "51 CONCURRENT_TRANSACTIONS" in str(failure)
+    words = ["transactions.timeout_ms", "TxnOffsetCommit", _RETRIED]
+    worker.fails(*words, again=True, age=59.8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", [_REJECTED, "134 UNASSIGNED_PARTITION", _FENCED])
-def test_aborted_and_left_to_another_attempt(row: str, rows: ProxiedWorker) -> None:
-    sent = rows.on_offsets(answered(0, _code(row)), times=None)
-    failure = rows.fails()
-    assert failure.again
-    assert f"group '{rows.flow.group_id}' as member spark-eos-0 at epoch" in str(failure)
-    assert f": {rows.flow.source}-1: {row}" in str(failure)
-    # Never repeated with another producer epoch: ours can't change but to our successor's.
-    assert len(sent.hits) == 1
+def _aborted(row: str, *, again: bool, first: str = "", slow: bool = False) -> Any:
+    marks = [pytest.mark.slow] if slow else []
+    return pytest.param(first, row, again, marks=marks, id=f"{first} {row}".strip())
 
 
-def test_by_name_aborted_and_left_to_another_attempt(rows: ProxiedWorker) -> None:
-    row = "22 ILLEGAL_GENERATION"
-    for partition in (0, 1):
-        rows.change_plan(partition, topic_id=NO_ID)
-    sent = rows.on_offsets(answered(0, _code(row)), times=None)
-    failure = rows.fails()
-    assert failure.again
-    assert f": {rows.flow.source}-1: {row}" in str(failure)
-    assert [request.version for request in sent.hits] == [5]
-
-
-@pytest.mark.parametrize("row", _REFUSED)
-def test_aborted_with_an_error_that_helps(row: str, rows: ProxiedWorker) -> None:
-    sent = rows.on_offsets(answered(0, _code(row)), times=None)
-    failure = rows.fails()
-    assert not failure.again
-    assert f"group '{rows.flow.group_id}' as member spark-eos-0 at epoch" in str(failure)
-    assert f": {rows.flow.source}-1: {row}" in str(failure)
-    assert _REFUSED[row] in str(failure)
-    assert len(sent.hits) == 1
-
-
-def test_the_worst_of_an_answers_codes_decides(rows: ProxiedWorker) -> None:
-    sent = rows.on_offsets(answered(16, 113), times=None)
-    failure = rows.fails()
-    assert failure.again
-    both = f"{rows.flow.source}-0: 16 NOT_COORDINATOR, {rows.flow.source}-1: 113 STALE_MEMBER_EPOCH"
-    assert both in str(failure)
-    assert len(sent.hits) == 1
+@pytest.mark.parametrize(
+    ("first", "row", "again"),
+    [
+        _aborted(_REJECTED, again=True, slow=True),
+        _aborted("134 UNASSIGNED_PARTITION", again=True, slow=True),
+        # Never repeated with another producer epoch: ours can't change but to our successor's.
+        _aborted("47 INVALID_PRODUCER_EPOCH", again=True, slow=True),
+        _aborted("22 ILLEGAL_GENERATION", again=True),
+        # The worst of an answer's codes decides.
+        _aborted(_REJECTED, again=True, first=_MOVED),
+        *(_aborted(row, again=False) for row in _REFUSED),
+    ],
+)
+def test_aborted_at_once(first: str, row: str, worker: ProxiedWorker, *, again: bool) -> None:
+    """Left to another attempt, or with an error that helps."""
+    by_name = row.startswith("22")
+    for partition in (0, 1) if by_name else ():
+        worker.change_plan(partition, topic_id=NO_ID)
+    sent = worker.on_offsets(answered(_code(first or "0"), _code(row)), times=None)
+    source, group = worker.flow.source, f"group '{worker.flow.group_id}' as member spark-eos-0"
+    wrong = [f"{source}-0: {first}"] if first else []
+    words = [group, *wrong, f"{source}-1: {row}", _REFUSED.get(row, "")]
+    worker.fails(*words, again=again)
+    assert [request.version for request in sent.hits] == [5 if by_name else OFFSET_COMMIT]
 
 
 def _leaves_out(_request: Any, answer: Any) -> None:
@@ -142,83 +115,69 @@ def _names_one_twice(_request: Any, answer: Any) -> None:
     answer.topics[0].partitions[1].partition_index = 0
 
 
+_OTHER = uuid.UUID(int=7)
+
+
 @pytest.mark.parametrize(
     ("change", "instead"),
     [
-        (_leaves_out, "{source}-0"),
-        pytest.param(_names_another_topic, "{other}-0, {other}-1", marks=needs_topic_ids),
-        (_names_one_twice, "{source}-0, {source}-0"),
+        (_leaves_out, "{0}-0"),
+        pytest.param(_names_another_topic, f"{_OTHER}-0, {_OTHER}-1", marks=needs_topic_ids),
+        (_names_one_twice, "{0}-0, {0}-0"),
     ],
 )
-def test_an_answer_about_something_else(change: Any, instead: str, rows: ProxiedWorker) -> None:
-    rows.on_offsets(Rewrite(change), times=None)
-    failure = rows.fails()
-    assert not failure.again
-    source = rows.flow.source
-    asked = f"group '{rows.flow.group_id}': asked about {source}-0, {source}-1, but the coordinator"
-    assert asked in str(failure)
-    words = instead.format(source=source, other=uuid.UUID(int=7))
-    assert failure.text.endswith(f"answered about {words}")
+def test_an_answer_about_something_else(change: Any, instead: str, worker: ProxiedWorker) -> None:
+    worker.on_offsets(Rewrite(change), times=None)
+    source = worker.flow.source
+    told = f"answered about {instead.format(source)}"
+    worker.fails(worker.flow.group_id, f"asked about {source}-0, {source}-1", told, again=False)
 
 
 # What the broker itself answers -----------------------------------------------------------------
 
 
-def _member(rows: ProxiedWorker) -> MemberIdentity:
-    return rows.writing._plan[TopicPartition(rows.flow.source, 1)].member
+def _raise_epoch(worker: ProxiedWorker) -> None:
+    member = worker.writing._plan[TopicPartition(worker.flow.source, 1)].member
+    worker.change_plan(1, member=replace(member, epoch=member.epoch + 1))
 
 
-# A member that is gone is in test_transaction.py: it was taken over.
-@needs_topic_ids
-@pytest.mark.slow
-def test_the_brokers_own_answer_to_a_wrong_epoch(rows: ProxiedWorker) -> None:
-    member = _member(rows)
-    rows.change_plan(1, member=replace(member, epoch=member.epoch + 1))
-    failure = rows.fails()
-    assert failure.again
-    assert f": {rows.flow.source}-1: 113 STALE_MEMBER_EPOCH" in str(failure)
+def _change_topic(worker: ProxiedWorker) -> None:
+    for partition in (0, 1):
+        worker.change_plan(partition, topic_id=uuid.uuid4())
+
+
+def _change_group(worker: ProxiedWorker) -> None:
+    worker.writing._settings = replace(worker.writing._settings, group_id="no-such-group")
+
+
+def _fence(worker: ProxiedWorker) -> None:
+    name = worker.worker.identity.transactional_id
+    fence_producer(worker.connections, name, 60_000, deadline())
+
+
+def _change_producer(worker: ProxiedWorker) -> None:
+    worker.worker._identity = replace(worker.worker.identity, producer_id=1 << 40)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "row",
-    ["100 UNKNOWN_TOPIC_ID", pytest.param("69 GROUP_ID_NOT_FOUND", marks=needs_topic_ids)],
-)
-def test_the_brokers_own_answer_to_what_does_not_exist(
-    row: str, rows: ProxiedWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows.hurry(monkeypatch)
-    if row.startswith("69"):
-        nowhere = replace(rows.writing._settings, group_id="no-such-group")
-        monkeypatch.setattr(rows.writing, "_settings", nowhere)
-    else:
-        for partition in (0, 1):
-            rows.change_plan(partition, topic_id=uuid.uuid4())
-    failure = rows.fails()
-    if row.startswith("69"):
-        assert failure.again
-        assert f"{rows.flow.source}-1: {row}" in str(failure)
-    else:
+    ("disturb", "words", "again"),
+    [
+        # A member that is gone is in test_transaction.py: it was taken over.
+        pytest.param(_raise_epoch, f"-1: {_REJECTED}", True, marks=needs_topic_ids),
+        pytest.param(_change_group, "-1: 69 GROUP_ID_NOT_FOUND", True, marks=needs_topic_ids),
         # Looked up, the topic has another id than the one that the broker does not know.
-        assert not failure.again
-        assert f"'{rows.flow.source}' was deleted and recreated" in str(failure)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", [_FENCED, "49 INVALID_PRODUCER_ID_MAPPING"])
-def test_the_brokers_own_answer_to_a_fenced_producer(row: str, rows: ProxiedWorker) -> None:
-    before = rows.committed()
-    rows.add()
-    rows.worker.records.flush(deadline())
-    used = rows.worker.identity
-    if row.startswith("47"):
-        fence_producer(rows.connections, used.transactional_id, 60_000, deadline())
-    else:
-        rows.worker._identity = ProducerIdAndEpoch(used.transactional_id, 1 << 40, used.epoch)
-    with pytest.raises(TransactionError, match=row) as failure:
-        rows.writing.commit()
-    assert failure.value.again
-    rows.assert_nothing_left(before, used)
+        (_change_topic, "' was deleted and recreated", False),
+        (_fence, "-1: 47 INVALID_PRODUCER_EPOCH", True),
+        (_change_producer, "-1: 49 INVALID_PRODUCER_ID_MAPPING", True),
+    ],
+)
+def test_the_brokers_own_answer(
+    disturb: Any, words: str, worker: ProxiedWorker, *, again: bool
+) -> None:
+    settings, plan = worker.writing._settings, worker.writing._plan
+    worker.fails(f"{worker.flow.source}{words}", again=again, meanwhile=disturb)
+    worker.writing._settings, worker.writing._plan = settings, plan
 
 
 # Whole queries ----------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ When a late request arrives, its producer's epoch or member id must already be f
 """
 
 import threading
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,86 +16,66 @@ from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._worker import producer
 from support import proxy_faults as faults
 from support.flow import Flow
-from support.members import deadline
 from support.proxied_worker import ProxiedWorker, answered
 from support.proxy import KafkaProxy
 from support.queries import run_available
 
-_ALL_WAYS = [
-    faults.CutBefore,
-    faults.CutAfter,
-    faults.DropAnswer,
-    faults.DropRequest,
-]
-each_way = pytest.mark.parametrize("fault", _ALL_WAYS, ids=lambda fault: fault.__name__)
-each_cut = pytest.mark.parametrize("fault", _ALL_WAYS[:2], ids=lambda fault: fault.__name__)
+_ALL_WAYS = [faults.CutBefore, faults.CutAfter, faults.DropAnswer, faults.DropRequest]
 
 
-@pytest.fixture
-def worker(
-    module_worker: ProxiedWorker, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ProxiedWorker]:
-    """A worker that gives up on an answer after 0.3 s."""
-    monkeypatch.setattr(module_worker.worker.connections, "_request_timeout", 0.3)
-    module_worker.add_and_commit()
-    yield module_worker
-    proxy.reset()
-    module_worker.add_and_commit()
+@pytest.fixture(autouse=True)
+def _impatient(worker: ProxiedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the worker give up on an answer after 0.3 s."""
+    monkeypatch.setattr(worker.worker.connections, "_request_timeout", 0.3)
 
 
-def _assert_fenced(worker: ProxiedWorker, late: faults.Request, code: int) -> None:
-    """When the request is delivered now, it changes nothing."""
+def _assert_fenced(worker: ProxiedWorker, late: faults.Request) -> None:
+    """When the TxnOffsetCommit request is delivered now, it changes nothing."""
     before = worker.committed()
     answer = worker.proxy.deliver(late)
-    assert {p.error_code for topic in answer.topics for p in topic.partitions} == {code}
+    codes = {p.error_code for topic in answer.topics for p in topic.partitions}
+    assert codes == {Code.INVALID_PRODUCER_EPOCH}
     assert worker.flow.open_transactions() == []
     assert worker.committed() == before
     assert worker.news() == []
 
 
-# TxnOffsetCommit -------------------------------------------------------------------------------
-
-
-@each_way
-def test_txn_offset_commit_is_repeated_and_its_epoch_is_fenced(
-    fault: type[faults.Fault], worker: ProxiedWorker
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        *((TxnOffsetCommitRequest, way) for way in _ALL_WAYS),
+        (TxnOffsetCommitRequest, faults.HoldAnswer),
+        (TxnOffsetCommitRequest, faults.HoldRequest),
+        # librdkafka repeats this one.
+        (EndTxnRequest, faults.CutBefore),
+        (EndTxnRequest, faults.CutAfter),
+    ],
+)
+def test_a_request_is_repeated_and_its_epoch_is_fenced(
+    message: Any, kind: Any, worker: ProxiedWorker
 ) -> None:
-    lost = worker.on_offsets(fault())
+    released = threading.Event()
+    held = kind in (faults.HoldAnswer, faults.HoldRequest)
+    lost = worker.proxy.on(message, kind(released) if held else kind())
     used = worker.add_and_commit()
     late = lost.await_hit()
     # It comes when the worker is idle,
-    _assert_fenced(worker, late, Code.INVALID_PRODUCER_EPOCH)
+    if kind is faults.HoldAnswer:
+        released.set()
+    if message is TxnOffsetCommitRequest:
+        _assert_fenced(worker, late)
+
     # and in the middle of its next transaction, which has offsets of its own.
-    offsets, values = worker.add()
-    assert worker.worker.identity != used
-    worker.worker.records.flush(deadline())
-    worker.proxy.deliver(late)
-    worker.writing.commit()
-    assert worker.committed() == offsets
-    assert worker.news() == values
+    def deliver() -> None:
+        assert worker.worker.identity != used
+        released.set()
+        answer = worker.proxy.deliver(late)
+        if message is EndTxnRequest:
+            assert answer.error_code != 0
 
-
-def test_an_answer_that_comes_after_the_client_gave_up(worker: ProxiedWorker) -> None:
-    until = threading.Event()
-    held = worker.on_offsets(faults.HoldAnswer(until))
-    used = worker.add_and_commit()
-    until.set()
-    _assert_fenced(worker, held.await_hit(), Code.INVALID_PRODUCER_EPOCH)
-    assert worker.add_and_commit() != used
-
-
-def test_a_request_delayed_past_the_end_of_its_transaction(worker: ProxiedWorker) -> None:
-    until = threading.Event()
-    held = worker.on_offsets(faults.HoldRequest(until))
-    worker.add_and_commit()
-    offsets, values = worker.add()
-    worker.worker.records.flush(deadline())
-    until.set()
-    time.sleep(0.1)
-    worker.writing.commit()
-    assert worker.committed() == offsets
-    assert worker.news() == values
-    _assert_fenced(worker, held.await_hit(), Code.INVALID_PRODUCER_EPOCH)
+    worker.commits(meanwhile=deliver)
+    if message is TxnOffsetCommitRequest:
+        _assert_fenced(worker, late)
 
 
 def test_txn_offset_commit_arrives_twice_within_its_transaction(worker: ProxiedWorker) -> None:
@@ -112,39 +90,20 @@ def test_txn_offset_commit_arrives_twice_within_its_transaction(worker: ProxiedW
 def test_no_answer_at_all(worker: ProxiedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     worker.hurry(monkeypatch)
     lost = worker.on_offsets(faults.DropAnswer(), times=None)
-    failure = worker.fails()
-    assert failure.again
-    assert "TxnOffsetCommit not answered" in str(failure)
-    _assert_fenced(worker, lost.await_hit(), Code.INVALID_PRODUCER_EPOCH)
+    worker.fails("TxnOffsetCommit not answered", again=True)
+    _assert_fenced(worker, lost.await_hit())
 
 
-# EndTxn and InitProducerId ---------------------------------------------------------------------
+# InitProducerId --------------------------------------------------------------------------------
 
 
-@each_cut
-def test_librdkafka_repeats_end_txn_and_the_producer_is_replaced(
-    fault: type[faults.Fault], worker: ProxiedWorker
-) -> None:
-    cut = worker.proxy.on(EndTxnRequest, fault())
-    used = worker.add_and_commit()
-    late = cut.await_hit()
-    offsets, values = worker.add()
-    assert worker.worker.identity != used
-    worker.worker.records.flush(deadline())
-    # An end of the last transaction does not end this one.
-    assert worker.proxy.deliver(late).error_code != 0
-    worker.writing.commit()
-    assert worker.committed() == offsets
-    assert worker.news() == values
-
-
-@each_way
+@pytest.mark.parametrize("fault", _ALL_WAYS)
 def test_init_producer_id_when_a_transaction_is_ended(
     fault: type[faults.Fault], worker: ProxiedWorker
 ) -> None:
     worker.on_offsets(answered(0, Code.STALE_MEMBER_EPOCH))
     lost = worker.proxy.on(InitProducerIdRequest, fault())
-    worker.fails()
+    worker.fails(again=True)
     assert len(lost.hits) == 1
     worker.add_and_commit()
 
@@ -185,14 +144,11 @@ def test_throttle_time_is_waited_out_and_times_nothing_out(worker: ProxiedWorker
 
     used = worker.worker.identity
     sent = worker.on_offsets(faults.Rewrite(throttled))
-    offsets, _values = worker.add()
     again = worker.on_offsets(faults.Fault())
-    worker.writing.commit()
+    worker.add_and_commit()
     (first,), (second,) = sent.hits, again.hits
-    assert second.at - first.at >= 0.6
-    assert worker.committed() == offsets
     # Longer than a request may take, yet none was lost.
-    worker.news()
+    assert second.at - first.at >= 0.6
     worker.assert_as_before(used)
 
 
@@ -201,11 +157,11 @@ def test_list_transactions_14_coordinator_load_in_progress(worker: ProxiedWorker
         answer.error_code = Code.COORDINATOR_LOAD_IN_PROGRESS
         answer.transaction_states = []
 
-    worker.add()
-    worker.worker.records.flush(deadline())
-    worker.proxy.on(ListTransactionsRequest, faults.Rewrite(loading))
-    assert worker.flow.open_transactions() == [worker.worker.identity.transactional_id]
-    worker.writing.abort()
+    def listed() -> None:
+        worker.proxy.on(ListTransactionsRequest, faults.Rewrite(loading))
+        assert worker.flow.open_transactions() == [worker.worker.identity.transactional_id]
+
+    worker.commits(meanwhile=listed)
 
 
 @pytest.mark.slow

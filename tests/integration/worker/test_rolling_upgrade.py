@@ -56,36 +56,34 @@ def test_the_first_broker_met_is_older_than_the_coordinator(
 
 
 def test_the_coordinator_is_older_and_then_upgraded(
-    module_worker: ProxiedWorker, proxy: KafkaProxy
+    worker: ProxiedWorker, proxy: KafkaProxy
 ) -> None:
+    proxy.reset()
     _older(proxy)
     proxy.cut()
-    module_worker.add_and_commit()
+    worker.add_and_commit()
     assert _sent(proxy) == [5]
     proxy.reset()
     proxy.cut()
-    module_worker.add_and_commit()
+    worker.add_and_commit()
     assert _sent(proxy) == [6]
 
 
 def test_the_coordinator_moves_to_an_older_broker_before_a_retry(
-    module_worker: ProxiedWorker, proxy: KafkaProxy
+    worker: ProxiedWorker, proxy: KafkaProxy
 ) -> None:
-    # Whichever test was the last one, connections are of the newer version first.
-    proxy.cut()
-    module_worker.add_and_commit()
     assert _sent(proxy) == [6]
     proxy.reset()
-    module_worker.writing.counters = Counters()
-    module_worker.on_offsets(faults.CutBefore())
+    worker.writing.counters = Counters()
+    worker.on_offsets(faults.CutBefore())
     _older(proxy)
-    module_worker.add_and_commit()
+    worker.add_and_commit()
     assert _sent(proxy) == [6, 5]
-    assert module_worker.writing.counters.offset_commit_version == 5
+    assert worker.writing.counters.offset_commit_version == 5
     proxy.reset()
     # And back again.
-    module_worker.on_offsets(faults.CutBefore())
-    module_worker.add_and_commit()
+    worker.on_offsets(faults.CutBefore())
+    worker.add_and_commit()
     assert _sent(proxy) == [5, 6]
 
 
