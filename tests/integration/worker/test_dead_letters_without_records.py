@@ -4,42 +4,38 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._exactly_once.transaction import TransactionWriter
+from spark_eos._exactly_once.transaction import Transactions
 from spark_eos._kafka.dead_letter_topic import DeadLetterTopic
-from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.dead_letters import LETTER
 from spark_eos._worker.librdkafka_errors import TransactionError
-from support.dead_letters import create_dead_letter_topic, headers_of, write_not_utf8
+from support.dead_letters import headers_of, write_not_utf8
 from support.flow import Flow
 from support.members import started, writer_settings
 from support.planting import remove
-from support.writing import row_batch, rows, task_outcome, transactions
+from support.topic_limits import small_topic
+from support.writing import (
+    row_batch,
+    rows,
+    task_outcome,
+    transactions,
+    writer_with_dead_letters,
+)
 
 LIMIT = 10_000
 _UNREADABLE = "headers, since one is null, or a name is not UTF-8 or has U+0000"
 
 
 @contextmanager
-def writing(
-    flow: Flow, style: str = "dlq", **options: Any
-) -> Iterator[tuple[TransactionWriter, str]]:
+def writing(flow: Flow, style: str = "dlq") -> Iterator[tuple[Transactions, str]]:
     """A worker's transactions into a topic of small records, with a dead-letter topic."""
-    dlq = create_dead_letter_topic(flow)
-    flow.broker.create_topic(f"small-{flow.name}", 1, {"max.message.bytes": str(LIMIT)})
-    chosen = {"topic": f"small-{flow.name}", **options}
-    settings = DeadLetterSettings(topic=dlq, headers=style)
-    with (
-        started(flow) as membership,
-        transactions(flow, membership, dead_letters=settings, **chosen) as found,
-    ):
-        yield found, dlq
-        found.close()
+    small = small_topic(flow, LIMIT)
+    with writer_with_dead_letters(flow, style=style, topic=small) as found:
+        yield found, f"dlq-{flow.name}"
 
 
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])

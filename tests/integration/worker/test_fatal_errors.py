@@ -15,10 +15,10 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos._worker import producer
 from support.flow import Flow
-from support.members import deadline, started
+from support.members import deadline
 from support.proxy import KafkaProxy
 from support.proxy_faults import DropRequest, Rewrite
-from support.writing import refused, rows, transactions
+from support.writing import refused, rows, writer
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
@@ -37,7 +37,7 @@ def test_a_producer_that_is_given_up_adds_no_partition_any_more(
         return proxy.count(AddPartitionsToTxnRequest)
 
     proxy.on(AddPartitionsToTxnRequest, Rewrite(not_yet), times=None)
-    with started(proxied_flow) as membership, transactions(proxied_flow, membership) as writing:
+    with writer(proxied_flow) as writing:
         writing.add(rows(proxied_flow, 0, 0))
         while asked() < 2:
             time.sleep(0.01)
@@ -66,7 +66,7 @@ def open_producers() -> int:
 def test_a_producer_that_is_given_up_is_closed(flow: Flow, *, fenced: bool) -> None:
     # If fenced, so that none of them is sent before.
     client = ClientSettings({**flow.kafka, "linger.ms": 900 if fenced else 0})
-    with started(flow) as membership, transactions(flow, membership, client=client) as writing:
+    with writer(flow, client=client) as writing:
         before = open_producers()
         for _attempt in range(5):
             writing.add(rows(flow, 0, *range(3_000)))
@@ -85,26 +85,10 @@ def test_a_producer_whose_records_stay_unanswered_is_closed(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
     lost = proxy.on(ProduceRequest, DropRequest(), times=None)
-    with started(proxied_flow) as membership, transactions(proxied_flow, membership) as writing:
+    with writer(proxied_flow) as writing:
         before = open_producers()
         writing.add(rows(proxied_flow, 0, 0))
         while not lost.hits:
             time.sleep(0.01)
         writing.abort()
         assert open_producers() == before
-
-
-@pytest.mark.slow
-def test_a_producer_is_fenced_with_many_records_in_flight(flow: Flow) -> None:
-    # So that none of them is sent before the commit waits for them.
-    client = ClientSettings({**flow.kafka, "linger.ms": 900})
-    with started(flow) as membership, transactions(flow, membership, client=client) as writing:
-        for _attempt in range(5):
-            writing.add(rows(flow, 0, *range(3_000)))
-            with flow.connections() as connections:
-                name = writing._producer.identity.transactional_id
-                fence_producer(connections, name, 60_000, deadline())
-            failure = refused(flow, writing, KafkaError(KafkaError._FENCED).name())
-            assert (failure.again, failure.too_slow) == (True, False)
-            writing.abort()
-            writing._producer.drop()

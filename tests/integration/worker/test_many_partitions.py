@@ -19,7 +19,7 @@ from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
 from support.members import started, writer_settings
 from support.sinks import changed
-from support.writing import close_producers, outcome_of, row_batch, rows, transactions
+from support.writing import close_producers, outcome_of, row_batch, rows, writer
 
 _PARTITIONS = 40
 
@@ -95,7 +95,7 @@ def test_many_target_topics(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None
         return genuine(known)
 
     monkeypatch.setattr(topic_rules, "_limit", limit)
-    with started(flow) as membership, transactions(flow, membership) as writing:
+    with writer(flow) as writing:
         for number, target in enumerate(targets * 2):
             found = rows(flow, 0, number, topic=pa.array([target]))
             assert writing.ready(found)

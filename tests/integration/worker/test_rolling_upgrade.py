@@ -11,12 +11,11 @@ from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._worker.task_report import Counters
 from support import proxy_faults as faults
 from support.flow import Flow
-from support.members import started
 from support.proxied_worker import ProxiedWorker, answered
 from support.proxy import KafkaProxy
 from support.runs import running
 from support.versions import needs_topic_ids
-from support.writing import rows, transactions
+from support.writing import rows, writer
 
 pytestmark = needs_topic_ids
 
@@ -47,10 +46,10 @@ def _sent(proxy: KafkaProxy) -> list[int]:
 def test_the_first_broker_met_is_older_than_the_coordinator(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    with started(proxied_flow, 1) as membership, transactions(proxied_flow, membership) as writer:
+    with writer(proxied_flow, max_members=1) as writing:
         _older(proxy, times=1)
-        writer.add(rows(proxied_flow, 0, 0, 1))
-        writer.commit()
+        writing.add(rows(proxied_flow, 0, 0, 1))
+        writing.commit()
         assert _sent(proxy) == [6]
         assert proxied_flow.committed() == {0: 2}
 

@@ -25,7 +25,7 @@ from support.proxy_faults import DropRequest, HoldRequest
 from support.queries import until
 from support.runs import running
 from support.sinks import changed
-from support.writing import row_batch, rows, take_over, task_outcome, transactions
+from support.writing import row_batch, rows, take_over, task_outcome, writer
 
 
 def test_sent_rows_are_committed_while_the_task_waits_for_more(flow: Flow) -> None:
@@ -107,7 +107,7 @@ def test_a_transaction_that_is_too_large_is_split_until_it_fits(
 def test_a_transaction_ended_before_its_offsets_was_too_slow(
     flow: Flow,
 ) -> None:
-    with started(flow) as membership, transactions(flow, membership, **_BRIEFLY) as found:
+    with writer(flow, **_BRIEFLY) as found:
         found.add(rows(flow, 0, 0, 1))
         found._flush()
         time.sleep(1.1)
@@ -128,10 +128,7 @@ def test_rows_wait_if_brokers_would_take_earlier_rows_too_late(
         return rows(proxied_flow, 0, *offsets, values=[b"x" * (1 << 19)] * len(offsets))
 
     limits: dict[str, Any] = {"max_transaction_bytes": 1 << 26, "max_transaction_ms": 3_000}
-    with (
-        started(proxied_flow) as membership,
-        transactions(proxied_flow, membership, **limits) as found,
-    ):
+    with writer(proxied_flow, **limits) as found:
         found.add(half_a_mebibyte_each(*range(10)))
         found._flush()
         go_on = threading.Event()

@@ -8,9 +8,8 @@ from spark_eos._exactly_once import task
 from spark_eos._exactly_once.task import write_task
 from spark_eos._exactly_once.transaction import TransactionWriter
 from support.flow import Flow
-from support.members import started
 from support.versions import needs_topic_ids
-from support.writing import requests_naming, row_batch, rows, sent_requests, transactions
+from support.writing import requests_naming, row_batch, rows, sent_requests, writer
 
 
 # By name, topics are looked up once more before each commit.
@@ -19,7 +18,7 @@ def test_a_worker_looks_repeatedly_committed_topics_up_once(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = sent_requests(monkeypatch)
-    with started(flow) as membership, transactions(flow, membership) as first:
+    with writer(flow) as first:
         driver = requests_naming(requests, flow.source)
         producer, settings, plan = first._producer, first._settings, first._plan
         for offset in range(0, 16, 2):
@@ -47,7 +46,7 @@ def test_a_later_attempt_discards_what_workers_keep(
     requests = sent_requests(monkeypatch)
     monkeypatch.setattr(task, "_producers", {})
     used: list[tuple[int, int]] = []
-    with started(flow) as membership, transactions(flow, membership) as writing:
+    with writer(flow) as writing:
         for number, discard_producer in enumerate((False, False, True)):
             run = write_task(writing._settings, writing._plan, discard_producer=discard_producer)
             (report,) = run(iter([row_batch(flow, 0, number)]))

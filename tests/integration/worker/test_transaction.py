@@ -14,12 +14,12 @@ from spark_eos.options import Transactions as Limits
 from support.flow import Flow
 from support.members import deadline, started, writer_settings
 from support.sinks import changed
-from support.writing import refused, row_batch, rows, take_over, task_outcome, transactions
+from support.writing import refused, row_batch, rows, take_over, task_outcome, transactions, writer
 
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_rows_and_offsets_are_committed_together(flow: Flow, version: int) -> None:
-    with started(flow) as membership, transactions(flow, membership, version) as writing:
+    with writer(flow, version=version) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 7))
         assert flow.committed() == {}
@@ -60,29 +60,41 @@ def test_the_rows_of_one_record_stay_in_one_transaction(flow: Flow) -> None:
     assert sorted(flow.values()) == ["0/0"] * 25 + ["0/1"] * 25
 
 
-def test_an_aborted_transaction_leaves_no_trace(flow: Flow) -> None:
-    with started(flow) as membership, transactions(flow, membership) as writing:
+@pytest.mark.parametrize("end", ["abort", "drop"])
+def test_a_transaction_that_is_given_up_leaves_no_trace(flow: Flow, end: str) -> None:
+    with writer(flow) as writing:
         writing.add(rows(flow, 0, 0, 1))
-        writing.abort()
-        assert flow.values() == []
-        assert flow.committed() == {}
+        writing._producer.records.flush(deadline())
+        assert flow.open_transactions() != []
+        (writing.abort if end == "abort" else writing._producer.close)()
+        assert (flow.values(), flow.committed(), flow.open_transactions()) == ([], {}, [])
+    with writer(flow) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.commit()
         assert sorted(flow.values()) == ["0/0", "0/1"]
 
 
-@pytest.mark.parametrize("version", [5, 6])
-def test_members_that_were_taken_over_commit_nothing(flow: Flow, version: int) -> None:
+@pytest.mark.parametrize(("version", "renewed"), [(5, False), (6, False), (6, True)])
+def test_members_that_were_taken_over_commit_nothing(
+    flow: Flow, version: int, *, renewed: bool
+) -> None:
+    """Neither for a partition whose member is ``renewed``, next to one whose member is not."""
     with started(flow) as membership, transactions(flow, membership, version) as writing:
-        writing.add(rows(flow, 0, 0, 1))
         take_over(flow, membership)
-        assert refused(flow, writing, "25 UNKNOWN_MEMBER_ID").again
+        if renewed:
+            first = TopicPartition(flow.source, 0)
+            member = membership.identities()[first]
+            writing._plan = {**writing._plan, first: replace(writing._plan[first], member=member)}
+        for partition in (0, 1):
+            writing.add(rows(flow, partition, 0))
+        reason = f"{flow.source}-{int(renewed)}: 25 UNKNOWN_MEMBER_ID"
+        assert refused(flow, writing, reason).again
 
 
 def test_a_producer_fenced_before_its_commit_commits_nothing(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with started(flow) as membership, transactions(flow, membership) as writing:
+    with writer(flow) as writing:
         writing.add(rows(flow, 0, 0, 1))
         send = writing._send_offsets
 
@@ -96,24 +108,8 @@ def test_a_producer_fenced_before_its_commit_commits_nothing(
         assert refused(flow, writing, "commit_transaction.*_FENCED").again
 
 
-def test_one_refused_partition_aborts_the_others(flow: Flow) -> None:
-    with started(flow) as membership, transactions(flow, membership) as stale:
-        take_over(flow, membership)
-        fresh = membership.identities()
-        # Partition 0 as its member now is, partition 1 as it was.
-        plan = {**stale._plan}
-        old = plan[TopicPartition(flow.source, 0)]
-        plan[TopicPartition(flow.source, 0)] = replace(
-            old, member=fresh[TopicPartition(flow.source, 0)]
-        )
-        stale._plan = plan
-        stale.add(rows(flow, 0, 0))
-        stale.add(rows(flow, 1, 0))
-        assert refused(flow, stale, f"{flow.source}-1: 25").again
-
-
 def test_the_broker_restarts_in_the_middle_of_a_transaction(flow_alone: Flow) -> None:
-    with started(flow_alone) as membership, transactions(flow_alone, membership) as writing:
+    with writer(flow_alone) as writing:
         writing.add(rows(flow_alone, 0, 0, 1))
         flow_alone.broker.kill()
         flow_alone.broker.start()
@@ -149,15 +145,6 @@ def test_an_idle_producer_is_dropped_without_the_cluster(flow_alone: Flow) -> No
             writing.add(rows(flow_alone, 0, 2))
             writing.commit()
     assert sorted(flow_alone.values()) == ["0/0", "0/1", "0/2"]
-
-
-def test_a_producer_in_a_transaction_is_fenced_when_dropped(flow: Flow) -> None:
-    with started(flow) as membership:
-        with transactions(flow, membership) as writing:
-            writing.add(rows(flow, 0, 0, 1))
-            writing._producer.records.flush(deadline())
-            assert flow.open_transactions() != []
-        assert flow.open_transactions() == []
 
 
 def test_an_unforeseen_error_names_all_rows_among_which_it_was(
