@@ -18,6 +18,7 @@ from spark_eos.testing.spark import prepare_quick_start
 from support.connect_server import ConnectService
 from support.flow import Flow
 from support.mirroring import MirroredFlow
+from support.planting import fill
 from support.proxied_worker import ProxiedWorker, proxied_worker
 from support.proxy import KafkaProxy, clean
 from support.secured import Secured, secured_kafka
@@ -213,6 +214,14 @@ def new_mirrored_flow(
 def mirrored_flow(new_mirrored_flow: Callable[..., MirroredFlow]) -> MirroredFlow:
     """Topics of two partitions in two clusters, a group and a checkpoint for the test."""
     return new_mirrored_flow()
+
+
+@pytest.fixture
+def filled_mirrored_flow(mirrored_flow: MirroredFlow) -> MirroredFlow:
+    """A mirrored flow whose source has records, with a progress topic."""
+    mirrored_flow.broker.create_topic(mirrored_flow.progress, mirrored_flow.partitions)
+    fill(mirrored_flow)
+    return mirrored_flow
 
 
 @pytest.fixture(scope="session")

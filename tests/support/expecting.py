@@ -1,6 +1,6 @@
 """Manually written outputs and expectations, for comparisons of the two."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,13 @@ def compared_with(flow: Flow, expect: object, **more: Any) -> Comparison:
         **more,
     }
     return compare(**arguments)
+
+
+def differs(flow: Flow, expect: object, found: Mapping[Difference, int], **more: Any) -> Comparison:
+    """Compares the flow's output with expected rows, and checks the counts of all differences."""
+    comparison = compared_with(flow, expect, **more)
+    assert counts(comparison) == dict(found)
+    return comparison
 
 
 def counts(comparison: Comparison) -> dict[Difference, int]:

@@ -21,15 +21,33 @@ from support.writing import rows, transactions
 COMMAND = str(Path(sys.executable).with_name("spark-eos"))
 
 
+def invoked(arguments: Sequence[str], answer: str | None = None) -> Result:
+    """The result of a ``spark-eos`` command, which must not raise."""
+    result = CliRunner().invoke(main, arguments, input=answer)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def assert_refused(result: Result, message: str) -> None:
+    """Checks that a command has exit status 2, and has printed nothing but one line of an error."""
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def without_layout(text: str) -> str:
+    """Printed text, with single spaces instead of line breaks and columns."""
+    return " ".join(text.split())
+
+
 def run(command: str, flow: Flow, *more: str, answer: str | None = None) -> Result:
     """``spark-eos status`` or ``abort`` for the flow's group; it must not raise."""
     settings = dict(flow.kafka)
     where = ["--bootstrap-servers", settings.pop("bootstrap.servers"), "--group-id", flow.group_id]
     for name, value in settings.items():
         where += ["--kafka", f"{name}={value}"]
-    result = CliRunner().invoke(main, [command, *where, *more], input=answer)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+    return invoked([command, *where, *more], answer)
 
 
 def document(flow: Flow, *more: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A simulated query, in which a test decides what goes wrong."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import (
     Consumer,
@@ -37,6 +37,16 @@ def fill(flow: Flow, count: int = 5, expect: Mapping[Source, bytes] | None = Non
 def sources(*ranges: range) -> list[Source]:
     """Offsets of the first, second, ... source partition."""
     return [(partition, offset) for partition, one in enumerate(ranges) for offset in one]
+
+
+ALL: Final = sources(range(5), range(5))
+"""Every record of a source that `fill` has filled."""
+ENDS: Final = {0: 5, 1: 5}
+MATCHINGS: Final[list[dict[str, Any]]] = [
+    {"position_header": "src"},
+    {"header": "id"},
+    {"key": True},
+]
 
 
 class Transactional:
@@ -137,6 +147,13 @@ def look(flow: Flow, **more: Any) -> Findings:
         **more,
     }
     return verify(**arguments)
+
+
+def judged(flow: Flow, found: Mapping[Kind, int], **more: Any) -> Findings:
+    """Verifies the flow, and checks the counts of all findings, anomalies or not."""
+    findings = look(flow, **more)
+    assert counts(findings) == dict(found)
+    return findings
 
 
 def counts(findings: Findings) -> dict[Kind, int]:

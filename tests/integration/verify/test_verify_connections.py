@@ -13,11 +13,9 @@ from spark_eos.errors import DeadlineExceededError, VerificationError
 from spark_eos.verify import Kind, Verdict
 from support.expecting import compared_with, parquet
 from support.flow import Flow
-from support.planting import Writer, counts, fill, look, sources
+from support.planting import ALL, Writer, counts, fill, look
 from support.proxy import KafkaProxy, broker_that_is_away
 from support.proxy_faults import CutAfter, CutBefore, Fault, Rewrite
-
-ALL = sources(range(5), range(5))
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from spark_eos.errors import VerificationError
 from spark_eos.verify import Kind, Verdict
 from support.dead_letters import create_dead_letter_topic, write_not_utf8
 from support.flow import Flow
-from support.planting import Writer, counts, examples, fill, look, name_of, sources
+from support.planting import ALL, Writer, counts, examples, fill, look, name_of
 
-ALL = sources(range(5), range(5))
 MATCHINGS: list[dict[str, Any]] = [{}, {"header": "id"}, {"key": True}]
 
 

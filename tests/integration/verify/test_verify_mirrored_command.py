@@ -5,23 +5,19 @@ import shlex
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from spark_eos._cli import main
 from support.mirroring import MirroredFlow
+from support.operating import invoked
 from support.pages import code_blocks
-from support.planting import Writer, fill, sources
-
-ALL = sources(range(5), range(5))
+from support.planting import ALL, Writer
 
 
 @pytest.fixture
-def flow(mirrored_flow: MirroredFlow) -> MirroredFlow:
+def flow(filled_mirrored_flow: MirroredFlow) -> MirroredFlow:
     """A flow with sound output, except for one duplicate."""
-    mirrored_flow.broker.create_topic(mirrored_flow.progress, mirrored_flow.partitions)
-    fill(mirrored_flow)
-    Writer(mirrored_flow).write([*ALL, ALL[0]], {0: 5, 1: 4})
-    return mirrored_flow
+    Writer(filled_mirrored_flow).write([*ALL, ALL[0]], {0: 5, 1: 4})
+    return filled_mirrored_flow
 
 
 def test_the_documented_command(flow: MirroredFlow) -> None:
@@ -38,7 +34,7 @@ def test_the_documented_command(flow: MirroredFlow) -> None:
     given = [instead.get(word, word) for word in words[1:]]
     # The page's target has the source's name.
     given[given.index("--output") + 1] = flow.target
-    result = CliRunner().invoke(main, given)
+    result = invoked(given)
     assert result.exit_code == 1, result.output
     assert result.stdout.startswith("ANOMALIES: 10 records in, 11 out")
 
@@ -47,9 +43,7 @@ def run(flow: MirroredFlow, *more: str) -> Result:
     where = ["--bootstrap-servers", flow.bootstrap_servers]
     topics = ["--input", flow.source, "--output", flow.target, "--group-id", flow.group_id]
     given = ["verify", *where, *topics, "--position-header", "src", "--timeout", "5", *more]
-    result = CliRunner().invoke(main, given)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+    return invoked(given)
 
 
 def test_the_source_clusters_options(flow: MirroredFlow, tmp_path: Path) -> None:
