@@ -191,17 +191,17 @@ def test_open_transactions(flow: Flow) -> None:
     second.abort()
 
 
-def test_it_waits_until_transactions_end(either: Flow) -> None:
-    writer, other = Writer(either), Writer(either, "other")
-    # Of its group, this is the first transaction; one has its output, the other its offsets.
-    writer.begin(ALL)
-    other.begin([], ENDS)
-    timers = [threading.Timer(0.7, each.commit) for each in (writer, other)]
-    for timer in timers:
-        timer.start()
+@pytest.mark.parametrize("written", [False, True])
+def test_it_waits_until_transactions_end(either: Flow, *, written: bool) -> None:
+    """Also for the first one of a group, and for one that has nothing but offsets."""
+    if written:
+        Writer(either, "earlier").write(ALL)
+    writer = Writer(either)
+    writer.begin([] if written else ALL, ENDS)
+    timer = threading.Timer(0.7, writer.commit)
+    timer.start()
     judged(either, {}, timeout=60)
-    for timer in timers:
-        timer.join()
+    timer.join()
 
 
 def test_expected_numbers_of_outputs(new_flow: Callable[..., Flow]) -> None:
