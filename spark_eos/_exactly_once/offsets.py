@@ -397,7 +397,7 @@ class GroupOffsets:
             self.commit(ends)
 
     def initialize(self, initial: Positions) -> None:
-        """Give held partitions their first offsets; after that, a missing offset is a lost one."""
+        """Give partitions their first offsets; after that, a missing offset is a lost one."""
         # Commit before any text names the partitions as known. If the run dies in between, the next
         # run must not mistake their missing offsets for lost ones.
         self.commit(initial)
@@ -405,7 +405,7 @@ class GroupOffsets:
         self._commit_all({})
 
     def _commit_all(self, wanted: Positions) -> None:
-        """Commit all held offsets, moved or not, because each expires by its own age."""
+        """Commit all offsets, moved or not, because each expires by its own age."""
         committed = self.committed
         self.commit({p: committed[p] for p in self.needed} | wanted, again=self.needed)
         self._committed_all = time.monotonic()
@@ -417,7 +417,7 @@ class GroupOffsets:
         return since is not None and time.monotonic() - since >= RENEWED_AFTER
 
     def renew(self, deadline: Deadline) -> None:
-        """Commit all held offsets again between batches; don't retry if that fails."""
+        """Commit all offsets again between batches; don't retry if that fails."""
         if self._may_renew(deadline):
             # Brokers may still be ending the last batch's transactions.
             current = self.requests.fetch(self.needed, deadline, wait=True)

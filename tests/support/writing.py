@@ -102,7 +102,7 @@ def transactions(
 
 
 @contextmanager
-def writer(flow: Flow, max_members: int = 64, **options: Any) -> Iterator[Transactions]:
+def writer(flow: Flow, max_members: int = 64, **options: Any) -> Iterator[TransactionWriter]:
     """Transactions for members that own all partitions; arguments as for `transactions`."""
     with (
         started(flow, max_members) as membership,
@@ -115,7 +115,7 @@ def writer(flow: Flow, max_members: int = 64, **options: Any) -> Iterator[Transa
 @contextmanager
 def writer_with_dead_letters(
     flow: Flow, config: Mapping[str, str] | None = None, *, style: str = "dlq", **options: Any
-) -> Iterator[Transactions]:
+) -> Iterator[TransactionWriter]:
     """Like `writer`, with a new dead-letter topic, which has this config."""
     topic = create_dead_letter_topic(flow, config)
     settings = DeadLetterSettings(topic=topic, headers=style)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka.dead_letter_topic import DeadLetterTopic
 from spark_eos._worker.dead_letters import LETTER
 from spark_eos._worker.librdkafka_errors import TransactionError
@@ -31,7 +31,7 @@ _UNREADABLE = "headers, since one is null, or a name is not UTF-8 or has U+0000"
 
 
 @contextmanager
-def writing(flow: Flow, style: str = "dlq") -> Iterator[tuple[Transactions, str]]:
+def writing(flow: Flow, style: str = "dlq") -> Iterator[tuple[TransactionWriter, str]]:
     """A worker's transactions into a topic of small records, with a dead-letter topic."""
     small = small_topic(flow, LIMIT)
     with writer_with_dead_letters(flow, style=style, topic=small) as found:

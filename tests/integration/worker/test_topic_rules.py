@@ -16,7 +16,7 @@ from kafka import KafkaProducer
 from kafka.protocol.admin import DescribeConfigsRequest
 
 from spark_eos._client.settings import ClientSettings
-from spark_eos._exactly_once.transaction import Transactions
+from spark_eos._exactly_once.transaction import TransactionWriter
 from spark_eos._kafka.topic_cache import MissingTopicsError, TopicCache
 from spark_eos._worker.topic_rules import batch_size
 from spark_eos.acls import Operation
@@ -254,7 +254,7 @@ def test_rows_that_a_topic_does_not_accept(flow: Flow, name: str) -> None:
 def test_bad_rows_become_dead_letters_in_the_same_transaction(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Transactions, "_give_up", lambda _: pytest.fail("refused"))
+    monkeypatch.setattr(TransactionWriter, "_give_up", lambda _: pytest.fail("refused"))
     small = small_topic(flow)
     flow.produce(range(3_000), partition=0)
     values = [b"x" * (LIMIT + n if n % 100 == 7 else 100) for n in range(1_000)]
@@ -331,7 +331,7 @@ def test_a_queue_that_is_full_while_it_is_empty_ends_the_wait(
 
 
 @contextmanager
-def with_another_limit(flow: Flow, limit: int) -> Iterator[tuple[Transactions, str]]:
+def with_another_limit(flow: Flow, limit: int) -> Iterator[tuple[TransactionWriter, str]]:
     """Transactions to a topic that has one row, and got its limit later."""
     topic = small_topic(flow)
     with writer(flow, topic=topic) as writing:
