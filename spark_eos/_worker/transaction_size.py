@@ -33,7 +33,7 @@ class TransactionSize:
         # its timeout even then.
         if seconds * 1000 * _GROW * _GROW > most.timeout_ms:
             return self
-        return self
+        return self.grown()
 
     def grown(self) -> "TransactionSize":
         """Return the next larger size."""
