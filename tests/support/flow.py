@@ -108,18 +108,10 @@ class Flow:
 
     def produce_in_transaction(self, values: Iterable[str], *, commit: bool = True) -> None:
         """Appends each value to every partition of the source, and a marker."""
-        settings = {"bootstrap.servers": self.source_servers, "transactional.id": self.name}
-        producer = Producer(settings)
-        producer.init_transactions()
-        producer.begin_transaction()
-        for value in values:
-            for partition in range(self.partitions):
-                producer.produce(self.source, value.encode(), partition=partition)
-        assert producer.flush(120) == 0
-        if commit:
-            producer.commit_transaction()
-        else:
-            producer.abort_transaction()
+        with transaction(self.source_servers, commit=commit) as producer:
+            for value in values:
+                for partition in range(self.partitions):
+                    producer.produce(self.source, value.encode(), partition=partition)
 
     def ends(self) -> list[int]:
         """End offsets of the source's partitions, once no transaction on them is open."""
@@ -200,6 +192,22 @@ class Flow:
 
 def _deadline() -> Deadline:
     return Deadline(60, "test")
+
+
+@contextmanager
+def transaction(bootstrap_servers: str, *, commit: bool = True) -> Iterator[Producer]:
+    """A producer in a transaction, which is aborted if not to be committed."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap_servers, "transactional.id": f"writes-{uuid.uuid4()}"}
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    yield producer
+    assert producer.flush(120) == 0
+    if commit:
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()
 
 
 def consume(bootstrap_servers: str, topic: str) -> list[Message]:
