@@ -4,8 +4,6 @@ import sys
 import pytest
 
 from spark_eos._jars.cache import CACHE_VARIABLE, cache_directory
-from support.pages import code_blocks
-from support.versions import needs_closed_sockets
 
 # Known before pytester moves the home directory.
 USERS_CACHE = cache_directory()
@@ -49,13 +47,11 @@ def test_a_users_suite_gets_kafka_and_spark(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(USERS_CACHE))
-    # docs/testing.md
-    documented, _ = code_blocks("testing", "python")
-    pytester.makepyfile(test_documented=documented, test_of_users=USERS_TESTS)
+    pytester.makepyfile(USERS_TESTS)
     # The user's tests run as they are written: what is asserted below goes by their order.
     options = ("-p", "no:cacheprovider", "-p", "no:randomly", "-q")
     result = pytester.runpytest_subprocess(*options, timeout=300)
-    result.assert_outcomes(passed=5, failed=2)
+    result.assert_outcomes(passed=3, failed=2)
     output = result.stdout.str()
     with_kafka, _, without = output.partition("test_that_fails_without_kafka")
     assert "Log of embedded_kafka" in with_kafka
@@ -105,20 +101,6 @@ def test_preparing_is_shown_although_pytest_captures(
     result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", timeout=240)
     result.assert_outcomes(passed=1)
     assert "this takes long" in result.stderr.str()
-
-
-@pytest.mark.slow
-@needs_closed_sockets
-def test_a_suite_in_which_warnings_are_errors(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """kafka-python's imports cause warnings on Python 3.11 and 3.12."""
-    monkeypatch.setenv(CACHE_VARIABLE, str(USERS_CACHE))
-    documented, _ = code_blocks("testing", "python")
-    pytester.makepyfile(test_documented=documented)
-    options = ("-W", "error", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
-    result = pytester.runpytest_subprocess(*options, timeout=200)
-    result.assert_outcomes(passed=2, warnings=0)
 
 
 @pytest.mark.slow
