@@ -15,7 +15,7 @@ from pyarrow import fs
 from spark_eos.testing.broker_properties import free_numbers
 from support.hadoop import hadoop_jars
 from support.killable_process import KillableProcess
-from support.pages import page
+from support.pages import code_blocks
 from support.queries import until
 from support.service import Service
 
@@ -36,11 +36,7 @@ _SECONDS: Final = re.compile(r"^SeaweedFS_s3_request_seconds_sum\{.*\} (\S+)$", 
 
 def documented_settings() -> dict[str, str]:
     """The S3A settings in docs/deploying.md."""
-    (block,) = re.findall(
-        r"^<!-- read by tests/support/object_store.py -->\n```text\n(.*?)^```",
-        page("deploying"),
-        re.DOTALL | re.MULTILINE,
-    )
+    (block,) = (code for code in code_blocks("deploying", "text") if "fs.s3a" in code)
     return dict(line.split(maxsplit=1) for line in block.replace("\\\n", " ").splitlines())
 
 

@@ -1,11 +1,15 @@
 """Reads the project's documentation for tests."""
 
 import re
-import shlex
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from markdown_it import MarkdownIt
+from markdown_it.tree import SyntaxTreeNode
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -14,29 +18,86 @@ from support.apis import patiently
 from support.flow import Flow
 from support.jobs import ROOT
 
+_MARKDOWN: Final = MarkdownIt().enable("table")
+_PIPE: Final = re.compile(r"(?<!\\)\|")
 
-def page(name: str) -> str:
-    """A page of docs/."""
-    return (ROOT / "docs" / f"{name}.md").read_text()
+
+@dataclass(frozen=True)
+class Table:
+    """A table and the heading of the second level above it."""
+
+    section: str
+    columns: list[str]
+    rows: list[dict[str, str]]
+
+
+class Page:
+    """What a Markdown file has, each in reading order.
+
+    Attributes:
+        text: all of it.
+        fences: language and code of each fenced block.
+        inline_code: heading of the second level, and code, of each piece of code in a text.
+        tables: its tables.
+        links: where its links lead.
+        headings: its headings' texts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.text = path.read_text(encoding="utf-8")
+        self.fences: list[tuple[str, str]] = []
+        self.inline_code: list[tuple[str, str]] = []
+        self.tables: list[Table] = []
+        self.links: list[str] = []
+        self.headings: list[str] = []
+        section = ""
+        for node in SyntaxTreeNode(_MARKDOWN.parse(self.text)).walk():
+            if node.type == "fence":
+                self.fences.append((node.info, node.content))
+            elif node.type == "code_inline":
+                self.inline_code.append((section, node.content))
+            elif node.type == "table":
+                self.tables.append(self._table(section, node))
+            elif node.type == "link":
+                self.links.append(str(node.attrs["href"]))
+            elif node.type == "heading":
+                self.headings.append(node.children[0].content)
+                section = self.headings[-1] if node.tag == "h2" else section
+
+    def table(self, section: str) -> Table:
+        """The first table under a heading of the second level."""
+        return next(table for table in self.tables if table.section == section)
+
+    def _table(self, section: str, node: SyntaxTreeNode) -> Table:
+        columns, *rows = (
+            [cell.children[0].content for cell in row.children]
+            for part in node.children
+            for row in part.children
+        )
+        # The parser drops cells that are too many, as browsers do.
+        first, end = node.map or (0, 0)
+        for line in self.text.splitlines()[first:end]:
+            assert len(_PIPE.findall(line)) == len(columns) + 1, line
+        return Table(section, columns, [dict(zip(columns, row, strict=True)) for row in rows])
+
+
+@cache
+def page(path: str) -> Page:
+    """A page by its path in the repository."""
+    return Page(ROOT / path)
 
 
 def code_blocks(name: str, language: str) -> list[str]:
-    """The code blocks of a page in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page(name), re.DOTALL | re.MULTILINE)
+    """The blocks of a page in docs/ in one language.
 
-
-def commands(code: str) -> list[list[str]]:
-    """The commands of a block; comments and continuation lines are handled as in a shell."""
-    lines = code.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    What a statement takes whole, `test_docs_pages.py` leaves to the statement's test.
+    """
+    return [code for found, code in page(f"docs/{name}.md").fences if found == language]
 
 
 def readmes_query(flow: Flow) -> str:
     """Runs README's query with a flow's topics until everything available is read."""
-    found = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    (code,) = (block for block in found if "ExactlyOnceSink" in block)
+    (code,) = (code for _, code in page("README.md").fences if "ExactlyOnceSink" in code)
     instead = {
         '"localhost:9092"': repr(flow.bootstrap_servers),
         '"order-processors"': repr(flow.group_id),
@@ -45,7 +106,7 @@ def readmes_query(flow: Flow) -> str:
         '"checkpoints/orders"': repr(flow.checkpoint),
         'processingTime="1 second"': "availableNow=True",
     }
-    return _with_words(code, instead)
+    return with_words(code, instead)
 
 
 def run_query(
@@ -60,7 +121,7 @@ def run_query(
 
 def run_block(code: str, instead: Mapping[str, str], **names: Any) -> dict[str, Any]:
     """Runs a block with parts of its text replaced; returns its variables."""
-    exec(compile(_with_words(code, instead), "a code block", "exec"), names)  # noqa: S102 - that is what it is for
+    exec(compile(with_words(code, instead), "a code block", "exec"), names)  # noqa: S102 - that is what it is for
     return names
 
 
@@ -78,8 +139,15 @@ def end_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StreamingQuery, "awaitTermination", await_termination)
 
 
-def _with_words(code: str, instead: Mapping[str, str]) -> str:
-    for words, others in instead.items():
+def with_words(code: str, instead: Mapping[str, str]) -> str:
+    """A block with parts of its text replaced, each of which it must have."""
+    for words in instead:
         assert words in code, words
+    return replaced(code, instead)
+
+
+def replaced(code: str, instead: Mapping[str, str]) -> str:
+    """A block with those parts of its text replaced that it has."""
+    for words, others in instead.items():
         code = code.replace(words, others)
     return code

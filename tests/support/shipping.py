@@ -7,14 +7,16 @@ import venv
 from pathlib import Path
 
 from support.jobs import ROOT
-from support.pages import code_blocks, page
+from support.pages import code_blocks, page, with_words
 from support.pins import write_pins
 
 _PACK, _SUBMIT = code_blocks("deploying", "sh")
 SHIPPED = [word for pair in re.findall(r"(--archives|--conf) (\S+)", _SUBMIT) for word in pair]
 """The options of spark-submit that ship the packages."""
 assert len(SHIPPED) == 4, SHIPPED
-CLUSTER_MODE = re.findall(r"`--deploy-mode cluster`, add `(--conf)\s+(\S+)`", page("deploying"))[0]
+CLUSTER_MODE = re.findall(
+    r"`--deploy-mode cluster`, add `(--conf)\s+(\S+)`", page("docs/deploying.md").text
+)[0]
 """Its further options where YARN runs the driver."""
 
 
@@ -22,13 +24,11 @@ def pack(directory: Path) -> None:
     """Creates the archive of packages in a directory, as the page describes."""
     # As tested: not what is newest today.
     pins = write_pins(directory / "pins.txt")
-    pack = _PACK
-    for words, others in {
+    instead = {
         "python3": sys.executable,
         " . ": f" {ROOT} --no-build-isolation --constraint {pins} ",
-    }.items():
-        assert words in pack
-        pack = pack.replace(words, others)
+    }
+    pack = with_words(_PACK, instead)
     subprocess.run(["/bin/bash", "-e", "-c", pack], cwd=directory, check=True, timeout=300)
 
 

@@ -9,7 +9,7 @@ from spark_eos._cli import main
 from spark_eos._client.error_codes import refusal
 from spark_eos.acls import Principal, Purpose, acls_for, read_group, read_topic
 from spark_eos.errors import AuthorizationError
-from support.tables import table_of
+from support.pages import page
 
 
 def test_the_table_of_acls_is_what_is_granted() -> None:
@@ -20,7 +20,7 @@ def test_the_table_of_acls_is_what_is_granted() -> None:
             name = f"{acl.name}*" if acl.prefixed else acl.name
             right = f"{acl.operation.value} on {acl.resource.value} {name}"
             granted.setdefault(right, []).append(purpose.value)
-    rows = table_of("acls.md", "What is needed").rows
+    rows = page("docs/acls.md").table("What is needed").rows
     assert {row["right"]: row["for"].split(", ") for row in rows} == granted
     assert len(rows) == len(granted)
 

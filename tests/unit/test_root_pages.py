@@ -2,67 +2,53 @@
 
 import inspect
 import re
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 
 from spark_eos import ExactlyOnceSink
 from support.jobs import ROOT
-
-_LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
-_ROW = re.compile(r"^\| (`.*`) \| (`[^|]*`) \|", re.MULTILINE)
+from support.pages import page
 
 
-def _text(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
-
-
-def _anchors(text: str) -> set[str]:
-    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+def _anchors(path: str) -> set[str]:
+    heads = page(path).headings
     return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "MAINTAINING.md", "SECURITY.md"]
+    "path", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "MAINTAINING.md", "SECURITY.md"]
 )
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_lead_somewhere(path: str) -> None:
     # `make check` sees to those of docs/.
-    links = _LINK.findall(_text(page))
+    links = [link for link in page(path).links if not link.startswith("http")]
     assert links
-    for name, anchor in ((name or page, anchor) for name, anchor in links):
-        assert (ROOT / name).is_file(), name
-        assert not anchor or anchor in _anchors(_text(name)), (name, anchor)
+    for link in links:
+        name, _, anchor = link.partition("#")
+        assert not name or (ROOT / name).is_file(), link
+        assert not anchor or anchor in _anchors(name or path), link
 
 
 def test_readme_names_every_page() -> None:
     pages = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
-    named = {name for name, _anchor in _LINK.findall(_text("README.md"))}
-    assert pages <= named
+    assert pages <= {link.partition("#")[0] for link in page("README.md").links}
 
 
 def test_the_names_of_the_changelog() -> None:
     """The new names exist, and the old ones are gone."""
-    tables = _text("CHANGELOG.md").split("\n### Changed\n")[1].split("\n\n")
-    kinds = {
-        "| `ExactlyOnceSink`": set(inspect.signature(ExactlyOnceSink).parameters),
-    }
-    for head, there in kinds.items():
-        (table,) = (table for table in tables if table.strip().startswith(head))
-        for before, now in _names(table):
-            assert now in there
-            assert before not in there
-    (table,) = (table for table in tables if table.strip().startswith("| module"))
-    for before, now in _names(table):
+    tables = {table.columns[0]: table.rows for table in page("CHANGELOG.md").tables}
+    options = inspect.signature(ExactlyOnceSink).parameters
+    for before, now in _names(tables["`ExactlyOnceSink`"]):
+        assert now in options
+        assert before not in options
+    for before, now in _names(tables["module"]):
         assert find_spec(now), now
         assert find_spec(before) is None, before
 
 
-def _names(table: str) -> list[tuple[str, str]]:
-    pairs = [
-        pair
-        for row in _ROW.findall(table)
-        for pair in zip(*(re.findall(r"`([^`]+)`", cell) for cell in row), strict=True)
-        if row[0].count("`") == row[1].count("`")
-    ]
-    assert pairs
-    return [(before, now) for before, now in pairs if now != before]
+def _names(rows: list[dict[str, str]]) -> Iterator[tuple[str, str]]:
+    """Each old name and its new one."""
+    for row in rows:
+        before, now, *_ = (re.findall(r"`([^`]+)`", cell) for cell in row.values())
+        yield from zip(before, now, strict=True)

@@ -3,62 +3,45 @@
 import json
 import re
 import runpy
-import shlex
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import click
 import pytest
-from click.testing import CliRunner
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from spark_eos._cli import main
 from spark_eos.testing import EmbeddedKafka
 from support.flow import consume
-from support.jobs import ROOT, job
-from support.pages import commands, end_queries
+from support.jobs import ROOT
+from support.page_commands import commands, parse_lines, parse_within, run_commands
+from support.pages import end_queries, page, replaced
 from support.queries import run_sparks_sink
 
-DOCS = ROOT / "docs"
-_BLOCK = re.compile(
-    r"^(?:<!-- ([^\n]*) -->\n)?```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL
-)
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# What the shell puts into another command.
-_WITHIN = re.compile(r"\$\((spark-eos [^)]+)\)")
-_CRON = re.compile(r"^(?:[*/0-9]+ ){5}")
-_OWN_PROCESS = "in a process of its own"
-_OTHER_TEST = re.compile(r"run by (tests/[\w/]+\.py)")
-_CREATING = {"--topic", "--create"}
-_COUNT = 40
+DOCS: Final = ROOT / "docs"
+PAGES: Final = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))]
+# A statement that takes all of a page's blocks in a language: another one would break it.
+_TAKES: Final = re.compile(r'(?:=|in) code_blocks\("(\w[\w-]*)", "(\w+)"\):?$', re.MULTILINE)
+TAKEN: Final = {
+    (f"docs/{name}.md", language)
+    for path in (ROOT / "tests").rglob("*.py")
+    for name, language in _TAKES.findall(path.read_text(encoding="utf-8"))
+}
+_CREATING: Final = {"--topic", "--create"}
+_COUNT: Final = 40
 
 
-@dataclass(frozen=True)
-class Block:
-    """A code block of a page, with its comment about how to run it.
-
-    tests/integration/docs/test_walks.py runs blocks that need their own process.
-    """
-
-    language: str
-    code: str
-    note: str
-
-    @property
-    def runs_here(self) -> bool:
-        return not (self.note == _OWN_PROCESS or _OTHER_TEST.match(self.note))
-
-
-def blocks(page: str) -> list[Block]:
-    """A page's code in reading order."""
-    text = (ROOT / page).read_text()
-    return [Block(language, code, note) for note, language, code in _BLOCK.findall(text)]
+def code_of(path: str) -> list[tuple[str, str]]:
+    """Language and code of a page's blocks that no other test takes, in reading order."""
+    return [
+        (language, code)
+        for language, code in page(path).fences
+        if language in {"python", "sh"} and (path, language) not in TAKEN
+        # test_walks.py runs it in a process of its own.
+        if "EmbeddedKafka()" not in code
+    ]
 
 
 def created_topics(words: list[str]) -> list[str]:
@@ -69,28 +52,28 @@ def created_topics(words: list[str]) -> list[str]:
     return [topic.partition(":")[0] for option, topic in pairs if option in _CREATING]
 
 
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))]
+def page_topics(path: str) -> set[str]:
+    """The topics that a page's commands create."""
+    shown = [code for language, code in page(path).fences if language in {"sh", "text"}]
+    lines = [words for code in shown for words in commands(code)]
+    return {topic for words in lines for topic in created_topics(words)}
 
 
-def _marks(page: str) -> list[pytest.MarkDecorator]:
+def _marks(path: str) -> list[pytest.MarkDecorator]:
     """A page's queries take long; README.md has the shortest of their kind."""
-    starts = page == "docs/operations.md" or any(".start()" in one.code for one in blocks(page))
-    slow = page != "README.md" and starts
+    starts = any(".start()" in code for _, code in page(path).fences)
+    slow = path != "README.md" and (starts or path == "docs/operations.md")
     return [pytest.mark.slow] if slow else []
 
 
-WITH_CODE = [
-    pytest.param(page, marks=_marks(page))
-    for page in PAGES
-    if any(block.runs_here for block in blocks(page))
-]
+WITH_CODE: Final = [pytest.param(path, marks=_marks(path)) for path in PAGES if code_of(path)]
 
 # What is made from the code -----------------------------------------------------------------------
 
 
 def test_the_page_of_options_is_up_to_date() -> None:
-    page = runpy.run_path(str(ROOT / "tools" / "options.py"))["page"]()
-    assert (DOCS / "options.md").read_text() == page, "`make docs` brings it up to date"
+    made = runpy.run_path(str(ROOT / "tools" / "options.py"))["page"]()
+    assert page("docs/options.md").text == made, "`make docs` brings it up to date"
 
 
 @pytest.fixture
@@ -135,19 +118,19 @@ def test_the_picture_of_the_demo_is_up_to_date() -> None:
         assert number in drawn
     relay = json.loads((ROOT / "tools" / "demo.json").read_text())["relay"]
     numbers = [relay[name][1] for name in ("duplicates", "of them before the checkpoint's loss")]
-    for page in ("README.md", "docs/index.md"):
-        caption = (ROOT / page).read_text().partition("demo.svg)\n\n")[2].partition("\n\n")[0]
+    for path in ("README.md", "docs/index.md"):
+        caption = page(path).text.partition("demo.svg)\n\n")[2].partition("\n\n")[0]
         assert all(f"{number:,}" in caption for number in numbers)
 
 
 def test_each_row_of_the_runbook_has_a_cause_and_a_remedy() -> None:
-    runbook = (DOCS / "operations.md").read_text().split("\n## Runbook by symptom\n")[1]
-    rows = [line for line in runbook.splitlines() if line.startswith("|")]
-    assert len(rows) > 5
-    # Errors have a page of their own.
-    assert "(errors.md)" in runbook
+    operations, section = page("docs/operations.md"), "Runbook by symptom"
+    rows = [row for table in operations.tables if table.section == section for row in table.rows]
+    assert len(rows) > 3
     for row in rows:
-        assert all(cell.strip() for cell in row.strip("|").split("|")), row
+        assert all(row.values()), row
+    # Errors have a page of their own.
+    assert "(errors.md)" in operations.text.partition(f"\n## {section}\n")[2]
 
 
 # What a page shows, in its order ------------------------------------------------------------------
@@ -184,106 +167,28 @@ class Reader:
     names: dict[str, Any]
 
     def own(self, text: str) -> str:
-        text = text.replace("localhost:9092", self.broker.bootstrap_servers)
-        return text.replace("checkpoints/", f"{self.directory}/")
+        servers = {"localhost:9092": self.broker.bootstrap_servers}
+        return replaced(text, servers | {"checkpoints/": f"{self.directory}/"})
 
-    def follow(self, block: Block) -> None:
-        if block.language == "python":
-            exec(compile(self.own(block.code), "block", "exec"), self.names)  # noqa: S102
+    def follow(self, language: str, code: str) -> None:
+        code = self.own(code)
+        if language == "python":
+            exec(compile(code, "block", "exec"), self.names)  # noqa: S102
             return
-        for words in commands(self.own(block.code)):
+        for words in commands(code):
             if words[:2] == ["spark-eos", "broker"]:  # it is there, but for its topics
                 for name in created_topics(words):
                     self.broker.create_topic(name, partitions=4)
-            _COMMANDS[words[0]](words[1:])
-
-
-def _parse_spark_eos(words: list[str]) -> None:
-    command: click.Command = main
-    context = main.make_context("spark-eos", list(words))
-    while isinstance(command, click.Group):
-        name, found, words = command.resolve_command(context, words)
-        assert found is not None
-        command, context = found, found.make_context(name, list(words), parent=context)
-
-
-def _spark_eos(words: list[str]) -> None:
-    if words[0] in {"broker", "registry"}:  # they run for ever, and have tests of their own
-        _parse_spark_eos(words)
-        return
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 0, f"spark-eos {' '.join(words)}: {result.output}"
-
-
-def _spark_submit(words: list[str]) -> None:
-    for index, word in enumerate(words):
-        if word.startswith("jobs/"):
-            job(Path(word).stem).main.make_context(word, words[index + 1 :])
-
-
-def _make(words: list[str]) -> None:
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert {word for word in words if "=" not in word} <= set(targets)
-
-
-def _python(words: list[str]) -> None:
-    if words[0] in {"my_query.py", "produce.py"}:  # a page's own, which are run where it shows them
-        return
-    subprocess.run([sys.executable, *words], check=True, timeout=240)
-
-
-def _not_run(_words: list[str]) -> None:
-    """Code that needs another machine, a network, or other tools."""
-
-
-_KAFKAS = (
-    "kafka-consumer-groups.sh",
-    "kafka-reassign-partitions.sh",
-    "kafka-topics.sh",
-    "kafka-transactions.sh",
-)
-_COMMANDS: dict[str, Callable[[list[str]], None]] = {
-    "spark-eos": _spark_eos,
-    "spark-submit": _spark_submit,
-    "make": _make,
-    "python": _python,
-    **dict.fromkeys(("pip", "python3", ".", *_KAFKAS), _not_run),
-}
-
-
-def _parse_python(words: list[str]) -> None:
-    assert Path(words[0]).name == "my_query.py", words
-
-
-# The same without running any.
-_PARSERS: dict[str, Callable[[list[str]], None]] = {
-    **_COMMANDS,
-    "spark-eos": _parse_spark_eos,
-    "python": _parse_python,
-}
-
-
-def _parse_line(line: str) -> bool:
-    """Parses the command at the start of a line; returns True if there is one."""
-    command = _CRON.sub("", line)
-    if Path(command.partition(" ")[0]).name not in _PARSERS:
-        return False
-    words = shlex.split(command, comments=True)
-    ends = (number for number, word in enumerate(words) if word in {">", ">>", "|"})
-    _PARSERS[Path(words[0]).name](words[1 : next(ends, None)])
-    return True
+        run_commands(code)
 
 
 def test_commands_that_are_only_shown_can_be_given() -> None:
-    shown = []
-    for page in PAGES:
-        text = (ROOT / page).read_text()
-        for command in _WITHIN.findall(text):
-            _parse_spark_eos(shlex.split(command)[1:])
-        for language, code in _FENCE.findall(text):
+    shown: list[str] = []
+    for path in PAGES:
+        parse_within(page(path).text)
+        for language, code in page(path).fences:
             if language in {"", "bash", "text"}:
-                lines = code.replace("\\\n", " ").splitlines()
-                shown += [line for line in lines if _parse_line(line)]
+                shown += parse_lines(code)
     # Where a query is started: by its path, from the path, by cron.
     assert "spark-eos class-archive" in shown
     assert {line.partition(" ")[0] for line in shown} >= {
@@ -291,22 +196,17 @@ def test_commands_that_are_only_shown_can_be_given() -> None:
     }
 
 
-def test_each_fence_is_of_a_language_that_tests_know() -> None:
-    tests = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
-    for page in PAGES:
-        languages = {language for language, _ in _FENCE.findall((ROOT / page).read_text())}
-        assert languages <= {"", "python", "sh", "bash", "json", "text", "yaml"}, page
-        for language in languages & {"bash", "yaml"}:
-            taken = f'code_blocks("{Path(page).stem}", "{language}")'
-            assert any(taken in test for test in tests), f"no test takes {taken}"
+@pytest.mark.parametrize("path", PAGES)
+def test_each_fence_is_of_a_language_that_tests_know(path: str) -> None:
+    languages = {language for language, _ in page(path).fences}
+    assert languages <= {"", "python", "sh", "bash", "json", "text", "yaml"}
+    assert {(path, language) for language in languages & {"bash", "yaml"}} <= TAKEN
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_lines_of_code_fit_on_a_page(page: str) -> None:
+@pytest.mark.parametrize("path", PAGES)
+def test_lines_of_code_fit_on_a_page(path: str) -> None:
     """At 1280 pixels, as in site.css; tools/site_pictures.py checks the pages themselves."""
-    lines = [
-        line for _, code in _FENCE.findall((ROOT / page).read_text()) for line in code.split("\n")
-    ]
+    lines = [line for _, code in page(path).fences for line in code.split("\n")]
     assert not [line for line in lines if len(line) > 90]
 
 
@@ -322,13 +222,9 @@ def reader(
 
 
 def _orders(reader: Reader) -> None:
-    """Topics that most pages assume; pages create all others."""
+    """What most pages assume."""
     reader.broker.create_topic("orders", partitions=4)
     produce(reader.broker, range(_COUNT))
-
-
-def _nothing(_reader: Reader) -> None:
-    """The page creates its orders as well."""
 
 
 def _own_sink(reader: Reader) -> None:
@@ -343,17 +239,18 @@ def _own_sink(reader: Reader) -> None:
 
 def _query(reader: Reader) -> None:
     """The query of docs/operations.md, which is README's."""
-    for block in blocks("README.md")[:3]:
-        reader.follow(block)
+    for language, code in code_of("README.md")[:3]:
+        reader.follow(language, code)
 
 
-_BEFORE = {
-    "README.md": _nothing,
-    "docs/dead-letters.md": _nothing,
-    "docs/index.md": _nothing,
-    "docs/moving.md": _own_sink,
-    "docs/operations.md": _query,
-}
+_BEFORE = {"docs/moving.md": _own_sink, "docs/operations.md": _query}
+
+
+def _before(path: str, reader: Reader) -> None:
+    if path in _BEFORE:
+        _BEFORE[path](reader)
+    elif "orders" not in page_topics(path):
+        _orders(reader)
 
 
 _ENRICHED = {"orders-enriched": sorted(map(str.upper, orders(10_000)))}
@@ -384,83 +281,60 @@ _WRITTEN: dict[str, dict[str, list[str]]] = {
 
 
 def test_the_output_of_queries_on_pages_is_checked() -> None:
-    with_queries = {
-        page
-        for page in PAGES
-        if any(block.runs_here and ".start()" in block.code for block in blocks(page))
-    }
-    assert with_queries <= _WRITTEN.keys()
+    starting = {path for path in PAGES if any(".start()" in code for _, code in code_of(path))}
+    assert starting | _BEFORE.keys() == _WRITTEN.keys()
 
 
-def _sinks(page: str) -> Iterator[tuple[str, str]]:
+def _sinks(path: str) -> Iterator[tuple[str, str]]:
     """Target and group of the sinks in a page's code."""
-    for block in blocks(page):
-        # What runs in a process of its own has a broker of its own.
-        if block.language == "python" and block.note != _OWN_PROCESS:
-            for call in re.findall(r"ExactlyOnceSink\(\n(.*?)\n *\)", block.code, re.DOTALL):
+    for language, code in page(path).fences:
+        # What starts a broker writes to that one.
+        if language == "python" and "EmbeddedKafka()" not in code:
+            for call in re.findall(r"ExactlyOnceSink\(\n(.*?)\n *\)", code, re.DOTALL):
                 named = dict(re.findall(r'\b(\w+)="([^"]+)"', call))
                 if {"topic", "group_id"} <= named.keys():
                     yield named["topic"], named["group_id"]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_directories_are_those_that_an_ordinary_user_can_create(page: str) -> None:
-    for block in blocks(page):
-        at_the_root = re.findall(r"""(?<=[ "'=])/(?!etc/|opt/|var/)[\w/]+""", block.code)
-        assert not at_the_root
+@pytest.mark.parametrize("path", PAGES)
+def test_an_ordinary_user_can_create_the_directories(path: str) -> None:
+    for language, code in page(path).fences:
+        if language in {"python", "sh"}:
+            assert not re.findall(r"""(?<=[ "'=])/(?!etc/|opt/|var/)[\w/]+""", code)
 
 
 def test_each_target_is_that_of_one_query() -> None:
     """A page's steps run in order: `verify` reports the output of two queries as duplicates."""
     groups: dict[str, set[str]] = {}
-    for page in PAGES:
-        for topic, group in _sinks(page):
+    for path in PAGES:
+        for topic, group in _sinks(path):
             groups.setdefault(topic, set()).add(group)
     assert groups["orders-enriched"] == {"order-processors"}
     assert not {topic: of_it for topic, of_it in groups.items() if len(of_it) > 1}
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if "localhost:9092" in (ROOT / page).read_text()]
-)
-def test_a_page_creates_what_its_queries_write(page: str) -> None:
-    fences = _FENCE.findall((ROOT / page).read_text())
-    lines = [words for name, code in fences if name in {"sh", "text"} for words in commands(code)]
-    made = {topic for words in lines for topic in created_topics(words)}
-    if page == "docs/moving.md":
+@pytest.mark.parametrize("path", [path for path in PAGES if "localhost:9092" in page(path).text])
+def test_a_page_creates_what_its_queries_write(path: str) -> None:
+    made = page_topics(path)
+    if path == "docs/moving.md":
         made.add("orders-mailed")  # which the query that moves has written so far
-    assert {topic for topic, _group in _sinks(page)} <= made
+    assert {topic for topic, _group in _sinks(path)} <= made
 
 
-@pytest.mark.parametrize("page", WITH_CODE)
+@pytest.mark.parametrize("path", WITH_CODE)
 def test_what_a_page_shows_runs(
-    page: str, reader: Reader, embedded_kafka: EmbeddedKafka, spark_eos_session: SparkSession
+    path: str, reader: Reader, embedded_kafka: EmbeddedKafka, spark_eos_session: SparkSession
 ) -> None:
-    _BEFORE.get(page, _orders)(reader)
-    for block in blocks(page):
-        if block.runs_here:
-            reader.follow(block)
+    _before(path, reader)
+    for language, code in code_of(path):
+        reader.follow(language, code)
     # Tests that a page shows get their fixtures.
     fixtures = {"embedded_kafka": embedded_kafka, "spark_eos_session": spark_eos_session}
     for name, found in reader.names.items():
         if name.startswith("test_"):
             found(**fixtures)
-    for topic, values in _WRITTEN.get(page, {}).items():
+    for topic, values in _WRITTEN.get(path, {}).items():
         assert written(reader.broker, topic) == values, topic
-    if page == "docs/guide.md":
+    if path == "docs/guide.md":
         tagged = consume(reader.broker.bootstrap_servers, "orders-tagged")
         assert {str(m.headers()) for m in tagged} == {"[('channel', b'web')]"}
-
-
-def test_other_tests_run_the_blocks_that_they_are_said_to_run() -> None:
-    for page in PAGES:
-        for language in ("python", "sh"):
-            of_page = [block for block in blocks(page) if block.language == language]
-            said = {found[1] for block in of_page if (found := _OTHER_TEST.match(block.note))}
-            for file in said:
-                # Else it is unknown which of them the test runs.
-                assert all(_OTHER_TEST.match(block.note) for block in of_page), page
-                # All of them: what is taken apart has as many names.
-                call = re.escape(f'code_blocks("{Path(page).stem}", "{language}")')
-                taken = rf"^(.+ =| +for \w+ in) {call}:?$"
-                assert re.search(taken, (ROOT / file).read_text(), re.MULTILINE), (file, page)

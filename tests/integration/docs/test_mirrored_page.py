@@ -1,17 +1,14 @@
 """docs/mirrored.md: its query and its commands do what the page says."""
 
-import shlex
-
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from spark_eos._cli import main
-from support.jobs import job
 from support.mirroring import MirroredFlow
-from support.pages import code_blocks, end_queries, run_block
+from support.page_commands import run_commands
+from support.pages import code_blocks, end_queries, replaced, run_block
 
 (QUERY,) = code_blocks("mirrored", "python")
+COMMANDS = code_blocks("mirrored", "bash")
 
 pytestmark = pytest.mark.slow
 
@@ -39,22 +36,7 @@ def test_the_query(
         (partition, number) for partition in range(2) for number in range(partition, 100, 2)
     ]
     assert {str(m.headers()) for m in copied} == {"[('h', b'1')]"}
-    for block in code_blocks("mirrored", "bash"):
-        for line in block.replace("\\\n", " ").splitlines():
-            _run(line, words)
+    words["--set orders:"] = f"--set {flow.source}:"
+    for block in COMMANDS:
+        run_commands(replaced(block, words))
     assert flow.committed() == {0: 1200, 1: 50}
-
-
-def _run(line: str, instead: dict[str, str]) -> None:
-    given = shlex.split(line)
-    if given[0] == "spark-submit":
-        script = given.index("jobs/relay.py")
-        job("relay").main.make_context("relay", given[script + 1 :])
-        return
-    assert given[0] == "spark-eos"
-    for words, others in instead.items():
-        line = line.replace(words, others)
-    source = instead['"orders"'].strip("'")
-    line = line.replace("--set orders:", f"--set {source}:")
-    result = CliRunner().invoke(main, shlex.split(line)[1:])
-    assert result.exit_code == 0, f"{line}: {result.output}"

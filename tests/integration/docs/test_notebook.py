@@ -12,7 +12,7 @@ from support.connect_server import ConnectService
 from support.flow import Flow
 from support.jupyter import Page, jupyter_page, plot_query
 from support.notebook import Shown, run_notebook
-from support.pages import code_blocks
+from support.pages import code_blocks, with_words
 from support.queries import until
 
 SESSION, SINK, RUNNING, REPORT, STATUS, DATABRICKS = code_blocks("notebook", "python")
@@ -78,11 +78,7 @@ def _names(flow: Flow, spark: SparkSession, page: Page) -> dict[str, Any]:
         "checkpoints/plotted": flow.checkpoint,
         'subscribe="orders"': f'subscribe="{flow.source}"',
     }
-    code = SINK
-    for word, other in words.items():
-        assert word in code
-        code = code.replace(word, other)
-    page.run(code, names)
+    page.run(with_words(SINK, words), names)
     return names
 
 

@@ -28,9 +28,9 @@ def test_the_json_log(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def _first_column(heading: str) -> set[str]:
-    section = page("observability").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    return {name for cell in rows for name in re.findall(r"`(\w+)`", cell)}
+    table = page("docs/observability.md").table(heading)
+    cells = [row[table.columns[0]] for row in table.rows]
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
 
 def test_the_table_of_fields() -> None:

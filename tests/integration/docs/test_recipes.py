@@ -21,9 +21,9 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.testing import EmbeddedKafka
 from support.apis import patiently
-from support.flow import consume
+from support.flow import consume, transaction
 from support.groups import set_offsets
-from support.pages import code_blocks, run_block
+from support.pages import code_blocks, replaced, run_block, with_words
 
 (
     BEGIN,
@@ -37,9 +37,9 @@ from support.pages import code_blocks, run_block
     BULK,
     _DELTA,
     TABLE,
-    *_ICEBERG,
+    _ICEBERG,
+    _TO_ICEBERG,
 ) = code_blocks("recipes", "python")
-
 (RESET,) = (code for code in code_blocks("recipes", "sh") if "--to-datetime" in code)
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -85,10 +85,10 @@ class Recipe:
 
     def run(self, code: str, **instead: str) -> dict[str, Any]:
         """Runs the page's beginning and a recipe until everything available is read."""
-        words = {word: other for word, other in self._words(instead).items() if word in code}
+        code = replaced(with_words(code, instead), self._words())
         begin = run_block(BEGIN, {"localhost:9092": self.broker.bootstrap_servers})
         begin["spark"] = self.spark
-        names = patiently(run_block)(code, words, **begin)
+        names = patiently(run_block)(code, {}, **begin)
         query: StreamingQuery = names["query"]
         try:
             query.processAllAvailable()
@@ -98,14 +98,13 @@ class Recipe:
                 names["sink"].close()
         return names
 
-    def _words(self, instead: dict[str, str]) -> dict[str, str]:
+    def _words(self) -> dict[str, str]:
         return {
             "localhost:9092": self.broker.bootstrap_servers,
             '"orders': f'"{self.prefix}-orders',
             '"checkpoints/': f'"{self.directory}/',
             '"archive/': f'"{self.directory}/archive-',
             '"tables/': f'"{self.directory}/table-',
-            **instead,
         }
 
 
@@ -261,13 +260,8 @@ def test_a_table(recipe: Recipe) -> None:
     files = {'"delta"': '"parquet"'}
     recipe.run(TABLE, **files)
     # What a transaction has written that was aborted does not get there.
-    server = {"bootstrap.servers": recipe.broker.bootstrap_servers}
-    producer = Producer({**server, "transactional.id": f"aborting-{recipe.prefix}"})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    producer.produce(f"{recipe.prefix}-orders-enriched", b"aborted")
-    producer.flush(60)
-    producer.abort_transaction(30)
+    with transaction(recipe.broker.bootstrap_servers, commit=False) as producer:
+        producer.produce(f"{recipe.prefix}-orders-enriched", b"aborted")
     recipe.produce([{"n": 30}], "orders-enriched", key=b"k")
     recipe.run(TABLE, **files)
     table = recipe.spark.read.parquet(f"{recipe.directory}/table-orders").collect()

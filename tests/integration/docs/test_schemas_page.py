@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
 
 import spark_eos
-from spark_eos._cli import main
 from spark_eos.schemas import SchemaRegistry
 from spark_eos.testing import EmbeddedKafka, EmbeddedSchemaRegistry
 from support.dead_letters import headers_of
 from support.flow import consume
-from support.jobs import job
-from support.pages import code_blocks, commands, run_block
+from support.page_commands import run_commands
+from support.pages import code_blocks, replaced, run_block
 
 PRODUCE, QUERY, LOOK, SEVERAL, REGISTER = code_blocks("schemas", "python")
 TOPICS, CHECK, COPY = code_blocks("schemas", "sh")
@@ -66,17 +64,10 @@ def test_the_query_and_its_dead_letters(
     }
 
     def run(code: str) -> dict[str, Any]:
-        return run_block(code, {word: own for word, own in words.items() if word in code})
+        return run_block(replaced(code, words), {})
 
     def give(code: str) -> str:
-        for word, own in words.items():
-            code = code.replace(word, own)
-        output = ""
-        for command in commands(code):
-            result = CliRunner().invoke(main, command[1:])
-            assert result.exit_code == 0, f"{command}: {result.output}"
-            output += result.output
-        return output
+        return run_commands(replaced(code, words))
 
     give(TOPICS)
     run(PRODUCE)
@@ -98,8 +89,7 @@ def test_the_query_and_its_dead_letters(
 
 
 def test_the_job_that_copies() -> None:
-    (words,) = commands(COPY)
-    job("relay").main.make_context("relay", words[words.index("jobs/relay.py") + 1 :])
+    run_commands(COPY)
 
 
 def test_several_subjects_and_a_registration(

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from confluent_kafka import Producer
 
 from spark_eos._jars.cache import cached
-from support.flow import Flow
-from support.pages import code_blocks
+from support.flow import Flow, transaction
+from support.pages import code_blocks, with_words
 
 BEGIN, *_, DELTA, TABLE, ICEBERG, TO_ICEBERG = code_blocks("recipes", "python")
 
@@ -35,10 +34,7 @@ def _script(flow: Flow, *pieces: str, rows: str) -> str:
         '"localhost:9092"': repr(flow.bootstrap_servers),
         '"orders-enriched"': repr(flow.target),
     }
-    for words, others in instead.items():
-        assert words in code, words
-        code = code.replace(words, others)
-    return code
+    return with_words(code, instead)
 
 
 def _filled(place: Path, script: str) -> list[list[str]]:
@@ -60,16 +56,9 @@ def _filled(place: Path, script: str) -> list[list[str]]:
 
 
 def _write(flow: Flow, numbers: range, *, commit: bool = True) -> None:
-    producer = Producer({**flow.kafka, "transactional.id": f"writes-{flow.name}"})
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    for number in numbers:
-        producer.produce(flow.target, f"order {number}", str(number))
-    if commit:
-        producer.commit_transaction(60)
-    else:
-        producer.flush(60)
-        producer.abort_transaction(60)
+    with transaction(flow.bootstrap_servers, commit=commit) as producer:
+        for number in numbers:
+            producer.produce(flow.target, f"order {number}", str(number))
 
 
 def _of(spark: str, table_format: str) -> pytest.MarkDecorator:

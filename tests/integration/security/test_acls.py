@@ -39,11 +39,11 @@ from support.flow import Flow
 from support.granting import Guarded
 from support.members import deadline, started
 from support.operating import run
+from support.pages import page
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import relay, run_available, until
 from support.sinks import arguments
-from support.tables import tables
 from support.writing import rows, transactions
 
 
@@ -408,7 +408,7 @@ def _documented(flow: Guarded, column: str, missing: str) -> str:
     """The text of docs/acls.md, with the flow's names."""
     (text,) = (
         row[column]
-        for table in tables("acls.md")
+        for table in page("docs/acls.md").tables
         for row in table.rows
         if column in table.columns and row["without"].startswith(missing)
     )

@@ -1,7 +1,6 @@
 """``spark-eos verify`` on a query that reads from one cluster and writes to another."""
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from click.testing import Result
 
 from support.mirroring import MirroredFlow
 from support.operating import invoked
+from support.page_commands import commands
 from support.pages import code_blocks
 from support.planting import ALL, Writer
 
@@ -29,7 +29,7 @@ def test_the_documented_command(flow: MirroredFlow) -> None:
         "orders": flow.source,
         "source": "src",
     }
-    words = shlex.split(command.replace("\\\n", " "))
+    (words,) = commands(command)
     assert set(instead) <= set(words)
     given = [instead.get(word, word) for word in words[1:]]
     # The page's target has the source's name.

@@ -8,47 +8,36 @@ from spark_eos._client.error_codes import Code, Verdict, remedy, verdict
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import OffsetCommitAnswer
 from spark_eos.acls import Principal
+from support.pages import page
 
-# The table of docs/protocol.md; test_error_rows.py has what each verdict does.
-_ROWS = {
-    "100 UNKNOWN_TOPIC_ID": Verdict.RETRY,
-    "3 UNKNOWN_TOPIC_OR_PARTITION": Verdict.RETRY,
-    "14 COORDINATOR_LOAD_IN_PROGRESS": Verdict.RETRY,
-    "51 CONCURRENT_TRANSACTIONS": Verdict.RETRY,
-    "48 INVALID_TXN_STATE": Verdict.RETRY,
-    "15 COORDINATOR_NOT_AVAILABLE": Verdict.REDISCOVER,
-    "16 NOT_COORDINATOR": Verdict.REDISCOVER,
-    "69 GROUP_ID_NOT_FOUND": Verdict.REJECTED,
-    "113 STALE_MEMBER_EPOCH": Verdict.REJECTED,
-    "134 UNASSIGNED_PARTITION": Verdict.REJECTED,
-    "25 UNKNOWN_MEMBER_ID": Verdict.REJECTED,
-    "82 FENCED_INSTANCE_ID": Verdict.REJECTED,
-    "110 FENCED_MEMBER_EPOCH": Verdict.REJECTED,
-    "22 ILLEGAL_GENERATION": Verdict.REJECTED,
-    "47 INVALID_PRODUCER_EPOCH": Verdict.FENCED,
-    "49 INVALID_PRODUCER_ID_MAPPING": Verdict.FENCED,
-    "90 PRODUCER_FENCED": Verdict.FENCED,
-    "29 TOPIC_AUTHORIZATION_FAILED": Verdict.REFUSED,
-    "30 GROUP_AUTHORIZATION_FAILED": Verdict.REFUSED,
-    "53 TRANSACTIONAL_ID_AUTHORIZATION_FAILED": Verdict.REFUSED,
-    "12 OFFSET_METADATA_TOO_LARGE": Verdict.REFUSED,
-    "24 INVALID_GROUP_ID": Verdict.REFUSED,
-    "42 INVALID_REQUEST": Verdict.REFUSED,
-    "35 UNSUPPORTED_VERSION": Verdict.REFUSED,
-    "-1 UNKNOWN_SERVER_ERROR": Verdict.REFUSED,
-    "12345 UNKNOWN": Verdict.REFUSED,
+_TABLE = page("docs/protocol.md").table("Errors of TxnOffsetCommit, per partition")
+# test_error_rows.py has what each verdict does.
+ROWS = [*_TABLE.rows, {"code": "-1", "name": "UNKNOWN_SERVER_ERROR", "verdict": "refused"}]
+# Codes that this answer doesn't have, or that are simply refused.
+_ELSEWHERE = {
+    Code.CLUSTER_AUTHORIZATION_FAILED,
+    Code.INVALID_TRANSACTION_TIMEOUT,
+    Code.UNSTABLE_OFFSET_COMMIT,
+    Code.UNRELEASED_INSTANCE_ID,
+    Code.TRANSACTIONAL_ID_NOT_FOUND,
+    Code.STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED,
 }
 
 
-@pytest.mark.parametrize("row", _ROWS)
-def test_each_row_has_its_verdict_next_to_an_accepted_one(row: str) -> None:
-    codes = {
-        TopicPartition("orders", 0): 0,
-        TopicPartition("orders", 1): int(row.partition(" ")[0]),
-    }
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["code"])
+def test_the_verdict_on_a_code_is_the_documented_one(row: dict[str, str]) -> None:
+    code, name = row["code"], row["name"]
+    if code == "other":
+        code, name = "12345", "UNKNOWN"
+    # Next to an accepted one.
+    codes = {TopicPartition("orders", 0): 0, TopicPartition("orders", 1): int(code)}
     answer = OffsetCommitAnswer(6, codes)
-    assert answer.verdict is _ROWS[row]
-    assert str(answer) == f"orders-1: {row}"
+    assert answer.verdict.name.lower() == row["verdict"]
+    assert code == "0" or str(answer) == f"orders-1: {code} {name}"
+
+
+def test_every_code_with_a_meaning_of_its_own_has_a_row() -> None:
+    assert {str(int(code)) for code in set(Code) - _ELSEWHERE} <= {row["code"] for row in ROWS}
 
 
 def test_an_answer_about_many_partitions_names_some() -> None:

@@ -2,11 +2,13 @@
 
 import re
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from spark_eos._kafka import protocol
+from support.pages import page
 
 _MESSAGES = [
     protocol.TxnOffsetCommitRequest,
@@ -237,3 +239,19 @@ def test_no_message_is_of_a_later_version(message: Any) -> None:
     full = _object(message, message.json, _content(message.json))
     with pytest.raises(ValueError, match="Invalid version"):
         full.encode(version=message.max_version + 1)
+
+
+def test_the_field_table_is_the_schema() -> None:
+    table = page("docs/protocol.md").table("TxnOffsetCommit")
+    documented = {row["field"]: (row["type"], row["versions"]) for row in table.rows}
+    assert documented == dict(_fields(protocol.TxnOffsetCommitRequest.json["fields"]))
+
+
+def _fields(fields: list[dict[str, Any]], within: str = "") -> Iterator[tuple[str, Any]]:
+    for field in fields:
+        name = within + field["name"]
+        if "fields" in field:
+            yield from _fields(field["fields"], f"{name}[].")
+        else:
+            nullable = "nullable " if "nullableVersions" in field else ""
+            yield name, (nullable + field["type"], field["versions"])

@@ -129,8 +129,9 @@ def _dashboard() -> list[str]:
 
 
 def _alerts() -> list[str]:
-    rules = "".join(code_blocks("observability", "yaml"))
-    return re.findall(r"- alert: \w+\n +expr: (?:>-\n)?((?:.+\n)+?)(?= +- alert|\Z)", rules)
+    rules = code_blocks("observability", "yaml")
+    pattern = r"- alert: \w+\n +expr: (?:>-\n)?((?:.+\n)+?)(?= +- alert|\Z)"
+    return re.findall(pattern, "".join(rules))
 
 
 @pytest.mark.parametrize("expression", [*_dashboard(), *_alerts()])
