@@ -189,8 +189,7 @@ def test_a_topic_again(recipe: Recipe) -> None:
     assert recipe.values("orders-prices-2") == [str(number) for number in range(100, 140)]
     # Then it goes on live.
     recipe.produce([{"price": number} for number in range(140, 150)])
-    live = {"availableNow=True": 'processingTime="1 second"', "query.awaitTermination()": ""}
-    recipe.run(BACKFILL, **live)
+    recipe.run(BACKFILL, **{"availableNow=True": 'processingTime="1 second"'})
     assert recipe.values("orders-prices-2") == [str(number) for number in range(100, 150)]
 
 
