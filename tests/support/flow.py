@@ -16,6 +16,7 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster, groups, offsets
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
+from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.open_transactions import described, open_transactions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
@@ -124,6 +125,15 @@ class Flow:
         self.broker.delete_topic(topic)
         self.broker.create_topic(topic, partitions or self.partitions)
 
+    def add_partitions(self, partitions: int) -> None:
+        """Adds partitions to the source, so that it has so many."""
+        self.source_broker.add_partitions(self.source, partitions)
+        self.partitions = partitions
+
+    @property
+    def source_broker(self) -> EmbeddedKafka:
+        return self.broker
+
     def written(self, topic: str | None = None) -> list[Message]:
         """All records of the target topic that a read_committed consumer sees."""
         return consume(self.bootstrap_servers, topic or self.target)
@@ -163,6 +173,18 @@ class Flow:
                 stable=stable,
             )
         return {partition: one.offset for (_, partition), one in found.items()}
+
+    def group_positions(self) -> dict[TopicPartition, int]:
+        """All of the group's committed offsets."""
+        return {partition: one.offset for partition, one in self.group_commits().items()}
+
+    def group_commits(self, *, stable: bool = True) -> dict[TopicPartition, CommittedOffset]:
+        """All of the group's committed offsets, with their texts."""
+        with self.connections() as connections:
+            known = offsets.all_group_offsets(connections, self.group_id, _deadline())
+            return offsets.group_offsets(
+                connections, self.group_id, known, {}, _deadline(), stable=stable
+            )
 
     def open_transactions(self) -> list[str]:
         """Transactional ids of the query that have a transaction open."""

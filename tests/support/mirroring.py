@@ -1,5 +1,6 @@
 """A flow whose source is in a different cluster from its target and group."""
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -9,7 +10,7 @@ from typing import Any
 
 from spark_eos._client.settings import ClientSettings
 from spark_eos._delivery.mirrored import MirroredDelivery
-from spark_eos._kafka import cluster, offsets
+from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.offset_metadata import CommittedOffset, mirrored_positions
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -17,7 +18,7 @@ from spark_eos.options import ProgressTopic
 from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
 from support.members import deadline
-from support.runs import Checkpoint, Runs, running
+from support.runs import Checkpoint, Query, Runs, running
 
 
 @dataclass
@@ -30,6 +31,10 @@ class MirroredFlow(Flow):
     def __post_init__(self) -> None:
         self.broker.create_topic(self.target, self.partitions)
         self.other.create_topic(self.source, self.partitions)
+
+    @property
+    def source_broker(self) -> EmbeddedKafka:
+        return self.other
 
     @property
     def source_servers(self) -> str:
@@ -72,18 +77,13 @@ class MirroredFlow(Flow):
 
     def progress_offsets(self) -> dict[int, CommittedOffset]:
         """The group's offsets of the progress topic, by partition."""
-        return {n: one for (topic, n), one in self._offsets().items() if topic == self.progress}
-
-    def _offsets(self, *, stable: bool = True) -> dict[TopicPartition, CommittedOffset]:
-        with self.connections() as connections:
-            known = offsets.all_group_offsets(connections, self.group_id, deadline())
-            return offsets.group_offsets(
-                connections, self.group_id, known, {}, deadline(), stable=stable
-            )
+        return {
+            n: one for (topic, n), one in self.group_commits().items() if topic == self.progress
+        }
 
     def committed(self, *, stable: bool = True) -> dict[int, int]:
         """The group's progress by source partition, from any progress topic."""
-        found = mirrored_positions(self._offsets(stable=stable))
+        found = mirrored_positions(self.group_commits(stable=stable))
         return {partition: n for (topic, partition), n in found.items() if topic == self.source}
 
 
@@ -101,3 +101,8 @@ def mirrored_run(
     options["progress_topic"] = ProgressTopic(flow.progress, partitions)
     with running(flow, checkpoint=checkpoint, delivery=MirroredDelivery, **options) as runs:
         yield runs
+
+
+def mirrored_query(flow: MirroredFlow) -> Query:
+    """A query whose source is in another cluster."""
+    return Query(flow, functools.partial(mirrored_run, flow), flow.progress)

@@ -126,10 +126,10 @@ def set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
 
 
 def remove(flow: Flow, topic: str, partition: int, before: int) -> None:
-    """Removes a partition's oldest records, as retention does."""
+    """Removes the oldest records of a partition in the source's cluster, as retention does."""
     at = TopicPartition(topic, partition, before)
     # Without a name it would be gone before it answers.
-    admin = admin_client(flow.bootstrap_servers)
+    admin = admin_client(flow.source_servers)
     admin.delete_records([at])[at].result(60)
 
 

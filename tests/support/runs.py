@@ -1,10 +1,11 @@
 """A query's run without Spark: the driver and its tasks, with rows made up by the test."""
 
+import functools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pytest
@@ -18,13 +19,16 @@ from spark_eos._exactly_once import task
 from spark_eos._exactly_once.batch import Run
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch, RunDelivery
 from spark_eos._exactly_once.offsets import GroupOffsets
+from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.plan import BatchPlan, Partitions
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import OffsetsLostError
 from spark_eos.options import ProgressTopic
+from support import groups
 from support.checkpoint_texts import CheckpointTexts
 from support.flow import Flow
+from support.manual_members import drop_members
 from support.members import writer_settings
 from support.queries import until
 from support.sinks import changed
@@ -195,6 +199,23 @@ class Runs:
         self.checkpoint.finish(batch_id)
         return report
 
+    def refuses(
+        self,
+        error: type[Exception],
+        names: Iterable[str],
+        *ends: int,
+        while_planned: Disturbance = nothing,
+        **batch: Any,
+    ) -> None:
+        """Checks that the next batch ends with an error which names these, and writes nothing."""
+        with refused(self.flow, error, names) as note:
+
+            def disturb() -> None:
+                while_planned()
+                note()
+
+            self.batch(*ends, while_planned=disturb, **batch)
+
     def producers(self) -> list[TransactionalProducer]:
         return list(task._producers.values())
 
@@ -259,18 +280,162 @@ def running(
         close_producers()
 
 
-def settles_nothing_of_a_recreated_source(flow: Flow, when: str) -> None:
+@contextmanager
+def refused(
+    flow: Flow, error: type[Exception], names: Iterable[str] = ()
+) -> Iterator[Callable[[], None]]:
+    """Expects an error which names these, and that no row is written and no offset moves.
+
+    Yields a function that notes the offsets after a change by the test.
+    """
+
+    written = sorted(flow.values())
+    before = flow.group_positions()
+
+    def note() -> None:
+        nonlocal before
+        before = flow.group_positions()
+
+    with pytest.raises(error) as caught:
+        yield note
+    for name in names:
+        assert name in str(caught.value)
+    assert sorted(flow.values()) == written
+    # Brokers forget the offsets of a deleted topic in their own time; a new partition begins at 0.
+    after = flow.group_positions()
+    assert {p: offset for p, offset in after.items() if offset != before.get(p, 0)} == {}
+    assert flow.open_transactions() == []
+
+
+StartRun = Callable[..., AbstractContextManager[Runs]]
+
+STOPPED: Final = "while stopped"
+WITHOUT_CHECKPOINT: Final = "while stopped, and the checkpoint is lost"
+BETWEEN: Final = "between batches"
+IN_JOB: Final = "in the job"
+
+
+@dataclass
+class Query:
+    """A query, each of whose runs goes on from the checkpoint of the run before."""
+
+    flow: Flow
+    start: StartRun
+    held_by: str  # the topic whose offsets stand for the source's
+    checkpoint: Checkpoint | None = None
+    # End offsets of the batches before a disturbance, and of the batch after it.
+    before: tuple[tuple[int, ...], ...] = ((10, 20),)
+    after: tuple[int, ...] = (11, 21)
+    options: dict[str, Any] = field(default_factory=dict)
+    _runs: int = 0
+    _dropped: bool = False  # members of a run that goes on, which its heartbeats will notice
+
+    @contextmanager
+    def run(self, **options: Any) -> Iterator[Any]:
+        """A run that ends with the block."""
+        given = {"checkpoint": self.checkpoint, **self.options, **options}
+        with self.start(**given) as runs:
+            self.checkpoint = runs.checkpoint
+            self._runs += 1
+            try:
+                yield runs
+            finally:
+                self._runs -= 1
+
+    def writes(self, *ends: int, **batch: Any) -> BatchReport:
+        """Writes a batch in a run of its own."""
+        with self.run() as runs:
+            report: BatchReport = runs.batch(*ends, **batch)
+        return report
+
+    def refuses(
+        self, error: type[Exception], names: Iterable[str], *ends: int, **batch: Any
+    ) -> None:
+        """See `Runs.refuses`; in a run of its own."""
+        with self.run() as runs:
+            runs.refuses(error, names, *ends, **batch)
+
+    def loses(self, *partitions: int, topic: str | None = None) -> None:
+        """Deletes offsets; the result is the same as if they had expired."""
+        self._leave()
+        lost = [TopicPartition(topic or self.held_by, partition) for partition in partitions]
+        groups.delete_offsets(self.flow.bootstrap_servers, self.flow.group_id, lost)
+
+    def loses_all(self) -> None:
+        """Deletes the group."""
+        self._leave()
+        groups.delete_group(self.flow.bootstrap_servers, self.flow.group_id)
+
+    def sets(self, offsets: Mapping[int, int], text: str = "", topic: str | None = None) -> None:
+        """Sets offsets like an operator, by partition, all with one text."""
+        self._leave()
+        found = {TopicPartition(topic or self.held_by, n): o for n, o in offsets.items()}
+        texts = dict.fromkeys(found, text)
+        groups.set_offsets(self.flow.bootstrap_servers, self.flow.group_id, found, texts)
+
+    @contextmanager
+    def keeping_checkpoint(self) -> Iterator[None]:
+        """Restores the checkpoint of now at the end of the block."""
+        assert self.checkpoint is not None
+        backup = dict(self.checkpoint)
+        yield
+        self.checkpoint.clear()
+        self.checkpoint.update(backup)
+
+    def _leave(self) -> None:
+        # Brokers refuse changes to the offsets of a group with members.
+        if self._runs:
+            drop_members(self.flow)
+            self._dropped = True
+        until(lambda: self.flow.members() == [], lambda: "the members to leave")
+
+    def disturbed(
+        self,
+        moment: str,
+        fault: Callable[["Query"], None],
+        error: type[Exception] | None,
+        names: Iterable[str] = (),
+        **batch: Any,
+    ) -> None:
+        """Checks what becomes of the first batch after a fault: written, or refused as expected."""
+        with self.run() as runs:
+            for ends in self.before:
+                runs.batch(*ends, **batch)
+            if moment in (BETWEEN, IN_JOB):
+                assert error
+                runs.delay_heartbeats()
+                if moment == BETWEEN:
+                    fault(self)
+                    if self._dropped:
+                        runs.notice_the_group()
+                planned = functools.partial(fault, self) if moment == IN_JOB else nothing
+                runs.refuses(error, names, *self.after, while_planned=planned, **batch)
+                return
+        if moment == WITHOUT_CHECKPOINT:
+            self.checkpoint = None
+        fault(self)
+        if error:
+            self.refuses(error, names, *self.after, **batch)
+            return
+        with self.run() as runs:
+            report = runs.batch(*self.after, **batch)
+            runs.written_once(*self.after)
+        known = sum(self.before[-1])
+        assert report.rows_written == sum(self.after) - known
+        assert report.rows_skipped == (known if moment == WITHOUT_CHECKPOINT else 0)
+
+
+def direct_query(flow: Flow) -> Query:
+    """A query that writes rows of the flow's source in its own transactions."""
+
+    return Query(flow, functools.partial(running, flow), flow.source)
+
+
+def settles_nothing_of_a_recreated_source(flow: Flow, moment: str) -> None:
     """Checks that the driver commits no end offset of the old topic to the new one."""
-
-    def recreate() -> None:
-        flow.recreate(flow.source)
-
-    with running(flow) as runs:
-        runs.batch(10, 10, without_output=10)
-        assert flow.committed() == {0: 10, 1: 10}
-        if when != "during the job":
-            recreate()
-        then = recreate if when == "during the job" else nothing
-        with pytest.raises(OffsetsLostError, match=f"'{flow.source}' was deleted and recreated"):
-            runs.batch(20, 20, without_output=10, while_planned=then)
+    query = direct_query(flow)
+    words = [f"'{flow.source}'", "recreated"]
+    query.disturbed(
+        moment, lambda _: flow.recreate(flow.source), OffsetsLostError, words, without_output=10
+    )
     assert flow.committed() == {}

@@ -16,7 +16,7 @@ from spark_eos._worker.plan import BatchPlan, BatchRange, Partitions
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos.options import ProgressTopic
 from support.flow import Flow
-from support.runs import Checkpoint, Disturbance, Runs, nothing, positions, running
+from support.runs import Checkpoint, Disturbance, Query, Runs, nothing, positions, running
 from support.writing import outcome_of, row_batch
 
 
@@ -126,6 +126,10 @@ class StagedRuns(Runs):
         assert sorted(self.flow.values()) == sorted(expected)
         assert self.flow.open_transactions() == []
 
+    def written_once(self, *_: int) -> None:
+        """Checks that the output has each row of all copies once, and nothing else."""
+        self.written(*self.copies.rows)
+
     @property
     def sizes(self) -> dict[str, list[int]]:
         """The number of rows in each file of each copy, including copies that were swept."""
@@ -152,3 +156,23 @@ def staged_run(
 
 def progress_topic(flow: Flow) -> str:
     return f"progress-{flow.name}"
+
+
+@dataclass
+class StagedQuery(Query):
+    """A query whose copies outlive its runs, as its checkpoint does."""
+
+    copies: Copies = field(default_factory=Copies)
+
+    @contextmanager
+    def run(self, **options: Any) -> Iterator[StagedRuns]:
+        """See `Query`."""
+        with super().run(copies=self.copies, **options) as runs:
+            yield runs
+
+
+def staged_query(flow: Flow, files: int = 2) -> StagedQuery:
+    """A query that stages its batches, with a new progress topic for so many files."""
+    topic = progress_topic(flow)
+    flow.broker.create_topic(topic, files + 1)
+    return StagedQuery(flow, partial(staged_run, flow), topic, before=((), ()), after=())

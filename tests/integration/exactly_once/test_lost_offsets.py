@@ -5,7 +5,7 @@ Deleting an offset leaves the group in the same state as expiry.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,228 +20,178 @@ from spark_eos._kafka import offsets
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.stored_text import StagedBatch
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos.errors import CheckpointError, OffsetsLostError, WriteError
+from spark_eos.errors import CheckpointError, OffsetsLostError, RecordsLostError, WriteError
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 from support.flow import Flow
-from support.members import deadline
 from support.planting import remove
 from support.proxied_worker import unstable
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
 from support.queries import run_available, until
-from support.runs import Checkpoint, running
-
-
-def _lose(flow: Flow, *partitions: int, topic: str | None = None) -> None:
-    lost = [TopicPartition(topic or flow.source, partition) for partition in partitions]
-    groups.delete_offsets(flow.bootstrap_servers, flow.group_id, lost)
+from support.runs import Query, running, values_up_to, written_once
 
 
 def _known(flow: Flow) -> KnownPartitions:
-    with flow.connections() as connections:
-        found = offsets.all_group_offsets(connections, flow.group_id, deadline())
-    return KnownPartitions.of(found)
+    return KnownPartitions.of(flow.group_commits())
 
 
 def _fail() -> None:
     raise ConnectionError("the driver dies here")
 
 
-def _written(flow: Flow, *ends: int, **batch: Any) -> Checkpoint:
-    """The checkpoint of a run that has written a batch."""
-    with running(flow) as runs:
-        runs.batch(*ends, **batch)
-    return runs.checkpoint
-
-
-def _refuses(
-    flow: Flow, checkpoint: Checkpoint | None, match: str, *ends: int, **batch: Any
-) -> None:
-    with (
-        running(flow, checkpoint=checkpoint) as runs,
-        pytest.raises(OffsetsLostError, match=match),
-    ):
-        runs.batch(*ends, **batch)
-
-
-def test_an_expired_offset_is_not_taken_for_a_new_partition(flow: Flow) -> None:
-    _written(flow, 5, 5)
-    _lose(flow, 1)
-    # As after the checkpoint was deleted: the first batch of another one.
-    _refuses(flow, None, f"{flow.source}-1, although", 9, 9)
-    assert len(flow.values()) == 10
-
-
-def test_what_the_checkpoint_has_finished_is_restored(
-    flow: Flow, caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpoint = _written(flow, 5, 5)
-    groups.delete_group(flow.bootstrap_servers, flow.group_id)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(9, 9)
-        runs.written_once(9, 9)
-    for partition in (0, 1):
-        assert f"the offset of {flow.source}-{partition} was lost" in caplog.text
+def _other_topic(flow: Flow, partitions: int = 1) -> str:
+    other = f"{flow.source}-b"
+    flow.broker.create_topic(other, partitions)
+    return other
 
 
 @pytest.mark.slow
-def test_without_offsets_and_checkpoint_a_query_is_new(flow: Flow) -> None:
+def test_without_offsets_and_checkpoint_a_query_is_new(direct: Query) -> None:
     for _ in range(2):
-        with running(flow) as runs:
-            runs.batch(5, 5)
-        groups.delete_group(flow.bootstrap_servers, flow.group_id)
-    assert sorted(flow.values()) == sorted(2 * [f"{p}/{n}" for p in (0, 1) for n in range(5)])
+        direct.checkpoint = None
+        direct.writes(5, 5)
+        direct.loses_all()
+    assert sorted(direct.flow.values()) == sorted(2 * values_up_to(5, 5))
 
 
 @pytest.mark.slow
-def test_a_batch_that_was_begun_proves_nothing(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
-        with pytest.raises(ConnectionError):
-            runs.batch(9, 9, while_planned=_fail, in_attempt=1)
-    groups.delete_group(flow.bootstrap_servers, flow.group_id)
-    begun = "batch 1, from 5 to 8, was begun.* everything below 5 is written"
+def test_a_batch_that_was_begun_proves_nothing(direct: Query) -> None:
+    direct.writes(5, 5)
+    with direct.run() as runs, pytest.raises(ConnectionError):
+        runs.batch(9, 9, while_planned=_fail)
+    direct.loses_all()
     for _ in range(2):
-        _refuses(flow, checkpoint, begun, 9, 9)
+        begun = ["batch 1, from 5 to 8, was begun", "everything below 5 is written"]
+        direct.refuses(OffsetsLostError, begun, 9, 9)
     # What the error advises.
-    there = {TopicPartition(flow.source, 0): 5, TopicPartition(flow.source, 1): 5}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, there)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(9, 9)
-        runs.written_once(9, 9)
+    direct.sets({0: 5, 1: 5})
+    direct.writes(9, 9)
+    written_once(direct.flow, 9, 9)
 
 
-def test_batch_0_half_committed_and_its_offsets_lost(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs, pytest.raises(WriteError):
+def test_batch_0_half_committed_and_its_offsets_lost(direct: Query) -> None:
+    with direct.run() as runs, pytest.raises(WriteError):
         # Of each partition the first rows are committed, and then comes one out of order.
         runs.batch(9, 9, rows=lambda _, offsets: [*offsets, 0])
-    groups.delete_group(flow.bootstrap_servers, flow.group_id)
-    _refuses(flow, checkpoint, "batch 0 was begun before", 9, 9)
+    direct.loses_all()
+    direct.refuses(OffsetsLostError, ["batch 0 was begun before"], 9, 9)
 
 
-def test_a_first_start_that_failed_before_writing_continues(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    topic = flow.target
+def test_a_first_start_that_failed_before_writing_continues(direct: Query) -> None:
     with (
-        running(flow, checkpoint=checkpoint, topic="not-there", max_block_ms=1_000) as runs,
-        pytest.raises(Exception, match="does not exist"),
+        direct.run(topic="not-there", max_block_ms=1_000) as runs,
+        pytest.raises(Exception, match="not-there"),
     ):
         runs.batch(5, 5)
-    with running(flow, checkpoint=checkpoint, topic=topic) as runs:
-        runs.batch(5, 5)
-        runs.written_once(5, 5)
+    direct.writes(5, 5)
+    written_once(direct.flow, 5, 5)
 
 
-def test_a_partition_known_only_from_the_marker_is_not_new(flow: Flow) -> None:
-    checkpoint = _written(flow, 5, 5)
-    flow.broker.add_partitions(flow.source, 3)
-    flow.partitions = 3
+def test_a_partition_known_only_from_the_marker_is_not_new(direct: Query) -> None:
+    flow = direct.flow
+    direct.writes(5, 5)
+    flow.add_partitions(3)
     # Fails after partition 2 is written; the batch is begun, and the log has no start of it.
-    with running(flow, checkpoint=checkpoint) as runs, pytest.raises(WriteError):
+    with direct.run() as runs, pytest.raises(WriteError):
         runs.batch(7, 7, 4, rows=lambda p, offsets: [*offsets, 0] if p == 1 else offsets)
-    assert [value for value in flow.values() if value.startswith("2/")] == [
-        f"2/{n}" for n in range(4)
-    ]
-    groups.delete_group(flow.bootstrap_servers, flow.group_id)
+    assert sum(value.startswith("2/") for value in flow.values()) == 4
+    direct.loses_all()
     # The operator sets what the errors have named, without the texts that name others.
-    manual_offsets = {TopicPartition(flow.source, 0): 7, TopicPartition(flow.source, 1): 7}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, manual_offsets)
-    _refuses(flow, checkpoint, f"{flow.source}-2, although the query has read it", 7, 7, 4)
+    direct.sets({0: 7, 1: 7})
+    direct.refuses(OffsetsLostError, [f"{flow.source}-2, although the query has read it"], 7, 7, 4)
 
 
 @pytest.mark.slow
-def test_a_batch_without_any_partition(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
+def test_a_batch_without_any_partition(direct: Query) -> None:
+    with direct.run() as runs:
         runs.batch(5, 5)
         assert runs.batch().rows_written == 0
-    with running(flow, checkpoint=checkpoint) as runs:
-        assert runs.batch().rows_written == 0
+    assert direct.writes().rows_written == 0
 
 
-def test_a_topic_taken_out_expired_and_put_back(flow: Flow) -> None:
-    other = f"{flow.source}-b"
-    flow.broker.create_topic(other, 1)
-    checkpoint = _written(flow, 5, 5, also={other: (5,)})
-    # Without it.
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(9, 9)
-    _lose(flow, 0, topic=other)
-    _refuses(flow, checkpoint, f"{other}-0, although it had one before", 9, 9, also={other: (9,)})
-    assert len(flow.values()) == 23
-
-
-@pytest.mark.slow
-def test_a_topic_taken_out_and_put_back_goes_on(flow: Flow) -> None:
-    other = f"{flow.source}-b"
-    flow.broker.create_topic(other, 1)
-    _written(flow, 5, 5, also={other: (5,)})
-    _written(flow, 9, 9)
-    with running(flow) as runs:
-        report = runs.batch(9, 9, also={other: (8,)})
-    assert report.rows_written == 3
-    # Its rows are called as those of partition 0.
-    assert sorted(flow.values()) == sorted(
-        [*(f"{p}/{n}" for p in (0, 1) for n in range(9)), *(f"0/{n}" for n in range(8))]
+def test_a_topic_taken_out_expired_and_put_back(direct: Query) -> None:
+    other = _other_topic(direct.flow)
+    direct.writes(5, 5, also={other: (5,)})
+    direct.writes(9, 9)
+    direct.loses(0, topic=other)
+    direct.refuses(
+        OffsetsLostError, [f"{other}-0, although it had one before"], 9, 9, also={other: (9,)}
     )
 
 
-def test_a_marker_proves_nothing_about_a_topic_it_does_not_name(flow: Flow) -> None:
-    other = f"{flow.source}-b"
-    flow.broker.create_topic(other, 2)
-    _written(flow, 5, 5, also={other: (5, 5)})
-    checkpoint = _written(flow, 7, 7)
-    manual_offsets = {TopicPartition(flow.source, partition): 7 for partition in (0, 1)}
-    manual_offsets[TopicPartition(other, 0)] = 5
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, manual_offsets)
-    _lose(flow, 1, topic=other)
-    _refuses(flow, checkpoint, other, 7, 7, also={other: (5, 5)})
-    assert len(flow.values()) == 24
+@pytest.mark.slow
+def test_a_topic_taken_out_and_put_back_goes_on(direct: Query) -> None:
+    other = _other_topic(direct.flow)
+    direct.writes(5, 5, also={other: (5,)})
+    direct.checkpoint = None
+    direct.writes(9, 9)
+    direct.checkpoint = None
+    assert direct.writes(9, 9, also={other: (8,)}).rows_written == 3
+    # Its rows are called as those of partition 0.
+    assert sorted(direct.flow.values()) == sorted([*values_up_to(9, 9), *values_up_to(8)])
 
 
-def test_a_delivery_changed_meanwhile_by_another_run_is_noticed(flow: Flow) -> None:
-    with running(flow) as runs:
+def test_a_marker_proves_nothing_about_a_topic_it_does_not_name(direct: Query) -> None:
+    other = _other_topic(direct.flow, 2)
+    direct.writes(5, 5, also={other: (5, 5)})
+    direct.checkpoint = None
+    direct.writes(7, 7)
+    direct.sets({0: 7, 1: 7})
+    direct.sets({0: 5}, topic=other)
+    direct.loses(1, topic=other)
+    direct.refuses(OffsetsLostError, [f"{other}-1"], 7, 7, also={other: (5, 5)})
+
+
+@pytest.mark.slow
+def test_an_offset_that_was_set_hides_no_other_lost_offset(direct: Query) -> None:
+    other = _other_topic(direct.flow)
+    direct.writes(5, 5, also={other: (5,)})
+    # An offset that was set has no metadata: of the topic's partitions only the other topic tells.
+    direct.sets({0: 5})
+    direct.loses(1)
+    assert _known(direct.flow).partitions == {(other, 0)}
+    # As after the checkpoint was deleted: partition 1 would be written from its beginning.
+    direct.checkpoint = None
+    direct.refuses(
+        OffsetsLostError,
+        [f"{direct.held_by}-1, although it had one before"],
+        9,
+        9,
+        also={other: (9,)},
+    )
+    assert direct.flow.committed() == {0: 5}
+
+
+def test_a_delivery_changed_meanwhile_by_another_run_is_noticed(direct: Query) -> None:
+    with direct.run() as runs:
         runs.batch(5, 5)
         # As read from the group after this run was cut off.
         staged = {TopicPartition("progress", 0): StagedBatch("query", 7, None, 0, 1, "0")}
         runs.offsets.learn(replace(runs.offsets.known, staged=staged))
-        with pytest.raises(CheckpointError, match="delivery='staged'"):
-            runs.batch(9, 9)
-    assert len(flow.values()) == 10
+        runs.refuses(CheckpointError, ["delivery='staged'"], 9, 9)
 
 
-def test_partitions_added_after_offsets_were_set_for_all(flow: Flow) -> None:
-    checkpoint = _written(flow, 5, 5)
-    manual_offsets = {TopicPartition(flow.source, 0): 5, TopicPartition(flow.source, 1): 5}
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, manual_offsets)
-    flow.broker.add_partitions(flow.source, 3)
-    flow.partitions = 3
+def test_partitions_added_after_offsets_were_set_for_all(direct: Query) -> None:
+    direct.writes(5, 5)
+    direct.sets({0: 5, 1: 5})
+    direct.flow.add_partitions(3)
     # The checkpoint's note tells which partitions there were.
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(7, 7, 4)
-        runs.written_once(7, 7, 4)
+    direct.writes(7, 7, 4)
+    written_once(direct.flow, 7, 7, 4)
 
 
-def test_an_old_checkpoint_proves_nothing(flow: Flow) -> None:
-    checkpoint = Checkpoint(flow)
-    with running(flow, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
-        backup = dict(checkpoint)
-        runs.batch(9, 9)
-    _lose(flow, 1)
-    checkpoint.clear()
-    checkpoint.update(backup)
-    _refuses(flow, checkpoint, "lie past the checkpoint's", 12, 12)
-    assert len(flow.values()) == 18
+def test_an_old_checkpoint_proves_nothing(direct: Query) -> None:
+    direct.writes(5, 5)
+    with direct.keeping_checkpoint():
+        direct.writes(9, 9)
+    direct.loses(1)
+    direct.refuses(OffsetsLostError, ["lie past the checkpoint's"], 12, 12)
 
 
 def test_a_first_start_that_dies_committing_its_first_offsets(
-    flow: Flow, monkeypatch: pytest.MonkeyPatch
+    direct: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint = Checkpoint(flow)
     commit = offsets.commit_offsets
 
     def dying(connections: Any, group: str, member: Any, *more: Any, **named: Any) -> Any:
@@ -249,17 +199,49 @@ def test_a_first_start_that_dies_committing_its_first_offsets(
             _fail()
         return commit(connections, group, member, *more, **named)
 
+    direct.options = {"max_members": 2}
     monkeypatch.setattr(group_offsets, "commit_offsets", dying)
-    with (
-        running(flow, max_members=2, checkpoint=checkpoint) as runs,
-        pytest.raises(ConnectionError),
-    ):
+    with direct.run() as runs, pytest.raises(ConnectionError):
         runs.batch(5, 5)
     monkeypatch.undo()
-    assert len(flow.committed()) == 1
-    with running(flow, max_members=2, checkpoint=checkpoint) as runs:
-        runs.batch(5, 5)
-        runs.written_once(5, 5)
+    assert len(direct.flow.committed()) == 1
+    direct.writes(5, 5)
+    written_once(direct.flow, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("delivery", "how_to_set"),
+    [("direct", "--topic {}:0 --to-offset 7"), ("mirrored", "--set {}:0=7")],
+)
+def test_deleted_records_are_reported(
+    query_of: Callable[[str], Query], delivery: str, how_to_set: str
+) -> None:
+    query = query_of(delivery)
+    flow = query.flow
+
+    def kept(partition: int, offsets: range) -> list[int]:
+        return [offset for offset in offsets if offset >= {0: 7, 2: 3}[partition]]
+
+    flow.produce(range(12), partition=0)
+    with query.run() as runs:
+        runs.batch(4, 0)
+        remove(flow, flow.source, 0, 7)
+        names = [f"{flow.source}-0 offsets 4 to 6", how_to_set.format(flow.source)]
+        runs.refuses(RecordsLostError, names, 12, 0)
+    with query.run(fail_on_data_loss=False) as runs:
+        report = runs.batch(12, 0, rows=kept)
+        assert [str(lost) for lost in report.lost] == names[:1]
+        assert flow.committed() == {0: 12, 1: 0}
+    # One that is added begins at its first record, as all do.
+    flow.add_partitions(3)
+    flow.produce(range(5), partition=2)
+    remove(flow, flow.source, 2, 3)
+    names = [f"{flow.source}-2 offsets 0 to 2"]
+    query.refuses(RecordsLostError, names, 12, 0, 5)
+    with query.run(fail_on_data_loss=False) as runs:
+        report = runs.batch(12, 0, 5, rows=kept)
+    assert [str(lost) for lost in report.lost] == names
+    assert flow.committed() == {0: 12, 1: 0, 2: 5}
 
 
 def test_records_deleted_while_being_read_are_reported(
@@ -420,23 +402,3 @@ def test_offsets_of_idle_partitions_outlive_their_retention(tmp_path: Path) -> N
         # brokers look several times.
         time.sleep(3)
         assert flow.committed() == {0: 9, 1: 5}
-
-
-@pytest.mark.slow
-def test_an_offset_that_was_set_hides_no_other_lost_offset(flow: Flow) -> None:
-    other = f"{flow.source}-b"
-    flow.broker.create_topic(other, 1)
-    with running(flow) as runs:
-        runs.batch(5, 5, also={other: (5,)})
-    # An offset that was set has no metadata: of the topic's partitions only the other topic tells.
-    groups.set_offsets(flow.bootstrap_servers, flow.group_id, {TopicPartition(flow.source, 0): 5})
-    _lose(flow, 1)
-    assert _known(flow).partitions == {(other, 0)}
-    # As after the checkpoint was deleted: partition 1 would be written from its beginning.
-    with (
-        running(flow) as runs,
-        pytest.raises(OffsetsLostError, match=f"{flow.source}-1, although it had one before"),
-    ):
-        runs.batch(9, 9, also={other: (9,)})
-    assert flow.committed() == {0: 5}
-    assert len(flow.values()) == 15

@@ -22,7 +22,7 @@ from support.flow import Flow
 from support.members import deadline, started, writer_settings
 from support.proxy_faults import Request
 from support.queries import run_available, until
-from support.runs import settles_nothing_of_a_recreated_source
+from support.runs import BETWEEN, IN_JOB, settles_nothing_of_a_recreated_source
 from support.writing import refused, rows, sent_requests, speak_at_most, transactions
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _LIST_TRANSACTIONS = 8, 9, 66
@@ -100,12 +100,12 @@ def test_a_recreated_source_topic_takes_no_offset_by_name(flow: Flow) -> None:
 
 
 @both
-@pytest.mark.parametrize("when", ["during the job", "between batches"])
+@pytest.mark.parametrize("moment", [IN_JOB, BETWEEN])
 def test_the_driver_settles_no_offsets_of_a_recreated_topic(
-    flow: Flow, spoken: dict[int, int], when: str, monkeypatch: pytest.MonkeyPatch
+    flow: Flow, spoken: dict[int, int], moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speak_at_most(monkeypatch, spoken)
-    settles_nothing_of_a_recreated_source(flow, when)
+    settles_nothing_of_a_recreated_source(flow, moment)
 
 
 @pytest.mark.slow

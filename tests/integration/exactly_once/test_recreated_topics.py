@@ -27,7 +27,7 @@ from spark_eos._worker.records import SourceRows
 from spark_eos.errors import TopicNotFoundError
 from support.flow import Flow
 from support.members import deadline, started
-from support.runs import running, settles_nothing_of_a_recreated_source
+from support.runs import BETWEEN, IN_JOB, running, settles_nothing_of_a_recreated_source
 from support.writing import rows, speak_at_most, transactions
 
 by_name_and_id = pytest.mark.usefixtures("_newest_version")
@@ -125,9 +125,9 @@ def test_an_id_that_the_broker_does_not_know_yet_is_sent_again(flow: Flow) -> No
         assert sorted(flow.values()) == ["0/0", "0/1"]
 
 
-@pytest.mark.parametrize("when", ["during the job", "between batches"])
-def test_the_driver_does_not_settle_offsets_of_the_old_topic(flow: Flow, when: str) -> None:
-    settles_nothing_of_a_recreated_source(flow, when)
+@pytest.mark.parametrize("moment", [IN_JOB, BETWEEN])
+def test_the_driver_does_not_settle_offsets_of_the_old_topic(flow: Flow, moment: str) -> None:
+    settles_nothing_of_a_recreated_source(flow, moment)
 
 
 def test_the_driver_waits_for_a_source_topic(flow: Flow) -> None:
