@@ -165,8 +165,8 @@ def _aims(scenarios: Scenarios) -> list[str]:
         rows.append(_row(f"**{section}**", "", "", ""))
         for line in lines:
             scenario = scenarios.get(line.scenario)
-            if scenario is None:
-                # The scenario was added after the last run.
+            if scenario is None or line.base not in scenario.figures:
+                # The scenario or the base was added after the last run.
                 rows.append(_row(line.what, "", "not measured", ""))
                 continue
             took = f": {_seconds(scenario, line.contestant):.1f} s" if scenario.unit == "ms" else ""
