@@ -48,6 +48,9 @@ class _Transaction:
     commit: bool | None  # what was decided; None while nothing is
     partitions: frozenset[TopicPartition]  # all that it was said to write to
     prepared_ms: int = sys.maxsize  # when it was decided, by the broker's clock; its markers follow
+    # The coordinator never had it. It could not replicate its beginning in time, and told the
+    # client so; what it had appended was replicated later.
+    void: bool = False
 
 
 @dataclass(eq=False)
@@ -146,6 +149,9 @@ def _transactions(found: Iterable[State], prefix: str, logged: Logged) -> _Trans
         if state.name == "Ongoing" and name not in current:
             current[name] = _Transaction(name, None, state.partitions)
             transactions[state.producer_id].append(current[name])
+        if state.name == "Empty" and name in current:
+            # A producer that opens has an open transaction ended first.
+            current.pop(name).void = True
         one = current.get(name)
         if one is None:
             continue  # An epoch was fenced, and nothing was in it.
@@ -240,7 +246,8 @@ def _compare(transaction: _Transaction, parts: _Parts, logged: Logged, *, draine
     """Compares the coordinator's decision with the partitions' records and markers."""
     problems = []
     if transaction.commit is None:
-        problems += ["it was neither committed nor aborted"] if drained else []
+        is_open = drained and (parts or not transaction.void)
+        problems += ["it was neither committed nor aborted"] if is_open else []
     else:
         logged.committed += transaction.commit
         logged.aborted += not transaction.commit
