@@ -1,4 +1,4 @@
-"""Adds amount in EUR, region and tier to JSON orders exactly once, and keys them by customer.
+"""Adds the EUR amount, the region and the tier to JSON orders, exactly once, keyed by customer.
 
 spark-submit --properties-file conf/spark-defaults.conf --jars "$(spark-eos jars)" \
     jobs/enrich_orders.py --bootstrap-servers localhost:9092 --group-id enrich-orders \
@@ -152,7 +152,7 @@ def _position() -> Column:
 @click.command(context_settings={"max_content_width": 100})
 @job_options
 def main(options: JobOptions) -> None:
-    """Add amount in EUR, region and tier to JSON orders exactly once, and key them by customer.
+    """Add the EUR amount, the region and the tier to JSON orders, exactly once, keyed by customer.
 
     Cancelled orders are left out. Ctrl-C and SIGTERM stop the query cleanly. When it is started
     again, it continues where it stopped.

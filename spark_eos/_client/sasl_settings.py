@@ -169,8 +169,8 @@ def _check_endpoint(endpoint: str) -> None:
     url = urllib.parse.urlsplit(address)
     if url.scheme == "http" and not is_loopback(url.hostname or ""):
         raise ConfigurationError(
-            f"{setting} must be an https URL, since the client secret is sent there (http is only "
-            "for this host, such as http://localhost:8080/token)"
+            f"{setting} must be an https URL, since the client secret is sent there (http is "
+            "allowed only for a loopback address, such as http://localhost:8080/token)"
         )
 
 

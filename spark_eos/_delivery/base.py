@@ -260,7 +260,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def plan(self, batch: Batch) -> PlannedBatch:
-        """Return the batch, expressed in the group's partitions."""
+        """Return the batch in terms of the group's partitions."""
 
     def owner(self, batch: Batch) -> Owner:
         """Return the query that owns the offsets that a batch commits."""

@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """A batch expressed in the group's partitions, with the group's offsets for the batch."""
+    """A batch in terms of the group's partitions, with the group's offsets for the batch."""
 
     batch: Batch
     range: BatchRange

@@ -226,9 +226,9 @@ class GroupOffsets:
 
     def refresh_metadata(self, stable: Committed | None = None) -> None:
         """Read the metadata texts of the group's offsets, without fencing any run."""
-        # The offsets in `stable` take precedence, because an answer with all offsets may be out of
-        # date: a new coordinator does not wait until its high watermark reaches the previous
-        # coordinator's.
+        # The offsets in `stable` take precedence, because the response to `requests.all` may be
+        # stale: a new coordinator does not wait for its high watermark to catch up with its
+        # predecessor's.
         offsets = self.requests.all(self._settings.group_deadline()) | (stable or {})
         read, before = KnownPartitions.of(offsets), self.known
         # Keep sources that no offset mentions yet.
@@ -390,7 +390,7 @@ class GroupOffsets:
         )
 
     def commit_end(self, ends: Positions) -> None:
-        """Commit a batch's end, together with all held offsets if these might expire."""
+        """Commit a batch's end, together with all other offsets if they might expire."""
         if self.overdue:
             self._commit_all(ends)
         else:

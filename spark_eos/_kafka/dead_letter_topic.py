@@ -87,7 +87,7 @@ class DeadLetter:
 
 
 def dead_letter(message: Any) -> DeadLetter:
-    """Convert a message that librdkafka has read into a dead letter."""
+    """Return a message from librdkafka as a `DeadLetter`."""
     position = message.topic(), message.partition(), message.offset()
     return letter_of(
         headers_of(message), message.timestamp()[1], position, (message.key(), message.value())

@@ -92,7 +92,8 @@ def await_topic(
         if topic is None:
             raise RetriableError(f"topic {name!r} is not in the metadata")
         if topic.partitions < partitions:
-            raise RetriableError(f"topic {name!r} has {topic.partitions} partitions")
+            there = topic.partitions
+            raise RetriableError(f"topic {name!r} has {there} of {partitions} partitions")
         return topic
 
     return deadline.attempts(f"waiting for topic {name!r}")(attempt)

@@ -98,7 +98,7 @@ def check_read_for(group_id: str, sources: Iterable[StreamSource]) -> None:
 
 
 def check_read_from(here: Callable[[str], bool], sources: Iterable[StreamSource]) -> None:
-    """Refuse sources of a cluster that is not the one whose offsets are committed."""
+    """Refuse sources that read from a cluster other than the one whose offsets are committed."""
     for source in sources:
         servers = source.options.get(_SERVERS, "")
         if not here(servers):
@@ -106,7 +106,7 @@ def check_read_from(here: Callable[[str], bool], sources: Iterable[StreamSource]
                 f"the query reads from {servers!r}, which are not addresses of the cluster whose "
                 "offsets are committed. Read with sink.read, or set 'kafka.bootstrap.servers' to "
                 "addresses that brokers advertise to the sink. If another cluster is meant, "
-                "name it as source_kafka, or let the batches be staged (delivery='staged')"
+                "name it as source_kafka, or stage the batches (delivery='staged')"
             )
 
 

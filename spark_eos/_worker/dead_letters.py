@@ -40,7 +40,7 @@ class Fault:
 
 
 def rows_with_error(part: SourceRows) -> dict[int, Fault]:
-    """Return, by row, the faults of rows with an error from the query."""
+    """Return a fault for each row that the query marked with an error, by row number."""
     faults: dict[int, Fault] = {}
     for name in (ERROR, LETTER):
         column = column_of(part.rows, name)

@@ -199,8 +199,8 @@ class TransactionalProducer:
             self._close()
             what = "starting a transactional producer"
             raise as_transaction_error(what, error, settings) from error
-        # An error while connecting can't affect a transaction. But remember a lost connection:
-        # librdkafka does not report a second one within 30 s.
+        # An error while connecting can't affect a transaction, so clear the error. But keep
+        # `_lost_connection`: librdkafka does not report another lost connection within 30 s.
         self._disturbance = None
         self._used = time.monotonic()
 

@@ -62,7 +62,7 @@ class _Changes:
             if any(_same(member, other) for other in fitting) and not _same(member, fitting[0]):
                 raise SchemaError(
                     f"{where} is a union, in which {_said(member)} would be read as "
-                    f"{_said(fitting[0])}"
+                    f"{_said(fitting[0])}, although the union has {_said(member)} too"
                 )
             for other in fitting[:1]:
                 self._check_one(where, member, other)

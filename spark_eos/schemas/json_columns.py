@@ -87,7 +87,7 @@ def _raw_type(kind: Kind) -> pa.DataType:
     if isinstance(kind, List):
         return pa.list_(_raw_type(kind.item))
     if isinstance(kind, Map):
-        raise OneByOne  # Arrow can't convert a dictionary to a map.
+        raise OneByOne  # Arrow can't convert a Python dict to a map.
     return pa.string() if isinstance(kind, Date | DateTime) else kind.arrow
 
 

@@ -100,8 +100,8 @@ def _column(schema: Any, resolver: Resolver, place: Place) -> Column:
         beside = next((word for word in schema if word in {*_NESTING, *_COMBINING}), None)
         if beside is not None:
             raise SchemaError(
-                f"{place}: $ref beside {beside} is ambiguous: up to draft 7, only the "
-                f"$ref counts. Move one of them into an object of its own. {REMEDY}"
+                f"{place}: $ref next to {beside} is ambiguous: up to draft 7, only the $ref "
+                f"counts. Keep only one of them, or move one into a property of its own. {REMEDY}"
             )
         return _referred(reference, resolver, place)
     if any(word in schema for word in _COMBINING):
@@ -265,7 +265,7 @@ class Date(Kind):
         super().__init__(T.DateType(), pa.string())
 
     def texts(self, array: pa.Array) -> tuple[pa.Array, np.ndarray]:
-        """Return texts, and a mask of the texts whose years JSON does not allow."""
+        """Return texts, and a mask of the texts whose years RFC 3339 does not allow."""
         return _of_length(array.cast(pa.string()), len("2026-01-01"))
 
     def _to_wire(self, array: pa.Array) -> pa.Array:
@@ -285,7 +285,7 @@ class DateTime(Kind):
         return micros.cast(pa.timestamp("us", "UTC")).cast(self.arrow)
 
     def texts(self, array: pa.Array) -> tuple[pa.Array, np.ndarray]:
-        """Return texts, and a mask of the texts whose years JSON does not allow."""
+        """Return texts, and a mask of the texts whose years RFC 3339 does not allow."""
         # Drop the time zone: Arrow would look up its rules for each value.
         texts = array.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us")).cast(pa.string())
         texts = pc.binary_join_element_wise(pc.replace_substring(texts, " ", "T"), "Z", "")
@@ -302,7 +302,7 @@ def _of_length(texts: pa.Array, length: int) -> tuple[pa.Array, np.ndarray]:
 
 def _checked(texts: pa.Array, wrong: np.ndarray) -> pa.Array:
     if wrong.any():
-        raise BadValueError("JSON has no years before 0 or after 9999")
+        raise BadValueError("JSON Schema's date formats only allow the years 0000 to 9999")
     return texts
 
 

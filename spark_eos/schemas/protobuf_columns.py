@@ -30,7 +30,7 @@ from spark_eos.schemas.protobuf_wire import (
 
 # Maximum nesting of messages; upb's own limit is 100.
 _DEEPEST: Final = 50
-# Maximum length of message indexes, because `Cursor.follows` compares at most eight bytes.
+# Maximum size of encoded message indexes, in bytes: `Cursor.follows` compares at most eight.
 _LONGEST_PREFIX: Final = 8
 
 Field = Callable[[Cursor], tuple[pa.Array, np.ndarray]]

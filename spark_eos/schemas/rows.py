@@ -130,7 +130,7 @@ class Decoding(_Mapping):
             try:
                 names = schema and format_of(schema).records(group.payloads)
             except SchemaError:
-                names = None  # `_decoder` fails as well, and reports the error.
+                names = None  # `_decoder` meets the same error, and reports it for each row.
             for record, rows in (names or {}).items():
                 payloads = group.payloads.take(pa.array(rows))
                 yield Group(group.key, group.rows[rows], payloads), record

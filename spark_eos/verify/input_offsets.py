@@ -155,7 +155,7 @@ class MirroredDelivery:
         if source.cluster != read.cluster:
             raise VerificationError(
                 f"{what} cluster {source.cluster!r}, but --source-bootstrap-servers points to "
-                f"cluster {read.cluster!r}: give the cluster that the query reads"
+                f"cluster {read.cluster!r}: give addresses of the cluster that the query reads from"
             )
         topic_id = read.topics.get(source.topic, NO_ID)
         if NO_ID not in (source.topic_id, topic_id) and source.topic_id != topic_id:

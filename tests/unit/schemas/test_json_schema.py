@@ -267,11 +267,11 @@ def test_a_bad_record_costs_its_row(broken: bytes, text: str) -> None:
         (record(child={"$ref": "#"}), "in.f.child: # contains itself"),
         (
             {"$ref": "#/properties/in", "properties": {"x": STRING}},
-            r"in.f: \$ref beside properties is ambiguous",
+            r"in.f: \$ref next to properties is ambiguous",
         ),
         (
             {"$ref": "#/properties/in", "anyOf": [record(x=STRING)]},
-            r"in.f: \$ref beside anyOf is ambiguous",
+            r"in.f: \$ref next to anyOf is ambiguous",
         ),
     ],
 )
@@ -333,7 +333,7 @@ def test_a_value_that_does_not_fit_costs_its_row() -> None:
     }
     column = pa.array([253_402_300_800_000_000, 0], pa.timestamp("us", "UTC"))
     late = write(column, schema({**STRING, "format": "date-time"}))
-    assert late.errors == {0: "JSON has no years before 0 or after 9999"}
+    assert late.errors == {0: "JSON Schema's date formats only allow the years 0000 to 9999"}
     assert late.array.to_pylist() == [None, b'"1970-01-01T00:00:00.000000Z"']
 
 
