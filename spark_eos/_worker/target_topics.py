@@ -56,8 +56,7 @@ class TargetTopics:
                 # Look topics up here: librdkafka would wait for a missing topic, or create it.
                 return self._cache.get(_named(firsts), Operation.WRITE)
             except MissingTopicsError as error:
-                name = error.names[0]
-                row = firsts[name]
+                row, name = min((firsts[name], name) for name in error.names)
                 what = f"does not exist; create it first ({error.reason})"
                 if (why := why_impossible(name, Operation.WRITE)) is not None:
                     what = f"can't be written to: {why}"

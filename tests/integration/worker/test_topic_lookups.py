@@ -7,6 +7,7 @@ import pytest
 from spark_eos._exactly_once import task
 from spark_eos._exactly_once.task import write_task
 from spark_eos._exactly_once.transaction import TransactionWriter
+from spark_eos._worker.librdkafka_errors import TransactionError
 from support.flow import Flow
 from support.versions import needs_topic_ids
 from support.writing import requests_naming, row_batch, rows, sent_requests, writer
@@ -37,6 +38,13 @@ def test_a_worker_looks_repeatedly_committed_topics_up_once(
         writing.commit()
         assert requests_naming(requests, flow.target) == 2
     assert len(flow.values()) == 25
+
+
+def test_of_several_missing_topics_the_first_rows_is_named(flow: Flow) -> None:
+    with writer(flow) as writing:
+        part = rows(flow, 0, 3, 4, topic=["z/", "a/"])
+        with pytest.raises(TransactionError, match=r"offset 3.*z/"):
+            writing.add(part)
 
 
 @pytest.mark.slow
