@@ -130,8 +130,8 @@ def _either(reads: int) -> Callable[[str], Column]:
     return field
 
 
-def _own(arena: Arena, kind: Kind) -> Trial:
-    frame = arena.read(as_we_do=True)
+def _with_sparks_functions(frame: DataFrame, kind: Kind, *columns: str) -> DataFrame:
+    """Decode, change and encode with Spark's own functions; pass the other columns on."""
     payload, texts = F.substring("value", orders.PREFIX + 1, 1 << 30), _texts(kind)
     if kind.name == "JSON":
         read: Column = F.from_json(payload.cast("string"), _TYPES)
@@ -139,17 +139,25 @@ def _own(arena: Arena, kind: Kind) -> Trial:
         # Records of each schema are read with their own schema, and then as columns of the first.
         number = F.conv(F.hex(F.substring("value", 2, 4)), 16, 10).cast("int")
         reads = [from_avro(F.when(number == i, payload), text) for i, text in enumerate(texts, 1)]
-        frame = frame.select("key", *(each.alias(f"r{i}") for i, each in enumerate(reads)))
+        frame = frame.select(*columns, *(each.alias(f"r{i}") for i, each in enumerate(reads)))
         read = F.col("r0") if len(reads) == 1 else F.struct(*map(_either(len(reads)), _AVRO))
-    changed = _changed(frame.select("key", read.alias("value")))
+    changed = _changed(frame.select(*columns, read.alias("value")))
     prefix = F.unhex(F.lit(prefix_of(1).hex()))
     if kind.name == "JSON":
         written = F.to_json("value").cast("binary")
     else:
         written = to_avro(F.col("value"), texts[0])
-    rows = changed.select("key", F.concat(prefix, written).alias("value"))
+    return changed.select(*columns, F.concat(prefix, written).alias("value"))
+
+
+def _own(arena: Arena, kind: Kind) -> Trial:
+    rows = _with_sparks_functions(arena.read(as_we_do=True), kind, "key")
     servers = {"kafka.bootstrap.servers": arena.bootstrap_servers, "topic": arena.target}
     return run_and_stop(rows.writeStream.format("kafka").options(**servers), arena)
+
+
+def _own_functions(arena: Arena, kind: Kind) -> Trial:
+    return spark_eos(arena, lambda frame: _with_sparks_functions(frame, kind, "source", "key"))
 
 
 def _ours(arena: Arena) -> Trial:
@@ -165,8 +173,12 @@ def _ours(arena: Arena) -> Trial:
 
 
 def contestants(kind: Kind) -> Mapping[str, Callable[[Arena], Trial]]:
-    """Return the query with Spark's own functions and sink, and with ours."""
-    return {EQUAL: lambda arena: _own(arena, kind), OURS: _ours}
+    """Return the query with Spark's own functions and sink, with ours, and with our sink only."""
+    return {
+        EQUAL: lambda arena: _own(arena, kind),
+        OURS: _ours,
+        "Spark's own functions, our sink": lambda arena: _own_functions(arena, kind),
+    }
 
 
 KINDS: Final = (
