@@ -1,7 +1,7 @@
 """Compares schema records in Spark's columns with Spark's own functions for Avro and JSON.
 
 Batch frames of 8 fields go from Parquet to Spark's noop sink, with a real registry. Spark's own
-functions get the schema as text. They don't check record ids, and miss most damaged records.
+functions get the schema as text. They don't check records' ids, and miss most damaged records.
 """
 
 import time

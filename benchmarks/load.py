@@ -14,7 +14,7 @@ from spark_eos.testing import EmbeddedKafka
 def fill(
     broker: EmbeddedKafka, topic: str, rows: int, records: Records, values: Sequence[bytes] = ()
 ) -> None:
-    """Fill a topic with numbered records, or with these, round-robin across its partitions."""
+    """Fill a topic with numbered records, or with ``values``, round-robin across its partitions."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50})
     padding = b"x" * records.size
     more: dict[str, Any] = {"headers": [("source", b"benchmark")]} if records.header else {}

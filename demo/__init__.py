@@ -1,4 +1,4 @@
-"""The demonstration: the same orders, kills and losses for spark-eos and for Spark's own sink.
+"""The demonstration: spark-eos and Spark's own sink with the same orders, kills and losses.
 
-`scenario` starts and kills each sink's query, `report` compares what they have written.
+`scenario` starts and kills each sink's query; `report` compares their output.
 """

@@ -37,11 +37,11 @@ from spark_eos.testing import BrokerStartError, EmbeddedKafka
 def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
     """Show exactly-once on a real broker, compared with Spark's own sink.
 
-    A query copies orders from topic to topic on the demo's own Kafka. All its processes are killed
-    twice (SIGKILL) in the middle of a batch and started again, the last time without the
-    checkpoint. Then each order in the target is counted. A second query, which counts the orders by
-    customer and window, is killed twice; its rows are compared with those of a batch query. Exit
-    status 1 if spark-eos has not written each order and each count exactly once.
+    A query copies orders from topic to topic on the demonstration's own Kafka. All of its processes
+    are killed twice (SIGKILL) in the middle of a batch and started again, the last time without the
+    checkpoint. Then each order in the target is counted. A second query, which counts orders by
+    customer and window, is also killed twice; its rows are compared with those of a batch query.
+    The exit status is 1 if spark-eos has not written each order and each count exactly once.
     """
     end_at(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     console = Console(highlight=False)
@@ -69,7 +69,7 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
 
 
 def _run(orders: int, seed: int, directory: Path, keep_logs: Path | None, console: Console) -> bool:
-    """Runs both scenarios; returns whether spark-eos has written exactly once in both."""
+    """Runs both scenarios; returns True if spark-eos has written exactly once in both."""
     logs = keep_logs or directory / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:

@@ -62,7 +62,7 @@ def produce_orders(
     seed: int,
     written: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Writes orders to a topic, partitioned by customer; tells ``written`` how many there are.
+    """Writes orders to a topic, partitioned by customer; calls ``written`` with their number.
 
     Raises:
         RuntimeError: The cluster did not accept all orders.

@@ -1,8 +1,8 @@
-"""The queries that are killed, each in a process: ``python -m demo.query``.
+"""The queries that are killed, each in its own process: ``python -m demo.query``.
 
-They copy orders, or count them by customer in windows of event time, with `ExactlyOnceSink` or with
-Spark's own Kafka sink, and end when they have processed everything available. The one argument is
-the arguments of `main` in JSON.
+They copy orders, or count orders by customer in windows of event time, with `ExactlyOnceSink` or
+with Spark's own Kafka sink, and end when they have processed everything available. The only
+argument holds the arguments of `main` as JSON.
 """
 
 import json
@@ -18,7 +18,7 @@ from spark_eos.jobs.running import run
 from spark_eos.observability.speaking import print_batch
 from spark_eos.testing import spark_session
 
-# In windows. Partitions of the topic are read evenly, and their orders are less than that apart.
+# In windows. The topic's partitions are read evenly, so their orders differ by less than this.
 _LATENESS: Final = 6
 
 
@@ -33,7 +33,7 @@ def main(
     minutes: int | None,
     expected: str | None,
 ) -> None:
-    """Copies orders, or counts them in windows of so many minutes, with one of the sinks.
+    """Copies orders, or counts them in windows of some minutes, with one of the sinks.
 
     Afterwards, writes the counts that are expected to a directory, if there is one.
     """
@@ -48,7 +48,7 @@ def main(
     reading = {**kafka, "subscribe": source, "startingOffsets": "earliest"}
     limit = {"maxOffsetsPerTrigger": str(batch)}
     if sink == "spark":
-        # As Spark's documentation writes it.
+        # As in Spark's documentation.
         orders = spark.readStream.format("kafka").options(**reading, **limit).load()
         writer = _transformed(orders, minutes).writeStream.format("kafka")
         query = (
@@ -81,8 +81,8 @@ def _transformed(orders: DataFrame, minutes: int | None) -> DataFrame:
 def _counts(orders: DataFrame, minutes: int) -> DataFrame:
     """Orders by customer and window.
 
-    A stream (in append mode, the default) writes a count when no order can change it any more; a
-    batch query has those that a stream has written when it has read all orders.
+    A stream (in append mode, the default) writes a count once no order can change it. A batch query
+    returns the counts that a stream has written after it has read all orders.
     """
     late = f"{_LATENESS * minutes} minutes"
     ordered_at = F.get_json_object(F.col("value").cast("string"), "$.ordered_at")

@@ -1,4 +1,4 @@
-"""What a sink's query has left behind, compared with what it should have written."""
+"""A query's output and final state, compared with what is expected."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from spark_eos.verify import Comparison, Difference, Verdict
 
 @dataclass(frozen=True)
 class Report:
-    """What a query has left, and its target compared with the rows that are expected there."""
+    """A query's final state, and its target compared with the expected rows."""
 
     comparison: Comparison
     duplicates_before_loss: int | None = None  # of the checkpoint; None if it was not lost
     open_transactions: int = 0
-    group_lag: int | None = None  # orders that its group has not committed; None without a group
+    group_lag: int | None = None  # orders not committed by its group; None without a group
 
     @property
     def exactly_once(self) -> bool:
-        """Whether each expected row is there once and no other, and nothing is left to be done."""
+        """True if each expected row is there once, no other row is, and no work is left."""
         unfinished = self.open_transactions or self.group_lag
         return self.comparison.verdict is Verdict.SOUND and not unfinished
 
@@ -27,7 +27,7 @@ class Report:
 def table(title: str, rows: str, expected: str, reports: Sequence[Report]) -> Table:
     """The reports of spark-eos and of Spark's own sink, side by side.
 
-    ``rows`` are counted; ``expected`` is what those are called that should be there.
+    ``rows`` names what is counted; ``expected`` names what should be there.
     """
     found = side_by_side(title)
     add_numbers(found, f"{rows} {expected}", *(one.comparison.rows_expected for one in reports))
@@ -61,7 +61,7 @@ def side_by_side(title: str) -> Table:
 
 
 def add_numbers(table: Table, name: str, *numbers: int | None) -> None:
-    """Adds a row; where a number should be 0, its color says whether it is."""
+    """Adds a row; numbers that should be 0 are colored accordingly."""
     neutral = name.startswith(("orders", "counts"))
     table.add_row(
         name,

@@ -1,7 +1,7 @@
-"""The two scenarios. In both, each sink's query is killed in the middle of a batch, twice.
+"""The two scenarios. In both, each sink's query is killed twice in the middle of a batch.
 
-In the first one it copies orders, and loses its checkpoint before it is left to finish. In the
-second one it counts them by customer and window.
+In the first scenario, the query copies orders, and loses its checkpoint before its last start. In
+the second scenario, it counts orders by customer and window.
 """
 
 import json
@@ -27,23 +27,23 @@ from support.killable_process import KillableProcess
 
 PARTITIONS: Final = 4
 SOURCE: Final = "orders"
-# By their names in `demo.query` and in files, what people call them.
+# The sinks' titles, by their names in `demo.query` and in files.
 _OURS: Final = "exactly-once"
 _SPARKS: Final = "spark"
 _TITLES: Final = {_OURS: "spark-eos", _SPARKS: "Spark's own sink"}
-# No batch is killed that begins before this share of the orders: first and second kill.
+# The first and second kill wait for a batch that begins after this share of the orders.
 _KILLS_AFTER: Final = (0.2, 0.55)
-# A batch is killed once rows of this share of its orders are visible.
+# A batch is killed once this share of its orders has visible rows.
 _VISIBLE: Final = 0.2
 _KILL_ATTEMPTS: Final = 5
-# Interval of looking at target and checkpoint; short compared with a batch.
+# Seconds between two looks at target and checkpoint; short compared with a batch.
 _LOOK_SECONDS: Final = 0.005
 # The first rows of a batch with counts take longer than this.
 _SETTLED_SECONDS: Final = 0.1
 # A row's transaction may become visible a moment after it is committed.
 _QUIET_SECONDS: Final = 0.3
 _PATIENCE: Final = 120.0
-# About as many windows as this, whatever the number of orders: an order is placed each second.
+# Approximate number of windows for any number of orders: there is one order per second.
 _WINDOWS: Final = 55
 
 
@@ -53,7 +53,7 @@ class DemoError(PrintableError):
 
 @dataclass(frozen=True)
 class Stage:
-    """Where scenarios run: a broker with so many orders in `SOURCE`, directories, the console."""
+    """Where scenarios run: a broker with orders in `SOURCE`, directories, the console."""
 
     kafka: EmbeddedKafka
     orders: int
@@ -64,11 +64,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What happens to both sinks alike."""
+    """The treatment that both sinks get."""
 
     title: str
-    rows: str  # what the target holds; also the first part of names of topics and files
-    expected: str  # what rows are called that should be there
+    rows: str  # what the target holds; topic and file names begin with it
+    expected: str  # label of the expected rows
     batches: int  # number of batches with orders
     why_twice: str  # why Spark's own sink writes rows twice
     copies: bool  # else counts. Copies lose their checkpoint after the second kill
@@ -97,7 +97,7 @@ COUNTS: Final = Scenario(
 
 
 def run(scenario: Scenario, stage: Stage) -> bool:
-    """Runs both sinks through a scenario; returns whether ours has written exactly once.
+    """Runs both sinks through a scenario; returns True if ours has written exactly once.
 
     Raises:
         DemoError: A query fails, makes no progress, or is never hit in the middle of a batch.
@@ -126,12 +126,12 @@ class _Query:
         self._directory = stage.directory / self._target
         self._checkpoint = Checkpoint(self._directory / "checkpoint")
         self._starts = 0
-        # Visible rows and finished orders, and when they or the process were new.
+        # Visible rows and finished orders, and the last time that they or the process were new.
         self._seen = (0, 0)
         self._moved = time.monotonic()
-        # How many rows were visible when a batch was first seen.
+        # Number of rows that were visible when a batch was first seen.
         self._visible_before: dict[int, int] = {}
-        # What the query has left when it has ended, as in `Report`.
+        # What the query leaves at its end, as in `Report`.
         self._left_open = 0
         self._before_loss: int | None = None
         self._lag: int | None = None
@@ -166,7 +166,7 @@ class _Query:
                 self._lag = self._group_lag()
 
     def report(self) -> Report:
-        """Compares the target with what is expected, which both queries must have ended for."""
+        """Compares the target with the expected rows; both queries must have ended."""
         comparison = compare(
             kafka={"bootstrap.servers": self._servers},
             outputs=[self._target],
@@ -176,7 +176,7 @@ class _Query:
 
     @property
     def _expected(self) -> str:
-        """Where the counts are that both sinks should write."""
+        """Location of the counts that both sinks should write."""
         return str(self._stage.directory / "expected-counts")
 
     def _started(self, *, last: bool = False) -> KillableProcess:
@@ -191,7 +191,7 @@ class _Query:
             "checkpoint": str(self._checkpoint.directory),
             "batch": max(1, orders // self._scenario.batches),
             "minutes": None if copies else max(1, orders // 60 // _WINDOWS),
-            # By the process of Spark's own sink: no row of ours comes of it.
+            # Written by the process of Spark's own sink, and so independent of spark-eos.
             "expected": self._expected if last and self._sink == _SPARKS else None,
         }
         return KillableProcess(
@@ -206,7 +206,7 @@ class _Query:
             with self._started() as process:
                 batch = self._await_middle_of_batch(process, share, step)
                 process.kill()
-            # Only certain now: the batch may have reached the commit log before the kill.
+            # Check this only now: the batch may have reached the commit log before the kill.
             if not self._checkpoint.has_finished(batch):
                 self._print_kill(batch, step)
                 return
@@ -237,8 +237,8 @@ class _Query:
         if self._scenario.copies:
             return len(self._reader.rows) - batch.start
         if batch.number not in self._visible_before:
-            # The batches before it are committed, so all of their rows are there to be read. Its
-            # own come later: it has to plan, and to group what it reads.
+            # Earlier batches are committed, so all of their rows can be read. Rows of this batch
+            # come later, because it must first plan, and group the records that it reads.
             self._reader.read_until_quiet(_SETTLED_SECONDS)
             self._visible_before[batch.number] = len(self._reader.rows)
         return len(self._reader.rows) - self._visible_before[batch.number]

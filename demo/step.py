@@ -5,7 +5,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Step:
-    """Shows that a block runs, and with a total how far it is."""
+    """Shows that a block is running and, with a total, its progress."""
 
     def __init__(self, console: Console, title: str, total: int | None = None) -> None:
         self._progress = Progress(

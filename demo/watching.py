@@ -1,4 +1,4 @@
-"""A query as it is seen from outside: its checkpoint, and its target as consumers see it."""
+"""A query as seen from outside: its checkpoint, and its target as consumers see it."""
 
 import json
 import uuid
@@ -12,7 +12,7 @@ _ROWS_AT_ONCE: Final = 2_000
 
 
 class RunningBatch(NamedTuple):
-    """A batch that Spark has started; ``start`` and ``end`` count the orders up to there."""
+    """A batch that Spark has started; ``start`` and ``end`` count all orders up to its bounds."""
 
     number: int
     start: int
@@ -20,7 +20,7 @@ class RunningBatch(NamedTuple):
 
 
 class Checkpoint:
-    """Tells which batch is running, and how far the query has come."""
+    """A query's checkpoint, which shows the running batch and the query's progress."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -38,7 +38,7 @@ class Checkpoint:
         return 0 if last is None else self._orders_until(last)
 
     def has_finished(self, batch: RunningBatch) -> bool:
-        """Whether the batch is in the commit log."""
+        """Return True if the batch is in the commit log."""
         return (self.directory / "commits" / str(batch.number)).exists()
 
     def _orders_until(self, number: int) -> int:
@@ -81,7 +81,7 @@ class TargetReader:
         return self.rows.total() - len(self.rows)
 
     def read(self, timeout: float) -> bool:
-        """Counts newly visible rows, if any come within ``timeout`` seconds; whether they did."""
+        """Counts rows that become visible within ``timeout`` seconds; returns True if any did."""
         messages = self._consumer.consume(_ROWS_AT_ONCE, timeout=timeout)
         for message in messages:
             error = message.error()
@@ -91,6 +91,6 @@ class TargetReader:
         return bool(messages)
 
     def read_until_quiet(self, timeout: float) -> None:
-        """Counts rows until no further one becomes visible for ``timeout`` seconds."""
+        """Counts rows until no more become visible for ``timeout`` seconds."""
         while self.read(timeout):
             pass

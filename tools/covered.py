@@ -1,4 +1,4 @@
-"""``make coverage``: which lines and branches the tests run, into evidence/coverage.json."""
+"""``make coverage``: writes the lines and branches that tests run to evidence/coverage.json."""
 
 import json
 import tempfile
@@ -17,7 +17,7 @@ _COUNTS: Final = ("num_statements", "covered_lines", "num_branches", "covered_br
 
 
 def measured() -> dict[str, Any]:
-    """The counts of each package, and the lines that no test runs."""
+    """Return each package's counts, and the lines that no test runs."""
     found = coverage.Coverage(config_file=str(ROOT / "pyproject.toml"))
     found.load()
     with tempfile.TemporaryDirectory() as directory:
@@ -37,7 +37,7 @@ def measured() -> dict[str, Any]:
 
 
 def _ranges(lines: list[int]) -> str:
-    """Line numbers as a reader writes them: 3-5, 9."""
+    """Format line numbers as ranges: ``3-5, 9``."""
     runs = groupby(enumerate(lines), lambda pair: pair[1] - pair[0])
     found = [[line for _, line in run] for _, run in runs]
     return ", ".join(str(run[0]) + (f"-{run[-1]}" if run[1:] else "") for run in found)

@@ -1,9 +1,9 @@
-"""Counts what a reader of one direct batch meets: calls, files and types of values.
+"""Counts the calls, files and types of values that one direct batch involves.
 
-``PYTHONPATH=tests:. python tools/figures.py`` writes two batches of a query on a broker of its own
-and follows the second one: on the driver from the sink's call to its report, and in a task, which
-is run in this process with rows of the same kind. Calls are the frames of spark_eos between two
-places; a type counts if the batch makes a value of it.
+``PYTHONPATH=tests:. python tools/figures.py`` writes two batches of a query on its own broker, and
+follows the second batch: on the driver, from the sink's call to its report; and in a task, which
+runs in this process with similar rows. Calls are the spark_eos frames between two places. A type
+counts if the batch creates a value of it.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ from support.queries import relay
 from support.runs import running
 
 PACKAGE: Final = str(Path(spark_eos.__file__).parent)
-# Of dataclasses, and of named tuples.
+# Names of the constructors that dataclasses and named tuples generate.
 _CONSTRUCTORS: Final = {"__init__", "<lambda>"}
 
 
 class Counter:
-    """Follows the calls of one thread while it is between two calls."""
+    """Follows a thread's calls from the call of one function until that function returns."""
 
     def __init__(self, begins: str, batch: int) -> None:
         self._begins = begins
@@ -40,7 +40,7 @@ class Counter:
         self.calls: dict[str, int] = {}
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        """As `sys.setprofile` wants it."""
+        """Implement the interface of a `sys.setprofile` function."""
         code = frame.f_code
         own = code.co_filename.startswith(PACKAGE)
         if event == "call" and own and _name(code).endswith(self._begins):
@@ -62,7 +62,7 @@ class Counter:
             self._note(f"{type(argument.__self__).__name__}.{argument.__name__}", frame)
 
     def _note_type(self, frame: FrameType) -> None:
-        """The generated constructors of dataclasses and named tuples have no file."""
+        """Record a dataclass or named tuple: their generated constructors have no file."""
         if frame.f_code.co_name not in _CONSTRUCTORS:  # a comparison, a hash
             return
         names = frame.f_code.co_varnames
@@ -73,7 +73,7 @@ class Counter:
             self.types.add(kind.__qualname__)
 
     def _note(self, name: str, frame: FrameType | None) -> None:
-        """How many frames of ours lead to a call of something else, at least."""
+        """Record the lowest number of spark_eos frames that lead to a call."""
         for place in PLACES:
             if place.end in name:
                 depth = _frames_from(place.begin, frame)
@@ -83,7 +83,7 @@ class Counter:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What is counted: our frames from one call to another."""
+    """A count of spark_eos frames, from one call to another."""
 
     what: str
     begin: str
@@ -100,12 +100,12 @@ PLACES: Final = (
 
 
 def _name(code: CodeType) -> str:
-    # Since Python 3.11.
+    # ``co_qualname`` exists since Python 3.11.
     return str(getattr(code, "co_qualname", code.co_name))
 
 
 def _frames_from(begin: str, frame: FrameType | None) -> int:
-    """The frames of ours from a call of ``begin`` on; 0 if it is not among them."""
+    """Return the number of spark_eos frames from a call of ``begin`` on; 0 without such a call."""
     number = 0
     while frame is not None:
         code = frame.f_code
@@ -118,7 +118,7 @@ def _frames_from(begin: str, frame: FrameType | None) -> int:
 
 
 def followed(counter: Counter, call: Callable[[], object]) -> None:
-    """Makes a call with the counter on."""
+    """Make a call while the counter follows it."""
     sys.setprofile(counter)
     try:
         call()
@@ -127,7 +127,7 @@ def followed(counter: Counter, call: Callable[[], object]) -> None:
 
 
 def on_the_driver(broker: EmbeddedKafka, directory: str) -> Counter:
-    """The second batch of a query on classic Spark, from the sink's call to its report."""
+    """Follow a query's second batch on classic Spark, from the sink's call to its report."""
     counter = Counter("ExactlyOnceSink.__call__", batch=2)
     flow = Flow(broker, f"{directory}/checkpoint", f"{directory}/workers")
     sink = ExactlyOnceSink(**flow.options())
@@ -146,7 +146,7 @@ def on_the_driver(broker: EmbeddedKafka, directory: str) -> Counter:
 
 
 def in_a_task(broker: EmbeddedKafka, directory: str) -> Counter:
-    """The second batch's task, run in this process."""
+    """Follow the second batch's task, which runs in this process."""
     counter = Counter("write_task.<locals>.run", batch=3)
     flow = Flow(broker, f"{directory}/checkpoint", f"{directory}/workers")
     with running(flow) as runs:
@@ -156,7 +156,7 @@ def in_a_task(broker: EmbeddedKafka, directory: str) -> Counter:
 
 
 def main() -> None:
-    """Prints the figures."""
+    """Print the figures."""
     with tempfile.TemporaryDirectory() as directory, EmbeddedKafka() as broker:
         found = [on_the_driver(broker, directory), in_a_task(broker, directory)]
     for place in PLACES:

@@ -31,7 +31,7 @@ ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "evidence" / "matrix.json"
 _PYTHONS: Final = ("python3.10", "python3.11", "python3.12", "python3.13")
 _KILLS: Final = "tests/integration/spark/test_staged_kills.py"
-# Of what uses kafka-python's internals; MAINTAINING.md, "Upgrading kafka-python".
+# Tests of code that uses kafka-python's internals; see MAINTAINING.md, "Upgrading kafka-python".
 _CLIENT: Final = (
     "tests/unit/client",
     "tests/integration/kafka",
@@ -42,7 +42,7 @@ _CLIENT: Final = (
 
 @dataclass(frozen=True)
 class Tests:
-    """Which tests are run, in which order, and beside how many busy loops."""
+    """The tests to run, their order, and the number of busy loops that run beside them."""
 
     suite: str
     files: tuple[str, ...]
@@ -51,14 +51,14 @@ class Tests:
 
     @property
     def label(self) -> str:
-        """How the page names them."""
+        """The name of these tests in docs/versions.md."""
         order = f", order {self.order}" if self.order is not None else ""
         busy = f", beside {self.busy} busy loops" if self.busy else ""
         return (" ".join(self.files) or self.suite) + order + busy
 
     @property
     def arguments(self) -> list[str]:
-        """Those of pytest. Files that are named are run whole."""
+        """The arguments for pytest; of given files, all tests are run."""
         chosen = {
             "all": ["-m", "not slow"],
             "slow": ["-m", "slow"],
@@ -70,7 +70,7 @@ class Tests:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Keeps processors busy meanwhile."""
+        """Keep processors busy until the block ends."""
         loops = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(self.busy)]
         try:
             yield
@@ -84,13 +84,13 @@ _BUSY: Final = "while True: pass"
 
 
 def _pins(file: Path) -> dict[str, Requirement]:
-    """Returns the versions of pyspark in a file; their markers name the Python versions."""
+    """Return pyspark's versions in a file; their markers name the Python versions."""
     lines = re.findall(r"^pyspark==[^\\\n]+", file.read_text(encoding="utf-8"), re.MULTILINE)
     found = [Requirement(line) for line in lines]
     return {one.version: pin for pin in found for one in pin.specifier}
 
 
-# Versions for `make SPARK=`; constraints.txt itself has the newest one for each Python.
+# Versions for `make SPARK=`; constraints.txt has the newest version for each Python.
 _OTHERS: Final = {
     version: pin
     for file in ROOT.glob("constraints-spark-*.txt")
@@ -105,7 +105,7 @@ KAFKAS: Final = sorted(
 
 
 def _version(python: str) -> str | None:
-    """Returns the full version of an interpreter; None if it does not exist or run."""
+    """Return the full version of an interpreter; None if it does not exist or does not run."""
     try:
         said = subprocess.run(
             [python, "-c", "import platform; print(platform.python_version())"],
@@ -141,10 +141,10 @@ def _runs_on(version: str, spark: str) -> bool:
     type=click.Choice(["all", "slow", "kills", "client"]),
     default="all",
     show_default=True,
-    help="The tests of make test, make test-slow or make test-kills; or those of the client, with "
-    "the newest kafka-python of PyPI.",
+    help="The tests of make test, make test-slow or make test-kills; or the client's tests, with "
+    "the newest kafka-python on PyPI.",
 )
-@click.option("--order", type=int, help="Seed of the tests' order, for a row of its own.")
+@click.option("--order", type=int, help="Seed of the tests' order; the result gets its own row.")
 @click.option("--busy", default=0, help="Number of busy loops beside the tests.")
 @click.argument("files", nargs=-1, metavar="[FILES]...")
 def main(
@@ -162,9 +162,9 @@ def main(
 ) -> None:
     """Run a suite, or FILES, on combinations of versions.
 
-    By default all versions of Spark and Kafka on this Python, and the newest of both on every
-    other Python. Options choose other combinations: all of the given versions with each other.
-    Exit status 1 if a test fails.
+    By default, runs all versions of Spark and Kafka with this Python, and the newest of both with
+    every other Python. Given versions are all combined with each other. Exits with status 1 if a
+    test fails.
     """
     found = {name: version for name in pythons or _PYTHONS if (version := _version(name))}
     if missing := [name for name in pythons if name not in found]:
@@ -258,7 +258,7 @@ def _run(
 
 
 def _newest_client(venv: Path) -> str:
-    """Installs the newest kafka-python, whatever versions are allowed; returns its version."""
+    """Install the newest kafka-python, even if it is not allowed, and return its version."""
     install = ["install", "--quiet", "--no-deps", "--upgrade", "--pre", "kafka-python"]
     subprocess.run([str(venv / "bin" / "pip"), *install], cwd=ROOT, check=True)
     ask = "from importlib.metadata import version; print(version('kafka-python'))"

@@ -1,7 +1,8 @@
-"""``make mutants``: breaks what decides on commits in random places; tests must show it.
+"""``make mutants``: breaks the code that decides on commits in random places; tests must fail.
 
-cosmic-ray makes the mutants. Each meets the tests that reach its line, those about its file first.
-What became of it is a line of evidence/mutants.jsonl, which keeps what is said there of a survivor.
+cosmic-ray makes the mutants. Each is run against the tests that reach its line, beginning with
+those most specific to its file. Its outcome is a line of evidence/mutants.jsonl; remarks about
+survivors in this file are kept.
 """
 
 import ast
@@ -44,14 +45,14 @@ MODULES: Final = (
 )
 _COSMIC_RAY: Final = ROOT / ".venv" / "mutants" / "bin" / "cosmic-ray"
 _GIT: Final = shutil.which("git") or "git"
-# Of those that replace an operator, what most tools have: the boundary and the opposite.
+# Of the mutations that replace an operator, those that most tools have: boundary and opposite.
 _REPLACED: Final = re.compile(
     r"Operator_(Eq_NotEq|NotEq_Eq|Lt_(LtE|GtE)|LtE_(Lt|Gt)|Gt_(GtE|LtE)|GtE_(Gt|Lt)|Is_IsNot|IsNot_Is"
     r"|Add_Sub|Sub_Add|Mul_Div|Div_Mul|BitAnd_BitOr|LShift_RShift|Delete_Not|Delete_USub)$"
 )
-# How long those tests take without the mutant that go first.
+# Duration of the tests that are run first, without the mutant.
 _QUICK_SECONDS: Final = 15.0
-# A test that takes longer, and tests that do together, have found something out.
+# If one test, or all of them together, take longer, the mutant is found.
 _TEST_TIMEOUT_SECONDS: Final = 90
 _TIMEOUT_SECONDS: Final = 1_000
 
@@ -71,19 +72,19 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """Its identity in the results."""
+        """The mutant's identity in the results."""
         return f"{self.module}:{self.line} {self.operator} {self.occurrence}"
 
 
 def chosen(number: int, seed: int) -> list[Mutant]:
-    """So many places of `MODULES`, and for each one way to break it, by chance and in its order."""
+    """Return randomly chosen places in `MODULES`, each with one random way to break it."""
     places: dict[tuple[str, int, int], list[Mutant]] = {}
     for mutant, column in _all_mutants():
         if "RemoveDecorator" in mutant.operator or not mutant.function:
             continue
         if "Operator_" not in mutant.operator or _REPLACED.search(mutant.operator):
             places.setdefault((mutant.module, mutant.line, column), []).append(mutant)
-    # Each place and its way have their own chance, so that a larger number keeps the smaller's.
+    # Each place and way has its own random value, so a larger number includes a smaller one's.
     order = sorted(places, key=lambda place: _chance(seed, *place))
     picked = (places[place] for place in order[:number])
     return [min(ways, key=lambda way: _chance(seed, way.name)) for ways in picked]
@@ -94,7 +95,7 @@ def _chance(*what: object) -> bytes:
 
 
 def _all_mutants() -> list[tuple[Mutant, int]]:
-    """All that cosmic-ray can make, with their columns."""
+    """Return all mutants that cosmic-ray can make, with their columns."""
     with tempfile.TemporaryDirectory() as directory:
         config, session = Path(directory, "config.toml"), Path(directory, "session.sqlite")
         config.write_text(
@@ -112,10 +113,10 @@ def _all_mutants() -> list[tuple[Mutant, int]]:
 
 
 class Reach:
-    """Which tests reach a line, and how long each takes."""
+    """The tests that reach each line, and their durations."""
 
     def __init__(self, coverage: Path, report: Path) -> None:
-        """Reads what pytest has written with --cov-context=test and --junitxml."""
+        """Read the files that pytest wrote with --cov-context=test and --junitxml."""
         self._data = CoverageData(str(coverage))
         self._data.read()
         measured = self._data.measured_files()
@@ -129,9 +130,10 @@ class Reach:
         }
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Those that reach it, first those that are about its file: that reach what few others do.
+        """Return the tests that reach a mutant, beginning with those most specific to its file.
 
-        Of a line that is run by imports, all that reach its file.
+        A test is specific to a file if few other tests reach the same lines. For a line that only
+        imports run, return all tests that reach its file.
         """
         by_line = {
             line: self._known(contexts)
@@ -146,12 +148,12 @@ class Reach:
         return sorted(found, key=lambda test: (-about[test] / self._cost(test), test))
 
     def _cost(self, test: str) -> float:
-        """Seconds, with what else is started for it: a Spark costs more than a broker."""
+        """Return a test's seconds, and more for what it starts: Spark costs more than a broker."""
         quick = re.match(r"tests/(unit|integration/(driver|kafka|worker))/", test)
         return self._seconds[test] + (1.0 if quick else 4.0)
 
     def within(self, tests: list[str], seconds: float) -> list[str]:
-        """The first of them, one at least, that take so long together."""
+        """Return the first tests, at least one, that together take at most ``seconds``."""
         total = 0.0
         kept: list[str] = []
         for test in tests:
@@ -166,12 +168,12 @@ class Reach:
 
 
 def _cases(report: Path) -> Iterator[ET.Element]:
-    return ET.parse(report).iter("testcase")  # noqa: S314 - pytest has written it
+    return ET.parse(report).iter("testcase")  # noqa: S314 - pytest wrote it
 
 
 @contextmanager
 def _copies(number: int) -> Iterator["queue.Queue[Path]"]:
-    """Copies of the code as committed, to break."""
+    """Yield clones of the committed code, to break."""
     free: queue.Queue[Path] = queue.Queue()
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
         for index in range(number):
@@ -182,7 +184,7 @@ def _copies(number: int) -> Iterator["queue.Queue[Path]"]:
 
 
 def _red(copy: Path, tests: list[str]) -> str | None:
-    """The first of the tests that is red, or what else has ended them; None if all are green."""
+    """Return the first test that fails, or what else ended the run; None if all tests pass."""
     if not tests:
         return None
     report = copy / "report.xml"
@@ -211,7 +213,7 @@ def _red(copy: Path, tests: list[str]) -> str | None:
 
 
 def outcome(mutant: Mutant, copy: Path, reach: Reach, seconds: float) -> Line | None:
-    """What is changed by it, and which test finds it out; None if it is no Python."""
+    """Return the mutant's change, and the test that finds it; None if it is not valid Python."""
     occurrence = str(mutant.occurrence)
     apply: list[str | Path] = [_COSMIC_RAY, "apply", mutant.module, mutant.operator, occurrence]
     subprocess.run(apply, cwd=copy, check=True, capture_output=True)
@@ -238,7 +240,7 @@ def outcome(mutant: Mutant, copy: Path, reach: Reach, seconds: float) -> Line | 
 
 
 def read_results() -> dict[str, Line]:
-    """What is known of mutants, by their names, of places that are as they were."""
+    """Return earlier results by mutant's name, for places that have not changed since."""
     lines = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
     return {line["mutant"]: line for line in lines if _is_there(line)}
 
@@ -253,14 +255,14 @@ def _is_there(line: Line) -> bool:
 
 @click.command()
 @click.option("--number", default=320, show_default=True, help="Number of places to break.")
-@click.option("--seed", default=1, show_default=True, help="Decides which places, and how.")
-@click.option("--processes", default=2, show_default=True, help="Number of mutants at a time.")
+@click.option("--seed", default=1, show_default=True, help="Seed for choosing places and changes.")
+@click.option("--processes", default=2, show_default=True, help="Number of concurrent mutants.")
 @click.option(
     "--survivors",
     is_flag=True,
-    help="Run those again that are open: not found out, nothing said of them.",
+    help="Run open mutants again: survivors without a remark.",
 )
-@click.option("--seconds", default=60, show_default=True, help="How long its tests may take.")
+@click.option("--seconds", default=60, show_default=True, help="Seconds of tests per mutant.")
 @click.option("--coverage", type=click.Path(path_type=Path), default=ROOT / ".coverage")
 @click.option("--report", type=click.Path(path_type=Path), default=ROOT / "build" / "tests.xml")
 def main(
@@ -273,7 +275,7 @@ def main(
     coverage: Path,
     report: Path,
 ) -> None:
-    """Run mutants that have not been run, and add what became of them to evidence/mutants.jsonl."""
+    """Run mutants that have not been run, and add their outcomes to evidence/mutants.jsonl."""
     known, reach, of = read_results(), Reach(coverage, report), origin()
 
     still_open = {n for n, line in known.items() if not line["found_by"] and "said" not in line}

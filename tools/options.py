@@ -1,9 +1,9 @@
 """Writes docs/options.md from the code: signatures, docstrings and click's commands.
 
-The page is committed, so that it can be read where the code is read, and a change of an option
-shows in its review; a test fails while it is not what this module makes. mkdocs-click (0.9, with
-click 8.5) would print neither metavars nor which options are required, and "Sentinel.UNSET" for
-each without a default.
+The page is committed, so that it can be read beside the code, and a changed option shows in a
+review. A test fails if the page differs from this module's output. mkdocs-click (0.9, with click
+8.5) would show neither metavars nor which options are required, and would show "Sentinel.UNSET" for
+options without a default.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _ARGUMENT: Final = re.compile(r"^    (\w+): (.*(?:\n      +.*)*)", re.MULTILINE)
 
 _SHARED: Final = "Options of several commands"
 
-# Where a page has what the help of a command says beyond its first sentence.
+# Pages that describe a command beyond the first sentence of its help.
 _PAGES: Final = {
     "spark-eos abort": "[operations](operations.md#open-transactions)",
     "spark-eos acls": "[ACLs](acls.md)",
@@ -54,7 +54,7 @@ _HEAD: Final = """# Options
 
 
 def page() -> str:
-    """Returns the whole page."""
+    """Return the whole page."""
     return _HEAD + "\n".join([*_sink(), *_command_sections(), *_job_sections()])
 
 
@@ -113,14 +113,14 @@ def _job_option(option: FlatOption) -> str:
 
 
 def _type(annotation: Any) -> str:
-    # On Python 3.10 a class with arguments, Mapping[str, Any], is a type too.
+    # On Python 3.10, a class with arguments, such as Mapping[str, Any], is also a type.
     plain = isinstance(annotation, type) and not get_args(annotation)
     text = annotation.__name__ if plain else str(annotation)
     return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
 
 
 def _one_of(text: str) -> str:
-    """The parts of ``a | b | c`` in words: a bar would end the table's cell, even in code."""
+    """Join the parts of ``a | b | c`` with "or": a bar would end the table's cell, even in code."""
     parts = [f"`{part.strip()}`" for part in re.split(r"\|(?![^\[]*\])", text)]
     return " or ".join(", ".join(some) for some in (parts[:-1], parts[-1:]) if some)
 
@@ -208,7 +208,7 @@ def _section(name: str, command: click.Command, rows: Sequence[_Row]) -> Iterato
 
 def _rows(name: str, command: click.Command) -> list[_Row]:
     context = click.Context(command, info_name=name)
-    # Jobs take fields of the sink's arguments as options, which the tables of the fields name.
+    # The tables of fields already list the options that jobs have for these fields.
     named = {_job_option(option) for option in FLAT.values()} if name.startswith("jobs/") else set()
     found = []
     for parameter in command.get_params(context):

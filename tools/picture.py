@@ -1,4 +1,4 @@
-"""Draws docs/assets/demo.svg, what one run of ``make demo`` printed, from tools/demo.json."""
+"""Draws docs/assets/demo.svg, the output of one run of ``make demo``, from tools/demo.json."""
 
 import io
 import json
@@ -17,9 +17,9 @@ _ROOT: Final = Path(__file__).parent.parent
 PICTURE: Final = _ROOT / "docs" / "assets" / "demo.svg"
 
 _RUN: Final = Path(__file__).with_name("demo.json")
-# Characters; narrow enough to be read on a telephone.
+# Characters; narrow enough to read on a phone.
 _WIDTH: Final = 58
-# Rich's own format, without the fonts that it takes from another host.
+# Rich's own format, without the fonts that it loads from another host.
 _FORMAT: Final = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -45,7 +45,7 @@ _FORMAT: Final = """\
 
 
 def _recorded() -> Iterator[Table]:
-    """The tables of both scenarios, with the numbers of one run."""
+    """Yield the tables of both scenarios, with the numbers of one run."""
     run = json.loads(_RUN.read_text(encoding="utf-8"))
     for title, name in ((COPIES.title, "relay"), (COUNTS.title, "counted")):
         table = side_by_side(title)
@@ -55,7 +55,7 @@ def _recorded() -> Iterator[Table]:
 
 
 def page() -> str:
-    """Returns the picture."""
+    """Return the picture."""
     console = Console(
         record=True,
         file=io.StringIO(),
@@ -76,7 +76,7 @@ def page() -> str:
 
 
 def write() -> None:
-    """Updates docs/assets/demo.svg."""
+    """Write docs/assets/demo.svg."""
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(page(), encoding="utf-8")
 

@@ -1,8 +1,8 @@
-"""Opens each page of build/docs in Chromium as on a desk and on a phone, in light and dark.
+"""Opens each page of build/docs in Chromium, in desktop and phone size, in light and dark.
 
-It ends with an error if a page scrolls sideways, a table's cell lies where nothing scrolls to, or a
-desk cuts a line of code off. It leaves a picture of each page's beginning in the directory that is
-its argument. Needs ``pip install playwright``, which is not pinned, and a Chromium.
+Exits with an error if a page scrolls sideways, a table's cell can't be scrolled into view, or a
+line of code is cut off in desktop size. Writes a screenshot of the top of each page to the
+directory given as argument. Needs Chromium and ``pip install playwright``, which is not pinned.
 """
 
 import shutil
@@ -38,14 +38,14 @@ _WRONG: Final = """() => {
 def _problems(page: Page, pictures: Path, suffix: str) -> Iterator[str]:
     for path in sorted(_SITE.glob("*.html")):
         page.goto(path.as_uri(), wait_until="load")
-        # The theme puts tables into boxes once it is loaded.
+        # Once loaded, the theme puts tables into boxes.
         page.wait_for_timeout(200)
         page.screenshot(path=pictures / f"{path.stem}-{suffix}.png")
         yield from (f"{path.stem}, {suffix}: {wrong}" for wrong in page.evaluate(_WRONG))
 
 
 def main(pictures: Path) -> int:
-    """Prints what is wrong, and returns the exit status."""
+    """Print the problems, and return the exit status."""
     found: list[str] = []
     with sync_playwright() as playwright:
         path = shutil.which("chromium") or shutil.which("google-chrome")
