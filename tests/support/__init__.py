@@ -1,1 +1,1 @@
-"""Helpers that tests share: to produce and consume records, start queries and disturb workers."""
+"""Helpers that tests share: they produce and consume records, start queries, disturb workers."""

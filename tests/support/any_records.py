@@ -20,7 +20,7 @@ from support.flow import Flow
 from support.mirroring import MirroredFlow
 from support.sinks import arguments
 
-# Of Java's milliseconds, those that Spark has microseconds for.
+# The latest Java time in milliseconds that Spark can represent in microseconds.
 MOST = ((1 << 63) - 1) // 1000
 KEPT = {"retention.ms": "-1", "segment.ms": str(1 << 62), "message.timestamp.type": "CreateTime"}
 FAR = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
@@ -91,7 +91,7 @@ RECORDS = st.builds(
     CONTENTS,
     CONTENTS,
     TIMES,
-    # Most of them can be written.
+    # Most records can be written.
     st.just({}) | TOLD,
     OTHERS,
 )
@@ -101,7 +101,7 @@ def generated(strategy: st.SearchStrategy[Any], number: int) -> list[Any]:
     """Return this many examples of a strategy."""
     made: list[Any] = []
 
-    @seed(random.getrandbits(64))  # of the test's order
+    @seed(random.getrandbits(64))  # derived from the test order's seed
     @settings(
         max_examples=number,
         database=None,
@@ -161,7 +161,7 @@ def check(
         "topic": target,
         "dead_letter_topic": dlq,
         "max_dead_letters": 1.0,
-        "max_block_ms": 2_000,  # for topics and partitions that rows name and there are not
+        "max_block_ms": 2_000,  # the wait for missing topics and partitions
         "on_batch": ReportFile(Path(f"{flow.checkpoint}-reports")),
     }
     queries.ask(_run, options, source, made, zone)
@@ -185,7 +185,7 @@ def check(
     known = [place for place in places if place is not None]
     assert len(known) == len({*known})
     assert len(known) == len(records) or report["delivery"] == "staged"
-    # Both ways are taken.
+    # There are both rows and dead letters.
     assert rows
     assert len(report["dead_letters"]) > 1 or not relayed
     assert dead

@@ -27,7 +27,7 @@ PARTS: list[tuple[str, Any]] = [
     ("more", mapping("bytes")),
     ("inner", ["null", INNER]),
 ]
-# The same bytes, and any number of them.
+# The same bytes, and any number of such bytes.
 LIMITED = logical("long", "timestamp-micros"), logical("int", "date")
 COST = logical("bytes", "decimal", precision=10, scale=2)
 READ = zip(("time", "day", "cost"), (*LIMITED, COST), strict=True)
@@ -70,7 +70,7 @@ BYTES = st.binary(max_size=20)
 LISTS = st.lists(TEXTS, max_size=3)
 BYTE_MAPS = st.dictionaries(TEXTS, BYTES, max_size=2)
 FLOATS = st.floats(allow_nan=True)
-# Of each format, what its records hold.
+# The contents of records, by format.
 AVRO_VALUES = st.fixed_dictionaries(
     {
         "text": TEXTS,

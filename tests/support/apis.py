@@ -49,13 +49,13 @@ class Order:
     """A query to start."""
 
     sink: Mapping[str, Any]  # arguments of ExactlyOnceSink
-    sources: list[str]  # topics, each of them read by itself
+    sources: list[str]  # topics, each read as its own stream
     pipeline: str  # a name in `support.pipelines`
-    arguments: Mapping[str, Any]  # of the pipeline, beside its sources
-    available_now: bool  # whether the query ends once it has written what there is
+    arguments: Mapping[str, Any]  # arguments of the pipeline besides its sources
+    available_now: bool  # whether the query ends once it has written everything available
     read: Mapping[str, Any]  # further arguments of sink.read
     read_options: Mapping[str, str]  # further options of Spark's Kafka source
-    config: Mapping[str, str]  # settings of the session that the query starts with
+    config: Mapping[str, str]  # settings of the session while the query starts
 
 
 class Queries:
@@ -84,7 +84,7 @@ class Queries:
         try:
             return function(self._session, *arguments)
         except pytest.fail.Exception as failed:
-            # It is no Exception, and would end the client process for all other tests.
+            # It is not an Exception, and would end the client process for all other tests.
             raise AssertionError(str(failed)) from failed
 
     def wait(self, number: int, timeout: int) -> str | None:
@@ -221,6 +221,6 @@ _Manager.register("Queries", Queries)
 
 @contextmanager
 def connect_queries(url: str) -> Iterator[Queries]:
-    """Queries of a Spark Connect server, in a client process: a process can't use both APIs."""
+    """Queries of a Spark Connect server, in a client process: no process can use both APIs."""
     with _Manager(ctx=multiprocessing.get_context("spawn")) as manager:
         yield cast("Any", manager).Queries(url)

@@ -10,7 +10,7 @@ from spark_eos.schemas.formats import Schema
 
 
 def schema(text: Any, *references: Any) -> Schema:
-    """A schema, with the schemas that it refers to."""
+    """A schema with its references."""
     named = tuple((str(number), json.dumps(one)) for number, one in enumerate(references))
     return Schema("AVRO", json.dumps(text), named)
 
@@ -43,7 +43,7 @@ def logical(base: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 def payload(text: Any, value: Any) -> bytes:
-    """A value, as fastavro itself writes it."""
+    """A value as written by fastavro itself."""
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(text), value)
     return out.getvalue()

@@ -70,7 +70,7 @@ def write_dead_letters(
     name: str | None = None,
     **more: Any,
 ) -> str:
-    """Writes dead letters of the flow's source as a query does; number n is of partition n % 2."""
+    """Writes dead letters of the flow's source like a query; dead letter n has partition n % 2."""
     topic = name or f"dlq-{flow.name}"
     prefix = f"__{style}.errors."
     producer = Producer({**flow.kafka, "transactional.id": f"t-{flow.name}"})

@@ -1,4 +1,4 @@
-"""The driver's work per source partition, for queries of any size; without brokers."""
+"""The driver's work per source partition, for queries of any size and without brokers."""
 
 import json
 import pickle
@@ -75,7 +75,7 @@ class ManyPartitions:
 
 
 Work = Callable[[ManyPartitions], Callable[[], object]]
-"""Prepares what is not counted, and returns what is."""
+"""Does uncounted preparations, and returns the work to count."""
 
 
 def _heartbeat(query: ManyPartitions) -> Callable[[], Any]:
@@ -108,13 +108,13 @@ def _read_mirrored(query: ManyPartitions) -> Callable[[], object]:
 
 
 def _leaders(query: ManyPartitions) -> Callable[[], object]:
-    # As many brokers as topics.
+    # There are as many brokers as topics.
     leaders = {partition: number // 3 for number, partition in enumerate(query.partitions)}
     return partial(led_by, leaders)
 
 
 def _new(query: ManyPartitions) -> Callable[[], object]:
-    """Half of the topics are created while the query is stopped, and match its pattern."""
+    """Half of the topics were created while the query was stopped, and match its pattern."""
     before = query.partitions[: len(query.partitions) // 2]
     known = KnownPartitions().including(before, query.ids)
     known = replace(known, set_by_others=frozenset(before))

@@ -1,7 +1,7 @@
 """A query that uses only the public API, so that earlier versions can run it as well.
 
 Its settings are JSON in the first argument: those of ExactlyOnceSink, ``source``, ``unlucky`` (each
-record whose number it divides is a dead letter) and ``drain`` (end when all is written).
+record whose number is a multiple of it is a dead letter) and ``drain`` (end when all is written).
 """
 
 import json

@@ -19,5 +19,5 @@ def own_errors() -> Iterator[type[BaseException]]:
 
 
 def without_address(shown: str) -> str:
-    """An error as a command or a log shows it, without the address of its entry."""
+    """An error as shown by a command or a log, without the command that explains it."""
     return re.sub(r" \[more: spark-eos explain EOS\d\d\]", "", shown)

@@ -21,7 +21,7 @@ class Outputs(Transactional):
         super().__init__(flow, name)
 
     def begin(self, rows: Iterable[Put], partition: int = 0, topic: str | None = None) -> None:
-        """Leaves a transaction open after the broker has its rows."""
+        """Leaves a transaction open once the broker has its rows."""
         self._producer.begin_transaction()
         for key, value in rows:
             self._producer.produce(topic or self._flow.target, value, key, partition)

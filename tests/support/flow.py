@@ -36,7 +36,7 @@ class Flow:
     partitions: int = 2
     through: str | None = None  # a proxy's address
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:10])
-    # Of sessions of processes of their own, which the checkpoint needs.
+    # Settings that the checkpoint needs in the session of a separate process.
     config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Flow:
         self.broker.create_topic(topic, partitions or self.partitions)
 
     def add_partitions(self, partitions: int) -> None:
-        """Adds partitions to the source, so that it has so many."""
+        """Adds partitions to the source until it has this many."""
         self.source_broker.add_partitions(self.source, partitions)
         self.partitions = partitions
 
@@ -218,7 +218,7 @@ def _deadline() -> Deadline:
 
 @contextmanager
 def transaction(bootstrap_servers: str, *, commit: bool = True) -> Iterator[Producer]:
-    """A producer in a transaction, which is aborted if not to be committed."""
+    """A producer in a transaction, which is committed or aborted at the end of the block."""
     producer = Producer(
         {"bootstrap.servers": bootstrap_servers, "transactional.id": f"writes-{uuid.uuid4()}"}
     )
@@ -246,7 +246,7 @@ def consume(bootstrap_servers: str, topic: str) -> list[Message]:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            # At the end of a partition the broker would wait for more to come.
+            # At the end of a partition, the broker would wait for more records.
             "fetch.wait.max.ms": 20,
         }
     )

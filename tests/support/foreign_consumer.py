@@ -28,7 +28,7 @@ def foreign_consumer(
     client_id: str = CLIENT_ID,
     offsets: Mapping[int, int] | None = None,
 ) -> Iterator[None]:
-    """The consumer has joined; at the end of the block, it leaves or its session expires."""
+    """Starts the consumer, and waits until it has joined; at the end, it leaves or expires."""
     settings = {
         **flow.kafka,
         "group.id": flow.group_id,
@@ -64,7 +64,7 @@ def _main(settings: dict[str, Any], topic: str, offsets: list[tuple[int, int]]) 
     wanted = [TopicPartition(topic, *offset) for offset in offsets]
     with closing(Consumer(settings)) as consumer:
         consumer.subscribe([topic])
-        # Until the other end of the pipe is closed.
+        # Wait until the other end of the pipe is closed.
         while not select.select([sys.stdin], [], [], 0)[0]:
             consumer.poll(0.05)
             if wanted and consumer.assignment():

@@ -33,9 +33,9 @@ _RESOURCES: Final = {
     "group": ResourceType.GROUP,
     "transactional_id": ResourceType.TRANSACTIONAL_ID,
 }
-# Names of the client, such as DESCRIBE_CONFIGS, by those of kafka-acls.sh, DescribeConfigs.
+# The client's names, such as DESCRIBE_CONFIGS, by kafka-acls.sh's names, such as DescribeConfigs.
 _OPERATIONS: Final = {name.title().replace("_", ""): name for name in AclOperation.__members__}
-# A principal for each test; users of PLAIN are told to the broker before it starts.
+# A principal for each test; the broker must know users of PLAIN before it starts.
 _USERS: Final = [f"user-{number}" for number in range(200)]
 _unused = itertools.cycle(_USERS)
 
@@ -48,7 +48,7 @@ def guarded_kafka() -> Iterator[EmbeddedKafka]:
         users={user: _password(user) for user in _USERS},
         super_users=[],
     )
-    # Transactions that are over their timeout are looked for so often.
+    # The interval at which the broker looks for transactions past their timeout.
     quickly = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     with EmbeddedKafka(security=security, properties=quickly) as broker:
         yield broker
@@ -136,8 +136,8 @@ class Guarded(Flow):
         until(lambda: all(_known(admin, _filter(acl)) for acl in acls), lambda: f"{acls}")
 
     def _admin(self) -> AdminClient:
-        # Not kept: PySpark keeps the functions of queries, and with them their flow, for longer
-        # than the broker runs.
+        # Don't cache them: PySpark keeps a query's functions, and so this flow, for longer than the
+        # broker runs.
         return admin_client(self.bootstrap_servers)
 
 

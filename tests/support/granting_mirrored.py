@@ -54,7 +54,7 @@ class GuardedMirror(Guarded, MirroredFlow):
             yield connections
 
     def grant_all(self, *more: str) -> dict[str, str]:
-        """Grants everything that is printed; returns the commands by operation and kind of name."""
+        """Grants all printed ACLs; returns the commands by operation and kind of name."""
         servers = self.source_kafka["bootstrap.servers"]
         names = {self.source: "source", self.target: "target", self.progress: "progress"}
         commands = self.commands(

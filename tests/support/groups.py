@@ -1,7 +1,7 @@
-"""Changes that others than the query make to its consumer group.
+"""Changes to a query's consumer group that do not come from the query.
 
-With kafka-python: librdkafka's requests of this kind abort the process if a connection is lost at
-the wrong moment (librdkafka's issue 4605).
+They use kafka-python: librdkafka's requests of this kind abort the process if a connection is lost
+at the wrong moment (librdkafka's issue 4605).
 """
 
 from collections.abc import Iterable, Mapping
@@ -60,7 +60,7 @@ def set_offsets(
 def delete_offsets(
     bootstrap_servers: str, group_id: str, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Deletes offsets of a group without members; the result is the same as if they had expired."""
+    """Deletes offsets of a group without members, with the same result as if they had expired."""
     wanted = [kafka.TopicPartition(*partition) for partition in partitions]
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
         _check(admin.delete_group_offsets(group_id, wanted))

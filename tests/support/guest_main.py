@@ -1,4 +1,4 @@
-"""A script in whose process spark-eos may have changed nothing once its query has run.
+"""A script that checks that spark-eos changes nothing in the process that runs a query.
 
 Its settings are JSON in the first argument: those of ExactlyOnceSink, and ``source``. Prints
 the changes as JSON.
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# What logs and starts threads, before anything is looked at.
+# Import everything that logs or starts threads before the first check.
 import confluent_kafka  # noqa: F401
 import kafka
 import pyarrow.fs  # noqa: F401
@@ -49,7 +49,7 @@ def _hides_ours_alone(name: str, each: object) -> bool:
 
 
 def _threads() -> list[str]:
-    # py4j's and Spark's own come and go.
+    # Threads of py4j and Spark come and go.
     return sorted(
         thread.name
         for thread in threading.enumerate()
@@ -119,7 +119,7 @@ def main() -> None:
     theirs = _started(writer.option("checkpointLocation", own).start())
 
     frame = plain.load()
-    # What Spark's objects keep once they were asked for it.
+    # Spark's objects cache these on first use.
     _ = (spark.conf, spark.streams, frame.schema)
     before = _state(spark, frame)
 
@@ -129,7 +129,7 @@ def main() -> None:
     rows = sink.read(spark, subscribe=source).select("source", "key", "value")
     ours = _started(sink.write(rows).trigger(processingTime="100 milliseconds").start())
     sink.close()
-    # What ends by itself, does so within a second or two.
+    # Threads that end by themselves do so within a second or two.
     until = time.monotonic() + 10
     while _threads() != before["threads"] and time.monotonic() < until:
         time.sleep(0.1)

@@ -28,8 +28,8 @@ class GuidStub:
 
     Attributes:
         registry: URL of the real registry.
-        url: its own URL.
-        ids: the real registry's id by GUID, for schemas that were requested.
+        url: URL of the stub.
+        ids: The real registry's ids by GUID, for schemas that were requested.
         looked_up: GUIDs in the order in which they were requested.
     """
 
@@ -48,7 +48,7 @@ class GuidStub:
         self.looked_up.append(guid)
         if guid not in self.ids:
             return 404, {"error_code": 40403, "message": "Schema not found"}
-        # Confluent's tells no id there.
+        # Confluent's registry returns no id here.
         return 200, {**self._content(self.ids[guid]), "guid": guid}
 
     def _passed_on(self, request: Request) -> tuple[int, Any]:
@@ -82,7 +82,7 @@ class GuidStub:
 
 
 def _guid(content: dict[str, Any]) -> str:
-    """Derived only from the schema's content, so that all registries have the same GUID."""
+    """Derives a GUID only from the schema's content, so that it is the same in all registries."""
     text = json.dumps({"schemaType": "AVRO", **content}, sort_keys=True)
     return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16]))
 

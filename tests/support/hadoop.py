@@ -30,7 +30,7 @@ from support.stored_files import HDFS_HOST, HDFS_PAGES
 _LOCK: Final = "hadoop-3.5.0"
 _SPARKS_JARS: Final = Path(pyspark.__file__).parent / "jars"
 _HOST: Final = "127.0.0.1"
-# Spark takes nodes of one address for one host, on which it copies no task and trusts no node.
+# Spark treats nodes with one address as one host, and starts no copy of a task on the same host.
 _NODES: Final = (_HOST, "127.0.0.2")
 _DAEMONS: Final = {
     "namenode": "org.apache.hadoop.hdfs.server.namenode.NameNode",
@@ -40,9 +40,9 @@ _DAEMONS: Final = {
 }
 _HEAP: Final = "192m"
 EXECUTOR: Final = "YarnCoarseGrainedExecutorBackend"
-"""In the command line of an executor in a container."""
+"""Part of the command line of an executor in a container."""
 APPLICATION_MASTER: Final = "org.apache.spark.deploy.yarn.ApplicationMaster"
-"""In the command line of a driver in a container."""
+"""Part of the command line of a driver in a container."""
 
 
 def hadoop_jars(lock: str = _LOCK) -> list[Path]:
@@ -57,7 +57,7 @@ def hadoop_jars(lock: str = _LOCK) -> list[Path]:
 class Hadoop(Service):
     """HDFS, and YARN if wanted, on loopback addresses.
 
-    Two nodes, to each of which YARN assigns 4 GiB; a daemon takes about 200 MB.
+    YARN has two nodes with 4 GiB each; each daemon takes about 200 MB.
     """
 
     def __init__(self, directory: Path, *, yarn: bool, applications: int = 1) -> None:
@@ -84,7 +84,7 @@ class Hadoop(Service):
     def _begin(self) -> None:
         jars = [self.configuration, *hadoop_jars(), _SPARKS_JARS / "*"]
         self._classes = os.pathsep.join(map(str, jars))
-        # Last of all: what YARN runs has sessions of its own.
+        # Comes last on exit: containers have their own sessions, so ending YARN does not end them.
         self._stack.callback(self._kill_containers)
         self._configure()
         subprocess.run(
@@ -107,7 +107,7 @@ class Hadoop(Service):
             with suppress(OSError):
                 place = (process / "cwd").readlink()
                 command = (process / "cmdline").read_bytes().decode(errors="replace")
-                # Not the shells that have started them.
+                # Exclude the shells that started them.
                 shell = kind and command.startswith("/bin/bash")
                 if (
                     place.is_relative_to(self._directory / "nodes")
@@ -118,7 +118,7 @@ class Hadoop(Service):
         return found
 
     def _kill_containers(self) -> None:
-        # Twice, as the first pass may miss what is being started.
+        # Two passes, because the first may miss processes that are being started.
         for _ in range(2):
             for pid in self.containers():
                 with suppress(ProcessLookupError):
@@ -148,12 +148,12 @@ class Hadoop(Service):
     def settings(self) -> dict[str, str]:
         """Settings of an application with an executor on each node."""
         return {
-            # Else each application would upload them.
+            # Otherwise, each application would upload the jars.
             "spark.yarn.jars": f"local:{_SPARKS_JARS}/*",
             "spark.yarn.am.memory": "512m",
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
-            # As YARN counts: one executor of an application for each node.
+            # So much that YARN puts one executor of an application on each node.
             "spark.executor.memoryOverhead": "1700m",
             "spark.executor.instances": "2",
             "spark.ui.enabled": "false",
@@ -185,7 +185,7 @@ class Hadoop(Service):
         here = Path(sys.executable).parent
         return KillableProcess(
             [
-                # Or this process's would go to the executors.
+                # Otherwise, the executors would get this process's PYTHONPATH.
                 *("env", "-u", "PYTHONPATH"),
                 *(str(here / "spark-submit"), "--master", "yarn"),
                 *(
@@ -216,7 +216,7 @@ class Hadoop(Service):
             command or self._command(name),
             log=self._directory / f"{name}.log",
             directory=self._directory,
-            # From which YARN takes the Java of its containers.
+            # YARN runs its containers with this Java.
             environment={"JAVA_HOME": str(java_home)},
         )
         return self._stack.enter_context(process)
@@ -250,11 +250,11 @@ class Hadoop(Service):
                     f"yarn.resourcemanager.{name}address": address
                     for name, address in zip(managers, self._managers, strict=True)
                 },
-                # Until a silent node is given up.
+                # The time until YARN gives up a silent node.
                 "yarn.nm.liveness-monitor.expiry-interval-ms": "30000",
                 "yarn.scheduler.minimum-allocation-mb": "128",
                 "yarn.nodemanager.resource.memory-mb": str(self._node_mb),
-                # Containers get what they ask for, however full this machine's disk is.
+                # Containers get what they request, however full this machine's disk is.
                 "yarn.nodemanager.disk-health-checker.enable": "false",
                 "yarn.nodemanager.pmem-check-enabled": "false",
                 "yarn.nodemanager.vmem-check-enabled": "false",

@@ -11,7 +11,7 @@ from support.flow import Flow
 from support.queries import QueryProcess, until
 
 SMALL_BATCHES: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
-"""Configuration of a session in which rows reach the sink before the held one does."""
+"""Configuration of a session in which earlier rows reach the sink before the held row."""
 SPECULATION: Final = {
     "spark.speculation": "true",
     "spark.speculation.multiplier": "1.1",
@@ -19,13 +19,13 @@ SPECULATION: Final = {
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.speculation.interval": "50ms",
 }
-"""Configuration of a session that copies a task which has run for so long, when the other one has
-ended. The copy, which writes nothing, ends first: in each attempt of two tasks."""
+"""Configuration of a session that copies a slow task once the other of two tasks has ended. The
+copy, which writes nothing, ends before the original, in each attempt."""
 LONG_TRANSACTIONS: Final[dict[str, Any]] = {
     "transaction_timeout_ms": 600_000,
     "max_transaction_ms": 300_000,
 }
-"""Settings of a query none of whose transactions ends while its task waits."""
+"""Settings with which no transaction of a query ends while its task waits."""
 
 
 def produce_with_hold(flow: Flow) -> list[str]:
@@ -45,7 +45,7 @@ def until_held(query: QueryProcess) -> None:
     query.until(
         lambda: flow.committed(stable=False).get(1) == 500, "the other partition's end", 180
     )
-    # The other partition's may not have ended yet, although its offset is committed.
+    # The other partition's transaction may not have ended yet, although its offset is committed.
     query.until(flow.ongoing_transactions, "an ongoing transaction")
 
 

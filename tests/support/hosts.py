@@ -73,7 +73,7 @@ class Hosts(Service):
             _run("ip", "link", "set", _link(address), "up")
 
     def lose(self, address: str) -> None:
-        """Ends a host for good, like a power failure: it sends nothing more."""
+        """Ends a host permanently, like a power failure: it sends nothing more."""
         _run("ip", "link", "set", _link(address), "down")
         for pid in self.processes(address):
             with suppress(ProcessLookupError):
@@ -87,7 +87,7 @@ class Hosts(Service):
         link, on = _link(address), self.on(address)
         peer = ("peer", "name", "eth0", "netns", str(process))
         _run("ip", "link", "add", link, "type", "veth", *peer)
-        # A network without processes goes some time later, and this with it.
+        # The kernel removes a network without processes some time later, and this link with it.
         self._stack.callback(_run, "ip", "link", "delete", link, check=False)
         _run("ip", "link", "set", link, "master", _BRIDGE, "up")
         _run(*on, "ip", "address", "add", f"{address}/24", "dev", "eth0")

@@ -12,9 +12,9 @@ from typing import Any
 
 
 class Request(BaseHTTPRequestHandler):
-    """A request, and the methods that answer it."""
+    """A request, with methods that answer it."""
 
-    body: bytes  # what was sent with it
+    body: bytes  # the request's body
 
     def __init__(self, answer: "Answer", *arguments: Any) -> None:
         self._answer = answer
@@ -44,7 +44,7 @@ Answer = Callable[[Request], None]
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # The client may go away.
+        # The client may disconnect.
         if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 

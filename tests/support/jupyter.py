@@ -43,8 +43,8 @@ class _Handle:
 class Page:
     """A notebook's page."""
 
-    outputs: list[str] = field(default_factory=list)  # HTML below the cells, as it is now
-    # HTML that has taken the place of other, so far.
+    outputs: list[str] = field(default_factory=list)  # the current HTML below the cells
+    # all HTML so far that has replaced other HTML
     exchanged: list[str] = field(default_factory=list)
 
     def display(self, page: Html, *, display_id: bool = False) -> _Handle | None:
@@ -71,7 +71,7 @@ def jupyter_page(monkeypatch: pytest.MonkeyPatch) -> Page:
     module = ModuleType("IPython.display")
     vars(module).update(HTML=Html, display=page.display)
     ipython = ModuleType("IPython")
-    vars(ipython)["version_info"] = (9, 0, 0, "")  # which matplotlib asks for
+    vars(ipython)["version_info"] = (9, 0, 0, "")  # matplotlib asks for this
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", module)
     monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)

@@ -47,7 +47,7 @@ BATCH: Final = 30
 UNLUCKY: Final = 7
 """The record that becomes a dead letter."""
 _FORMATS: Final = Path(__file__).parents[1] / "unit" / "formats"
-# In pieces of so many rows, and so many pieces of the second batch, rows reach a task's writer.
+# Rows reach a task's writer in pieces of `_PIECE` rows; of the second batch, `_PIECES` pieces do.
 _PIECE: Final = 5
 _PIECES: Final = 5
 
@@ -176,7 +176,7 @@ class _Rewritten:
 
     def __init__(self, old: dict[str, str], new: dict[str, str]) -> None:
         assert old.keys() == new.keys()
-        # Whole ids first: the short ones are their beginnings.
+        # Replace whole ids first, since short ids are their beginnings.
         self._pairs = [(old[name], new[name]) for name in old]
         topics = [(old[name], new[name]) for name in old if not name.endswith("cluster")]
         self._pairs += [(str(uuid.UUID(a)), str(uuid.UUID(b))) for a, b in topics]
@@ -242,7 +242,7 @@ def _keep(query: Query, spark: SparkSession, directory: Path) -> None:
     directory.mkdir(parents=True)
     text = json.dumps(state, indent=1)
     (directory / "state.json").write_text(f"{text}\n", encoding="utf-8")
-    # Without the checksums of Hadoop, which is content without them.
+    # Omit Hadoop's checksums, which Hadoop does not require.
     ignored = shutil.ignore_patterns(".*")
     shutil.copytree(flow.checkpoint, directory / "checkpoint", ignore=ignored)
 
@@ -268,7 +268,7 @@ def main() -> None:
     directory = _FORMATS / f"format-{FORMAT}"
     if directory.exists():
         sys.exit(f"{directory} is what format {FORMAT} was on its day; it is never made again")
-    # Spark's workers find there what is patched in.
+    # Spark's workers import the patched-in function from here.
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
     with ExitStack() as stack:
         broker, other = (stack.enter_context(EmbeddedKafka()) for _ in range(2))

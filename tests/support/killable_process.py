@@ -22,7 +22,7 @@ class SessionGuard:
     """Kills a session once this process is gone, however it ends, unless it was dismissed."""
 
     def __init__(self, session: int) -> None:
-        # The operating system closes the pipe.
+        # When this process ends, the operating system closes the pipe.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(session)],
             stdin=subprocess.PIPE,
@@ -92,7 +92,7 @@ class KillableProcess:
         """Sends SIGKILL to the process and everything it has started; waits until it is dead."""
         process = self._started
         if process is not None and process.poll() is None:
-            # Until it is waited for, the process's id, which is the session's, can't be reused.
+            # Until wait() returns, the process's id, which is also the session's, can't be reused.
             kill_session(process.pid)
             process.wait(_PATIENCE)
         if self._guard is not None:
@@ -133,7 +133,7 @@ def kill_session(session: int) -> None:
 def session_members(session: int) -> Iterator[int]:
     """Yields the process ids of a session, including orphans."""
     for pid in _process_ids():
-        # Without it: it has ended in the meantime, or is another user's on systems that refuse.
+        # Skip a process that has ended, or belongs to another user on systems that refuse access.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == session:
                 yield pid
@@ -143,7 +143,7 @@ def _process_ids() -> list[int]:
     """All processes of the host."""
     if _PROCESSES.is_dir():
         return [int(directory.name) for directory in _PROCESSES.glob("[0-9]*")]
-    # Other systems than Linux; POSIX has ps.
+    # On systems other than Linux, use ps, which POSIX requires.
     listed = subprocess.run(
         ["ps", "-A", "-o", "pid="],  # noqa: S607 - as the shell finds it
         capture_output=True,

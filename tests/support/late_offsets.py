@@ -25,7 +25,7 @@ class LateOffsets(Fault):
 
     async def answer(self, link: Link, request: Request, content: bytes) -> None:
         if self._held is not None and self._follows(request):
-            # Else the broker is away: in the transaction after this one, then.
+            # If the broker is away, deliver the request in the next transaction instead.
             with suppress(OSError, asyncio.IncompleteReadError):
                 await self._proxy.deliver_late(self._held)
                 self._held = None
@@ -35,5 +35,5 @@ class LateOffsets(Fault):
     def _follows(self, request: Request) -> bool:
         assert self._held is not None
         held, later = self._held.message(), request.message()
-        # Its own repetition is still the same transaction.
+        # A repetition of the held request belongs to the same transaction.
         return bool(later.transactional_id == held.transactional_id and later.topics != held.topics)

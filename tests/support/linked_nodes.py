@@ -41,7 +41,7 @@ class LinkedKafka(EmbeddedKafka):
         self._links.part(node.id for node in nodes)
 
     def join(self) -> None:
-        """Lets everything pass again, including data that was held back."""
+        """Lets everything pass again, including data held back so far."""
         self._links.part(())
 
     @property
@@ -55,7 +55,7 @@ class LinkedKafka(EmbeddedKafka):
         return _LinkedNode(id_, jar_set, settings, port=port, links=self._links)
 
     def _id_of(self, port: int) -> int | None:
-        """The node whose process has a connection from this port; None if no node has."""
+        """The id of the node whose process has a connection from this port, or None."""
         for node in self.nodes:
             with suppress(RuntimeError, psutil.Error):
                 found = psutil.Process(node.pid).net_connections("tcp")
@@ -90,7 +90,7 @@ class _Links:
         self._ports: dict[tuple[int, str], int] = {}
         self._servers: list[asyncio.Server] = []
         self._cluster: EmbeddedKafka | None = None
-        self._changed = asyncio.Event()  # set, and another one, each time
+        self._changed = asyncio.Event()  # on each change, set and then replaced
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
 
@@ -151,8 +151,8 @@ class _Links:
     ) -> None:
         with suppress(OSError, asyncio.CancelledError), closing(writer):
             port = writer.get_extra_info("peername")[1]
-            # Don't wait for this while no node is cut off: on a busy machine it takes seconds, and
-            # nodes would connect again and again.
+            # Don't wait for the lookup while no node is cut off: on a busy machine, it takes
+            # seconds, and nodes would connect again and again.
             source = asyncio.ensure_future(asyncio.to_thread(self._id_of, port))
             there, back = await asyncio.open_connection(_HOST, self._own(to, listener))
             ways = ((reader, back), (there, writer))

@@ -108,7 +108,7 @@ class ManualMembers:
 
     @contextmanager
     def _transaction(self) -> Iterator[ProducerIdAndEpoch]:
-        # A producer without a client: the id is its own, and what it sends opens a transaction.
+        # A producer without a client: it has its own id, and its request opens a transaction.
         fence_producer(self.connections, self._transactional_id, 60_000, deadline())
         yield producer_id_and_epoch(self.connections, self._transactional_id, deadline())
         fence_producer(self.connections, self._transactional_id, 60_000, deadline())
@@ -122,7 +122,7 @@ def leave(connections: Connections, group_id: str, member_id: str, instance_id: 
 
 
 def drop_members(flow: Flow, *instance_ids: str) -> None:
-    """Removes members without their knowledge, like an expired session; all unless named."""
+    """Removes members, by default all, without their knowledge, like an expired session."""
     with flow.connections() as connections:
         for member in flow.members():
             name = member.instance_id or ""

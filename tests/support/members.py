@@ -22,7 +22,7 @@ def deadline() -> Deadline:
 def started(
     flow: Flow, max_members: int = 64, *, also: Collection[str] = ()
 ) -> Iterator[GroupMembership]:
-    """A membership that owns all partitions of the flow's source and of other topics."""
+    """Starts a membership that owns all partitions of the flow's source and of other topics."""
     sources = [flow.source, *also]
     with flow.connections() as connections:
         membership = GroupMembership(

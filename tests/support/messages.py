@@ -14,7 +14,7 @@ E = TypeVar("E", bound=BaseException)
 
 GOLDEN: Final = Path(__file__).parent.parent / "messages.txt"
 _WRITE: Final = "WRITE_MESSAGES"
-# What differs from run to run.
+# Parts of messages that differ from run to run.
 _VARYING: Final = (
     (re.compile(re.escape(tempfile.gettempdir()) + r"/pytest-of-[^/]+/pytest-\d+/[^/\s']+"), "TMP"),
     (re.compile(r"\b127\.0\.0\.1:\d{4,5}\b"), "127.0.0.1:PORT"),
@@ -30,7 +30,7 @@ def golden() -> dict[str, list[str]]:
 
 @contextmanager
 def says(kind: type[E]) -> Iterator[pytest.ExceptionInfo[E]]:
-    """Expects an error of a class, with the running test's text in the golden file."""
+    """Expects an error of class ``kind`` whose text is the test's next one in the golden file."""
     with pytest.raises(kind) as caught:
         yield caught
     _Test.now().expect(f"{caught.type.__name__}: {_steady(str(caught.value))}")

@@ -46,7 +46,7 @@ class MirroredFlow(Flow):
 
     @cached_property
     def identity(self) -> tuple[str, str]:
-        """Ids of the source's cluster and of the source topic, as in texts."""
+        """Ids of the source's cluster and of the source topic, as in offsets' texts."""
         with closing(Connections(ClientSettings(self.source_kafka))) as connections:
             topic = cluster.topics(connections, [self.source], deadline())[self.source]
             return cluster.cluster_id(connections, deadline()), topic.topic_id.hex
@@ -95,7 +95,7 @@ def mirrored_run(
     partitions: int = 2,
     **options: Any,
 ) -> Iterator[Runs]:
-    """A run that ends with the block; ``partitions``: of a progress topic that is created."""
+    """A run that ends with the block; ``partitions`` is for a progress topic to create."""
     source = ClientSettings(flow.source_kafka)
     options = {"source_client": source, **options}
     options["progress_topic"] = ProgressTopic(flow.progress, partitions)

@@ -23,7 +23,7 @@ _MAGIC = re.compile(r"^# MAGIC ?", re.MULTILINE)
 
 
 class _PythonRestarts(BaseException):
-    """Raised to restart Python: the rest of the cell is not run, and no names are kept."""
+    """Raised to restart Python: the rest of the cell is not run, and all names are lost."""
 
 
 class _Library:
@@ -75,11 +75,11 @@ class Shown:
     """A notebook's visible results.
 
     Attributes:
-        installed: arguments of each ``%pip install``.
-        tables: rows of each DataFrame that it displayed.
-        bars: heights of the bars of each figure.
-        lines: ordinates of the lines of each figure.
-        left: names in its session's streams and widgets once it has ended.
+        installed: Arguments of each ``%pip install``.
+        tables: Rows of each displayed DataFrame.
+        bars: Heights of the bars of each figure.
+        lines: Ordinates of the lines of each figure.
+        left: Names of the session's streams and widgets at the end.
     """
 
     installed: list[str] = field(default_factory=list)
@@ -105,11 +105,11 @@ def run_notebook(spark: SparkSession, name: str, parameters: Mapping[str, str]) 
     shown, utilities = Shown(), _Utilities(parameters)
     names: dict[str, Any] = {}
     for cell in _cells((ROOT / "notebooks" / f"{name}.py").read_text()):
-        # Names that are always there; a restart takes the others.
+        # Names that always exist; a restart removes all others.
         names |= {"spark": spark, "dbutils": utilities, "display": shown.display}
         if not cell.startswith("# MAGIC"):
             try:
-                # As in a notebook, functions are pickled with all they need.
+                # As in a notebook, functions are pickled with everything they need.
                 exec(compile(cell, name, "exec"), names)  # noqa: S102 - it is what a notebook is
             except _PythonRestarts:
                 names = {}

@@ -24,7 +24,7 @@ _HOST: Final = "127.0.0.1"
 _SERVERS: Final = ("master", "volume", "filer", "s3")
 _BUCKET: Final = "checkpoints"
 _ENDPOINT: Final = "AWS_ENDPOINT_URL"
-# The server takes them from here; so do S3A, in its processes, and pyarrow.
+# The server, S3A and pyarrow read the credentials from these environment variables.
 _IDENTITY: Final = {
     "AWS_ACCESS_KEY_ID": "spark-eos",
     "AWS_SECRET_ACCESS_KEY": "known-to-all-tests",
@@ -60,9 +60,9 @@ class ObjectStore(Service):
                 *(f"-{name}={port}" for name, port in chosen.items()),
                 *("-s3.port.iceberg=0", "-s3.port.lance=0", f"-metricsPort={metrics}"),
                 *("-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=50"),
-                # However full this machine's disk is.
+                # Accept data however full this machine's disk is.
                 *(f"-dir={directory}", "-volume.minFreeSpace=1"),
-                # Else below /tmp, whatever TMPDIR says.
+                # Otherwise, it would be below /tmp, whatever TMPDIR says.
                 f"-filer.localSocket={directory / 'filer.sock'}",
                 f"-s3.localSocket={directory / 's3.sock'}",
             ],

@@ -29,7 +29,7 @@ def invoked(arguments: Sequence[str], answer: str | None = None) -> Result:
 
 
 def assert_refused(result: Result, message: str) -> None:
-    """Checks that a command has exit status 2, and has printed nothing but one line of an error."""
+    """Checks that a command has exit status 2, and has printed only a one-line error."""
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert result.stderr.startswith("Error: ")
@@ -66,7 +66,7 @@ def one_open(flow: Flow) -> Iterator[str]:
     with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.commit()
-        # The marker reaches the offsets a moment after the commit's answer.
+        # The marker reaches the offsets' partition shortly after the commit's answer.
         assert flow.committed()[0] == 2
         writing.add(rows(flow, 0, 2))
         writing._producer.records.flush(deadline())

@@ -16,7 +16,7 @@ from support.jobs import ROOT, job
 
 _Runner: TypeAlias = Callable[[list[str]], str]
 
-# What the shell puts into another command.
+# Commands whose output the shell inserts into another command.
 _WITHIN: Final = re.compile(r"\$\((spark-eos [^)]+)\)")
 _CRON: Final = re.compile(r"^(?:[*/0-9]+ ){5}")
 
@@ -28,12 +28,12 @@ def commands(code: str) -> list[list[str]]:
 
 
 def run_commands(code: str) -> str:
-    """Runs the commands of a block; returns what ours have printed."""
+    """Runs the commands of a block; returns the output of spark-eos commands."""
     return "".join(_RUNNERS[words[0]](words[1:]) for words in commands(code))
 
 
 def parse_within(text: str) -> None:
-    """Parses our commands that the shell puts into others."""
+    """Parses spark-eos commands that the shell inserts into others."""
     for command in _WITHIN.findall(text):
         _parse_spark_eos(shlex.split(command)[1:])
 
@@ -64,7 +64,7 @@ def _parse_spark_eos(words: list[str]) -> str:
 
 
 def _run_spark_eos(words: list[str]) -> str:
-    if words[0] in {"broker", "registry"}:  # they run for ever, and have tests of their own
+    if words[0] in {"broker", "registry"}:  # these run forever, and have their own tests
         return _parse_spark_eos(words)
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, f"spark-eos {' '.join(words)}: {result.output}"
@@ -85,7 +85,7 @@ def _parse_make(words: list[str]) -> str:
 
 
 def _run_python(words: list[str]) -> str:
-    # A page's own scripts are run where it shows them.
+    # A page's own scripts are run where the page shows them.
     if words[0] not in {"my_query.py", "produce.py"}:
         subprocess.run([sys.executable, *words], check=True, timeout=240)
     return ""
@@ -97,7 +97,7 @@ def _parse_python(words: list[str]) -> str:
 
 
 def _pass_over(_words: list[str]) -> str:
-    """Another machine, a network, or other tools are needed."""
+    """Skips commands that need another machine, a network or other tools."""
     return ""
 
 

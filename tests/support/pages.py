@@ -24,7 +24,7 @@ _PIPE: Final = re.compile(r"(?<!\\)\|")
 
 @dataclass(frozen=True)
 class Table:
-    """A table and the heading of the second level above it."""
+    """A table, with the second-level heading above it."""
 
     section: str
     columns: list[str]
@@ -32,15 +32,15 @@ class Table:
 
 
 class Page:
-    """What a Markdown file has, each in reading order.
+    """A Markdown file's contents, each kind in reading order.
 
     Attributes:
-        text: all of it.
-        fences: language and code of each fenced block.
-        inline_code: heading of the second level, and code, of each piece of code in a text.
-        tables: its tables.
-        links: where its links lead.
-        headings: its headings' texts.
+        text: The whole text.
+        fences: Language and code of each fenced block.
+        inline_code: Second-level heading, and code, of each inline code span.
+        tables: The tables.
+        links: The targets of the links.
+        headings: The texts of the headings.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +65,7 @@ class Page:
                 section = self.headings[-1] if node.tag == "h2" else section
 
     def table(self, section: str) -> Table:
-        """The first table under a heading of the second level."""
+        """The first table under a second-level heading."""
         return next(table for table in self.tables if table.section == section)
 
     def _table(self, section: str, node: SyntaxTreeNode) -> Table:
@@ -74,7 +74,7 @@ class Page:
             for part in node.children
             for row in part.children
         )
-        # The parser drops cells that are too many, as browsers do.
+        # Like browsers, the parser drops surplus cells.
         first, end = node.map or (0, 0)
         for line in self.text.splitlines()[first:end]:
             assert len(_PIPE.findall(line)) == len(columns) + 1, line
@@ -90,7 +90,7 @@ def page(path: str) -> Page:
 def code_blocks(name: str, language: str) -> list[str]:
     """The blocks of a page in docs/ in one language.
 
-    What a statement takes whole, `test_docs_pages.py` leaves to the statement's test.
+    `test_docs_pages.py` omits blocks that another test runs as a whole.
     """
     return [code for found, code in page(f"docs/{name}.md").fences if found == language]
 
@@ -130,7 +130,7 @@ def end_queries(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def await_termination(query: StreamingQuery, _timeout: float | None = None) -> bool:
         try:
-            # Which raises what the query has failed with; one that is at its end it leaves alone.
+            # This raises the error of a failed query, and does nothing for a finished one.
             query.processAllAvailable()
         finally:
             query.stop()
@@ -140,14 +140,14 @@ def end_queries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_words(code: str, instead: Mapping[str, str]) -> str:
-    """A block with parts of its text replaced, each of which it must have."""
+    """A block with parts of its text replaced; the block must contain each part."""
     for words in instead:
         assert words in code, words
     return replaced(code, instead)
 
 
 def replaced(code: str, instead: Mapping[str, str]) -> str:
-    """A block with those parts of its text replaced that it has."""
+    """A block with parts of its text replaced, as far as the block contains them."""
     for words, others in instead.items():
         code = code.replace(words, others)
     return code

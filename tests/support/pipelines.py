@@ -33,7 +33,7 @@ def long_words(frame: DataFrame) -> DataFrame:
 
 
 def letters(frame: DataFrame) -> DataFrame:
-    """A row for each letter of a value."""
+    """A row for each character of a value."""
     return frame.select(
         "source", F.explode(F.split(F.col("value").cast("string"), "")).alias("value")
     )

@@ -40,7 +40,7 @@ def sources(*ranges: range) -> list[Source]:
 
 
 ALL: Final = sources(range(5), range(5))
-"""Every record of a source that `fill` has filled."""
+"""The positions of all records of a source filled by `fill`."""
 ENDS: Final = {0: 5, 1: 5}
 MATCHINGS: Final[list[dict[str, Any]]] = [
     {"position_header": "src"},
@@ -128,7 +128,7 @@ def set_offsets(flow: Flow, offsets: Mapping[int, int]) -> None:
 def remove(flow: Flow, topic: str, partition: int, before: int) -> None:
     """Removes the oldest records of a partition in the source's cluster, as retention does."""
     at = TopicPartition(topic, partition, before)
-    # Without a name it would be gone before it answers.
+    # Without a name, it would be garbage-collected before it answers.
     admin = admin_client(flow.source_servers)
     admin.delete_records([at])[at].result(60)
 

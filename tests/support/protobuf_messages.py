@@ -15,7 +15,7 @@ from grpc_tools import protoc
 
 
 def compiled(text: str) -> str:
-    """A schema as registered by Confluent's serializer: the compiled file in base64."""
+    """A schema as registered by Confluent's serializer: the compiled file in Base64."""
     with TemporaryDirectory() as directory:
         made = Path(directory, "made")
         Path(directory, "test.proto").write_text(text)

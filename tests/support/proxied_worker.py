@@ -117,7 +117,7 @@ class ProxiedWorker:
         self.assert_nothing_left(before, used)
 
     def commits(self, meanwhile: Callable[[], object]) -> ProducerIdAndEpoch:
-        """Commits a transaction, with a disturbance once the broker has its rows."""
+        """Commits a transaction, with a disturbance after the broker has its rows."""
         offsets, values = self.add()
         self.worker.records.flush(deadline())
         identity = self.worker.identity
@@ -183,7 +183,7 @@ class ProxiedWorker:
         return sorted(found)
 
     def assert_nothing_left(self, before: dict[int, int], used: ProducerIdAndEpoch) -> None:
-        """Checks that nothing was written or is left open, and the producer is fenced and gone."""
+        """Checks that nothing was written or left open, and the producer is fenced and gone."""
         assert self.committed() == before
         assert self.news() == []
         assert self.flow.open_transactions() == []

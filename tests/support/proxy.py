@@ -32,11 +32,11 @@ _TELL_ADDRESSES = {
 
 @dataclass
 class Rule:
-    api_key: int  # of the requests
-    fault: Fault  # what is done to them
-    times: int | None  # to so many of them; None for all
-    where: Callable[[Any], bool] | None  # to those only whose decoded message it accepts
-    hits: list[Request] = field(default_factory=list)  # the requests it was done to
+    api_key: int  # kind of the requests
+    fault: Fault  # applied to the requests
+    times: int | None  # maximum number of requests; None for all
+    where: Callable[[Any], bool] | None  # condition on the decoded request; None for all
+    hits: list[Request] = field(default_factory=list)  # requests that the fault was applied to
     _hit: threading.Event = field(default_factory=threading.Event)
 
     def applies(self, request: Request) -> bool:
@@ -75,17 +75,17 @@ class KafkaProxy:
     def __init__(
         self, upstream_port: int | None = None, *, nodes: int = 1, record: bool = True
     ) -> None:
-        # The nodes' own.
+        # The nodes' own ports.
         self.upstream_ports: list[int | None] = [upstream_port, *[None] * (nodes - 1)]
-        self.latency = 0.0  # seconds that every request and every answer takes longer
-        # Nothing passes in these directions, ``requests`` or ``answers``.
+        self.latency = 0.0  # seconds added to every request and every answer
+        # Directions in which nothing passes: ``requests`` or ``answers``.
         self.blocked: frozenset[str] = frozenset()
-        # By client id, which connections are held up and cut; all by default.
+        # Selects the connections to hold up and cut, by client id; by default, all.
         self.concerns: Callable[[str], bool] = everybody
-        # Those of nodes that no connection gets through to, whichever it concerns.
+        # Ports of nodes that no connection reaches, whatever ``concerns`` selects.
         self.cut_off: frozenset[int | None] = frozenset()
         self.ports: list[int] = []
-        # Told of every request that passes, every answer, and the end of every connection.
+        # Notified of every request that passes, every answer, and the end of every connection.
         self.observers: tuple[Observer, ...] = ()
         self._record = record
         self.requests: list[Request] = []
@@ -123,7 +123,7 @@ class KafkaProxy:
         """Forwards to the nodes of a cluster."""
         self.upstream_ports = [node.ports.client for node in kafka.nodes]
 
-    # What a test asks for -----------------------------------------------------------------------
+    # Requested by tests -------------------------------------------------------------------------
 
     def on(
         self,
@@ -176,7 +176,7 @@ class KafkaProxy:
         writer.close()
         return request.answer(content)
 
-    # Passing on ---------------------------------------------------------------------------------
+    # Forwarding ---------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         for node in range(len(self.upstream_ports)):
@@ -232,7 +232,7 @@ class KafkaProxy:
     async def _hold(self, direction: str, link: Link) -> None:
         if self.latency and self.concerns(link.client_id):
             await asyncio.sleep(self.latency)
-        # Set by another thread.
+        # Another thread sets it.
         while link.upstream_port in self.cut_off or (  # noqa: ASYNC110
             direction in self.blocked and self.concerns(link.client_id)
         ):
@@ -315,13 +315,13 @@ def broker_that_is_away(
     """Adds an unreachable second broker, node 2, to brokers' answers.
 
     Args:
-        proxy: the proxy whose clients get these answers.
-        silent: whether connections to it succeed but get no answer, as behind a firewall that
-            drops packets; otherwise they are refused.
-        leads: a partition whose leader it is.
+        proxy: The proxy whose clients get these answers.
+        silent: Whether connections to the broker succeed but get no answer, as behind a firewall
+            that drops packets; otherwise, they are refused.
+        leads: A partition that the broker leads.
 
     Yields:
-        Its port.
+        The broker's port.
     """
 
     def add(_request: Any, answer: Any) -> None:

@@ -20,9 +20,9 @@ _CLIENT_ID_AT = 10
 class Request:
     """A request as a client sent it."""
 
-    content: bytes  # its bytes, header included, without the length in front
-    at: float  # when it came, by the monotonic clock
-    upstream_port: int | None = None  # of the node that it is for
+    content: bytes  # bytes with the header, but without the length prefix
+    at: float  # arrival by the monotonic clock
+    upstream_port: int | None = None  # port of the node that it is for
 
     @property
     def api_key(self) -> int:
@@ -50,7 +50,7 @@ class Request:
 
     def encoded(self, answer: Any) -> bytes:
         """An answer to the request, encoded for the client."""
-        answer._header = None  # one that was decoded can't be encoded again
+        answer._header = None  # otherwise, a decoded answer could not be encoded again
         answer.API_VERSION = self.version
         answer.with_header(self.correlation_id)
         return bytes(answer.encode(header=True))
@@ -65,7 +65,7 @@ def _request_class(api_key: int) -> Any:
     for each in classes:
         classes.extend(each.__subclasses__())
     known = [c for c in classes if c.type == "request" and api_key == c.API_KEY]
-    # kafka-python has older versions of some of spark-eos' own messages.
+    # Some messages of spark-eos are newer versions of kafka-python's.
     return max(known, key=lambda c: c.max_version)
 
 
@@ -78,8 +78,8 @@ class Link:
         broker: asyncio.StreamWriter,
         upstream_port: int | None = None,
     ) -> None:
-        self.upstream_port = upstream_port  # the node's
-        self.client_id = ""  # of its last request; empty before the first
+        self.upstream_port = upstream_port  # the node's port
+        self.client_id = ""  # client id of the last request; empty before the first
         self._client = client
         self._broker = broker
         self._expected: dict[int, tuple[Request, Fault]] = {}

@@ -194,7 +194,7 @@ def until(condition: Callable[[], Any], what: Callable[[], str], timeout: float 
 
 
 def slot_holders(directory: str, among: Iterable[int] | None = None) -> dict[str, int]:
-    """The processes that hold transactional ids' slots: lock file to process id."""
+    """The processes that hold the slots of transactional ids, by lock file."""
     pids = Path("/proc").glob("[0-9]*") if among is None else map(str, among)
     held = {}
     for process in (Path("/proc", pid) for pid in pids):

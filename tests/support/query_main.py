@@ -1,9 +1,9 @@
 """A relay query for `support.queries.QueryProcess`; its settings are JSON in the first argument.
 
-Settings beside those of ExactlyOnceSink: ``source``, or ``pattern``; ``master``; ``config`` (of the
+Settings besides those of ExactlyOnceSink: ``source`` or ``pattern``; ``master``; ``config`` (of the
 session); ``available_now``; ``max_offsets``; ``headers`` (an SQL expression); ``hold`` (a path and
 a value: the task that reaches a row with the value waits until the path exists); ``hold_once``
-(only the first one waits); ``metrics_port``;
+(only the first task waits); ``metrics_port``;
 ``log_interval_ms`` (between two batches that Spark logs, with asynchronous progress tracking).
 """
 

@@ -1,4 +1,4 @@
-"""Random schemas of Protobuf, messages of them, and messages that are damaged."""
+"""Random Protobuf schemas, messages of these schemas, and damaged messages."""
 
 import base64
 import random
@@ -36,7 +36,7 @@ VALUES: dict[int, list[Any]] = {
 
 
 class RandomProtobuf:
-    """Makes schemas as compiled files: protoc would take a good part of a second for each."""
+    """Makes schemas as compiled files, since protoc takes a large part of a second for each."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -131,7 +131,7 @@ class RandomProtobuf:
         )
 
     def changed(self, file: Any) -> Any:
-        """Return a reader's file: some fields are gone, some are new, some have other types."""
+        """Return a reader's file, in which some fields are missing, new, or of another type."""
         other = descriptor_pb2.FileDescriptorProto.FromString(file.SerializeToString())
         self._change(other.message_type[0])
         return other
@@ -162,7 +162,7 @@ class RandomProtobuf:
                 self._change(inner)
 
     def fill(self, message: Any) -> Any:
-        """Give some fields values; required ones mostly."""
+        """Give some fields values, and most required fields."""
         for field in message.DESCRIPTOR.fields:
             if self.random.random() < (0.02 if field.is_required else 0.35):
                 continue
@@ -203,7 +203,7 @@ class RandomProtobuf:
         return self.random.choice(VALUES[field.type])
 
     def damaged(self, message: Any) -> bytes:
-        """Return a message cut off, made longer, with other bits or bytes, or in another order."""
+        """Return a message truncated, extended, with changed bits or bytes, or in another order."""
         chance = self.random
         content: bytes = message.SerializePartialToString(deterministic=True)
         place = chance.randrange(len(content) + 1)
@@ -240,5 +240,5 @@ class RandomProtobuf:
 
 
 def compiled(file: Any) -> Schema:
-    """Return a schema of a file as Confluent's serializer for Python registers it."""
+    """Return a file's schema as registered by Confluent's serializer for Python."""
     return Schema("PROTOBUF", base64.b64encode(file.SerializeToString()).decode())

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-# What is refused in one union; the last in another schema's.
+# Pairs of types that are refused in one union; the last pair only if reader and writer differ.
 ALIKE = ({"int", "long"}, {"float", "double"}, {"string", "bytes"})
 
 
@@ -49,7 +49,7 @@ class RandomSchemas:
 
     def default(self, kind: Any) -> Any:
         if isinstance(kind, list):
-            # Java takes defaults of other members, too, but makes other values of some.
+            # Java also accepts defaults of other members, but reads some of them as other values.
             return self.default(kind[0])
         name = kind["type"] if isinstance(kind, dict) else kind
         if name == "record":

@@ -24,13 +24,13 @@ class StubRegistry:
     """Has one schema per subject and, like Confluent's registry, separate ids in each context."""
 
     url: str = ""
-    # By subject: id, which counts within its context, GUID, text, format and references.
+    # By subject: id (unique within its context), GUID, text, format and references.
     schemas: dict[str, tuple[int, str, str, str, Any]] = field(default_factory=dict)
-    # Status and body of the next requests, before it answers as it should.
+    # Status and body of the next answers; later answers are correct.
     answers: list[tuple[int, Any]] = field(default_factory=list)
     # Seconds before each answer.
     delay: float = 0
-    # Headers of that name that it was sent.
+    # Received headers of that name.
     authorization: list[str | None] = field(default_factory=list)
 
     def add(

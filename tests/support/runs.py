@@ -38,7 +38,7 @@ Disturbance = Callable[[], None]
 
 
 _UNUSED: Final = ProgressTopic("unused")
-# Seconds between heartbeats, longer than any test takes.
+# Seconds between heartbeats; longer than any test.
 _NEVER: Final = 3600.0
 
 
@@ -116,9 +116,9 @@ class Runs:
     def delay_heartbeats(self) -> None:
         """Makes no heartbeat due from now on, so that the run does not notice group changes."""
         membership, heartbeats = self.run._membership, self.run._membership._heartbeats
-        # One that tells what members own is due at once.
+        # A heartbeat that reports the members' partitions is due at once.
         until(membership._acknowledged, lambda: "heartbeats")
-        # The answer to one that is under way, or waits for the lock, sets the interval again.
+        # The answer to a heartbeat that is under way, or waits for the lock, resets the interval.
         while heartbeats.interval != _NEVER:
             with self.run._membership._lock:
                 heartbeats.interval = _NEVER
@@ -150,10 +150,10 @@ class Runs:
             without_output: this many of each partition's last rows have no output.
             while_planned: called once the tasks have their plan, before they write.
             in_attempt: the attempt in which ``while_planned`` is called.
-            rows: returns the offsets of a partition's rows, each in its own Arrow batch; by default
-                one batch has the whole range.
+            rows: returns the offsets of a partition's rows, each in its own Arrow batch. The
+                default is one batch with the whole range.
             also: end offsets of further source topics, by partition.
-            tasks: for each task, partitions with the offsets of their rows; by default a task for
+            tasks: for each task, partitions with the offsets of their rows; by default, a task for
                 each partition.
         """
         batch_id = self.checkpoint.next_batch
@@ -182,7 +182,7 @@ class Runs:
                 reports += list(work(iter(batches)))
             if tasks:
                 return outcome_of(reports)
-            # A task for each source partition, as Spark has it.
+            # One task for each source partition, as in Spark.
             for held in batch.ends if only is None else only:
                 topic, partition = sources.source(held)
                 start = batch.starts.get(held, 0)
@@ -207,7 +207,7 @@ class Runs:
         while_planned: Disturbance = nothing,
         **batch: Any,
     ) -> None:
-        """Checks that the next batch ends with an error which names these, and writes nothing."""
+        """Checks that the next batch writes nothing, and its error contains ``names``."""
         with refused(self.flow, error, names) as note:
 
             def disturb() -> None:
@@ -256,7 +256,7 @@ def running(
     prepared: bool = True,
     **options: Any,
 ) -> Iterator[Runs]:
-    """A run that ends with the block; ``prepared`` is when, so that batches are known to be new."""
+    """A run that ends with the block; with ``prepared``, it knows that its batches are new."""
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     settings = changed(
         writer_settings(flow),
@@ -284,9 +284,9 @@ def running(
 def refused(
     flow: Flow, error: type[Exception], names: Iterable[str] = ()
 ) -> Iterator[Callable[[], None]]:
-    """Expects an error which names these, and that no row is written and no offset moves.
+    """Expects an error that contains ``names``, and that no row is written and no offset moves.
 
-    Yields a function that notes the offsets after a change by the test.
+    Yields a function that records the offsets again, after the test has changed them.
     """
 
     written = sorted(flow.values())
@@ -301,7 +301,7 @@ def refused(
     for name in names:
         assert name in str(caught.value)
     assert sorted(flow.values()) == written
-    # Brokers forget the offsets of a deleted topic in their own time; a new partition begins at 0.
+    # Brokers may forget a deleted topic's offsets at any time; a new partition begins at 0.
     after = flow.group_positions()
     assert {p: offset for p, offset in after.items() if offset != before.get(p, 0)} == {}
     assert flow.open_transactions() == []
@@ -317,18 +317,19 @@ IN_JOB: Final = "in the job"
 
 @dataclass
 class Query:
-    """A query, each of whose runs goes on from the checkpoint of the run before."""
+    """A query whose runs each continue from the previous run's checkpoint."""
 
     flow: Flow
     start: StartRun
-    held_by: str  # the topic whose offsets stand for the source's
+    held_by: str  # the topic whose offsets represent the source's
     checkpoint: Checkpoint | None = None
     # End offsets of the batches before a disturbance, and of the batch after it.
     before: tuple[tuple[int, ...], ...] = ((10, 20),)
     after: tuple[int, ...] = (11, 21)
     options: dict[str, Any] = field(default_factory=dict)
     _runs: int = 0
-    _dropped: bool = False  # members of a run that goes on, which its heartbeats will notice
+    # Whether members of a continuing run were removed, which its heartbeats will show.
+    _dropped: bool = False
 
     @contextmanager
     def run(self, **options: Any) -> Iterator[Any]:
@@ -356,7 +357,7 @@ class Query:
             runs.refuses(error, names, *ends, **batch)
 
     def loses(self, *partitions: int, topic: str | None = None) -> None:
-        """Deletes offsets; the result is the same as if they had expired."""
+        """Deletes offsets, with the same result as if they had expired."""
         self._leave()
         lost = [TopicPartition(topic or self.held_by, partition) for partition in partitions]
         groups.delete_offsets(self.flow.bootstrap_servers, self.flow.group_id, lost)
@@ -375,7 +376,7 @@ class Query:
 
     @contextmanager
     def keeping_checkpoint(self) -> Iterator[None]:
-        """Restores the checkpoint of now at the end of the block."""
+        """Restores the current checkpoint at the end of the block."""
         assert self.checkpoint is not None
         backup = dict(self.checkpoint)
         yield
@@ -397,7 +398,7 @@ class Query:
         names: Iterable[str] = (),
         **batch: Any,
     ) -> None:
-        """Checks what becomes of the first batch after a fault: written, or refused as expected."""
+        """Checks that the first batch after a fault is written, or refused, as expected."""
         with self.run() as runs:
             for ends in self.before:
                 runs.batch(*ends, **batch)

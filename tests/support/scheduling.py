@@ -8,7 +8,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 _ROOT: Final = Path(__file__).parents[2]
 _WITH_SPARK: Final = 3
-# Modules that share what takes long to start: brokers with security, a schema registry.
+# Modules that share services with a slow start: brokers with security, a schema registry.
 _TOGETHER: Final = ("tests/integration/security/", "tests/integration/spark/test_schema")
 
 

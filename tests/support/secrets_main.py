@@ -99,7 +99,7 @@ def _look(spark: SparkSession, source: DataFrame, query: StreamingQuery, note: P
 
 
 def _failures(spark: SparkSession, settings: dict[str, Any], here: Path) -> None:
-    """Provokes failures: wrong passwords, a bad row, and a broker that refuses only the source."""
+    """Provokes failures: wrong passwords, a bad row, a broker that refuses only the source."""
 
     def too_large(frame: DataFrame) -> DataFrame:
         value = F.repeat(F.lit("x"), 3_000_000).alias("value")

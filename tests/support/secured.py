@@ -14,15 +14,15 @@ from support.certificates import issued, pem
 from support.tokens import AUDIENCE, ISSUER, TokenAuthority
 
 USER = "alice"
-# What a JAAS line, a properties file, SCRAM and a shell each have something against.
+# Characters that need escaping in a JAAS line, a properties file, SCRAM or a shell.
 PASSWORD = "a \\ b\"c'd;e=f,g%h#i${j}\tk\N{LATIN SMALL LETTER E WITH ACUTE}l"
-# Whose secrets can be looked for wherever they must not be.
+# Users whose secrets a test can search for where they must not appear.
 MARKED_USER = "carol"
 MARK = "MARKED"
 MARKED_PASSWORD = f"{MARK}password7391"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 HOSTS = ("localhost", "127.0.0.1")
-# Long enough for a busy machine to log in again in the last tenth of it.
+# Long enough for a busy machine to log in again in the last tenth of this time.
 SHORT_LOGIN_MS = 3_000
 
 
@@ -31,10 +31,10 @@ class Secured:
     """A running broker with secured listeners."""
 
     broker: EmbeddedKafka
-    authority: trustme.CA  # who has signed its certificates and those of its clients
-    authority_file: Path  # its certificate, in a file
+    authority: trustme.CA  # signed the broker's and its clients' certificates
+    authority_file: Path  # the authority's certificate, in a file
     client: Certificate  # a client's certificate
-    tokens: TokenAuthority  # who signs tokens for it
+    tokens: TokenAuthority  # signs tokens for the broker
 
     def tls(self, listener: str = "SSL") -> dict[str, Any]:
         """Settings of a client that trusts the authority."""
@@ -82,7 +82,7 @@ def secured_kafka(directory: Path) -> Iterator[Secured]:
         audience=AUDIENCE,
     )
     client = issued(authority, "client.test", common_name="client")
-    # After which a connection has to log in again (KIP-368), at the latest.
+    # The latest time after which a connection must log in again (KIP-368).
     sessions = {
         f"listener.name.short.{mechanism}.connections.max.reauth.ms": str(SHORT_LOGIN_MS)
         for mechanism in ("oauthbearer", "plain")

@@ -1,4 +1,4 @@
-"""Services with several parts that tests start."""
+"""Services that consist of several parts."""
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack

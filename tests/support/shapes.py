@@ -124,14 +124,14 @@ def processed(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Shape:
-    transform: Transform  # from its streams to rows
-    # What makes the same rows of all input at once; the same if not given.
+    transform: Transform  # turns the shape's streams into rows
+    # Makes the same rows from all input at once; None for ``transform`` itself.
     batch: Transform | None = None
-    mode: str = "append"  # its output mode
-    by_key: bool = False  # whether a row replaces the one before of its key
-    frames: Frames = _one  # what it reads
+    mode: str = "append"  # the query's output mode
+    by_key: bool = False  # whether a row replaces the previous row with its key
+    frames: Frames = _one  # the streams that it reads
     config: dict[str, str] = field(default_factory=dict)  # further settings of Spark
-    windows: bool = False  # whether rows come out when windows are closed
+    windows: bool = False  # whether rows are written when windows are closed
 
     @property
     def reads_files(self) -> bool:
@@ -162,7 +162,7 @@ SHAPES = {
     "split partitions": Shape(as_they_are, frames=_split),
     "files": Shape(as_they_are, frames=_files),
 }
-# Whose rows are not known before.
+# These shapes have rows that can't be predicted.
 UNFORESEEN = {
     "limit": Shape(some),
     "rate": Shape(numbers, frames=_made_up),

@@ -1,6 +1,6 @@
 """A query of `support.shapes` for `support.queries.QueryProcess`; its settings are JSON.
 
-Settings beside those of ExactlyOnceSink: ``source``, a topic or a directory; ``shape``; ``config``
+Settings besides those of ExactlyOnceSink: ``source``, a topic or a directory; ``shape``; ``config``
 (of the session); and ``forever``, whether the query waits for more records at the end.
 """
 

@@ -25,7 +25,7 @@ _Known = tuple[Ports, int, Path]
 _Find = Callable[[str], _Known]
 _FIND = pytest.StashKey[_Find]()
 _ADDRESS = "shared_brokers"
-# A whole run leaves some 7,000 partitions behind, with which the default's 256 MB are full.
+# A whole run leaves some 7,000 partitions behind, which would fill the default heap of 256 MB.
 _HEAP = "1g"
 
 
@@ -101,14 +101,14 @@ class _Starter:
     def _serve(self, listener: Listener) -> None:
         with listener:
             while not self._closing:
-                # One that asks may be interrupted before it has its answer.
+                # A process may be interrupted before it has its answer.
                 with suppress(EOFError, OSError), listener.accept() as caller:
                     caller.send(self._answer(caller.recv()))
 
     def _answer(self, name: str) -> _Known | Exception:
         try:
             return self.find(name)
-        except Exception as error:  # noqa: BLE001 - raised where it was asked
+        except Exception as error:  # noqa: BLE001 - raised in the process that asked
             return error
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class SharedBrokersPlugin:
         node.workerinput[_ADDRESS] = self._starter.address()
 
     def pytest_unconfigure(self) -> None:
-        """Ends the brokers once no test is running."""
+        """Ends the brokers when no test is running any more."""
         self._starter.close()
 
 
@@ -157,7 +157,7 @@ def add_threads(report: pytest.TestReport, broker: EmbeddedKafka) -> None:
     except ProcessLookupError:
         found = "it has ended"
     else:
-        # A JVM that can't write it within a second tells enough by that.
+        # If the JVM can't write the dump within a second, that is informative enough.
         time.sleep(1)
         found = broker.log()[before:]
     report.sections.append(("Threads of the embedded Kafka", found))

@@ -12,17 +12,17 @@ from support.pins import write_pins
 
 _PACK, _SUBMIT = code_blocks("deploying", "sh")
 SHIPPED = [word for pair in re.findall(r"(--archives|--conf) (\S+)", _SUBMIT) for word in pair]
-"""The options of spark-submit that ship the packages."""
+"""Options of spark-submit that ship the packages."""
 assert len(SHIPPED) == 4, SHIPPED
 CLUSTER_MODE = re.findall(
     r"`--deploy-mode cluster`, add `(--conf)\s+(\S+)`", page("docs/deploying.md").text
 )[0]
-"""Its further options where YARN runs the driver."""
+"""Further options of spark-submit if YARN runs the driver."""
 
 
 def pack(directory: Path) -> None:
     """Creates the archive of packages in a directory, as the page describes."""
-    # As tested: not what is newest today.
+    # Use the tested versions, not today's newest.
     pins = write_pins(directory / "pins.txt")
     instead = {
         "python3": sys.executable,

@@ -1,9 +1,9 @@
 """A staged query for `support.queries.QueryProcess`; its settings are JSON in the first argument.
 
-Settings beside those of ExactlyOnceSink: ``source``; ``pipeline`` (a name in `support.staging`);
+Settings besides those of ExactlyOnceSink: ``source``; ``pipeline`` (a name in `support.staging`);
 ``mode`` (the output mode); ``config`` (of the session); ``max_offsets``; ``shuffle_partitions``;
-``kill`` (a point, a batch and a signal, by default SIGKILL, that the process and all its children
-get there).
+``kill`` (a point, a batch, and a signal, by default SIGKILL, for the process and all its children
+at that point).
 """
 
 import json
@@ -27,15 +27,15 @@ from support.query_main import print_report, run_to_the_end
 from support.sinks import arguments
 from support.stored_files import STAGED, StoredFiles, stored_files
 
-# Where the query may be killed, in the order in which a batch gets there.
+# Points at which the query may be killed, in the order in which a batch reaches them.
 POINTS = ("staging", "staged", "staged-commit", "written", "settled")
-# In the middle of the job that stages, where a file of the copy is begun.
+# In the middle of the staging job, when a file of the copy is begun.
 HALFWAY = "halfway"
 
 
 def half_of(batch_id: int, files: StoredFiles) -> Iterator[str]:
     """Unfinished files of a batch's copy in a checkpoint."""
-    # The latter where a committer of S3A's completes them without renaming.
+    # The second pattern is for an S3A committer, which completes files without renaming them.
     work = "(_temporary|__magic)"
     begun = re.compile(rf"{STAGED}/{batch_id}-[^/]+/{work}[^/]*/(.*/)?part-[^/]*\.parquet.*")
     return filter(begun.fullmatch, files.sizes(STAGED))

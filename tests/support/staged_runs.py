@@ -29,11 +29,11 @@ class Copies:
 
     # Number of rows in each file, by the copy's name.
     rows: dict[str, list[int]] = field(default_factory=dict)
-    drained: int = 0  # How often a frame was run for its state alone
-    # What happens when a copy is staged and not yet in the staged commit.
+    drained: int = 0  # How often a frame was run only for its state.
+    # Called when a copy is staged but not yet in the staged commit.
     while_staged: Disturbance = nothing
-    while_drained: Disturbance = nothing  # What happens while a frame is run for its state
-    rows_less: int = 0  # How many rows a frame lacks then that its copy has
+    while_drained: Disturbance = nothing  # Called while a frame is run for its state.
+    rows_less: int = 0  # Number of the copy's rows that the frame then lacks.
     opened: StagedBatch | None = None
     empty: bool = False
 
@@ -172,7 +172,7 @@ class StagedQuery(Query):
 
 
 def staged_query(flow: Flow, files: int = 2) -> StagedQuery:
-    """A query that stages its batches, with a new progress topic for so many files."""
+    """A query that stages its batches, with a new progress topic for this many files."""
     topic = progress_topic(flow)
     flow.broker.create_topic(topic, files + 1)
     return StagedQuery(flow, partial(staged_run, flow), topic, before=((), ()), after=())

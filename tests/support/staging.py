@@ -18,7 +18,7 @@ from spark_eos.testing import process_available
 from support.flow import Flow
 from support.sinks import arguments
 
-# Long enough ago for every watermark, and a number of seconds that windows divide.
+# Far enough in the past for every watermark, and a multiple of the windows' seconds.
 _EPOCH = 1_700_000_000
 _WINDOW = 10
 
@@ -171,7 +171,7 @@ def failing_once_staged() -> Iterator[None]:
 
 
 def totals_of(flow: Flow) -> Counter[tuple[str, int]]:
-    """The output of `totals`: how often each pair of customer and count was written."""
+    """The output of `totals`: the number of rows for each pair of customer and count."""
     rows = map(json.loads, flow.values())
     return Counter((row["customer"], row["count"]) for row in rows)
 

@@ -15,11 +15,11 @@ from pyarrow import fs
 
 HDFS_HOST: Final = "127.0.0.1"
 HDFS_PAGES: Final = "127.0.0.2"
-"""Where the REST interface of `support.hadoop` is, at the port that the file system's URI has."""
+"""The path of the REST interface of `support.hadoop`, at the port of the file system's URI."""
 
 
 STAGED: Final = "spark-eos/staged"
-"""Where staged files are in a checkpoint."""
+"""The directory of staged files in a checkpoint."""
 
 
 class StoredFiles(Protocol):
@@ -53,7 +53,7 @@ class _LocalFiles:
 
     def sizes(self, path: str = "") -> dict[str, int]:
         found = {}
-        # Which passes over what is deleted meanwhile.
+        # Skips files that are deleted in the meantime.
         for directory, _, names in os.walk(self._base / path):
             for file in (Path(directory, name) for name in names):
                 with suppress(FileNotFoundError):
@@ -153,6 +153,6 @@ class _S3Files:
             return
         listed = self._fs.get_file_info(fs.FileSelector(found, recursive=True))
         directories = [found, *(info.path for info in listed if not info.is_file)]
-        # SeaweedFS keeps the name of a directory whose directories are deleted in the same request.
+        # SeaweedFS keeps a directory's name if its subdirectories are deleted in the same request.
         for directory in sorted(directories, key=len, reverse=True):
             self._fs.delete_dir(directory)

@@ -24,10 +24,10 @@ _KEY_ID = "test-key"
 class TokenAuthority:
     """Signs tokens that the broker accepts."""
 
-    # Secrets of those who get tokens from the endpoint, by client id.
+    # The secrets of the endpoint's clients, by client id.
     clients: dict[str, str] = field(default_factory=dict)
-    lifetime: float = 300  # seconds that the endpoint's tokens live
-    # What the endpoint was asked for: client id and scope.
+    lifetime: float = 300  # lifetime of the endpoint's tokens, in seconds
+    # Client id and scope of each request to the endpoint.
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     _key: rsa.RSAPrivateKey = field(
         default_factory=lambda: rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -85,6 +85,6 @@ def _credentials(authorization: str, form: dict[str, list[str]]) -> tuple[str, s
     if authorization.startswith("Basic "):
         text = base64.b64decode(authorization.removeprefix("Basic ")).decode()
         client, _, secret = text.partition(":")
-        # RFC 6749 has both form-encoded; not every client does so.
+        # RFC 6749 requires both to be form-encoded; not every client does so.
         return client, secret
     return form.get("client_id", [""])[0], form.get("client_secret", [""])[0]

@@ -15,7 +15,7 @@ OFFSET_COMMIT: Final = 6 if _BY_ID else 5
 """The version of TxnOffsetCommit that queries use."""
 
 CHECKS: Final = 0 if _BY_ID else 1
-"""How often source topics are looked up once offsets are sent: only if these go by name."""
+"""Number of source topic lookups after offsets are sent: only offsets by name need any."""
 
 STALE_EPOCH: Final = Code.STALE_MEMBER_EPOCH if _BY_ID else Code.ILLEGAL_GENERATION
 """The run's brokers' error for a wrong member epoch in TxnOffsetCommit."""

@@ -51,8 +51,8 @@ def row_batch(
 ) -> pa.RecordBatch:
     """A task's Arrow batch of one source partition's records, by default of the flow's source.
 
-    Values default to the partition and offset; ``columns`` are additional columns. Those of
-    ``_KINDS`` may be plain sequences.
+    Values default to the partition and offset; ``columns`` are additional columns. Columns named
+    in ``_KINDS`` may be plain sequences.
     """
     source = {
         "topic": pa.array([source_topic or flow.source] * len(offsets), pa.string()),
@@ -125,7 +125,7 @@ def writer_with_dead_letters(
 
 @contextmanager
 def refuses(*words: object, again: bool, too_slow: bool | None = False) -> Iterator[None]:
-    """Expects an error of a transaction with these words, and what it leads to."""
+    """Expects an error of a transaction with these words, and its consequences."""
     with pytest.raises(TransactionError) as failure:
         yield
     assert [word for word in map(str, words) if word not in str(failure.value)] == [], failure.value
@@ -200,7 +200,7 @@ def requests_naming(requests: list[Request], *topics: str) -> int:
 
 
 def speak_at_most(monkeypatch: pytest.MonkeyPatch, versions: dict[int, int]) -> None:
-    """Limits the versions, by API key, of brokers that are connected to from now on."""
+    """Limits the API versions, by API key, of brokers on connections opened from now on."""
     genuine = BrokerVersionData.__init__
 
     def init(self: Any, broker_version: Any = None, api_versions: Any = None) -> None:

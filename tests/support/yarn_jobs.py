@@ -16,7 +16,7 @@ from support.queries import slot_holders, until
 from support.shipping import CLUSTER_MODE, SHIPPED, make_bare_python, pack
 
 T = TypeVar("T")
-# On a busy machine YARN alone takes minutes to start two containers.
+# On a busy machine, YARN alone takes minutes to start two containers.
 _PATIENCE: Final = 600.0
 
 
@@ -92,7 +92,7 @@ class Yarn:
 
     hadoop: Hadoop
     packages: Path
-    python: str  # without packages
+    python: str  # a Python without packages
 
     @contextmanager
     def relay(
@@ -124,7 +124,7 @@ class Yarn:
         ) as process:
             job = Job(flow, self.hadoop, process, log)
             yield job
-        # Or the next job would take them for its own.
+        # Otherwise, the next job would take these containers for its own.
         job.until_gone()
 
 
