@@ -76,9 +76,9 @@ def main(
 ) -> None:
     """Disturbs running queries and verifies their output.
 
-    A failure prints its seed and keeps data and logs; the same seed and options repeat it.
+    A failed trial prints its seed, and keeps data and logs; the same seed and options repeat it.
     """
-    # The proxies' peers are killed on purpose, and asyncio has nothing else to say.
+    # asyncio would only log that the proxies' peers, which are killed on purpose, are gone.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     first = random.randrange(100_000) if seed is None else seed
     if mutations or chosen:

@@ -25,13 +25,13 @@ _STATES = (
     "Dead",
     "PrepareEpochFence",
 )
-_OFFSET_KEYS = (0, 1)  # others are of groups and their members
-_FLEXIBLE = 1  # version of TransactionLogValue from which on it is
+_OFFSET_KEYS = (0, 1)  # other versions are records of groups and their members
+_FLEXIBLE = 1  # first version of TransactionLogValue with flexible fields
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A record batch; ``commit`` is None unless it is a marker, whose time is the broker's."""
+    """A record batch. ``commit`` is None unless it is a marker, whose time is the broker's."""
 
     partition: TopicPartition
     producer_id: int
@@ -56,7 +56,8 @@ class State:
 class GroupOffset:
     """A record of ``__consumer_offsets``; the offset is None in a tombstone.
 
-    Of two committed records, the later one in the log counts, whenever their transactions end.
+    Of two committed records, the later one in the log counts, regardless of when their
+    transactions ended.
     """
 
     position: int
@@ -75,7 +76,7 @@ def batches(data: Path, topic: str) -> Iterator[Batch]:
 
 
 def _batches(partition: TopicPartition, segment: Path) -> Iterator[Batch]:
-    # What is being written at the end is not whole yet, and left for nobody.
+    # A batch that is still being written at the end is incomplete, and skipped.
     for batch in MemoryRecords(segment.read_bytes()):
         records = list(batch)
         commit = not records[0].abort if batch.is_control_batch else None
@@ -90,7 +91,7 @@ def _batches(partition: TopicPartition, segment: Path) -> Iterator[Batch]:
 
 
 def states(data: Path) -> Iterator[State]:
-    """The history of all transactional ids, in order for each id."""
+    """The state records of all transactional ids, in log order for each id."""
     for batch in batches(data, TRANSACTIONS):
         for record in batch.records:
             if record.value is not None:

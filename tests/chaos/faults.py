@@ -32,13 +32,13 @@ from support import groups
 from support.late_offsets import LateOffsets
 from support.proxy import KafkaProxy, everybody
 
-# A start on Spark Connect takes a minute and more where many share two cores.
+# A start on Spark Connect may take more than a minute if many processes share two cores.
 _PATIENCE = 240.0
 _MOST_PARTITIONS = 7
 
 
 def inflict(stage: Stage, fault: Fault) -> None:
-    """Inflicts a fault; returns when it is over: paused processes continue, the broker is back."""
+    """Inflicts a fault; returns when it is over and paused processes and brokers run again."""
     deed = (_DEEDS if stage.staged is None else _STAGED_DEEDS)[fault.kind]
     if fault.kind is Kind.ASYNCHRONOUS_KILL:
         _await_batches(stage, fault)
@@ -52,7 +52,7 @@ def _at_its_moment(deed: Callable[[Stage, Fault], None], stage: Stage, fault: Fa
     if fault.at is None:
         deed(stage, fault)
     elif fault.at in TAKE_OVER:
-        # A start that has something to end.
+        # Kill the query within a transaction, so that the next start has one to end.
         with held(stage.proxy, Moment.PRODUCED):
             stage.query.kill()
         with held(stage.proxy, fault.at, seconds=_PATIENCE, meanwhile=stage.keep_going) as (_, id_):
@@ -63,7 +63,7 @@ def _at_its_moment(deed: Callable[[Stage, Fault], None], stage: Stage, fault: Fa
 
 
 def _one(pids: list[int], fault: Fault) -> list[int]:
-    """Returns one of the processes: if the fault waits for a moment, the one whose moment it is."""
+    """Returns one of the processes; if the fault has a moment, the process that has reached it."""
     if not pids:
         raise NotInflictedError("there is no such process now")
     sender = fault.sender
@@ -104,12 +104,12 @@ def _driver(driver: int) -> list[int]:
 
 
 def _query_kill(stage: Stage, _fault: Fault) -> None:
-    """Like the loss of a host: workers die too, so that nobody ends their transactions."""
+    """Like the loss of a host: workers die too, so nothing ends their transactions."""
     stage.query.kill()
 
 
 def _await_batches(stage: Stage, fault: Fault) -> None:
-    """Waits until there are several batches, of which Spark has logged only the first."""
+    """Waits for several batches, of which Spark has logged only the first."""
     batches = 2 + int(fault.choice * 4)
     wait_for(
         lambda: stage.query.reports() >= batches or stage.query.exit_status() is not None,
@@ -149,7 +149,7 @@ def _broker_away(
 def _broker_paused(of: _Cluster = _target) -> Callable[[Stage, Fault], None]:
     def pause(stage: Stage, fault: Fault) -> None:
         broker, _ = of(stage)
-        # Beyond the time that a request may take on the connections of the offset commits, 10 s.
+        # Longer than the 10 s that a request may take on the connections that commit offsets.
         broker.pause()
         try:
             time.sleep(9 + fault.seconds)
@@ -184,7 +184,7 @@ def _blocking(direction: str, of: _Cluster = _target) -> Callable[[Stage, Fault]
         try:
             time.sleep(fault.seconds)
             if fault.choice < 0.5:
-                # What was under way is lost with its connections.
+                # Requests and answers under way are lost with their connections.
                 proxy.cut()
         finally:
             proxy.blocked = frozenset()
@@ -216,7 +216,7 @@ def _registry_kill(stage: Stage, fault: Fault) -> None:
 
 
 def _registry_pause(stage: Stage, fault: Fault) -> None:
-    """Connections are accepted, but get no answers."""
+    """The registry accepts connections, but does not answer."""
     assert stage.registry is not None
     stage.registry.pause()
     try:
@@ -237,7 +237,7 @@ def _user_exception(stage: Stage, fault: Fault) -> None:
 
 
 def _quick_restart(stage: Stage, fault: Fault) -> None:
-    # A sleeping task, for the stopped query to leave a zombie.
+    # Make a task sleep, so that the stopped query leaves a zombie.
     loads.ask_a_task_to_sleep(stage.control, fault.seconds + 1)
     time.sleep(fault.choice / 2)
     queries = len(stage.query.queries())
@@ -274,7 +274,7 @@ def _forget(directory: Path, batch: int) -> None:
 def _roll_checkpoint_back(stage: Stage, fault: Fault) -> None:
     offsets, commits = stage.checkpoint / "offsets", stage.checkpoint / "commits"
     back = 1 + int(fault.choice * 4)
-    # The last of the rest must be committed in the log, or Spark would not accept it.
+    # The last remaining batch must be in the commit log; otherwise, Spark would refuse the log.
     for batch in _batches(offsets)[-back:]:
         if batch > 0:
             _forget(offsets, batch)
@@ -297,7 +297,7 @@ def _add_partitions(stage: Stage, _fault: Fault) -> None:
 
 
 def _once_the_broker_is_back(act: Callable[..., None], *arguments: Any) -> None:
-    """Retries: another fault may have stopped the broker, or the node that is asked."""
+    """Retries a call, since another fault may have stopped the broker or the node that it asks."""
     Retrying(
         retry=retry_if_exception_type((RuntimeError, KafkaException, TimeoutError)),
         wait=wait_fixed(0.2),
@@ -312,7 +312,7 @@ def _add_partition(stage: Stage, topic: str, total: int) -> None:
 
 
 def _delete_offsets(stage: Stage, _fault: Fault) -> None:
-    """The query must refuse to continue or restore the offsets; then an operator restores them."""
+    """The query must restore the offsets, or refuse to continue until an operator restores them."""
     end = time.monotonic() + AN_OCCASION
     while len(_batches(stage.checkpoint / "offsets")) < 3 and time.monotonic() < end:
         time.sleep(0.1)
@@ -330,7 +330,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
         end = time.monotonic() + _PATIENCE
         while stage.query.exit_status() is None:
             if any((found := stage.committed() or {}).values()):
-                # Between two batches the checkpoint proves what they were.
+                # Between two batches, the checkpoint proves what the offsets were.
                 if finished and are_restored(found, known):
                     return
                 raise ViolationError(Rule.STOPS_WITHOUT_OFFSETS, "it has committed new ones")
@@ -347,7 +347,7 @@ def _delete_offsets(stage: Stage, _fault: Fault) -> None:
             stage.servers,
             stage.name,
             groups.positions(known),
-            # A text is a staged query's commit, or what a mirrored query's offset stands for.
+            # The texts hold a staged query's commit, or what a mirrored query's offset represents.
             {partition: one.metadata for partition, one in known.items()}
             if stage.staged or stage.mirrored
             else None,
@@ -363,9 +363,9 @@ def are_restored(
 
 
 def _target_refuses(stage: Stage, fault: Fault) -> None:
-    """The brokers refuse any record that was small enough until now.
+    """The brokers refuse records that were small enough until now.
 
-    A task that begins now knows the limit; one that has begun learns it from the broker.
+    A task that begins now knows the new limit; a running task learns it from the broker.
     """
     topic = stage.targets[int(fault.choice * len(stage.targets))]
     before = stage.largest_message(topic) or 10_000_000
@@ -391,7 +391,7 @@ def _late_offsets(stage: Stage, fault: Fault) -> None:
     if not delivered:
         raise NotInflictedError("no transaction followed the one whose offsets were held back")
     if fault.choice < 0.7:
-        # Before the next transaction hides what this one has done.
+        # Kill the query before the next transaction hides the effect of this one.
         time.sleep(0.05)
         stage.query.kill()
 
@@ -457,7 +457,7 @@ _STAGED_DEEDS = {
 def inflict_together(
     stage: Stage, faults: tuple[Fault, ...], between: float
 ) -> tuple[float, list[Fault]]:
-    """Inflicts one or two faults; returns when all were over, and those that found no occasion."""
+    """Inflicts one or two faults; returns the time of their end, and faults without an occasion."""
     failures: list[BaseException] = []
     missed: list[Fault] = []
 
@@ -466,7 +466,7 @@ def inflict_together(
             inflict(stage, fault)
         except NotInflictedError:
             missed.append(fault)
-        except BaseException as error:  # noqa: BLE001 - told by the trial
+        except BaseException as error:  # noqa: BLE001 - reported by the trial
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(fault,)) for fault in faults]

@@ -10,7 +10,7 @@ from support.origin import origin
 
 
 def summary(outcomes: list[Outcome]) -> Table:
-    """All trials by kinds of faults, and the recovery times compared with the bar."""
+    """All trials by kinds of faults, with the recovery times compared with the bar."""
     records = sum(o.records for o in outcomes)
     faults = sum(sum(o.faults.values()) for o in outcomes)
     steps = sum(o.findings.get("steps_replayed", 0) for o in outcomes)

@@ -12,7 +12,7 @@ from spark_eos.verify import Kind as FindingKind
 
 class Category(enum.Enum):
     INVARIANT = "invariant"
-    # The records are as they should be, but the user is not told what was promised.
+    # The records are correct, but the user does not get the promised report.
     PROMISE = "promise"
 
 
@@ -53,7 +53,7 @@ class Rule(enum.Enum):
 @dataclass(frozen=True)
 class Violation:
     rule: Rule
-    detail: str  # how it was seen
+    detail: str  # how it was observed
 
     def __str__(self) -> str:
         return f"{self.rule.category.value} violated: {self.rule.value}: {self.detail}"

@@ -42,28 +42,28 @@ class Record:
 class Load:
     sources: int  # number of source topics
     targets: int  # number of target topics
-    partitions: int  # of each topic, to begin with
-    max_offsets: int  # of one trigger
-    # Rows of an Arrow batch; fewer than a partition has, so that the user's function can fail after
-    # a transaction of the same task has committed.
+    partitions: int  # initial number for each topic
+    max_offsets: int  # maximum for one trigger
+    # Rows of an Arrow batch. A partition has more, so that the user's function can fail after a
+    # transaction of the same task has committed.
     arrow_rows: int
-    top_up: int  # so many records are produced whenever the query is about to run out of them
-    options: dict[str, Any]  # of ExactlyOnceSink
+    top_up: int  # number of records produced whenever the query is about to run out of them
+    options: dict[str, Any]  # arguments of ExactlyOnceSink
     # Makes the n-th record, given the partitions of a source topic.
     record: Callable[[random.Random, int, int], Record]
-    # From the source's frame and the targets to the columns to write, headers excepted; with
-    # schemas, from the registry's URL and a directory for pins, too.
+    # Turns the source's frame and the targets into the columns to write, except headers; with
+    # schemas, it also gets the registry's URL and a directory for pins.
     transform: Callable[..., DataFrame]
-    # What a function of the user's does to each batch; None if there is none.
+    # The user's function for each batch; None if there is none.
     of_batch: Callable[[DataFrame, int], DataFrame] | None = None
     mode: str = "append"  # the query's output mode
-    by_key: bool = False  # whether a row replaces the one before of its key
-    # Of a staged load, the record that each partition gets last, if any.
+    by_key: bool = False  # whether a row replaces the previous row with its key
+    # For a staged load, the last record of each partition, if any.
     closing: Callable[[int], Record] | None = None
-    # Whether one record in a hundred can't be written, and there is a topic for it.
+    # Whether one record in a hundred can't be written, and there is a dead-letter topic.
     dead_letters: bool = False
-    small: bool = False  # whether the last target takes no more than `MAX_BYTES`
-    # Of a load with schemas, what makes `record` of a registry's URL.
+    small: bool = False  # whether the last target's limit is `MAX_BYTES`
+    # For a load with schemas, makes `record` from a registry's URL.
     of_registry: Callable[[str], Callable[[random.Random, int, int], Record]] | None = None
 
 
@@ -76,7 +76,7 @@ def _relay(frame: DataFrame, targets: list[str]) -> DataFrame:
     return frame.select("source", "key", "value", F.lit(targets[0]).alias("topic"))
 
 
-# Partition 1 of the first topic is filtered out as a whole, elsewhere one record in three is.
+# Filters out partition 1 of the first topic, and elsewhere one record in three.
 _ENRICH_DROPS = "(topic_no = 0 and source.partition = 1) or crc32(value) % 3 = 0"
 
 
@@ -104,8 +104,8 @@ def _skewed_record(chosen: random.Random, number: int, partitions: int) -> Recor
 
 
 def _skewed(frame: DataFrame, targets: list[str]) -> DataFrame:
-    # Three outputs of each record, which must stay in one transaction: Spark cuts its batches of
-    # rows at 10,000, within a record.
+    # Each record has three outputs, which must stay in one transaction, although Spark ends its
+    # batches at 10,000 rows, within a record.
     return frame.select(
         "source",
         "key",
@@ -114,13 +114,13 @@ def _skewed(frame: DataFrame, targets: list[str]) -> DataFrame:
     )
 
 
-# What the second target of a load with dead letters takes.
+# The limit of the second target of a load with dead letters.
 MAX_BYTES = 20_000
 _FAULTS = (b"error", b"raise", b"large", b"topic", b"place")
 
 
 def spoiled(value: bytes, number: int) -> bytes:
-    """A value that says after its first 12 bytes whether, and why, it can't be written."""
+    """A value with a mark after its first 12 bytes: whether, and why, it can't be written."""
     fault = _FAULTS[number // 100 % len(_FAULTS)] if number % 100 == 7 else b"good."
     return value[:12] + fault + value[12:]
 
@@ -140,7 +140,7 @@ def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def with_faults(rows: DataFrame, targets: list[str], error: Column) -> DataFrame:
-    """Rows according to their values: for no topic or partition, too large, or with errors."""
+    """Rows with the faults that their values name: a missing topic, a size, an error, and so on."""
     topic = F.when(fault() == "large", targets[1]).when(fault() == "topic", "nowhere")
     return rows.select(
         "source",
@@ -274,8 +274,8 @@ class Source:
                 "enable.idempotence": True,
                 "linger.ms": 50,
                 "topic.metadata.refresh.interval.ms": 1_000,
-                # A leader that is parted from its followers takes records and never has them
-                # everywhere; by default it waits for half a minute, each time.
+                # A leader that is partitioned from its followers accepts records that never reach
+                # them; by default, it waits for half a minute each time.
                 "request.timeout.ms": 3_000,
                 "socket.timeout.ms": 6_000,
                 "log_level": 0,
@@ -284,7 +284,7 @@ class Source:
         self.produced = 0
 
     def top_up(self, partitions: int) -> None:
-        """Produces a portion and waits for it; ``partitions``: the topics' current partitions."""
+        """Produces a portion, and waits for it; ``partitions`` is the topics' current number."""
         for _ in range(self._load.top_up):
             self._produce(self._load.record(self._chosen, self.produced, partitions))
         self._flush()
@@ -313,7 +313,7 @@ class Source:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
                     raise
-                # Added a moment ago, and asked about by name librdkafka looks it up.
+                # The partition is new; list_topics with a name makes librdkafka look it up.
                 self._producer.list_topics(self._topics[record.topic], timeout=10)
         self.produced += 1
 

@@ -30,26 +30,26 @@ Ranges = dict[TopicPartition, tuple[int, int]]
 
 @dataclass
 class Logged:
-    committed: int = 0  # number of the query's transactions that were committed
-    aborted: int = 0  # number of those that were aborted
+    committed: int = 0  # number of the query's committed transactions
+    aborted: int = 0  # number of the query's aborted transactions
     records: int = 0  # visible output records, dead letters included
     offsets: dict[TopicPartition, int] = field(default_factory=dict)  # the group's last offsets
-    # The first and last offset that the records of a batch bear, by source partition; a batch is
-    # known by its partition and its own first offset.
+    # The first and last source offset of each batch's records, by source partition. Batches are
+    # identified by their partition and their own first offset.
     batches: dict[tuple[TopicPartition, int], Ranges] = field(default_factory=dict, compare=False)
-    problems: list[str] = field(default_factory=list)  # what does not fit, each in words
+    problems: list[str] = field(default_factory=list)  # differences, as texts
 
 
 @dataclass(eq=False)
 class _Transaction:
     """The coordinator log's entries for a transaction."""
 
-    transactional_id: str  # the producer's
-    commit: bool | None  # what was decided; None while nothing is
-    partitions: frozenset[TopicPartition]  # all that it was said to write to
-    prepared_ms: int = sys.maxsize  # when it was decided, by the broker's clock; its markers follow
-    # The coordinator never had it. It could not replicate its beginning in time, and told the
-    # client so; what it had appended was replicated later.
+    transactional_id: str  # the producer's id
+    commit: bool | None  # the decision; None before it
+    partitions: frozenset[TopicPartition]  # all partitions added to it
+    prepared_ms: int = sys.maxsize  # decision by the broker's clock; markers follow
+    # The coordinator never knew the transaction. It could not replicate its beginning in time, and
+    # reported this to the client; the entry that it had appended was replicated later.
     void: bool = False
 
 
@@ -58,12 +58,12 @@ class _Part:
     """One partition's records and markers of one transaction."""
 
     partition: TopicPartition
-    transaction: _Transaction | None = None  # the transaction; None if it was written in none
-    records: int = 0  # how many records it has
-    # The first and last offset that they bear, by source partition.
+    transaction: _Transaction | None = None  # None outside transactions
+    records: int = 0  # number of records
+    # The first and last source offset of the records, by source partition.
     sources: Ranges = field(default_factory=dict)
-    offsets: list[GroupOffset] = field(default_factory=list)  # those that it commits
-    commit: bool | None = None  # what its marker says; None if it has none
+    offsets: list[GroupOffset] = field(default_factory=list)  # committed offsets
+    commit: bool | None = None  # the marker's decision; None without a marker
 
 
 _Parts = Mapping[TopicPartition, _Part]
@@ -81,7 +81,7 @@ def read_logs(
 ) -> Logged:
     """Reads all of a cluster's logs that concern a query.
 
-    ``pairs``: the source partitions that group partitions represent.
+    ``pairs`` maps the group's partitions to the source partitions that they represent.
     """
     logged = Logged()
     transactions = _transactions(states(data), prefix, logged)
@@ -107,7 +107,7 @@ def read_logs(
         (part.partition, one.position, part, one)
         for part in offsets
         if part.commit
-        # Of several in a transaction the last one counts.
+        # The last of several offsets in a transaction counts.
         for one in {one.partition: one for one in part.offsets}.values()
     )
     for _, _, part, one in sorted(effective, key=itemgetter(0, 1)):
@@ -134,12 +134,12 @@ _DECIDED = {
     "CompleteCommit": True,
     "CompleteAbort": False,
 }
-# By producer id, in the order in which they began.
+# Transactions by producer id, in the order of their beginnings.
 _Transactions = Mapping[int, Sequence[_Transaction]]
 
 
 def _transactions(found: Iterable[State], prefix: str, logged: Logged) -> _Transactions:
-    """The coordinator's decision on each transaction."""
+    """The transactions, with the coordinator's decisions."""
     transactions: dict[int, list[_Transaction]] = defaultdict(list)
     current: dict[str, _Transaction] = {}
     for state in found:
@@ -150,11 +150,11 @@ def _transactions(found: Iterable[State], prefix: str, logged: Logged) -> _Trans
             current[name] = _Transaction(name, None, state.partitions)
             transactions[state.producer_id].append(current[name])
         if state.name == "Empty" and name in current:
-            # A producer that opens has an open transaction ended first.
+            # The coordinator ends transactions that it knows before it opens a producer.
             current.pop(name).void = True
         one = current.get(name)
         if one is None:
-            continue  # An epoch was fenced, and nothing was in it.
+            continue  # An epoch without a transaction was fenced.
         one.partitions |= state.partitions
         commit = _DECIDED.get(state.name)
         if commit is None:
@@ -181,11 +181,11 @@ def _parts(
             yield part
         elif batch.commit is None:
             add(begun.setdefault(place, _Part(batch.partition)), batch)
-        elif place in begun:  # else a marker that was written once more
+        elif place in begun:  # otherwise, it is a repeated marker
             part = begun.pop(place)
             part.commit = batch.commit
             of_producer = transactions.get(batch.producer_id, ())
-            # Its marker follows its decision, and comes before the next one.
+            # The marker comes after its transaction's decision, and before the next decision.
             after = bisect_right(of_producer, batch.time_ms, key=lambda one: one.prepared_ms)
             part.transaction = of_producer[after - 1] if after else None
             yield part
@@ -276,7 +276,7 @@ def _take_effect(one: GroupOffset, logged: Logged) -> None:
     if one.offset is None:  # deleted
         logged.offsets.pop(one.partition, None)
         return
-    # In no transaction the driver commits the ends of partitions that led to no output.
+    # Outside transactions, the driver commits the ends of partitions without output.
     if one.offset < (known := logged.offsets.get(one.partition, 0)):
         logged.problems.append(f"{one.partition}: from {known} back to {one.offset}")
     logged.offsets[one.partition] = one.offset

@@ -2,7 +2,7 @@
 
 Two drivers, three tasks and a broker share one source partition. A request may arrive late, its
 answer may be lost, a task that Spark has given up may continue, and a second driver may start at
-any time while the first one continues. `explore` visits all orders of these steps, and stops at
+any time while the first driver continues. `explore` visits all orders of these steps, and stops at
 the first state in which a record is lost or duplicated.
 
 A `Breakage` omits one rule of the order: fence, read, write, commit, end.
@@ -23,7 +23,7 @@ _ORDER: Final = ("fence", "end transactions", "read", "plan")
 
 
 class Breakage(Enum):
-    """A rule that is left out; most have the name of the corresponding chaos mutation."""
+    """An omitted rule; most have the name of the corresponding chaos mutation."""
 
     NONE = "none"
     NO_TAKEOVER = "no-takeover-at-start"
@@ -49,14 +49,14 @@ _BOUNDS: Final = Bounds()
 
 
 class Transaction(NamedTuple):
-    """An open transaction: its records, and the offset to which it moves the group."""
+    """An open transaction: its records, and the offset to which its commit moves the group."""
 
     rows: tuple[int, ...] = ()
     offset: int | None = None
 
 
 class Request(NamedTuple):
-    """A request on its way to the broker; ``task`` or ``driver`` waits for it, or nobody does."""
+    """A request on its way to the broker. ``task`` or ``driver``, or nobody, waits for it."""
 
     kind: str
     member: int = 0
@@ -69,9 +69,9 @@ class Request(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A worker's state: ``step`` is the request that it waits for, or how it ended.
+    """A task's state: ``step`` is the request that it waits for, or how it ended.
 
-    ``rows`` are those of its transaction.
+    ``rows`` are its transaction's rows.
     """
 
     member: int
@@ -99,7 +99,7 @@ class Rules(NamedTuple):
     broken: Breakage = Breakage.NONE
     bounds: Bounds = _BOUNDS
     rows: tuple[int, ...] = ROWS
-    rows_in_transaction: int | None = 1  # None for all that the task has
+    rows_in_transaction: int | None = 1  # None for all rows of the task
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -108,15 +108,15 @@ class Rules(NamedTuple):
         return ("read", "fence", "end transactions", "plan") if read_first else _ORDER
 
     def after(self, step: str) -> str:
-        """The next states."""
+        """Return the step after a step."""
         return self.order[self.order.index(step) + 1]
 
 
 class State(NamedTuple):
-    """The whole state."""
+    """The state of drivers, tasks and broker."""
 
     drivers: tuple[Driver, ...]
-    # By slot, which stands for a transactional id.
+    # By slot; a slot represents a transactional id.
     epochs: tuple[int, ...]
     open: tuple[Transaction | None, ...]
     tasks: tuple[Task, ...] = ()
@@ -287,7 +287,7 @@ class Steps:
             case "AddPartitionsToTxn":
                 state = self._asks(state, number, "Produce")
                 if self._broken is Breakage.NOT_FLUSHED:
-                    # The record is on its way, and nobody waits for it.
+                    # The record is on its way, and nobody waits for the answer.
                     (produce,) = (r for r in state.requests if r.task == number)
                     orphan = produce._replace(task=-1)
                     state = state._replace(requests=state.requests - {produce} | {orphan})
@@ -358,7 +358,7 @@ class Steps:
         return _sends(with_driver(self._state, number, step="wait"), request)
 
     def _starts(self, number: int) -> Iterator[tuple[str, State]]:
-        # Its checkpoint may tell of any batch up to the one that the other is in.
+        # The checkpoint may be at any batch up to the other driver's current one.
         for batch in range(max(driver.batch for driver in self._state.drivers) + 1):
             step = self._rules.order[0]
             yield "starts", with_driver(self._state, number, step=step, batch=batch)
@@ -367,7 +367,7 @@ class Steps:
         state = self._state
         if driver.fences == self._rules.bounds.fences:
             return
-        # Only at its start a driver takes over what isn't its own.
+        # A driver may take over another's member only at its start.
         if driver.member and driver.member != state.member:
             yield "is fenced", with_driver(state, number, step="stopped")
             return
@@ -418,7 +418,7 @@ class Steps:
         yield "starts a task in a new worker", started
         if driver.task < 0:
             return
-        # The worker of the task before takes this one, with its producer if that ended cleanly.
+        # The previous task's worker takes this task, with its producer if that task ended cleanly.
         before = state.tasks[driver.task]
         if before.step in {"done", "lost", "refused"}:
             reused = new._replace(slot=before.slot, epoch=before.epoch)
@@ -445,7 +445,7 @@ class Steps:
             known = task.rows[-1] + 1
             yield "hears of success", with_driver(state, number, step="end", committed=known)
             return
-        # It has failed, or Spark gives it up while it goes on.
+        # The task has failed, or Spark gives it up while it continues.
         first = self._rules.order[0]
         yield "gives the task up", with_driver(state, number, step=first)
         if self._broken is Breakage.RETRY_WRITES:
@@ -501,7 +501,7 @@ def _sends(state: State, request: Request) -> State:
 
 
 def _aborts(state: State, number: int, step: str) -> State:
-    """The task ends without having written; nobody waits for the answer to the abort."""
+    """The task ends without having committed; nobody waits for the answer to the abort."""
     task = state.tasks[number]
     abort = Request("EndTxn, abort", slot=task.slot, epoch=task.epoch)
     return _with_task(_sends(state, abort), number, step=step)

@@ -6,7 +6,7 @@ from chaos.model import Driver, Request, Rules, State, Steps, violated, without_
 
 
 class DisallowedError(Exception):
-    """A step that the model allows in none of its possible states."""
+    """A step that no possible state of the model allows."""
 
     def __init__(self, step: str, why: str) -> None:
         super().__init__(f"{step}: {why}")
@@ -45,7 +45,7 @@ class ModelStates:
         self.states = {_tidy(change(state)) for state in self.states}
 
     def settle(self, unseen: Callable[[State], Iterable[State]]) -> None:
-        """Adds states that are reached by events that may have happened unobserved."""
+        """Adds states that are reached by possible unobserved events."""
         todo = list(self.states)
         while todo:
             for following in map(_tidy, unseen(todo.pop())):
@@ -77,7 +77,7 @@ class ModelStates:
 
 
 def _tidy(state: State) -> State:
-    # An abort is on its way only if it is seen.
+    # An abort is under way only if it was observed.
     requests = frozenset(one for one in state.requests if one.kind != "EndTxn, abort")
     return without_what_is_over(state._replace(requests=requests, late=0))
 

@@ -19,7 +19,7 @@ from chaos.traces import Event
 _PARTITION: Final = ("in", 0)
 _BOUNDS: Final = Bounds(tasks=4, fences=3, late=2)
 _STEPS: Final = 400
-# How often a step is chosen, against an answer that arrives; others are as often as that.
+# Weights of steps relative to an arriving answer; all other steps have the same weight as that.
 _SELDOM: Final = {"starts": 0.02, "gives the task up": 0.1, "finds the group changed": 0.1}
 
 
@@ -90,7 +90,7 @@ class Walk:
         if request.kind == "EndTxn, abort":
             self._sent[request] = self._asks(request)
         elif request not in self._sent:
-            return  # It was lost, and comes unseen.
+            return  # The answer was lost, so the request arrives unobserved.
         code = 0 if Steps(state, self._rules).accepted(request) is not None else 25
         event: Event = {"answer": self._sent.pop(request)}
         if request.kind in {"OffsetCommit", "TxnOffsetCommit"}:

@@ -22,9 +22,9 @@ from support.proxy import KafkaProxy
 from support.proxy_faults import Fault, Link, Request
 
 AN_OCCASION: Final = 22.5
-"""Seconds in which a query that runs comes to each moment of a transaction."""
+"""Seconds in which a running query reaches each moment of a transaction."""
 
-# The request that waits, or whose answer does.
+# Classes of the requests that are held, or whose answers are held.
 _REQUEST: Final[dict[Moment, Any]] = {
     Moment.BEFORE_FENCING: InitProducerIdRequest,
     Moment.BEFORE_OFFSETS: TxnOffsetCommitRequest,
@@ -32,7 +32,7 @@ _REQUEST: Final[dict[Moment, Any]] = {
 }
 _ANSWER: Final[dict[Moment, Any]] = {
     Moment.FENCED: InitProducerIdRequest,
-    # No record of these partitions is sent before it is known that they were added.
+    # No record of these partitions is sent before the answer that they were added.
     Moment.BEFORE_PRODUCE: AddPartitionsToTxnRequest,
     Moment.PRODUCED: ProduceRequest,
     Moment.OFFSETS_SENT: TxnOffsetCommitRequest,
@@ -54,7 +54,7 @@ class _Held(Fault):
     async def request(self, link: Link, request: Request) -> None:
         if self._answer or not await self._hold(link, request) or processes.command(self.sender):
             await super().request(link, request)
-        # Else the sender was killed before it could send this.
+        # Otherwise, the sender was killed before it could send this request.
 
     async def answer(self, link: Link, request: Request, content: bytes) -> None:
         if self._answer:

@@ -1,4 +1,4 @@
-"""Takes a cluster's nodes away, chosen by what they lead, until `Stage.heal`; and moves leaders."""
+"""Takes away a cluster's nodes, chosen by what they lead, until `Stage.heal`; moves leaders."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -22,7 +22,7 @@ def _target(stage: Stage, fault: Fault) -> _Partition:
 
 
 def _transaction(stage: Stage, fault: Fault) -> _Partition:
-    """The coordinator of one of the query's transactional ids: the one whose moment it is."""
+    """The coordinator of a transactional id of the query: the one that has reached a moment."""
     chosen = fault.transactional_id
     if chosen is None:
         with closing(KafkaAdminClient(bootstrap_servers=stage.servers.split(","))) as client:

@@ -12,7 +12,7 @@ from typing import Any
 from support.killable_process import SessionGuard, session_members
 
 DRIVER_VARIABLE = "SPARK_EOS_CHAOS_DRIVER"
-"""The driver's pid, in the environment of what YARN starts for it."""
+"""Environment variable with the driver's pid, for everything that YARN starts for it."""
 
 
 def send(pids: list[int], number: signal.Signals) -> None:
@@ -23,7 +23,7 @@ def send(pids: list[int], number: signal.Signals) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """All descendants of a process, the oldest first, and its processes in YARN's containers."""
+    """All descendants of a process, oldest first, and its processes in YARN's containers."""
     parents: dict[int, int] = {}
     in_containers = set()
     mark = f"{DRIVER_VARIABLE}={pid}".encode()
@@ -54,7 +54,7 @@ def jvm_of(driver: int) -> list[int]:
 def executors_of(driver: int) -> list[int]:
     """JVMs of executors, if they have their own processes."""
     found = {p: command(p) for p in children(driver)}
-    # Not the shells that YARN starts them by.
+    # Exclude the shells with which YARN starts them.
     return [
         p
         for p, words in found.items()
@@ -87,11 +87,11 @@ class Driver:
         return self.log.read_text(errors="replace")
 
     def reports(self) -> int:
-        """The number of reported batches; in a file, since another process may report them."""
+        """The number of reported batches, from a file, since another process may report them."""
         return len(reports_of(self.log.with_suffix(".reports")))
 
     def queries(self) -> list[float]:
-        """The time at which it started a query, by the monotonic clock."""
+        """The times at which the driver started queries, by the monotonic clock."""
         lines = self.text().splitlines()
         return [float(line.split()[1]) for line in lines if line.startswith("STARTED ")]
 
@@ -100,8 +100,8 @@ class Driver:
 
     def kill(self) -> None:
         """Sends SIGKILL to the driver, its JVM and their children; returns when all have ended."""
-        # Workers first, so that none can end what it has begun. Twice: the first pass may miss what
-        # is being forked meanwhile.
+        # Workers first, so that none can end its transaction. Two passes, because the first pass
+        # may miss processes that are being forked.
         for _ in range(2):
             driver = [self.pid] if self.exit_status() is None else []
             members = [*reversed(children(self.pid)), *driver, *session_members(self.pid)]
@@ -112,7 +112,7 @@ class Driver:
             left = [*children(self.pid), *session_members(self.pid)]
             if not any(map(command, left)):
                 break
-            send(left, signal.SIGKILL)  # What YARN was about to start.
+            send(left, signal.SIGKILL)  # Containers that YARN was about to start.
             time.sleep(0.01)
         self._guard.dismiss()
 
@@ -123,7 +123,7 @@ def add_report(file: Path, report: dict[str, Any]) -> None:
 
 
 def reports_of(file: Path) -> list[dict[str, Any]]:
-    """All reports so far, without one that is being written."""
+    """All complete reports so far."""
     text = file.read_text() if file.exists() else ""
     whole = text[: text.rfind("\n") + 1]
     return [json.loads(line) for line in whole.splitlines()]

@@ -17,10 +17,10 @@ from chaos.trial import Outcome
 
 @dataclass(frozen=True)
 class Proof:
-    name: str  # of the breakage
-    faults: tuple[str, ...]  # kinds of faults that were inflicted on it
-    found: Violation | None  # the violation that has found it out; None if none has
-    why_not: str = ""  # why it is not found out, or why nothing can be said
+    name: str  # the breakage
+    faults: tuple[str, ...]  # kinds of inflicted faults
+    found: Violation | None  # the violation that detected it, or None
+    why_not: str = ""  # why it was not detected, or why the result is void
 
     def __str__(self) -> str:
         by = self.why_not if self.found is None else f"found out: {self.found}"

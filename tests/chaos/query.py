@@ -53,7 +53,7 @@ def _session(settings: dict[str, Any]) -> SparkSession:
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    # Another driver has a server of its own, and pyspark takes the default port for both.
+    # Another driver has its own server, but pyspark uses the default port for both.
     port = free_ports().client
     DefaultChannelBuilder.default_port = staticmethod(lambda: port)  # type: ignore[method-assign]
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -67,7 +67,7 @@ def _session(settings: dict[str, Any]) -> SparkSession:
         **settings["config"],
     }
     session = builder.remote(settings["master"]).config(map=config).getOrCreate()
-    # By default each request waits ten minutes for a server whose JVM was killed.
+    # By default, each request waits ten minutes for a server whose JVM was killed.
     session.client.set_retry_policies([DefaultPolicy(max_retries=4)])
     return session  # type: ignore[no-any-return]
 
@@ -118,7 +118,7 @@ def main() -> None:
     writer = writer.trigger(availableNow=True) if settings["drain"] else writer
     asynchronous = settings["sink"].get("asynchronous_progress", False)
     if asynchronous:
-        # By default it is 1 s, in which there are no more than one or two batches.
+        # The default of 1 s allows only one or two batches.
         writer = writer.option("asyncProgressTrackingCheckpointIntervalMs", "3000")
     restart = Path(settings["control"]) / "restart"
     parent = os.getppid()

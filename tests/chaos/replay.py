@@ -25,17 +25,17 @@ from chaos.traces import Event, Transaction, transactions
 from spark_eos._kafka.groups import RENEWAL_INSTANCE
 from spark_eos._kafka.topic_partition import TopicPartition
 
-# Seconds by which the brokers and the proxy may tell an age differently.
+# Seconds by which a transaction's age may differ between brokers and proxy.
 _SLACK: Final = 1.0
-_EPOCH: Final = 1  # of each slot, once its producer is initialized
+_EPOCH: Final = 1  # epoch of each slot once its producer is initialized
 _NOBODY: Final = -2
 
 
 @dataclass
 class Replayed:
     partitions: int = 0  # number of source partitions
-    steps: int = 0  # number of steps, of all of them
-    # Of each partition the first step that is not allowed, and all in words.
+    steps: int = 0  # total number of steps
+    # The first disallowed step of each partition, and all of them as texts.
     disallowed: dict[TopicPartition, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ class _Pieces:
             first, last = one.rows.get(partition, (0, -1))
             cuts |= {first, last + 1}
         self._cuts = sorted(cuts)
-        # Those that certainly have rows: the first or the last of a transaction.
+        # Pieces that certainly have rows: the first and last of each transaction.
         rows = set()
         for one in found:
             if partition in one.rows:
@@ -113,15 +113,15 @@ class _Replay:
         self._model = ModelStates(rules)
         self._timeout, self._now = timeout, 0.0
         self._several_nodes = several_nodes
-        # A process's latest run, runs that have left or have read, and since when one has fenced
-        # and not read.
+        # Each process's latest run; runs that have left; runs that have read; and since when a run
+        # has fenced without having read.
         self._runs: dict[int, int] = {}
         self._left: set[int] = set()
         self._has_read: set[int] = set()
         self._fencing: dict[int, float] = {}
         self._newest_run = _NOBODY
         self._renews = False
-        # A member's run, the process, and its number in the model, which is the latest's now.
+        # Each member's run, process, and number in the model; `_member` is the latest number.
         self._members: dict[str, tuple[int, int, int]] = {}
         self._member = 0
         self._slots: dict[tuple[str, tuple[int, int]], int] = {}
@@ -130,11 +130,11 @@ class _Replay:
         self._holders: dict[int, Transaction] = {}
         self._tasks: dict[Transaction, int] = {}
         self._last: dict[tuple[str, int], Transaction] = {}
-        self._repeated: set[tuple[Transaction, str]] = set()  # once sent
+        self._repeated: set[tuple[Transaction, str]] = set()  # requests that were sent before
         self._unacknowledged: dict[Transaction, set[int]] = defaultdict(set)
-        # What may arrive: the kind of a request, and its task, run or slot.
+        # Requests that may still arrive: the kind, and the task or run.
         self._under_way: dict[int, tuple[str, int]] = {}
-        # Ids whose producers may be fenced: it was asked for, or once, and never answered.
+        # Ids whose producers may be fenced, by a pending request or one that was never answered.
         self._fences: set[str] = set()
         self._unsure: set[str] = set()
 
@@ -189,7 +189,7 @@ class _Replay:
             case "ConsumerGroupHeartbeat" if asked["epoch"] == 0 and not code:
                 self._joined(asked["process"], asked["member"])
                 self._renews = asked["instance"] == RENEWAL_INSTANCE
-            # While it says that it must be tried again, the epoch may be raised all the same.
+            # The epoch may be raised even by an answer that asks for a retry.
             case "InitProducerId" if not code:
                 self._initialized(asked["id"], answer["producer"])
             case "OffsetFetch" if code == 0:
@@ -237,7 +237,7 @@ class _Replay:
             # Another member of the same takeover.
             self._members[member] = run, process, self._member
             return
-        # Of a newer run that has come and gone it knows by the offsets only.
+        # A run learns only from the offsets that a newer run has come and gone.
         alone = self._newest_run in self._left
         if run not in self._has_read or run in self._left or (run != self._newest_run and alone):
             run = self._runs[process] = self._model.add_driver()
@@ -249,7 +249,7 @@ class _Replay:
         self._model.go("fences", why, lambda state: self._fences_again(state, run))
 
     def _fences_again(self, state: State, run: int) -> Iterator[State]:
-        # Whatever it has done, it may have given a task up, or have found the group changed.
+        # From any step, the run may have given a task up, or found the group changed.
         request = pending(state, "OffsetCommit", run)
         if request is not None:
             state = self._model.of(state).gives_up(request)
@@ -262,7 +262,7 @@ class _Replay:
                 "reads the offset", f"process {process} has not fenced: {member} is not its own"
             )
         if run not in self._fencing:
-            return  # Nothing is decided by it.
+            return  # This read decides nothing.
         since = self._fencing.pop(run)
         self._has_read.add(run)
         self._model.go(
@@ -282,15 +282,15 @@ class _Replay:
         )
 
     def _has_ended(self, state: State, run: int, since: float) -> Iterator[State]:
-        # Of several nodes the one that knows of it may be away: then it must not hold offsets, and
-        # gets none.
+        # With several nodes, the node that knows a transaction may be away. In that case, the
+        # transaction must not have offsets, and gets none later.
         left = any(
             transaction is not None
             and self._opened.get(slot, self._now) < since
             and not (self._several_nodes and transaction.offset is None)
             for slot, transaction in enumerate(state.open)
         )
-        # Who only renews offsets waits for it to end.
+        # A run that only renews offsets waits for the transaction to end.
         if state.drivers[run].step == "end transactions" and (self._renews or not left):
             yield with_driver(state, run, step="read")
 
@@ -325,12 +325,12 @@ class _Replay:
 
     def _commits_end(self, state: State, run: int, member: int, offset: int) -> Iterator[State]:
         if state.drivers[run].member != member or state.drivers[run].step == "wait":
-            yield state  # It has fenced since; or sends it once more.
+            yield state  # The run has fenced since, or repeats the request.
             return
         for ready in self._planned(state, run):
             known = ready.drivers[run].committed
             if offset <= known:
-                yield state  # Again what is committed, for it to stay.
+                yield state  # Renews the committed offset.
             elif not self._model.of(state).rows(known, offset):
                 yield self._model.of(ready).commits(run, offset)
 
@@ -382,13 +382,13 @@ class _Replay:
         def take(state: State) -> Iterator[State]:
             request = pending(state, kind, task)
             if request is None:
-                if (one, kind) in self._repeated:  # It may have arrived.
+                if (one, kind) in self._repeated:  # The first request may have arrived.
                     yield state
             elif kind != "TxnOffsetCommit" or request.offset == offset:
                 yield state
 
         self._model.go(kind, f"{one} has not come to it", take)
-        self._model.steps -= 1  # It counts when it arrives.
+        self._model.steps -= 1  # The step counts when the request arrives.
         self._repeated.add((one, kind))
         self._under_way[number] = kind, task
 
@@ -414,7 +414,7 @@ class _Replay:
                 changed = with_driver(ready, run, step="write", task=self._tasks[one])
                 yield from self._started(changed, new_task, first, one)
                 return
-            # Its task goes on, maybe after the driver has given it up; or begins late.
+            # The task continues, maybe after the driver has given it up, or begins late.
             if before is not None and before.clean:
                 first = self._pieces.at(before.offsets[self._partition][1])
                 if state.drivers[run].task == self._tasks[before]:
@@ -433,7 +433,7 @@ class _Replay:
 
     def _rows(self, one: Transaction) -> tuple[int, ...] | None:
         if self._partition not in one.rows or "Produce" in one.lost:
-            return None  # Of a batch that was sent twice, brokers do not always tell where it is.
+            return None  # Brokers don't always return the offset of a batch that was sent twice.
         first, last = one.rows[self._partition]
         low, high = self._pieces.at(first), self._pieces.at(last + 1)
         return tuple(row for row in self._model.rules.rows if low <= row < high)
@@ -468,7 +468,7 @@ class _Replay:
                 return
             request = pending(state, kind, task)
             if request is None:
-                # It has arrived already; or the transaction has grown, by which nothing arrives.
+                # The request has arrived before, or only adds partitions to an open transaction.
                 if accepted or one.lost or kind == "AddPartitionsToTxn":
                     yield state
             elif not accepted:

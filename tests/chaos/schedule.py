@@ -96,16 +96,16 @@ class Moment(enum.Enum):
     ENDED = "ended"
 
 
-# Only a start comes to these.
+# Moments that only a start reaches.
 TAKE_OVER = frozenset({Moment.BEFORE_FENCING, Moment.FENCED})
 _ITS_END = (Moment.BEFORE_OFFSETS, Moment.OFFSETS_SENT, Moment.BEFORE_END, Moment.ENDED)
 CLUSTER_ONLY = frozenset({Kind.EXECUTOR_KILL, Kind.EXECUTOR_PAUSE})
-# Where the group's members are not the driver's: Connect's sink process.
+# Faults of the process that has the members instead of the driver: Connect's sink process.
 NOT_OF_THE_SINK = frozenset({Kind.HOLDER_KILL, Kind.HOLDER_PAUSE})
-# In a trial with one of these, each start tracks its progress asynchronously or not.
+# In a trial with one of these, chance decides for each start whether it is asynchronous.
 ASYNCHRONOUS = frozenset({Kind.ASYNCHRONOUS_KILL})
 _ASYNCHRONOUS_FRONTS = ("sink", "mirrored")
-# At places that only a staged batch comes to: killed, or frozen while another run goes by.
+# Kills, or freezes during another run, at places that only a staged batch reaches.
 PLACE_KILLS = frozenset(
     {
         Kind.STAGING_KILL,
@@ -120,20 +120,20 @@ PLACE_FREEZES = frozenset(
     {Kind.BEFORE_STAGED_COMMIT_FREEZE, Kind.BEFORE_SWEEP_FREEZE, Kind.BEFORE_RELAY_FREEZE}
 )
 STAGED_ONLY = PLACE_KILLS | PLACE_FREEZES | {Kind.COPY_REMOVED}
-# Of the cluster that a mirrored query reads; they may fall together with those of the other one.
+# Faults of the cluster that a mirrored query reads; the other cluster may fail at the same time.
 _SOURCE_BROKER = frozenset(
     {Kind.SOURCE_BROKER_KILL, Kind.SOURCE_BROKER_RESTART, Kind.SOURCE_BROKER_PAUSE}
 )
 MIRRORED_ONLY = _SOURCE_BROKER | {Kind.SOURCE_NETWORK_CUT, Kind.SOURCE_NETWORK_NO_ANSWERS}
 REGISTRY_ONLY = frozenset({Kind.REGISTRY_KILL, Kind.REGISTRY_PAUSE})
 # How the query writes: `ExactlyOnceSink` in classic Spark or on Spark Connect, with queries that
-# have to be staged, or with another cluster.
+# must be staged, or from another cluster.
 FRONTS = ("sink", "connect", "staged", "mirrored")
 _IN_ONE_PROCESS = ("sink", "staged", "mirrored")
-# Names of the loads that have to be staged; all others are for all other fronts.
+# Names of the loads that must be staged; all other loads are for all other fronts.
 STAGED_LOADS = ("shuffled", "spoiled", "windows", "totals")
 LOADS_WITH_REGISTRY = ("schemas",)
-# The proxy does one of these at a time, the broker one of those.
+# The proxy inflicts one of the first set at a time, and the broker one of the second.
 NETWORK = frozenset(
     {
         Kind.NETWORK_CUT,
@@ -144,7 +144,7 @@ NETWORK = frozenset(
     }
 )
 BROKER = frozenset({Kind.BROKER_KILL, Kind.BROKER_RESTART, Kind.BROKER_PAUSE})
-# One node of a cluster, after which the others go on without it.
+# Faults of one node, without which the other nodes continue.
 _ONE_NODE = frozenset(
     {
         Kind.LEADER_KILL,
@@ -168,10 +168,10 @@ _ONE_NODE = frozenset(
         Kind.CONTROLLER_PARTED,
     }
 )
-# Without a majority, or where the one that leads is not reached.
+# Faults that leave no majority, or a leader that clients can't reach.
 NO_MAJORITY = frozenset({Kind.TWO_NODES_KILL, Kind.TWO_NODES_FREEZE, Kind.NODE_UNREACHABLE})
 NODES = _ONE_NODE | NO_MAJORITY
-# They start the query again, or another one, themselves: they can't be half of a pair.
+# These start the query again, or another query, so they can't be half of a pair.
 ALONE = frozenset(
     {
         Kind.TWO_DRIVERS,
@@ -184,13 +184,13 @@ ALONE = frozenset(
         *STAGED_ONLY,
     }
 )
-# The driver ends, and whoever runs the query must start it again.
+# The driver ends, and its operator must start it again.
 FATAL = frozenset({Kind.DRIVER_KILL, Kind.JVM_KILL, Kind.QUERY_KILL, *ASYNCHRONOUS, *PLACE_KILLS})
-# Whatever was writing is dead afterwards, so what it left open must not outlive the recovery.
+# All writers are dead afterwards, so their open transactions must not outlive the recovery.
 DEADLY = (FATAL | ALONE) - {Kind.TWO_DRIVERS, Kind.FROZEN_QUERY, *PLACE_FREEZES}
-# Always at one of the moments around a transaction's end.
+# Faults that are always inflicted at a moment around a transaction's end.
 _AROUND_ITS_END = ASYNCHRONOUS | {Kind.RELAY_KILL}
-# At a moment, or at any time.
+# Faults that are inflicted at a moment or at any time.
 _AT_MOMENTS = frozenset(
     {
         Kind.WORKER_KILL,
@@ -204,27 +204,27 @@ _AT_MOMENTS = frozenset(
         *NODES,
     }
 )
-# Nothing can be committed while they last.
+# Faults during which nothing can be committed.
 DOWNTIME = BROKER | _SOURCE_BROKER | NO_MAJORITY | {Kind.SESSION_EXPIRY}
 
 
 @dataclass(frozen=True)
 class Fault:
-    kind: Kind  # what is done
-    seconds: float  # how long it lasts, where it lasts; how far it goes else
-    choice: float  # from 0 to below 1; which worker, how many batches, and the like
-    at: Moment | None = None  # when it is done; None for at once
-    sender: int | None = None  # the process that has come to this moment
-    transactional_id: str | None = None  # whose moment it is
+    kind: Kind  # the kind of fault
+    seconds: float  # duration, if it has one; otherwise, extent
+    choice: float  # from 0 to below 1; chooses the worker, number of batches, and so on
+    at: Moment | None = None  # its moment; None for at once
+    sender: int | None = None  # the process that has reached this moment
+    transactional_id: str | None = None  # the transactional id that has reached it
 
 
 @dataclass(frozen=True)
 class Step:
     """Faults inflicted together, some time after the query recovered from the previous step."""
 
-    pause: float  # seconds of quiet before
-    faults: tuple[Fault, ...]  # one, or two
-    between: float  # seconds from the first to the second
+    pause: float  # seconds without faults before it
+    faults: tuple[Fault, ...]  # one or two faults
+    between: float  # seconds between two faults
 
 
 @dataclass(frozen=True)
@@ -233,16 +233,16 @@ class Schedule:
 
     seed: int
     load: str
-    front: str  # how the query writes, of `FRONTS`
-    cluster: bool  # executors in processes of their own, instead of threads of the driver's JVM
+    front: str  # how the query writes; one of `FRONTS`
+    cluster: bool  # whether executors have their own processes, outside the driver's JVM
     speculation: bool  # whether Spark starts second copies of slow tasks
     steps: tuple[Step, ...]  # the faults
-    nodes: int = 1  # of each Kafka
-    yarn: bool = False  # whether a YARN has the executors
+    nodes: int = 1  # number of nodes of each Kafka cluster
+    yarn: bool = False  # whether executors run on YARN
 
     @property
     def faults(self) -> list[Fault]:
-        """All items, in order."""
+        """All faults, in order."""
         return [fault for step in self.steps for fault in step.faults]
 
     def asynchronous(self, start: int) -> bool:
@@ -257,7 +257,7 @@ def impossible(front: str, load: str, *, cluster: bool, nodes: int) -> frozenset
     found = NOT_OF_THE_SINK if front in _IN_ONE_PROCESS else frozenset()
     found |= frozenset() if cluster else CLUSTER_ONLY
     found |= frozenset() if nodes > 1 else NODES
-    # What the target refuses becomes a dead letter, and only broken records may be such there.
+    # Records that the target refuses become dead letters, which only broken records may be here.
     found |= {Kind.TARGET_REFUSES} if load in LOADS_WITH_REGISTRY else REGISTRY_ONLY
     found |= frozenset() if front == "mirrored" else MIRRORED_ONLY
     found |= frozenset() if front in _ASYNCHRONOUS_FRONTS else ASYNCHRONOUS
@@ -269,12 +269,12 @@ def _fits(load: str, front: str) -> bool:
 
 
 def moments_of(kind: Kind) -> frozenset[Moment]:
-    """When a fault is inflicted, if not at any time."""
+    """The moments at which a fault may be inflicted; empty if it has no moment."""
     if kind in _AROUND_ITS_END:
         return frozenset(_ITS_END)
     if kind not in _AT_MOMENTS:
         return frozenset()
-    # Of a start the driver fences first. A broker killed just before the markers meets KAFKA-20734.
+    # At a start, the driver fences first. A broker killed just before the markers hits KAFKA-20734.
     workers = TAKE_OVER if kind in {Kind.WORKER_KILL, Kind.EXECUTOR_KILL} else frozenset()
     return frozenset(Moment) - workers - ({Moment.ENDED} if kind is Kind.BROKER_KILL else set())
 
@@ -283,7 +283,7 @@ def _go_together(kinds: Sequence[Kind], at: Collection[Moment]) -> bool:
     pair = set(kinds)
     if len(pair) < len(kinds) or ALONE & pair:
         return False
-    # Whoever starts the query again can't be half of a pair.
+    # A fault that starts the query again can't be half of a pair.
     if at and not all(moments_of(kind) & set(at) - TAKE_OVER for kind in pair):
         return False
     groups = (NETWORK, BROKER | NODES, MIRRORED_ONLY, REGISTRY_ONLY)
@@ -302,7 +302,7 @@ def schedule(
     nodes: int = 1,
     yarn: bool = False,
 ) -> Schedule:
-    """Return what a seed determines; with several nodes, each step has one node fault."""
+    """Derive a schedule from a seed; with several nodes, each step has one node fault."""
     chosen = random.Random(seed)
     on_cluster = chosen.random() < 0.4 if cluster is None else cluster
     front = chosen.choice([f for f in fronts if any(_fits(load, f) for load in loads)])

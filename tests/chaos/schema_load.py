@@ -46,7 +46,7 @@ _OUTPUT = {
         {"name": "items", "type": {"type": "array", "items": "string"}},
     ],
 }
-# Not the id of any schema.
+# An id that no schema has.
 _UNKNOWN_ID = (2**31 - 2).to_bytes(4, "big")
 
 
@@ -141,7 +141,7 @@ class SchemaRecords:
         while len(self._schemas) <= version:
             one = len(self._schemas)
             schema = _schema(one)
-            # The query reads by whichever version is the latest when it starts without pins.
+            # Without pins, the query reads with the latest version at its start.
             subject = "chaos-others" if _is_other(one) else SUBJECT
             number = registered(self._url, subject, schema)
             prefix = b"\0" + number.to_bytes(4, "big")
@@ -161,7 +161,7 @@ def _no_record(_chosen: random.Random, _number: int, _partitions: int) -> Record
 
 
 def _prices(frame: DataFrame, targets: list[str], *, registry: str, pinned: str) -> DataFrame:
-    # An absence that is longer than this ends the query.
+    # If the registry is away for longer, the query ends.
     schemas = SchemaRegistry({"url": registry, "timeout": 2}, max_wait=4)
     orders = schemas.decode(frame, "value", subject=SUBJECT, pinned=pinned)
     price = F.struct(

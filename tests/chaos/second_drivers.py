@@ -1,4 +1,4 @@
-"""Starts a second driver of a query's group, with the first running or frozen: one must give up."""
+"""Starts a second driver for a query's group; one must give up, even if the first was frozen."""
 
 import signal
 import time
@@ -13,8 +13,8 @@ from chaos.stage import Stage, TrialError, wait_for
 _PATIENCE: Final = 240.0
 _BOTH_WRITE: Final = 3
 _FENCED: Final = "FencedByNewerRunError"
-# What a driver may end with when another one goes on with its checkpoint: its own error, or Spark's
-# when it finds that a log or a copy has moved on.
+# Errors with which a driver may end if another driver continues with its checkpoint: its own, or
+# Spark's, if Spark finds that a log or a copy has changed.
 _CHECKPOINT_IN_USE: Final[tuple[str, ...]] = (
     _FENCED,
     "CONCURRENT_STREAM_LOG_UPDATE",
@@ -37,8 +37,8 @@ def two_drivers(stage: Stage, fault: Fault) -> None:
 
 
 def frozen_query(stage: Stage, fault: Fault) -> None:
-    """The whole query, including tasks, sleeps during another query's lifetime and wakes up."""
-    # Of a staged query the batch that the frozen one is in, or the next ones too.
+    """The whole query, including tasks, sleeps while another query runs, and wakes up."""
+    # A staged query's second driver writes the frozen driver's batch, or also the next ones.
     batches = 1 if stage.staged is None else 1 + int(fault.choice * 3)
     pids = [stage.query.pid, *processes.children(stage.query.pid)]
     processes.send(pids, signal.SIGSTOP)
@@ -62,8 +62,8 @@ def _await_one_to_give_up(stage: Stage, other: Driver) -> None:
     while other.exit_status() is None and stage.query.exit_status() is None:
         time.sleep(0.02)
         both = stage.query.reports(), other.reports()
-        # Whoever is fenced may have been in a batch then, and have reported it late; each may
-        # have taken the other over once.
+        # The fenced driver may have been in a batch, and have reported it late. Each driver may
+        # have taken over from the other once.
         if both[1] and (not counts or min(a - b for a, b in zip(both, counts[-1], strict=True))):
             counts.append(both)
         if len(counts) > _BOTH_WRITE:
@@ -76,7 +76,7 @@ def _await_one_to_give_up(stage: Stage, other: Driver) -> None:
 def _end_another(stage: Stage, other: Driver, fault: Fault) -> None:
     """Ends the second driver, some time after one of the two has given up for a valid reason.
 
-    Both may give up if the query is staged: Spark stops at another run's entry in the checkpoint.
+    If the query is staged, both may give up: Spark stops at another run's checkpoint entry.
     """
     time.sleep(fault.seconds)
     ended = [one for one in (other, stage.query) if one.exit_status() is not None]

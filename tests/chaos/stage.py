@@ -42,12 +42,12 @@ from support.proxy import KafkaProxy
 
 TRANSACTION_TIMEOUT_MS = 12_000
 SESSION_TIMEOUT_MS = 5_000
-# Seconds, after a transaction's timeout.
+# Seconds after a transaction's timeout.
 _ABORTED_WITHIN = 20.0
 _IN_SYNC_WITHIN = 120.0
-# Seconds without progress after which the watcher asks others.
+# Seconds without progress after which the watcher connects to other nodes.
 _ASKED_AGAIN = 5.0
-# Who starts a query again does so itself, not YARN.
+# The harness restarts queries itself, so YARN must not.
 _ON_YARN = {"spark.yarn.maxAppAttempts": "1"}
 _TESTS = Path(__file__).parents[1]
 
@@ -97,7 +97,7 @@ class Stage:
         self.order = OrderCheck()
         self.trace = Trace()
         self.proxy.observers = (self.order, self.trace)
-        # Of a mirrored query, the cluster that it reads.
+        # For a mirrored query, the cluster that it reads.
         self.source_proxy = (
             KafkaProxy(nodes=plan.nodes, record=False) if plan.front == "mirrored" else self.proxy
         )
@@ -130,7 +130,7 @@ class Stage:
             if self.plan.yarn:
                 place = self.directory / "hadoop"
                 place.mkdir()
-                # A second driver comes beside the first.
+                # There may be a second driver beside the first.
                 self.hadoop = self._stack.enter_context(Hadoop(place, yarn=True, applications=2))
             if self.load.of_registry is not None:
                 self.registry = self._stack.enter_context(EmbeddedSchemaRegistry())
@@ -148,7 +148,7 @@ class Stage:
     def connect(self) -> Connections:
         """Connections to the nodes that are not cut off from the others."""
         servers = ",".join(node.direct_servers for node in self.broker.together)
-        # Not librdkafka's: asked while its broker is away, its administration can crash.
+        # Not librdkafka's admin client, which can crash if used while its broker is away.
         return Connections(ClientSettings({"bootstrap.servers": servers}), request_timeout=1.0)
 
     @property
@@ -196,7 +196,7 @@ class Stage:
         config = {
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.execution.arrow.maxRecordsPerBatch": str(self.load.arrow_rows),
-            # The zombies of a stopped query live long enough to do harm.
+            # Zombies of a stopped query live long enough to do harm.
             "spark.python.task.killTimeout": "6s",
             **({} if self.hadoop is None else {**self.hadoop.settings, **_ON_YARN}),
         }
@@ -212,17 +212,17 @@ class Stage:
         sink = {
             "kafka": {"bootstrap.servers": self.proxy.bootstrap_servers},
             "group_id": self.name,
-            # Also where Hadoop's default is another file system.
+            # A URI also works if Hadoop's default is another file system.
             "checkpoint_location": checkpoint.as_uri(),
-            # Every other restart is as on another host: no worker happens to take the
-            # transactional ids that the last run has left.
+            # Every other restart is as on another host: no worker can take the previous run's
+            # transactional ids.
             "worker_directory": str(self.directory / f"workers-{self.starts // 2 % 2}"),
             "transaction_timeout_ms": self.transaction_timeout_ms,
             "max_transaction_ms": 3_000,
         }
         if self.dead_letter_topics:
             sink["dead_letter_topic"] = self.dead_letter_topics[0]
-        if asynchronous:  # other fronts do not have it
+        if asynchronous:  # other fronts lack this option
             sink["asynchronous_progress"] = True
         if self.mirrored or self.staged is not None:
             sink["progress_topic"] = self.progress_topic
@@ -239,7 +239,7 @@ class Stage:
             "config": config,
             "sources": self.sources,
             "targets": self.targets,
-            # Many batches are to be over before Spark logs one.
+            # Many batches must end before Spark logs one.
             "max_offsets": self.load.max_offsets // (20 if asynchronous and not drain else 1),
             "drain": drain,
             "schemas": schemas,
@@ -284,7 +284,7 @@ class Stage:
 
         A staged query's second driver shares the checkpoint; others have their own.
         """
-        # Meant for the first one's tasks: the second is to go on.
+        # Requests are for the first driver's tasks only.
         ask_nothing_more(self.control)
         number = len(self._others)
         aside = self.directory / f"checkpoint-of-another-{number}"
@@ -385,7 +385,7 @@ class _Watcher:
     def _work(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - raised where the trial asks
+        except Exception as error:  # noqa: BLE001 - raised by `next_commit`
             self._failure = error
 
     def _watch(self) -> None:
@@ -395,7 +395,7 @@ class _Watcher:
                 if self._look(connections):
                     since = time.monotonic()
                 elif self._stage.plan.nodes > 1 and time.monotonic() - since > _ASKED_AGAIN:
-                    # A node that has been parted from the others tells for ever what was.
+                    # A partitioned node returns old offsets forever.
                     connections.close()
                     connections, since = self._stage.connect(), time.monotonic()
         finally:
@@ -408,12 +408,12 @@ class _Watcher:
         if known is None:
             return False
         found = positions(known)
-        # A node that has just become coordinator, or is none any more and does not know it, may
-        # tell what was. What is committed then is what the logs say (`lockstep`).
+        # A node that has just become coordinator, or does not know yet that it no longer is, may
+        # return old offsets. With several nodes, `lockstep` judges by the logs instead.
         if self._stage.plan.nodes == 1:
             self._compare(found)
             self._look_for_copy(known)
-        # Offsets that were deleted and put back are no progress.
+        # Offsets that were deleted and restored are no progress.
         total = max(before, sum(found.values()))
         self._readings.append(_Reading(asked, time.monotonic(), total))
         return total > before
@@ -434,14 +434,14 @@ class _Watcher:
         if staged is None or self._may_go_back or self.violations:
             return
         for name in staged.missing_copies(known):
-            # The next batch may have been staged meanwhile.
+            # The next batch may have been staged in the meantime.
             again = self._stage.group_offsets()
             if again is not None and name in staged.missing_copies(again):
                 self.violations.append(Violation(Rule.COPY_KEPT, f"{name} has no files"))
 
     @contextmanager
     def offsets_may_go_back(self) -> Iterator[None]:
-        """For blocks in which the harness itself deletes and restores offsets or the checkpoint."""
+        """Allows lower offsets while the harness deletes and restores offsets or the checkpoint."""
         self._may_go_back = True
         try:
             yield
@@ -468,7 +468,7 @@ class _Watcher:
             self._fed = False
 
     def next_commit(self, after: float) -> float | None:
-        """When offsets were first seen to advance after a time; None if they have not yet.
+        """The time at which offsets were first seen to advance after a time, or None.
 
         Offsets that were committed before, but seen only afterwards, do not count.
         """

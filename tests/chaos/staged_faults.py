@@ -1,4 +1,4 @@
-"""Faults for staged queries only, or that affect them differently from direct queries."""
+"""Faults that only staged queries have, or that affect them differently from direct queries."""
 
 import shutil
 import time
@@ -126,7 +126,7 @@ def copy_removed(stage: Stage, _fault: Fault) -> None:
     aside = stage.directory / file.name
     with stage.watcher.offsets_may_go_back():
         file.rename(aside)
-        # Rows of the files that are there may be written, and the batch not be finished.
+        # Rows of the remaining files may be written, but the batch must not be finished.
         _refused(stage, "files of it were removed or changed", Rule.COPY_WHOLE)
         aside.rename(file)
     stage.start()

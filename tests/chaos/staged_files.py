@@ -27,10 +27,10 @@ class StagedFiles:
         batch = self.last_batch()
         try:
             lines = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()
-            # A version, the batch's own settings, and the ends of each source.
+            # A version, the batch's own settings, and the end offsets of each source.
             ends = [json.loads(line) for line in lines[2:]]
         except (OSError, ValueError):
-            # No batch yet, or one that is being written.
+            # There is no batch yet, or its entry is still being written.
             return self._processed
         found = sum(sum(offsets.values()) for source in ends for offsets in source.values())
         self._processed = max(self._processed, found)
@@ -56,7 +56,7 @@ class StagedFiles:
     def _files(self, copy: str) -> list[Path]:
         try:
             return sorted((self._copies / copy).glob("part-*"))
-        except FileNotFoundError:  # deleted between two looks of glob
+        except FileNotFoundError:  # deleted while glob runs
             return []
 
     def _log(self, name: str) -> list[Path]:

@@ -26,9 +26,9 @@ _RULES = {
     Difference.VALUE: Rule.AS_COMPUTED,
     Difference.OPEN: Rule.NOTHING_LEFT_OPEN,
 }
-# Before the query has come to its end, input may not be processed, and a transaction be open.
+# Before the query's end, input may be unprocessed, and a transaction may be open.
 _ONLY_AT_THE_END = {Difference.MISSING, Difference.OPEN}
-# Spark's, where a query's state is not what its batches have left.
+# Spark's errors if a query's state does not match its batches.
 _NO_STATE = ("CANNOT_LOAD_STATE_STORE", "FAILED_TO_READ_DELTA_FILE")
 
 
@@ -36,14 +36,14 @@ def judge(stage: Stage, *, drained: bool) -> tuple[list[Violation], dict[str, in
     assert stage.staged is not None
     load, counts = stage.load, {"records_in": stage.source.produced}
     _check_staged(stage.directory)
-    # The query's own sorting decides where a batch has dead letters: their order is not judged.
+    # The query's own sorting decides the dead letters' order in a batch, so it is not judged.
     rows = {topic: consume(stage.servers, topic) for topic in stage.targets}
     counts["records_out"] = sum(map(len, rows.values()))
     counts["batches"] = stage.staged.last_batch() + 1
     found = [*not_of_one_copy(rows), *out_of_order(rows, by_key=load.by_key)]
     found += _state_not_found(stage.directory)
     if drained or not load.by_key:
-        # A later value of a key says nothing of what is still to come.
+        # With by_key, values before the end may still be replaced.
         comparison = _compared(stage)
         counts |= {kind.value: comparison.count(kind) for kind in Difference}
         found += differences(comparison, drained=drained)
@@ -79,7 +79,7 @@ def _compared(stage: Stage) -> Comparison:
 
 
 def differences(comparison: Comparison, *, drained: bool) -> list[Violation]:
-    """The rules whose violation a comparison has found."""
+    """The violations that a comparison has found."""
     return [
         Violation(_RULES[kind], f"{found.count:,} {kind.value}, such as {found.examples[:1]}")
         for kind, found in comparison.anomalies.items()
@@ -109,7 +109,7 @@ def out_of_order(rows: Mapping[str, Iterable[Message]], *, by_key: bool) -> list
         for message in messages:
             value, key = message.value() or b"", message.key() or b""
             if not by_key and value[:1] == b"{":
-                # Windows of a key are closed together, in no order.
+                # Windows of a key are closed together, in any order.
                 continue
             place = (topic, message.partition(), bytes(key))
             number = json.loads(value)["count"] if by_key else int(value[:12])

@@ -16,12 +16,12 @@ from chaos.loads import Load, Record, enlarged, fault, refuse, spoiled, with_fau
 from spark_eos import guarded
 
 ATTEMPT = "attempt"
-# A second of event time for each record, long enough ago.
+# The event time of record 0; each record is one second later. Far enough in the past.
 _EPOCH = 1_700_000_000
 _CLOSING = 9_999_999_999
 _WINDOW = 100
 _KEYS_OF_A_WINDOW = 10
-# Partitions are apart by at most what is produced ahead of the query, a third of this.
+# Partitions differ by at most the records produced ahead of the query, a third of this.
 _LATENESS = 90_000
 
 
@@ -45,7 +45,7 @@ def _spoiled_record(chosen: random.Random, number: int, partitions: int) -> Reco
 def _spoiled(frame: DataFrame, targets: list[str]) -> DataFrame:
     rows = guarded(frame, refuse, "key binary, value binary", kind="arrow", errors="column")
     error = F.coalesce("error.message", F.when(fault() == "error", F.lit("judged so")))
-    # With the source column, dead letters of rows that the function refuses have their records.
+    # With the source column, dead letters of refused rows contain their records.
     return with_faults(rows, targets, error).repartition(3, "key")
 
 
@@ -60,7 +60,7 @@ def expected_rows(
 
 
 def _in_another_order(frame: DataFrame, batch_id: int) -> DataFrame:
-    """Each attempt has other partitions and another order of keys, but the same order in a key."""
+    """Each attempt has other partitions and another order of keys, but each key's order stays."""
     attempt = uuid.uuid4().hex[:8]
     moved = frame.repartition(2 + zlib.crc32(attempt.encode()) % 3, "key")
     ordered = moved.sortWithinPartitions(F.xxhash64("key", F.lit(attempt)), "key", "value")

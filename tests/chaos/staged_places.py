@@ -8,8 +8,8 @@ there.
 import time
 from pathlib import Path
 
-# In the middle of the job that stages; the copy is complete and no commit names it; a commit names
-# it; older copies are removed; its rows are written; the batch's end is committed.
+# In the middle of the staging job; the copy is complete, but no commit names it; a commit names it;
+# older copies are removed; its rows are written; the batch's end is committed.
 STAGING, BEFORE_STAGED_COMMIT, BEFORE_SWEEP, BEFORE_RELAY, BEFORE_END, BEFORE_COMMIT = PLACES = (
     "staging",
     "before-staged-commit",
@@ -23,7 +23,7 @@ _WAITING = 30.0
 
 
 def ask(control: Path, place: str) -> None:
-    """Stops the next process that comes to a place."""
+    """Stops the next process that reaches a place."""
     _reached(control, place).unlink(missing_ok=True)
     _asked(control, place).touch()
 

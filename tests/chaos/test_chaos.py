@@ -61,7 +61,7 @@ def test_offsets_are_restored_if_none_lies_below_what_was_known() -> None:
     one, other = TopicPartition("in", 0), TopicPartition("in", 1)
     known = {one: CommittedOffset(5, ""), other: CommittedOffset(7, "")}
     assert are_restored({one: 5, other: 9}, known)
-    assert are_restored({one: 5}, known)  # a member's offsets come in a request of their own
+    assert are_restored({one: 5}, known)  # a member's offsets have their own request
     assert not are_restored({one: 5, other: 6}, known)
 
 
@@ -158,7 +158,7 @@ def test_every_mutation_must_be_detected() -> None:
 @pytest.mark.parametrize("name", FOUND_BY_TESTS)
 def test_mutations_that_no_trial_detects_fail_a_test(name: str, tmp_path: Path) -> None:
     project = mutated(name, tmp_path)
-    # Not python -m pytest, which would take the package of the current directory.
+    # Not python -m pytest, which would import the package in the current directory.
     pytest_itself = str(Path(sys.executable).with_name("pytest"))
     options = ("-p", "no:randomly", "-p", "no:cacheprovider", "--color", "no")
     ran = subprocess.run(
@@ -218,9 +218,9 @@ def test_mutations_that_no_trial_detects_fail_a_test(name: str, tmp_path: Path) 
 def test_nothing_is_lost_or_doubled_under_faults(
     front: str, steps: int, kinds: list[str], nodes: int, tmp_path: Path
 ) -> None:
-    """A few faults, few of which need a new JVM; ``make chaos`` includes all of them."""
+    """A few faults, few of which need a new JVM; ``make chaos`` includes all faults."""
     load = "shuffled" if front == "staged" else "enrich"
-    # Without broker-kill, which meets KAFKA-20734 now and then.
+    # Without broker-kill, which sometimes hits KAFKA-20734.
     arguments = [part for kind in kinds for part in ("--kind", kind)]
     run = subprocess.run(
         [sys.executable, "-m", "chaos", "--seed", "11", "--seeds", "1", "--steps", str(steps),

@@ -12,12 +12,12 @@ from spark_eos._kafka.topic_partition import TopicPartition as OwnPartition
 from spark_eos.testing import EmbeddedKafka
 from support import groups
 
-# Each stops a broker of its own, to read what it has written.
+# Each test stops its own broker, to read what the broker has written.
 pytestmark = pytest.mark.slow
 
 
 class Query:
-    """Transactions of a query, as its tasks write them."""
+    """Transactions like those of a query's tasks."""
 
     def __init__(self, broker: EmbeddedKafka) -> None:
         self.broker = broker
@@ -48,7 +48,7 @@ class Query:
         self._producer.abort_transaction(60)
 
     def logged(self) -> Logged:
-        # Stopped, its logs are whole.
+        # The logs of a stopped broker are complete.
         self.broker.stop()
         return read_logs(
             self.broker.nodes[0]._data(),

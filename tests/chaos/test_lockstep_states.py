@@ -33,7 +33,7 @@ def test_transactions_without_an_end(names: str, records: int, problems: list[li
     for transaction in transactions:
         transaction.partitions = frozenset(parts)
         logged = Logged()
-        # Whether a committed transaction has offsets is another question.
+        # A missing offset of a committed transaction is not the subject here.
         if not transaction.commit:
             _compare(transaction, parts, logged, drained=True)
         found.append([problem.partition(": ")[2] for problem in logged.problems])

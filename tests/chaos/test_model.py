@@ -26,7 +26,7 @@ def test_no_order_of_steps_loses_or_doubles_a_record(bounds: Bounds, states: int
     assert found.states > states
 
 
-# The others take a second each, too.
+# The others also take a second each.
 _AT_ONCE = (Breakage.NOT_FLUSHED, Breakage.READ_BEFORE_FENCING, Breakage.END_FIRST)
 
 
@@ -40,8 +40,8 @@ def test_each_rule_of_the_order_is_needed(breakage: Breakage) -> None:
 
 
 def test_breakages_of_the_order_are_in_the_model() -> None:
-    # The others are about staged files, dead letters and more partitions than one, or, as the
-    # member id that is used again, the same rule once more.
+    # The other mutations concern staged files, dead letters or several partitions, or, like the
+    # reused member id, break the same rule again.
     elsewhere = {
         "rejoin-with-the-same-member-id",
         "v6-sent-before-flush",

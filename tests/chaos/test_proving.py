@@ -58,7 +58,7 @@ def test_faults_that_do_harm_by_themselves_prove_nothing() -> None:
     found = prove(names, 1, run)
     assert [proof.found for proof in found] == [_DOUBLED, _DOUBLED, None]
     assert found[2].why_not.startswith("void, for without the breakage: invariant violated")
-    # The same seed and faults; one control for breakages that have them in common.
+    # The same seed and faults; breakages that share them have one control.
     assert [name for _plan, name in ran] == [None, *names[:2], None]
     assert ran[0][0] == ran[1][0] == ran[2][0]
 
@@ -74,7 +74,7 @@ def test_each_record_or_transaction_anomaly_violates_a_rule() -> None:
         )
         drained = violations(found, drained=True)
         assert bool(drained) == (kind is not FindingKind.UNPROCESSED), kind
-        # A query that was killed may be in a transaction.
+        # A killed query may have been in a transaction.
         under_way = violations(found, drained=False)
         assert bool(under_way) == (bool(drained) and kind is not FindingKind.OPEN), kind
         assert all(v.rule.category is Category.INVARIANT for v in drained)

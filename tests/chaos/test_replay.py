@@ -74,14 +74,14 @@ def test_each_step_of_a_run_is_one_of_the_model() -> None:
     found = _Altered().replayed()
     assert found.problems == []
     assert found.partitions == 3
-    # Fewer would mean that requests are passed over.
+    # Fewer would mean that requests are ignored.
     assert found.steps == 137
 
 
 def test_a_growing_transaction_may_be_answered_not_coordinator() -> None:
     seen = _Altered()
     added = [one for one in seen.requests("AddPartitionsToTxn") if one["producer"] == [2, 0]]
-    # The second transaction's, after its first one: that it has begun is known by then.
+    # The second transaction's request after its first, when the transaction is known to have begun.
     for request in added[2:]:
         seen.answer(request)["code"] = 16
     assert len(added) == 5
@@ -182,7 +182,7 @@ def test_a_step_that_the_model_does_not_allow_is_named(
 
 
 def test_what_is_open_may_be_known_to_a_node_that_is_away() -> None:
-    """It holds no offsets, and its member is fenced."""
+    """The transaction has no offsets, and its member is fenced."""
     seen = _Altered()
     _left_open(seen)
     assert seen.replayed(several_nodes=True).problems == []

@@ -42,8 +42,8 @@ def test_outputs_are_what_their_records_lead_to() -> None:
     assert _is_broken(_BROKEN)
     assert not _is_broken(_GOOD)
     assert _wrong([_output(_GOOD), _output(_GOOD + 1)], [_Message(_BROKEN)]) == []
-    # Of another record, a null for a value, without a value, of a broken record; and a dead letter
-    # too many.
+    # Another record's output, null instead of a value, no value, a broken record's output; and a
+    # surplus dead letter.
     for output in (
         _output(_GOOD, number=_GOOD + 1),
         _output(_GOOD + 2, tag=None),

@@ -71,7 +71,7 @@ def test_rows_of_a_key_that_are_not_in_order(row: Any, *, by_key: bool) -> None:
     good = [row(b"a", 2), row(b"b", 1), row(b"a", 3)]
     assert out_of_order(_messages(*good), by_key=by_key) == []
     assert _rules(out_of_order(_messages(*good, row(b"b", 0)), by_key=by_key)) == [Rule.IN_ORDER]
-    # Windows of one key say nothing of each other.
+    # Windows of one key are independent.
     assert out_of_order(_messages(_counted(b"a", 2), _counted(b"a", 1)), by_key=False) == []
 
 
@@ -80,7 +80,7 @@ def test_each_difference_violates_a_rule(kind: Difference) -> None:
     found = Comparison(rows_expected=1, records_out=1, by_key=False, found={kind: Finding(1)})
     (violation,) = differences(found, drained=True)
     assert violation.rule.category is Category.INVARIANT
-    # What is missing may be still to come.
+    # Missing rows may still come.
     before = bool(differences(found, drained=False))
     assert before == (kind not in {Difference.MISSING, Difference.OPEN})
 
@@ -103,7 +103,7 @@ def test_how_far_a_checkpoint_is(tmp_path: Path) -> None:
     assert (files.last_batch(), files.records_processed()) == (-1, 0)
     files = _checkpoint(tmp_path / "some", 3)
     assert (files.last_batch(), files.records_processed()) == (2, 32)
-    # Another one is put in its place, and back again.
+    # A record is replaced by another, and then restored.
     (tmp_path / "some").rename(tmp_path / "aside")
     assert files.records_processed() == 32
 

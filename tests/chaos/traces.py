@@ -81,9 +81,10 @@ def resolved(
     pairs: Mapping[TopicPartition, TopicPartition],
     batches: Mapping[Any, Ranges],
 ) -> list[Event]:
-    """The events by source partition, and with the source offsets of written records.
+    """The events by source partition, with the source offsets of written records.
 
-    ``names``: topic names by id. ``pairs``: the source partitions that other partitions represent.
+    ``names`` are topic names by id. ``pairs`` maps partitions to the source partitions that they
+    represent.
     """
 
     def partition_of(topic: str, number: int) -> TopicPartition:
@@ -116,7 +117,7 @@ class Transaction:
 
     id: str
     producer: tuple[int, int]
-    after: str | None  # why its producer must not have been used once more, or None
+    after: str | None  # why its producer must not be reused, or None
     rows: Ranges = field(default_factory=dict)
     offsets: dict[TopicPartition, tuple[str, int]] = field(default_factory=dict)
     sent: set[str] = field(default_factory=set)  # kinds of requests
@@ -157,7 +158,7 @@ def transactions(events: list[Event]) -> dict[int, Transaction]:
 def _transaction_of(event: Event, current: dict[tuple[int, int], Transaction]) -> Transaction:
     producer = event["producer"][0], event["producer"][1]
     one, kind = current.get(producer), event["kind"]
-    # librdkafka's first request of one.
+    # AddPartitionsToTxn is librdkafka's first request of a transaction.
     if one is None or (kind == "AddPartitionsToTxn" and "EndTxn" in one.sent):
         after = None
         if one is not None and not one.clean:
@@ -185,7 +186,7 @@ def load(file: Path) -> list[Event]:
         return [json.loads(line) for line in opened]
 
 
-# Topics are called by their ids where a request does.
+# Topics are named by their ids where a request does so.
 
 
 def _partitions(topics: Any, value: Callable[[Any], Any]) -> Iterator[tuple[str, int, Any]]:
@@ -208,7 +209,7 @@ def _code(answer: Any) -> Event:
 
 def _heartbeat(message: Any) -> Event | None:
     if message.member_epoch > 0:
-        return None  # It changes nothing.
+        return None  # A regular heartbeat changes nothing.
     return {
         "kind": "ConsumerGroupHeartbeat",
         "member": message.member_id,
@@ -220,7 +221,7 @@ def _heartbeat(message: Any) -> Event | None:
 def _fetch(message: Any) -> Event | None:
     group = message.groups[0]
     if group.member_id is None:
-        return None  # Nothing is decided by it.
+        return None  # A fetch without a member decides nothing.
     return {"kind": "OffsetFetch", "member": group.member_id}
 
 
@@ -273,7 +274,7 @@ def _produced(answer: Any) -> Event:
     found = [(t.name, p.index, p) for t in answer.responses for p in t.partition_responses]
     return {
         "code": max((p.error_code for _, _, p in found), default=0),
-        # A leader that has lost a batch tells where it was, and another one may be there by now.
+        # A leader that has lost a batch returns its old offset, where another batch may be by now.
         "batches": [(topic, index, p.base_offset) for topic, index, p in found if not p.error_code],
     }
 

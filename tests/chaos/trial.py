@@ -24,7 +24,7 @@ from spark_eos.verify import Kind as FindingKind
 from spark_eos.verify import Verdict, verify
 from support.flow import consume
 
-# Seconds from a fault to the next committed transaction that are called a recovery.
+# Maximum seconds from a fault to the next committed transaction.
 BAR = 5.0
 _PATIENCE = 300.0
 _DRAIN_PATIENCE = 480.0
@@ -40,14 +40,14 @@ Log = Callable[[str], None]
 class Recovery:
     """The time from a step's faults to the next committed transaction."""
 
-    kinds: str  # of the faults, joined by "+" where there were two
-    # Since the faults were over: since the kill, the cut, or the end of what lasts. The start of a
-    # new driver, and of its Spark, is in it.
+    kinds: str  # kinds of the faults, joined by "+" if there were two
+    # Since the end of the faults: the kill, the cut, or the end of a lasting fault. Includes the
+    # start of a new driver and its Spark.
     seconds: float
-    since_begin: float  # since the first of them began
+    since_begin: float  # since the beginning of the first fault
     restarted: bool  # whether a driver had to be started again
-    # Of a new driver, seconds from the end of the faults until its query had started: a JVM, a
-    # session and the checks of a start.
+    # For a new driver, seconds from the end of the faults until its query had started, with a JVM,
+    # a session and the checks of a start.
     started: float | None = None
 
     @property
@@ -62,17 +62,18 @@ class Outcome:
     load: str
     front: str  # how the query writes
     faults: dict[str, int] = field(default_factory=dict)  # number of faults by kind
-    recoveries: list[Recovery] = field(default_factory=list)  # of each step
-    records: int = 0  # input records
-    transactions: int = 0  # as far as batches were reported
-    starts: int = 0  # of the query's processes
+    recoveries: list[Recovery] = field(default_factory=list)  # one for each step
+    records: int = 0  # number of input records
+    transactions: int = 0  # number in reported batches
+    starts: int = 0  # number of starts of the query's process
     violations: list[Violation] = field(default_factory=list)  # of the rules of `chaos.invariants`
-    # What the query did not get done in time, or None; it violates no rule.
+    # What the query failed to finish in time, or None; this violates no rule.
     stuck: str | None = None
-    harness: str | None = None  # how the harness itself failed, or None; then nothing is known
-    # The verifier's counts; for a staged query those of the comparison.
+    # How the harness itself failed, or None; a failure makes the result void.
+    harness: str | None = None
+    # The verifier's counts; for a staged query, the comparison's.
     findings: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0  # how long it took
+    seconds: float = 0.0  # duration
 
     @property
     def problem(self) -> str | None:
@@ -95,7 +96,7 @@ def run_trial(
     try:
         with Stage(plan, directory, project, transaction_timeout_ms) as stage:
             _play(stage, outcome, log)
-    except Exception:  # noqa: BLE001 - a seed that breaks the harness must be told like others
+    except Exception:  # noqa: BLE001 - a seed that breaks the harness is also reported
         outcome.harness = outcome.harness or traceback.format_exc()
     outcome.seconds = time.monotonic() - began
     return outcome
@@ -182,7 +183,7 @@ def _await_end(stage: Stage) -> None:
 
 
 def _recovered(stage: Stage, since: float, starts: int) -> float:
-    """When offsets moved again, with a running query that may continue to move them."""
+    """The time at which offsets moved again, with a query that is still running."""
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         time.sleep(0.02)
@@ -200,7 +201,7 @@ def _drain(stage: Stage) -> None:
     stage.watcher.stop_feeding()
     _to_the_end(stage)
     if stage.load.closing is not None:
-        # Only now: what is read together with these counts as late.
+        # Only now: records read together with these would be late.
         stage.source.close(stage.partitions)
         _to_the_end(stage)
 
@@ -218,7 +219,7 @@ def _to_the_end(stage: Stage) -> None:
 
 
 def _rows_not_named(directory: Path) -> list[Violation]:
-    """Queries that ended because of a record and did not name its row."""
+    """Queries that ended because of a record without naming its row."""
     logs = {log: log.read_text(errors="replace") for log in directory.glob("query-*.log")}
     return [
         Violation(Rule.ROW_NAMED, f"see {log.name}")
@@ -272,7 +273,7 @@ def _differing_logs(
     events = resolved(stage.trace.events, stage.topic_names(), pairs, logged.batches)
     save(events, stage.directory / "trace.gz")
     if Kind.OFFSETS_DELETED in {fault.kind for fault in stage.plan.faults}:
-        return violated  # The harness puts them back, past the proxy.
+        return violated  # The harness restores offsets directly, past the proxy.
     replayed = replay(events, stage.transaction_timeout_ms, several_nodes=stage.plan.nodes > 1)
     counts["steps_replayed"] = replayed.steps
     return violated + [Violation(Rule.ALLOWED, problem) for problem in replayed.problems[:1]]
