@@ -28,27 +28,28 @@ _console = Console(stderr=True, highlight=False)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--seed", type=int, help="First seed; by default a random one, which is printed.")
-@click.option("--seeds", type=click.IntRange(1), help="Number of seeds, each one more.")
-@click.option("--minutes", type=float, default=15, show_default=True, help="Unless --seeds: begin "
-              "no further seed after so many minutes.")  # fmt: skip
-@click.option("--steps", type=click.IntRange(1), default=15, show_default=True, help="Of a seed.")
+@click.option("--seeds", type=click.IntRange(1), help="Number of trials, with consecutive seeds.")
+@click.option("--minutes", type=float, default=15, show_default=True, help="Without --seeds: "
+              "begin no further trial after this many minutes.")  # fmt: skip
+@click.option("--steps", type=click.IntRange(1), default=15, show_default=True, help="In each trial.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice([k.value for k in Kind]),
               help="Only faults of this kind; may be repeated.")  # fmt: skip
 @click.option("--at", "moments", multiple=True, type=click.Choice([m.value for m in Moment]),
               help="Only faults at this moment; may be repeated.")  # fmt: skip
 @click.option("--load", "loads", multiple=True, type=click.Choice(list(EVERY_LOAD)),
-              help="Only it.")  # fmt: skip
-@click.option("--front", "fronts", multiple=True, type=click.Choice(FRONTS), help="Only it.")
-@click.option("--cluster/--local", default=None, help="Executors in processes of their own, or "
-              "not; by default the seed decides.")  # fmt: skip
-@click.option("--yarn", is_flag=True, help="Executors of their own are in a YARN's containers.")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Of Kafka; "
-              "with several, each step has a fault of one of them.")  # fmt: skip
-@click.option("--mutations", is_flag=True, help="Break spark-eos in each of the known ways, and "
-              "fail unless each is found out by a violated rule, and its faults are harmless "
-              "without it.")  # fmt: skip
+              help="Only this workload; may be repeated.")  # fmt: skip
+@click.option("--front", "fronts", multiple=True, type=click.Choice(FRONTS),
+              help="Only this kind of query; may be repeated.")  # fmt: skip
+@click.option("--cluster/--local", default=None, help="Run executors in separate "
+              "processes, or not; by default, the seed decides.")  # fmt: skip
+@click.option("--yarn", is_flag=True, help="Run separate executors in YARN containers.")
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Number of "
+              "Kafka nodes; with several, each step has a fault of one of them.")  # fmt: skip
+@click.option("--mutations", is_flag=True, help="Break spark-eos in each of the known ways. "
+              "Fail unless each breakage violates a rule, and the same faults are harmless without "
+              "the breakage.")  # fmt: skip
 @click.option("--mutation", "chosen", multiple=True, type=click.Choice(list(MUTATIONS)),
-              help="Only this one; may be repeated.")  # fmt: skip
+              help="Only this breakage; may be repeated.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep data and logs of trials that went well too.")
 @click.option(
     "--json",
