@@ -31,7 +31,9 @@ _console = Console(stderr=True, highlight=False)
 @click.option("--seeds", type=click.IntRange(1), help="Number of trials, with consecutive seeds.")
 @click.option("--minutes", type=float, default=15, show_default=True, help="Without --seeds: "
               "begin no further trial after this many minutes.")  # fmt: skip
-@click.option("--steps", type=click.IntRange(1), default=15, show_default=True, help="In each trial.")
+@click.option(
+    "--steps", type=click.IntRange(1), default=15, show_default=True, help="Steps of each trial."
+)
 @click.option("--kind", "kinds", multiple=True, type=click.Choice([k.value for k in Kind]),
               help="Only faults of this kind; may be repeated.")  # fmt: skip
 @click.option("--at", "moments", multiple=True, type=click.Choice([m.value for m in Moment]),
