@@ -96,7 +96,7 @@ class BatchListener(StreamingQueryListener):
 
     Args:
         on_progress: Called with each `BatchProgress`, on one of Spark's threads. Spark logs
-        exceptions that the function raises.
+            exceptions that the function raises.
         on_idle: Called in the same way with the ``group_id`` of a query for which Spark reports
             that there is nothing to read: about every ten seconds
             (``spark.sql.streaming.noDataProgressEventInterval``).

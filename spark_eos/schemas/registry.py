@@ -124,7 +124,7 @@ class SchemaRegistry:
         Raises:
             SchemaError: There is no such subject or version, or Spark has no type for a field.
             RegistryError: The registry can't be reached, or refuses the request. Tasks raise it
-            too; a record is never the cause.
+                too; a record is never the cause.
             CheckpointError: The ``pinned`` version can't be read, or is from another registry.
             ConfigurationError: An argument can't be used.
 

@@ -132,7 +132,7 @@ class Finding(Generic[_Example]):
             concern partitions or transactions, the number of those.
         examples: Some cases, lowest positions first.
         parts: The count by cause, where known. For lost writes, the cause is the fate of the
-        attempts to write them (``aborted``, ``open``, ``none``).
+            attempts to write them (``aborted``, ``open``, ``none``).
 
     Examples:
         >>> Finding(3, parts={"aborted": 2, "none": 1}).count
