@@ -296,10 +296,12 @@ def _check_attempts(
     """Raise an error if the batch has no attempts left."""
     outcome = outcomes[-1]
     unwritten = outcome.unwritten
-    # Don't count attempts that only redistribute the allowed dead letters, or a first attempt in
-    # which tasks may have deferred dead letters: neither kind can repeat forever.
+    # Don't count attempts that only redistribute the allowed dead letters, a first attempt in which
+    # tasks may have deferred dead letters, or attempts whose transactions had grown too large: no
+    # kind can repeat forever.
     counted = sum(
-        not (attempt.over_limit and (attempt.moved or attempt is outcomes[0]))
+        not attempt.outgrown
+        and not (attempt.over_limit and (attempt.moved or attempt is outcomes[0]))
         for attempt in outcomes
     )
     if counted >= planned.settings.limits.max_attempts:
@@ -362,8 +364,8 @@ class _TransactionSizes:
     def shrink(self, settings: WriterSettings, outcome: JobOutcome) -> None:
         """Make transactions smaller, down to a single row."""
         size, most = self._size, settings.transactions
-        if size.divisor > size.least and outcome.counters.transactions:
-            # Some transactions succeeded before others had grown too large.
+        if outcome.outgrown:
+            # Transactions of this size succeeded.
             self._size = TransactionSize(size.divisor, least=size.divisor)
         else:
             # Brokers may have been unavailable: if transactions succeed again, they may grow.

@@ -207,7 +207,7 @@ class _TaskWriter:
 
     def _slices(self, rows: SourceRows) -> Iterator[SourceRows]:
         transactions = self._transactions
-        return rows.slices(lambda: transactions.room, transactions.limits.max_bytes)
+        return rows.slices(lambda: transactions.room, lambda: transactions.limits.max_bytes)
 
     def _write_part(self, part: SourceRows) -> None:
         transactions = self._transactions
@@ -301,7 +301,10 @@ class _TaskWriter:
 
     def _fail(self, error: Exception, where: str) -> None:
         if isinstance(error, TransactionError):
-            unwritten = task_report.TOO_SLOW if error.too_slow else task_report.REJECTED
+            unwritten = task_report.REJECTED
+            if error.too_slow:
+                grown = self._transactions.grown
+                unwritten = task_report.OUTGROWN if grown else task_report.TOO_SLOW
             self._stop(unwritten if error.again else task_report.FAILED, str(error))
             return
         logger.error("%s", where, exc_info=error)

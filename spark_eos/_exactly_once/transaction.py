@@ -103,6 +103,11 @@ class TransactionWriter:
         )
 
     @property
+    def grown(self) -> bool:
+        """True if transactions are larger than the task's first one."""
+        return self._size.divisor < self._settings.size.divisor
+
+    @property
     def room(self) -> int:
         """The number of rows that still fit in the open transaction, or else in the next one."""
         taken = self._rows if self.open and not self.full else 0

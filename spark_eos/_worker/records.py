@@ -126,14 +126,17 @@ class SourceRows:
         )
 
     def slices(
-        self, room: Callable[[], int] = lambda: _SLICE_ROWS, max_bytes: int = _SLICE_BYTES
+        self,
+        room: Callable[[], int] = lambda: _SLICE_ROWS,
+        max_bytes: Callable[[], int] = lambda: _SLICE_BYTES,
     ) -> Iterator["SourceRows"]:
         """Yield slices of at most ``room()`` rows, cut between records where possible."""
         total = self.rows.num_rows
         row_bytes = max(1, self.rows.nbytes // max(1, total))
-        most = min(_SLICE_ROWS, min(_SLICE_BYTES, max_bytes) // row_bytes)
         start = 0
         while start < total:
+            # The limits grow while rows are written.
+            most = min(_SLICE_ROWS, min(_SLICE_BYTES, max_bytes()) // row_bytes)
             end = min(start + max(1, min(most, room())), total)
             if end < total and self.offsets[end] == self.offsets[end - 1]:
                 first = pc.sum(pc.less(self.offsets, self.offsets[end])).as_py()

@@ -18,6 +18,8 @@ WRITTEN: Final = "written"
 REJECTED: Final = "rejected"
 # A later attempt may write the partition in smaller transactions.
 TOO_SLOW: Final = "too slow"
+# The same, but the task's transactions had grown: they may succeed in the size that it began with.
+OUTGROWN: Final = "outgrown"
 # More dead letters than this attempt allows, or deferred: see `PartitionPlan.defer_dead_letters`.
 OVER_LIMIT: Final = "over limit"
 # The task stopped earlier, at a partition that is over the limit.
@@ -132,7 +134,13 @@ class JobOutcome:
     @property
     def too_slow(self) -> bool:
         """True if a transaction took too long, so that smaller ones may succeed."""
-        return any(outcome.status == TOO_SLOW for outcome in self.partitions.values())
+        return any(o.status in {TOO_SLOW, OUTGROWN} for o in self.partitions.values())
+
+    @property
+    def outgrown(self) -> bool:
+        """True if transactions took too long only where they had grown."""
+        statuses = {outcome.status for outcome in self.partitions.values()}
+        return OUTGROWN in statuses and TOO_SLOW not in statuses
 
     @property
     def over_limit(self) -> bool:

@@ -1,18 +1,20 @@
 """The size of transactions after some took too long."""
 
+import pytest
+
 from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once.batch import _TransactionSizes
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.task_report import (
+    OUTGROWN,
     TOO_SLOW,
     WRITTEN,
-    Counters,
     JobOutcome,
     PartitionOutcome,
 )
 from spark_eos._worker.transaction_size import FULL, TransactionSize
 from spark_eos._worker.writer_settings import WriterSettings
-from spark_eos.options import Transactions
+from spark_eos.options import Limits, Transactions
 
 _MOST = Transactions(max_ms=50)
 
@@ -22,9 +24,10 @@ def _settings(transactions: Transactions = _MOST) -> WriterSettings:
     return WriterSettings(client=client, group_id="g", topic="t", transactions=transactions)
 
 
-def _outcome(status: str, *, committed: int = 0) -> JobOutcome:
-    partitions = {TopicPartition("in", 0): PartitionOutcome(status)}
-    return JobOutcome(partitions, counters=Counters(transactions=committed))
+def _outcome(*statuses: str) -> JobOutcome:
+    return JobOutcome(
+        {TopicPartition("in", i): PartitionOutcome(status) for i, status in enumerate(statuses)}
+    )
 
 
 def _limits(size: TransactionSize) -> tuple[int, int, int]:
@@ -73,14 +76,14 @@ def test_after_an_outage_a_tasks_transactions_grow_at_once() -> None:
 
 def test_transactions_that_have_grown_too_large_do_not_grow_again() -> None:
     sizes, settings = _TransactionSizes(), _settings()
-    sizes.shrink(settings, _outcome(TOO_SLOW, committed=3))
+    sizes.shrink(settings, _outcome(TOO_SLOW))
     assert sizes.of(settings).size == TransactionSize(64, least=1)
-    # Those of this size were committed, and then larger ones were not.
-    sizes.shrink(settings, _outcome(TOO_SLOW, committed=3))
+    # Transactions of this size were committed, and then larger ones were too slow.
+    sizes.shrink(settings, _outcome(OUTGROWN, WRITTEN))
     assert sizes.of(settings).size == TransactionSize(64, least=64)
     assert sizes.of(settings).size.after(0.0, _MOST) == TransactionSize(64, least=64)
-    # Even those are too large now.
-    sizes.shrink(settings, _outcome(TOO_SLOW, committed=3))
+    # Even this size is too large now, for one task at least.
+    sizes.shrink(settings, _outcome(OUTGROWN, TOO_SLOW))
     assert sizes.of(settings).size == TransactionSize(4096, least=64)
     # From batch to batch they grow, one step at a time.
     sizes.after([_outcome(WRITTEN)])
@@ -89,3 +92,20 @@ def test_transactions_that_have_grown_too_large_do_not_grow_again() -> None:
     assert sizes.of(settings).size == TransactionSize(64, least=64)
     sizes.after([_outcome(WRITTEN)])
     assert sizes.of(settings).size == TransactionSize(16, least=16)
+
+
+@pytest.mark.parametrize("most", [1, 3, 10, 20, 50, 500, 2_000, 30_000])
+def test_a_limit_that_nothing_reports_costs_no_attempt_that_counts(most: int) -> None:
+    # Requests of more rows are never answered, as behind a broken middlebox.
+    sizes, settings, counted = _TransactionSizes(), _settings(), 0
+    for _ in range(20):
+        first = size = sizes.of(settings).size
+        while _limits(size)[0] <= most and size.grown() != size:
+            size = size.grown()
+        if _limits(size)[0] <= most:
+            break
+        outcome = _outcome(TOO_SLOW if size == first else OUTGROWN)
+        counted += not outcome.outgrown
+        sizes.shrink(settings, outcome)
+    # The last attempt, which wrote the rest, is not in this number.
+    assert counted < Limits().max_attempts
