@@ -260,13 +260,14 @@ class StagedJobs(BatchJobs):
         batch_plan: BatchPlan,
         only: Partitions | None,
     ) -> JobOutcome:
-        rows = self._files.rows
+        rows, files = self._files.rows, len(planned.range.ends) - 1
         if only is None:
-            files, cores = len(planned.range.ends) - 1, self._runtime.cores()
-            rows = rows.coalesce(task_count(self._files.number_of_rows, files, cores, wait_ms=0.0))
+            cores = self._runtime.cores()
+            tasks = task_count(self._files.number_of_rows, files, cores, wait_ms=0.0)
         else:
             rows = rows.where(F.col(FILE_NUMBER).isin([index - 1 for _topic, index in only]))
-            rows = self._single_task(rows)
+            tasks = self._further_tasks(files)
+        rows = rows.coalesce(tasks)
         task = write_task(
             planned.settings,
             batch_plan,

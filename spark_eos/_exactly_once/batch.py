@@ -21,7 +21,7 @@ from spark_eos._exactly_once.offsets import GroupOffsets, Members
 from spark_eos._kafka.transactions import BY_ID
 from spark_eos._worker.plan import Partitions
 from spark_eos._worker.task_report import JobOutcome
-from spark_eos._worker.transaction_size import FULL, TransactionSize
+from spark_eos._worker.transaction_size import FULL
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import (
     FencedByNewerRunError,
@@ -347,10 +347,6 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
     )
 
 
-# Three divisions bring the default of 100,000 records down to a single row.
-_SHRINK: Final = 64
-
-
 class _TransactionSizes:
     """Makes a run's transactions smaller after some took too long, and gradually larger again."""
 
@@ -363,21 +359,15 @@ class _TransactionSizes:
 
     def shrink(self, settings: WriterSettings, outcome: JobOutcome) -> None:
         """Make transactions smaller, down to a single row."""
-        size, most = self._size, settings.transactions
-        if outcome.outgrown:
-            # Transactions of this size succeeded.
-            self._size = TransactionSize(size.divisor, least=size.divisor)
-        else:
-            # Brokers may have been unavailable: if transactions succeed again, they may grow.
-            divisor = min(size.divisor * _SHRINK, most.max_records)
-            self._size = TransactionSize(divisor, least=min(size.least, divisor))
+        most = settings.transactions
+        self._size = self._size.shrunk(most, outgrown=outcome.outgrown)
         limits = self._size.limits(most)
         warn(
             logger,
             "EOS54",
             "group %s: transactions took longer than transactions.timeout_ms=%d and are smaller "
-            "from now on: at most %d records, %d bytes, %d ms. They grow again as soon as they "
-            "finish in time. If this happens often, raise transactions.timeout_ms",
+            "from now on: at most %d records, %d bytes, %d ms. They grow again once they "
+            "finish well within that time. If this happens often, raise transactions.timeout_ms",
             settings.group_id,
             limits.timeout_ms,
             limits.max_records,
@@ -388,5 +378,4 @@ class _TransactionSizes:
     def after(self, outcomes: Sequence[JobOutcome]) -> None:
         """Make transactions larger again after a batch that finished in time."""
         if outcomes and not any(outcome.too_slow for outcome in outcomes):
-            divisor = replace(self._size, least=1).grown().divisor
-            self._size = TransactionSize(divisor, least=min(self._size.least, divisor))
+            self._size = self._size.after_batch()

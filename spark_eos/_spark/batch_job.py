@@ -91,17 +91,16 @@ class BatchJobs:
         batch, sources = planned.range, planned.sources
         rows = self._selected(frame)
         records = 0
-        partitions, cores = len(batch.ends), self._runtime.cores()
+        partitions = len(batch.ends)
         if only is None:
             records = records_of(batch, {p: part.committed for p, part in batch_plan.items()})
+            cores = self._runtime.cores()
             tasks = task_count(records, partitions, cores, self._most_partitions, self._wait_ms)
+            if tasks < partitions:
+                rows = rows.coalesce(tasks)
         else:
-            tasks = further_task_count(partitions, cores, self._most_partitions)
-            rows = rows.where(self._is_one_of(map(sources.source, only)))
-        if tasks < partitions:
-            rows = rows.coalesce(tasks)
-        if only is not None:
-            rows = self._single_task(rows)
+            chosen = self._is_one_of(map(sources.source, only))
+            rows = rows.where(chosen).coalesce(self._further_tasks(partitions))
         task = write_task(
             planned.settings,
             batch_plan,
@@ -135,13 +134,15 @@ class BatchJobs:
         topic, partition = topic_and_partition(self._schema)
         return F.concat_ws("/", topic, partition.cast("string")).isin(chosen)
 
-    def _single_task(self, rows: DataFrame) -> DataFrame:
-        """Return the rows; use a single task if Spark repeated tasks in the previous retry."""
+    def _further_tasks(self, partitions: int) -> int:
+        """Return how many tasks a further attempt has: one if Spark repeated tasks in a retry."""
         # Tasks without rows end at once, so with spark.speculation Spark considers the other tasks
         # slow and launches copies. A copy writes nothing and ends first, so Spark kills the task
         # that writes, in every attempt. Spark does not copy a job's only task, unless
         # spark.speculation.task.duration.threshold is set.
-        return rows.coalesce(1) if self._attempt > 1 and self._repeated else rows
+        if self._attempt > 1 and self._repeated:
+            return 1
+        return further_task_count(partitions, self._runtime.cores(), self._most_partitions)
 
     def _outcome(
         self,

@@ -85,14 +85,16 @@ def task_count(
     wanted = -(-records // rows_per_task)
     if wait_ms is None or wait_ms * records > _SHORT_WAIT_MS or records > _FEW_ROWS:
         wanted = max(wanted, cores)
-    if most_partitions is not None:
-        wanted = max(wanted, -(-partitions // most_partitions))
-    return max(1, min(partitions, wanted))
+    return _possible_task_count(wanted, partitions, most_partitions)
 
 
 def further_task_count(partitions: int, cores: int, most_partitions: int | None = None) -> int:
     """Return how many Spark tasks to use for an attempt that is not a batch's first one."""
-    wanted = cores * _TASKS_PER_CORE
+    return _possible_task_count(cores * _TASKS_PER_CORE, partitions, most_partitions)
+
+
+def _possible_task_count(wanted: int, partitions: int, most_partitions: int | None) -> int:
+    """Return the task count nearest to the wanted one; ``most_partitions``: the limit per task."""
     if most_partitions is not None:
         wanted = max(wanted, -(-partitions // most_partitions))
     return max(1, min(partitions, wanted))

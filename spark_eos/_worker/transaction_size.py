@@ -5,6 +5,8 @@ from typing import Any, Final
 
 from spark_eos.options import Transactions
 
+# Three divisions bring the default of 100,000 records down to a single row.
+_SHRINK: Final = 64
 _GROW: Final = 4
 _LIMITS: Final = ("max_records", "max_bytes", "max_ms")
 
@@ -27,17 +29,34 @@ class TransactionSize:
         }
         return replace(most, **limits)
 
+    # In a task ----------------------------------------------------------------------------------
+
     def after(self, seconds: float, most: Transactions) -> "TransactionSize":
-        """Return the size after a transaction that committed within so many seconds."""
+        """Return the size after a transaction that took this long to commit."""
         # The next transaction may take as many times longer as it is larger, and must be far from
         # its timeout even then.
-        if seconds * 1000 * _GROW * _GROW > most.timeout_ms:
+        if self.divisor == self.least or seconds * 1000 * _GROW * _GROW > most.timeout_ms:
             return self
         return self.grown()
 
     def grown(self) -> "TransactionSize":
-        """Return the next larger size."""
+        """Return the next larger size, if transactions may grow."""
         return replace(self, divisor=max(self.least, self.divisor // _GROW))
+
+    # Between attempts and batches ---------------------------------------------------------------
+
+    def shrunk(self, most: Transactions, *, outgrown: bool) -> "TransactionSize":
+        """Return the size after an attempt that was too slow, perhaps only where it had grown."""
+        if outgrown:
+            # Transactions of this size succeeded.
+            return replace(self, least=self.divisor)
+        # Brokers may have been unavailable: if transactions succeed again, they may grow.
+        return replace(self, divisor=min(self.divisor * _SHRINK, most.max_records))
+
+    def after_batch(self) -> "TransactionSize":
+        """Return the size after a batch that finished in time."""
+        divisor = max(1, self.divisor // _GROW)
+        return TransactionSize(divisor, min(self.least, divisor))
 
 
 FULL: Final = TransactionSize()

@@ -61,17 +61,17 @@ def framed(values: pa.Array, headers: pa.Array | None, column: str) -> Framed:
         together = pc.binary_join_element_wise(found, values, pa.scalar(b"", values.type))
         whole = pc.coalesce(together, values)
     cursor = Batch(whole).cursor()
-    # An id must not extend from a header into the value.
     room = cursor.left()
     if found is not None:
-        lengths = np.asarray(pc.binary_length(found).fill_null(-1))
-        room = np.where(lengths < 0, room, lengths)
+        # An id must not extend from a header into the value.
+        room = np.asarray(pc.binary_length(pc.coalesce(found, values)).fill_null(0))
     first, unframed = cursor.byte(), np.asarray(values.is_valid())
     groups: list[Group] = []
     for kind, length in _LENGTHS.items():
-        framed_so = unframed & (first == kind) & (room >= length)
-        groups += _groups(cursor.some(np.flatnonzero(framed_so)), length - 1)
-        unframed = unframed & ~framed_so
+        of_kind = unframed & (first == kind) & (room >= length)
+        if of_kind.any():
+            groups += _groups(cursor.some(of_kind), length - 1)
+            unframed = unframed & ~of_kind
     errors: dict[int, str] = {}
     for row in np.flatnonzero(unframed).tolist():
         header = None if found is None else found[row].as_py()
@@ -88,8 +88,8 @@ def _groups(cursor: Cursor, length: int) -> Iterator[Group]:
     left = np.ones(len(cursor), bool)
     while left.any():
         row = int(np.argmax(left))
-        same = left & np.logical_and.reduce([word == word[row] for word in words])
-        records = cursor.some(same)
+        same = np.logical_and.reduce([word == word[row] for word in words])
+        records = cursor if same.all() else cursor.some(same)
         yield Group(_key([int(word[row]) for word in words]), records.rows, records.rest())
         left &= ~same
 
