@@ -10,6 +10,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_eos import BatchReport, ExactlyOnceSink, errors
+from spark_eos._spark.batch_job import BatchJobs
+from spark_eos._worker import plan
+from spark_eos._worker.task_report import JobOutcome
 from support import staging
 from support.holding import HeldRows
 from support.manual_members import drop_members
@@ -37,9 +40,23 @@ def test_a_narrow_query_is_mirrored(spark_eos_session: SparkSession, mirrored_fl
 
 
 def test_a_further_attempt_writes_the_rows_that_are_left(
-    spark_eos_session: SparkSession, mirrored_flow: Any, tmp_path: Path
+    spark_eos_session: SparkSession,
+    mirrored_flow: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows have source partitions; outcomes have the group's, which represent others."""
+    # Fewer tasks than partitions, which otherwise takes more partitions than a flow has.
+    monkeypatch.setattr(plan, "_TASKS_PER_CORE", 0)
+    tasks: list[int] = []
+    genuine = BatchJobs.run
+
+    def run(self: BatchJobs, *args: Any) -> JobOutcome:
+        outcome = genuine(self, *args)
+        tasks.append(outcome.tasks)
+        return outcome
+
+    monkeypatch.setattr(BatchJobs, "run", run)
     flow = mirrored_flow
     flow.produce(range(10))
     held = HeldRows(tmp_path)
@@ -52,6 +69,7 @@ def test_a_further_attempt_writes_the_rows_that_are_left(
         held.let_go()
         query.awaitTermination()
     assert [(r.attempts, r.rows_written) for r in reports] == [(2, 10)]
+    assert tasks == [2, 1]
     assert {part.topic for part in reports[0].partitions} == {flow.source}
     assert sorted(flow.values(), key=int) == [str(n) for n in range(10)]
 
