@@ -13,7 +13,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker import source_records
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos._worker.source_records import SourceRecords
-from support.flow import Flow
+from support.flow import Flow, transaction
 from support.members import writer_settings
 from support.sinks import changed
 
@@ -66,6 +66,15 @@ def test_a_record_that_was_deleted(flow: Flow, records: SourceRecords) -> None:
     found = records.fetch(TopicPartition(flow.source, 0), 12)
     assert found is not None
     assert found.value == b"12"
+
+
+def test_a_record_of_an_aborted_transaction(flow: Flow, records: SourceRecords) -> None:
+    # A query with isolation.level=read_uncommitted has read the record.
+    with transaction(flow.bootstrap_servers, commit=False) as producer:
+        producer.produce(flow.source, b"0", partition=0)
+    found = records.fetch(TopicPartition(flow.source, 0), 0)
+    assert found is not None
+    assert found.value == b"0"
 
 
 def test_brokers_that_are_away(flow: Flow) -> None:
