@@ -64,7 +64,7 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
         console.print("[bold red]FAILED[/]: spark-eos has not written each row exactly once.")
         raise SystemExit(1)
     console.print(
-        "[bold green]OK[/]: spark-eos has written each order, and each count, exactly once."
+        "[bold green]OK[/]: spark-eos wrote each order and each count exactly once."
     )
 
 

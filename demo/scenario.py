@@ -89,9 +89,9 @@ COUNTS: Final = Scenario(
     rows="counts",
     expected="expected",
     batches=5,
-    why_twice="Started again with its checkpoint, Spark's own sink writes the killed batch's "
-    "counts from the first to the last, those too that are there. spark-eos has staged them in "
-    "files, and continues where its transactions have ended.",
+    why_twice="Started again with its checkpoint, Spark's own sink writes all counts of the killed "
+    "batch, including those already written. spark-eos stages the counts in files, and continues "
+    "where its transactions ended.",
     copies=False,
 )
 
