@@ -63,9 +63,7 @@ def demo(orders: int, seed: int, keep_logs: Path | None) -> None:
     if not exactly_once:
         console.print("[bold red]FAILED[/]: spark-eos has not written each row exactly once.")
         raise SystemExit(1)
-    console.print(
-        "[bold green]OK[/]: spark-eos wrote each order and each count exactly once."
-    )
+    console.print("[bold green]OK[/]: spark-eos wrote each order and each count exactly once.")
 
 
 def _run(orders: int, seed: int, directory: Path, keep_logs: Path | None, console: Console) -> bool:
