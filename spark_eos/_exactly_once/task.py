@@ -22,7 +22,7 @@ from spark_eos._worker.plan import BatchPlan, Shared
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.records import SourceRows, source_rows
 from spark_eos._worker.sources import Sources
-from spark_eos._worker.spark_connection import SparkConnection
+from spark_eos._worker.spark_connection import SparkConnection, reduce_task_overhead
 from spark_eos._worker.task_report import Counters, PartitionOutcome, report_batch
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import text_of
@@ -68,9 +68,8 @@ def write_task(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         if context is not None:
-            connection = SparkConnection.of_worker()
-            connection.reduce_task_overhead()
-            batches = connection.whole(batches)
+            reduce_task_overhead()
+            batches = SparkConnection.of_worker().whole(batches)
         if context is not None and context.attemptNumber() > 0:
             yield _deferred(arrange(batches), sources)
         else:

@@ -1,10 +1,10 @@
 """A worker's connection to Spark, for which PySpark has no public API."""
 
 import contextlib
-import functools
 import gc
 import inspect
 import io
+import itertools
 import os
 import socket
 from collections.abc import Iterator
@@ -15,6 +15,9 @@ from spark_eos.errors import PrintableError
 _Item = TypeVar("_Item")
 # Only Linux has this option; other systems don't need it.
 _AT_ONCE: Final = getattr(socket, "TCP_QUICKACK", None)
+# The first tasks of a process import modules and fill caches.
+_FIRST_TASKS: Final = 8
+_tasks: Final = itertools.count()
 
 
 class _File(Protocol):
@@ -37,21 +40,16 @@ class SparkConnection:
 
     @classmethod
     def of_worker(cls) -> "SparkConnection":
-        """Return the connection of this worker's task: ``infile`` in ``main`` of pyspark.worker."""
-        frame = inspect.currentframe()
-        while frame is not None:
-            variables = frame.f_locals
-            if frame.f_code.co_name == "main" and "infile" in variables and "outfile" in variables:
-                return cls(variables["infile"])
-            frame = frame.f_back
+        """Return the connection of this worker's task; raise if it can't be found."""
+        if (connection := _connection()) is not None:
+            return connection
         raise RuntimeError(
             "the Python workers of this Spark are not PySpark's own, so their connection to Spark "
             "can't be found. Without it, a cancelled task might write a record only in part"
         )
 
-    def reduce_task_overhead(self) -> None:
-        """Remove two delays from each task; call this before reading the first row."""
-        _freeze_once()
+    def acknowledge_at_once(self) -> None:
+        """Don't let Spark wait for this process; call this before reading the first row."""
         # Spark writes to its workers in small pieces, each of which waits until the previous one is
         # acknowledged (RFC 896). Linux delays acknowledgements by 40 ms unless told otherwise (RFC
         # 1122, 4.2.3.2). Unix domain sockets (spark.python.unix.domain.socket.enabled) have no such
@@ -77,11 +75,25 @@ class SparkConnection:
             raise CutOffError("Spark ended the task before all of its rows had arrived")
 
 
-@functools.cache
-def _freeze_once() -> None:
-    # Between tasks, Spark's workers collect all garbage, which takes tens of milliseconds once
-    # pyarrow and pandas are loaded. Exclude the objects that are alive when the first task starts;
+def reduce_task_overhead() -> None:
+    """Remove two delays from this worker's tasks; each function for ``mapInArrow`` begins here."""
+    # Between tasks, Spark's workers collect all garbage, which takes up to a tenth of a second once
+    # pyarrow and pandas are loaded. Exclude the objects that are alive when the first tasks start;
     # cycles among them are then never freed.
-    if os.environ.get("SPARK_REUSE_WORKER"):
-        gc.collect()
+    if os.environ.get("SPARK_REUSE_WORKER") and (task := next(_tasks)) < _FIRST_TASKS:
+        if not task:
+            gc.collect()
         gc.freeze()
+    if (connection := _connection()) is not None:
+        connection.acknowledge_at_once()
+
+
+def _connection() -> SparkConnection | None:
+    """Return the connection that ``main`` of pyspark.worker has as ``infile``, if it is there."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        variables = frame.f_locals
+        if frame.f_code.co_name == "main" and "infile" in variables and "outfile" in variables:
+            return SparkConnection(variables["infile"])
+        frame = frame.f_back
+    return None

@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.row_errors import RowError, RowErrors
 from spark_eos._spark.signed_errors import signing_in_task
+from spark_eos._worker.spark_connection import reduce_task_overhead
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.client import Client
 from spark_eos.schemas.cursor import placed
@@ -59,6 +60,7 @@ class _Mapping:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kind = arrow_schema(self._whole).field(self._column).type
         names = self._whole.names
+        reduce_task_overhead()
         with signing_in_task():
             for batch in batches:
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))

@@ -76,7 +76,7 @@ def test_a_worker_without_linux_options_leaves_sockets_alone(
 ) -> None:
     monkeypatch.setattr(spark_connection, "_AT_ONCE", None)
     with socket.socket() as connection, os.fdopen(os.dup(connection.fileno()), "rb") as file:
-        SparkConnection(file).reduce_task_overhead()
+        SparkConnection(file).acknowledge_at_once()
         assert connection.getblocking()
 
 

@@ -29,7 +29,7 @@ def connection() -> Iterator[socket.socket]:
 def test_workers_acknowledge_what_spark_sends_at_once(connection: socket.socket) -> None:
     assert _acknowledges_at_once(connection) == 0
     with _of_a_daemon(connection) as file:
-        SparkConnection(file).reduce_task_overhead()
+        SparkConnection(file).acknowledge_at_once()
     assert _acknowledges_at_once(connection) == 1
 
 
@@ -56,7 +56,7 @@ def test_a_task_finds_its_connection_and_its_end(made: Callable[[socket.socket],
         spark.close()
         with pytest.raises(CutOffError):
             list(found.whole(iter("ab")))
-        found.reduce_task_overhead()
+        found.acknowledge_at_once()
 
 
 def test_workers_that_are_not_pysparks_are_refused() -> None:
@@ -68,7 +68,7 @@ def test_a_default_timeout_does_not_reach_sparks_connection(connection: socket.s
     socket.setdefaulttimeout(5)
     try:
         with _of_a_daemon(connection) as file:
-            SparkConnection(file).reduce_task_overhead()
+            SparkConnection(file).acknowledge_at_once()
     finally:
         socket.setdefaulttimeout(None)
     assert os.get_blocking(connection.fileno())
