@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from spark_eos._pyspark_internals import arrow_schema
 from spark_eos._spark.row_errors import RowErrors
 from spark_eos.errors import SchemaError
-from spark_eos.schemas import protobuf
+from spark_eos.schemas import protobuf, rows
 from spark_eos.schemas.client import Client
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.framing import (
@@ -151,7 +151,11 @@ def registry() -> Iterator[StubRegistry]:
 
 @pytest.mark.parametrize("framing", ["prefix", "header"])
 @pytest.mark.parametrize("kind", TEXTS)
-def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str) -> None:
+def test_what_is_written_is_read(
+    registry: StubRegistry, kind: str, framing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[str] = []
+    monkeypatch.setattr(rows, "reduce_task_overhead", lambda: tasks.append(kind))
     number, guid = registry.add("orders-value", TEXTS[kind], kind)
     own = _schema(kind)
     column, prefix = format_of(own).kind.spark, format_of(own).prefix
@@ -188,6 +192,7 @@ def test_what_is_written_is_read(registry: StubRegistry, kind: str, framing: str
     (read,) = decoding(iter([written]))
     assert read.column("value").to_pylist() == values
     assert read.column("error").to_pylist() == [None] * 3
+    assert tasks == [kind] * 2
 
 
 def test_a_malformed_schema_is_an_error_of_its_records(registry: StubRegistry) -> None:

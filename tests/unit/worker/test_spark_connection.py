@@ -1,7 +1,10 @@
 """A worker configures its connection to Spark so that Spark is answered at once."""
 
+import itertools
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,3 +79,32 @@ def test_a_default_timeout_does_not_reach_sparks_connection(connection: socket.s
 
 def _acknowledges_at_once(connection: socket.socket) -> int:
     return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+
+
+FREEZES = """
+import gc
+from spark_eos._worker.spark_connection import reduce_task_overhead
+kept, counts = [], []
+for _ in range(10):
+    kept.append([[] for _ in range(1000)])
+    reduce_task_overhead()
+    counts.append(gc.get_freeze_count())
+print(counts)
+"""
+
+
+@pytest.mark.parametrize("reused", [True, False])
+def test_a_workers_first_tasks_exclude_what_is_alive(*, reused: bool) -> None:
+    # PySpark collects all garbage between the tasks of a worker that runs several.
+    own = {name: value for name, value in os.environ.items() if name != "SPARK_REUSE_WORKER"}
+    environment = own | {"SPARK_REUSE_WORKER": "1"} if reused else own
+    made = subprocess.run(
+        [sys.executable, "-c", FREEZES], env=environment, capture_output=True, check=True
+    )
+    counts = [int(count) for count in made.stdout.decode().strip("[]\n").split(", ")]
+    grown = [after - before for before, after in itertools.pairwise(counts)]
+    if reused:
+        assert all(each >= 1000 for each in grown[:7])
+        assert grown[7:] == [0, 0]
+    else:
+        assert counts == [0] * 10
