@@ -20,7 +20,11 @@ from spark_eos._kafka.progress_topic import first_position
 from spark_eos._kafka.stored_text import StagedBatch, batch_of_copy, new_copy_name
 from spark_eos._spark.batch_job import BatchJobs
 from spark_eos._spark.columns import check_columns, payload
-from spark_eos._spark.dead_letter_columns import check_error_column, staged_columns, staged_names
+from spark_eos._spark.dead_letter_columns import (
+    check_error_column,
+    columns_of_copy,
+    staged_columns,
+)
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.spark_files import literal_path
 from spark_eos._spark.topic_patterns import topic_is_source
@@ -154,9 +158,10 @@ class ParquetFiles:
         if schema is None:
             return False
         self._check(schema)
-        names = staged_names(schema) if self._dead_letters else payload(schema)
+        names = payload(schema)
+        columns = columns_of_copy(schema) if self._dead_letters else names
         added = topic_is_source(names, self._source_patterns)
-        self._rows = self._read(copy.directory, schema).select(*names, *added, *self._place)
+        self._rows = self._read(copy.directory, schema).select(*columns, *added, *self._place)
         self.arrange = functools.partial(
             staged_batches,
             progress_topic=self._progress_topic,

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_eos._spark.columns import LETTER_FIELDS, SOURCE, check_not_void, payload
-from spark_eos._worker.dead_letters import ERROR, FOR_LETTERS, LETTER
+from spark_eos._worker.dead_letters import ERROR, LETTER, RECORD
 from spark_eos.errors import UnsupportedPipelineError
 
 ERROR_TEXTS: Final = ("message", "exception", "stacktrace")
@@ -72,22 +72,33 @@ def place_only(schema: T.StructType) -> Column:
     return F.struct(*place).alias(SOURCE)
 
 
-def letter_columns(schema: T.StructType) -> list[Column]:
+def _letter_columns(schema: T.StructType) -> list[Column]:
     """Return the columns that tasks need in addition to the payload."""
     if not carries_letter(schema):
         return [F.col(ERROR)] if ERROR in schema.names else []
-    source, error = F.col(SOURCE), _error(schema)
+    error = _error(schema)
+    # A row of an outer join may have an error but no source.
+    record = F.when(F.col(SOURCE).isNotNull(), _record())
+    return [_as_letter(error, record.alias("record"))]
+
+
+def _record() -> Column:
+    """Return the source record that ``source`` carries."""
+    source = F.col(SOURCE)
     # Cast to binary, whatever types the query gave the columns: JSON holds binary as base64.
     fields = [source[name].cast("binary").alias(name) for name in ("key", "value")]
     fields.append(source["headers"].alias("headers"))
     # Use a number: JSON would write a timestamp in the session's time zone.
     fields.append(F.unix_millis(source["timestamp"]).alias("timestamp"))
-    # A row of an outer join may have an error but no source.
-    record = F.when(source.isNotNull(), F.struct(*fields))
+    return F.struct(*fields)
+
+
+def _as_letter(error: Column, *record: Column) -> Column:
     # Use one string, and only for rows with an error. A struct would hold a null for each field in
     # every other row, and filling Arrow's vectors with nulls would take longer than all other work.
-    dead_letter = F.to_json(F.struct(error.alias("error"), record.alias("record")))
-    return [F.when(error.isNotNull(), dead_letter).alias(LETTER)]
+    return F.when(error.isNotNull(), F.to_json(F.struct(error.alias("error"), *record))).alias(
+        LETTER
+    )
 
 
 def _error(schema: T.StructType) -> Column:
@@ -104,13 +115,26 @@ def _error(schema: T.StructType) -> Column:
 
 def direct_columns(schema: T.StructType) -> list[Column]:
     chosen = [F.col(name) for name in payload(schema)]
-    return [place_only(schema), *chosen, *letter_columns(schema)]
+    return [place_only(schema), *chosen, *_letter_columns(schema)]
 
 
 def staged_columns(schema: T.StructType) -> list[Column]:
-    """Return the columns to stage if there may be dead letters: payload, errors and records."""
-    return [*(F.col(name) for name in payload(schema)), *letter_columns(schema)]
+    """Return the columns to stage if there may be dead letters: payload, errors and records.
+
+    All versions stage the same columns: an earlier version may be the one that commits the batch,
+    and would write a row as a good one if the error were in a column that it does not know.
+    """
+    chosen = [F.col(name) for name in payload(schema)]
+    if not carries_letter(schema):
+        return [*chosen, *_letter_columns(schema)]
+    error = _error(schema)
+    record = F.when(error.isNotNull() & F.col(SOURCE).isNotNull(), F.to_json(_record()))
+    return [*chosen, error.alias(ERROR), record.alias(RECORD)]
 
 
-def staged_names(schema: T.StructType) -> list[str]:
-    return [*payload(schema), *(name for name in FOR_LETTERS if name in schema.names)]
+def columns_of_copy(schema: T.StructType) -> list[Column]:
+    """Return the columns that tasks need of a staged copy that may have dead letters."""
+    chosen = [F.col(name) for name in payload(schema)]
+    if RECORD in schema.names:
+        return [*chosen, _as_letter(F.col(ERROR)), F.col(RECORD)]
+    return [*chosen, *(F.col(name) for name in (ERROR, LETTER) if name in schema.names)]

@@ -20,7 +20,7 @@ ERROR: Final = "error"
 LETTER: Final = "spark_eos_letter"
 """The column that holds a bad row's error and source record, as JSON."""
 RECORD: Final = "spark_eos_record"
-"""The column next to `ERROR` with only the record, in staged copies made by earlier versions."""
+"""The column of a staged copy that holds a bad row's source record, as JSON."""
 FOR_LETTERS: Final = (ERROR, LETTER, RECORD)
 
 # The most characters in a header: a long stack trace must not make a dead letter too large.
@@ -113,7 +113,8 @@ def carried_record(part: SourceRows, row: int) -> tuple[RecordContent | None, bo
         column = column_of(part.rows, name)
         text = None if column is None else column[row].as_py()
         if text is not None:
-            carried = json.loads(text) if name == RECORD else json.loads(text).get("record")
+            content = json.loads(text)
+            carried = content if name == RECORD else content.get("record", carried)
     if carried is None:
         return None, False
     headers = [(header["key"], _bytes(header)) for header in carried.get("headers") or ()]

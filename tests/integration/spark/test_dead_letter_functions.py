@@ -9,9 +9,10 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from spark_eos import guarded
-from spark_eos._spark.dead_letter_columns import letter_columns
+from spark_eos._spark.dead_letter_columns import columns_of_copy, direct_columns, staged_columns
 from spark_eos.errors import ConfigurationError, UnsupportedPipelineError
 from support.dead_letters import create_dead_letter_topic, headers_of
 from support.flow import Flow
@@ -185,12 +186,42 @@ def test_an_error_that_can_not_be_encoded(flow: Flow, spark_eos_session: SparkSe
     assert messages == ["unknown kind \\ud800", "OddError"]
 
 
+_RECORD = "key:binary,value:binary,headers:array<struct<key:string,value:binary>>"
+_ERROR = "struct<message:string,exception:string,stacktrace:string>"
+_PLACE = "topic:string,partition:int,offset:bigint"
+_SOURCE = f"struct<{_PLACE},{_RECORD},timestamp:timestamp,error:{_ERROR}>"
+
+
 def test_a_row_that_has_lost_its_source_carries_no_record(spark_eos_session: SparkSession) -> None:
     """Like an outer join: an empty record would represent the row."""
-    record = "key:binary,value:binary,headers:array<struct<key:string,value:binary>>"
-    error = "error:struct<message:string,exception:string,stacktrace:string>"
-    place = "topic:string,partition:int,offset:bigint"
-    source = f"struct<{place},{record},timestamp:timestamp,{error}>"
-    frame = spark_eos_session.sql(f"SELECT CAST(null AS {source}) AS source, 'bad' AS error")
-    (row,) = frame.select(*letter_columns(frame.schema)).collect()
+    frame = spark_eos_session.sql(f"SELECT CAST(null AS {_SOURCE}) AS source, 'bad' AS error")
+    (row,) = frame.select(*direct_columns(frame.schema)).collect()
     assert json.loads(row.spark_eos_letter) == {"error": {"message": "bad"}}
+    (row,) = frame.select(*staged_columns(frame.schema)).collect()
+    assert (row.error.message, row.spark_eos_record) == ("bad", None)
+
+
+def test_a_copy_has_the_columns_that_earlier_versions_know(
+    spark_eos_session: SparkSession,
+) -> None:
+    record: dict[str, Any] = {"key": None, "value": b"own", "headers": None, "timestamp": None}
+    place = {"topic": "in", "partition": 0, "offset": 7}
+    sources = [{**place, **record, "error": error} for error in (None, {"message": "bad"})]
+    frame = spark_eos_session.createDataFrame(
+        [(source, b"row") for source in sources], f"source {_SOURCE}, value binary"
+    )
+    copy = frame.select(*staged_columns(frame.schema))
+    assert copy.columns == ["value", "error", "spark_eos_record"]
+    good, bad = copy.collect()
+    assert (good.error, good.spark_eos_record) == (None, None)
+    assert bad.error.message == "bad"
+    assert json.loads(bad.spark_eos_record) == {"value": "b3du"}
+    # Tasks get one text.
+    read = copy.select(*columns_of_copy(copy.schema))
+    assert read.columns == ["value", "spark_eos_letter", "spark_eos_record"]
+    good, bad = read.collect()
+    assert good.spark_eos_letter is None
+    assert json.loads(bad.spark_eos_letter) == {"error": {"message": "bad"}}
+    # Versions between those staged the task's own column.
+    between = frame.select("value", F.lit("{}").alias("spark_eos_letter"))
+    assert between.select(*columns_of_copy(between.schema)).columns == between.columns

@@ -1,12 +1,13 @@
 """Columns from Spark are converted to the columns that a task needs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_eos._worker.arrow_columns import staged_batches, writable_batches
-from spark_eos._worker.dead_letters import carried_record
+from spark_eos._worker.dead_letters import carried_record, rows_with_error
 from spark_eos._worker.records import source_rows
 
 _SOURCE = pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
@@ -113,11 +114,14 @@ def test_rows_of_a_staged_copy_get_their_positions() -> None:
     assert list(source_rows(none)) == []
 
 
-def test_an_earlier_versions_staged_record_becomes_a_dead_letter() -> None:
+@pytest.mark.parametrize(
+    "error", [{"error": ["bad"]}, {"spark_eos_letter": ['{"error": {"message": "bad"}}']}]
+)
+def test_a_staged_record_becomes_a_dead_letter(error: dict[str, Any]) -> None:
     copied = pa.RecordBatch.from_pydict(
         {
             "value": [b"row"],
-            "error": ["bad"],
+            **error,
             "spark_eos_record": ['{"value": "cmVjb3Jk", "timestamp": 7}'],
             "file": pa.array([0], pa.int32()),
             "row": [0],
@@ -125,6 +129,7 @@ def test_an_earlier_versions_staged_record_becomes_a_dead_letter() -> None:
     )
     (batch,) = staged_batches(iter([copied]), progress_topic="p", first=0)
     (found,) = source_rows(batch)
+    assert rows_with_error(found)[0].message == "bad"
     record, is_all = carried_record(found, 0)
     assert record is not None
     assert is_all
