@@ -84,11 +84,23 @@ _LINES: Final[Mapping[str, tuple[Line, ...]]] = {
         Line("100 B, no keys", _LARGE.format("100 B, 4 partitions, no key")),
         Line("100 B, a header", _LARGE.format("100 B, 4 partitions, header")),
         Line(
-            "relay: a header, timestamps", _LARGE.format("100 B, 4 partitions, header, timestamp")
+            "relay: a header, timestamps",
+            _LARGE.format("100 B, 4 partitions, header, timestamp"),
+            aim=0.9,
         ),
         *(
             Line(f"100 B, {count}", _LARGE.format(f"100 B, {count}"))
             for count in ("1 partition", "64 partitions", "500 partitions")
+        ),
+    ),
+    "rows/s, large batches: decode, filter, change a field, encode": (
+        *(
+            Line(f"Avro, {what}", _LARGE.format(f"avro query, {what}, 4 partitions"), aim=0.8)
+            for what in ("100 B", "two schemas, 100 B", "1 KiB")
+        ),
+        *(
+            Line(f"JSON, {what}", _LARGE.format(f"json query, {what}, 4 partitions"), aim=0.9)
+            for what in ("100 B", "1 KiB")
         ),
     ),
     "time of a trigger": (
