@@ -61,7 +61,10 @@ class Defaults:
         schema = self._defined(schema)
         kind = schema if isinstance(schema, str) else schema["type"]
         if kind in {"bytes", "fixed"} and isinstance(value, str):
-            return value.encode("iso-8859-1")
+            content = value.encode("iso-8859-1")
+            # Like Avro for Java, cut or pad a fixed's default to the fixed's size.
+            size = len(content) if kind == "bytes" else schema["size"]
+            return content[:size].ljust(size, b"\0")
         if kind == "array":
             return [self.whole(item, schema["items"]) for item in value]
         if kind == "map":

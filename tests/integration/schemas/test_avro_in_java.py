@@ -66,3 +66,20 @@ def test_random_schemas_are_resolved_as_in_java(jvm: Any) -> None:
         written = write(found.array, own)
         assert written.errors == {}, (seed, writer, reader)
         assert written.array.to_pylist() == [expected], (seed, writer, reader, payload)
+
+
+@pytest.mark.slow
+def test_a_fixeds_default_has_its_size_as_in_java(jvm: Any) -> None:
+    kept = {"name": "a", "type": "int"}
+    fixed = {"type": "fixed", "name": "F", "size": 2}
+    for kind in (fixed, [fixed, "bytes"], ["bytes", fixed], ["null", fixed]):
+        for default in ("", "a", "ab", "\u00ff\u00fe\u00fd"):
+            added = {"name": "f", "type": kind, "default": default}
+            writer, reader = (
+                json.dumps({"type": "record", "name": "Top", "fields": fields})
+                for fields in ([kept], [kept, added])
+            )
+            expected = _in_java(jvm, writer, reader, b"\2")
+            found = read([b"\2"], Schema("AVRO", writer), Schema("AVRO", reader))
+            written = write(found.array, Schema("AVRO", reader))
+            assert written.array.to_pylist() == [expected], (kind, default)

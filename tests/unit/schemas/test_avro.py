@@ -142,6 +142,12 @@ EVOLVED: dict[str, tuple[Any, Any, Any, Any]] = {
         record(("b", "bytes", "\u00ff"), ("f", fixed(2), "\u0000\u00fe")),
         {"b": b"\xff", "f": b"\x00\xfe"},
     ),
+    "a fixed's default of another size": (
+        record(("id", "int")),
+        {"id": 1},
+        record(("long", fixed(2), "abc"), ("short", ["F2", "bytes"], "a")),
+        {"long": b"ab", "short": {"F2": b"a\0", "bytes": None}},
+    ),
     "defaults within defaults": (
         record(),
         {},
