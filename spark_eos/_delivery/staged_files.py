@@ -29,6 +29,7 @@ from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.spark_files import literal_path
 from spark_eos._spark.topic_patterns import topic_is_source
 from spark_eos._worker.arrow_columns import FILE_NUMBER, ROW, staged_batches
+from spark_eos._worker.dead_letters import ERROR, LETTER
 from spark_eos._worker.plan import BatchPlan, Partitions, task_count
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import CheckpointError, warn
@@ -157,6 +158,12 @@ class ParquetFiles:
         schema = self._schema(copy.directory)
         if schema is None:
             return False
+        if not self._dead_letters and {ERROR, LETTER} & set(schema.names):
+            raise CheckpointError(
+                f"batch {copy.batch} was staged with dead_letters, so some of its rows may be bad, "
+                "and without dead_letters they would be written like all others: set dead_letters "
+                "again, at least until this batch is written"
+            )
         self._check(schema)
         names = payload(schema)
         columns = columns_of_copy(schema) if self._dead_letters else names

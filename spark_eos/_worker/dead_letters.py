@@ -47,8 +47,11 @@ def rows_with_error(part: SourceRows) -> dict[int, Fault]:
         if column is not None and column.null_count < len(column):
             # Convert only the rows with an error to Python values: there are few of them.
             for row in pc.indices_nonzero(column.is_valid()).to_pylist():
-                own = json.loads(column[row].as_py())["error"] if name == LETTER else None
-                faults[row] = _fault(own or _own_error(column, row))
+                faults[row] = _fault(
+                    _own_error(column, row)
+                    if name == ERROR
+                    else json.loads(column[row].as_py())["error"]
+                )
     return faults
 
 

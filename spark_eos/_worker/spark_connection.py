@@ -57,9 +57,9 @@ class SparkConnection:
         # non-blocking as well.
         if _AT_ONCE is None or socket.getdefaulttimeout() is not None:
             return
-        # In a process that was not forked by Spark's daemon, the file has no descriptor.
+        # In a process that PySpark's daemon did not fork, the file may have no descriptor.
         with (
-            contextlib.suppress(io.UnsupportedOperation, OSError),
+            contextlib.suppress(io.UnsupportedOperation, OSError, AttributeError),
             socket.socket(fileno=os.dup(self._file.fileno())) as spark,
         ):
             if spark.family in (socket.AF_INET, socket.AF_INET6):
@@ -78,11 +78,12 @@ class SparkConnection:
 def reduce_task_overhead() -> None:
     """Remove two delays from this worker's tasks; each function for ``mapInArrow`` begins here."""
     # Between tasks, Spark's workers collect all garbage, which takes up to a tenth of a second once
-    # pyarrow and pandas are loaded. Exclude the objects that are alive when the first tasks start;
-    # cycles among them are then never freed.
-    if os.environ.get("SPARK_REUSE_WORKER") and (task := next(_tasks)) < _FIRST_TASKS:
-        if not task:
-            gc.collect()
+    # pyarrow and pandas are loaded. Exclude the objects that are alive when the first tasks start.
+    # Each time, free the garbage among the objects excluded before: every task has its own copy of
+    # a user's function, and one that was pickled by value is part of a cycle.
+    if os.environ.get("SPARK_REUSE_WORKER") and next(_tasks) < _FIRST_TASKS:
+        gc.unfreeze()
+        gc.collect()
         gc.freeze()
     if (connection := _connection()) is not None:
         connection.acknowledge_at_once()
@@ -92,8 +93,10 @@ def _connection() -> SparkConnection | None:
     """Return the connection that ``main`` of pyspark.worker has as ``infile``, if it is there."""
     frame = inspect.currentframe()
     while frame is not None:
-        variables = frame.f_locals
-        if frame.f_code.co_name == "main" and "infile" in variables and "outfile" in variables:
-            return SparkConnection(variables["infile"])
+        # Read no other frame's variables: reading them makes a cycle of each frame with itself.
+        if frame.f_code.co_name == "main":
+            variables = frame.f_locals
+            if "infile" in variables and "outfile" in variables:
+                return SparkConnection(variables["infile"])
         frame = frame.f_back
     return None

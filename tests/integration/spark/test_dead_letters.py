@@ -16,6 +16,7 @@ from support.dead_letters import create_dead_letter_topic, headers_of, replay
 from support.flow import Flow
 from support.mirroring import MirroredFlow
 from support.queries import run_available
+from support.staging import failing_once_staged
 
 # Younger than brokers keep records.
 AT = time.time_ns() // 1_000_000 - 60_000
@@ -347,6 +348,31 @@ def test_staged_rows_have_no_position(
         2,
         {"error": 1},
     )
+
+
+def test_a_copy_with_bad_rows_needs_the_dead_letter_topic(
+    flow: Flow, dlq: str, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(["a", "bad b"], partition=0)
+
+    def run(**dead_letters: Any) -> None:
+        run_available(
+            spark_eos_session,
+            flow,
+            lambda f: with_error(f).drop("source"),
+            delivery="staged",
+            progress_topic=f"progress-{flow.name}",
+            **dead_letters,
+        )
+
+    with failing_once_staged():
+        run(dead_letter_topic=dlq)
+    with pytest.raises(StreamingQueryException, match="batch 0 was staged with dead_letters"):
+        run()
+    assert flow.values() == []
+    run(dead_letter_topic=dlq)
+    assert flow.values() == ["A"]
+    assert len(flow.written(dlq)) == 1
 
 
 @pytest.mark.slow

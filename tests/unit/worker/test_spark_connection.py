@@ -1,6 +1,6 @@
 """A worker configures its connection to Spark so that Spark is answered at once."""
 
-import itertools
+import json
 import os
 import socket
 import subprocess
@@ -82,14 +82,25 @@ def _acknowledges_at_once(connection: socket.socket) -> int:
 
 
 FREEZES = """
-import gc
+import gc, weakref
 from spark_eos._worker.spark_connection import reduce_task_overhead
-kept, counts = [], []
+
+class Function:
+    def __init__(self):
+        self.itself = self
+
+kept, counts, functions = [], [], []
 for _ in range(10):
+    gc.collect()
     kept.append([[] for _ in range(1000)])
+    function = Function()
+    functions.append(weakref.ref(function))
     reduce_task_overhead()
     counts.append(gc.get_freeze_count())
-print(counts)
+    del function
+gc.collect()
+print([after - before for before, after in zip(counts, counts[1:])])
+print(sum(function() is not None for function in functions))
 """
 
 
@@ -99,12 +110,13 @@ def test_a_workers_first_tasks_exclude_what_is_alive(*, reused: bool) -> None:
     own = {name: value for name, value in os.environ.items() if name != "SPARK_REUSE_WORKER"}
     environment = own | {"SPARK_REUSE_WORKER": "1"} if reused else own
     made = subprocess.run(
-        [sys.executable, "-c", FREEZES], env=environment, capture_output=True, check=True
+        [sys.executable, "-c", FREEZES], env=environment, capture_output=True, check=True, text=True
     )
-    counts = [int(count) for count in made.stdout.decode().strip("[]\n").split(", ")]
-    grown = [after - before for before, after in itertools.pairwise(counts)]
+    grown, functions = map(json.loads, made.stdout.splitlines())
     if reused:
         assert all(each >= 1000 for each in grown[:7])
         assert grown[7:] == [0, 0]
     else:
-        assert counts == [0] * 10
+        assert grown == [0] * 9
+    # A function that refers to itself stays, but not the functions of all tasks.
+    assert functions == (1 if reused else 0)
